@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# System libraries that pip cannot bring: OpenGL for offscreen rendering, GLib for OpenCV, libusb for
+# RealSense cameras, and a compiler with headers for evdev. Installs what is missing where it may,
+# otherwise says exactly what to run.
+set -euo pipefail
+
+python=${1:-python3.11}
+missing=()
+
+# Libraries by their file, since some releases name their package otherwise.
+need_library() { ldconfig -p | grep -qF "$1" || missing+=("$2"); }
+
+if ! command -v ldconfig >/dev/null; then
+    exit 0 # not a Linux with glibc; nothing to install from Debian's archive
+fi
+PATH=$PATH:/usr/sbin:/sbin
+need_library libEGL.so.1 libegl1
+need_library libGL.so.1 libgl1
+need_library libOSMesa.so libosmesa6
+need_library libusb-1.0.so.0 libusb-1.0-0
+need_library libglib-2.0.so.0 libglib2.0-0
+
+command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+[ -e /usr/include/linux/input.h ] || missing+=(linux-libc-dev)
+headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+[ -e "$headers/Python.h" ] || missing+=("$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')")
+"$python" -c 'import ensurepip' 2>/dev/null ||
+    missing+=("$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
+
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    echo "installing system libraries: ${missing[*]}"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+else
+    echo "System libraries are missing. Run this, then the same command again:" >&2
+    echo "    sudo apt-get install -y ${missing[*]}" >&2
+    exit 1
+fi

@@ -1,0 +1,1 @@
+"""Gymnasium environments: robosuite tasks, exact simulator state, vectorisation, scripted experts."""

@@ -1,0 +1,245 @@
+"""One arm: robosuite's controller object on one side, its record for the compiled loop on the other."""
+
+from typing import Final
+
+import mujoco
+import numpy as np
+from robosuite.controllers.parts.arm.osc import OperationalSpaceController
+from robosuite.controllers.parts.controller import Controller
+from robosuite.controllers.parts.generic.joint_pos import JointPositionController
+from robosuite.controllers.parts.generic.joint_tor import JointTorqueController
+from robosuite.robots.fixed_base_robot import FixedBaseRobot
+from robosuite.utils import transform_utils as T
+from robosuite.utils.buffers import DeltaBuffer
+from robosuite.utils.control_utils import set_goal_position
+from scipy.spatial.transform import Rotation
+
+from . import kernel
+from .symbols import NotCompilable
+
+_KINDS: Final = {
+    OperationalSpaceController: kernel.OSC,
+    JointPositionController: kernel.JOINT_POSITION,
+    JointTorqueController: kernel.JOINT_TORQUE,
+}
+
+
+_EYE: Final = np.eye(3)
+
+
+class Arm:
+    """Takes an arm controller's goals and gains to its record, and its state back."""
+
+    def __init__(self, robot: FixedBaseRobot, name: str, record: np.void) -> None:
+        """
+        Args:
+            robot, name: the robot and which of its arms ("right", "left").
+            record: one element of an array of `kernel.ARM`.
+
+        Raises:
+            NotCompilable: a controller, or a setting of it, that the compiled loop does not have.
+        """
+        self.robot, self.name, self.record = robot, name, record
+        self.controller: Controller = robot.part_controllers[name]
+        self._check()
+        self._describe()
+        self._check_inertia()
+        sim, n = self.controller.sim, len(self.actuators)
+        self._site_pos = sim.data._data.site_xpos
+        self._site_mat = sim.data._data.site_xmat.reshape(-1, 3, 3)
+        self._sensors, self._wrist = sim.data._data.sensordata, self._wrist_sensors()
+
+        self._origin, self._to_base, self._pose = b"", np.eye(4), np.eye(4)
+
+        # Views of the record, made once.
+        self._low, self._high, self._rest, self._goal = (record[f][:n] for f in ("low", "high", "rest", "goal"))
+        self._kp, self._kd = (record[f][: np.size(getattr(self.controller, f, ()))] for f in ("kp", "kd"))
+        self._goal_pos, self._goal_ori = record["goal_pos"], record["goal_ori"]
+        self._sensed = {
+            "ref_pos": record["pos"],
+            "ref_ori_mat": record["ori"],
+            "ref_pos_vel": record["pos_vel"],
+            "ref_ori_vel": record["ori_vel"],
+            "J_full": record["jac"][:, :n],
+            "joint_pos": record["q"][:n],
+            "joint_vel": record["v"][:n],
+            "mass_matrix": record["mass"][:n, :n],
+        }
+        self._torque = record["torque"][:n]
+
+    def begin(self, action: np.ndarray, ctrl_range: np.ndarray) -> None:
+        """Sets the goal, between mj_step1 and mj_step2 of the first substep.
+
+        Gains and limits are taken anew: they are attributes that anyone may set.
+
+        Args:
+            action: this arm's part of it, finite, [control_dim].
+            ctrl_range: the model's actuator_ctrlrange, [nu, 2].
+        """
+        controller, kind = self.controller, type(self.controller)
+        push(self.robot.recent_ee_forcetorques[self.name], self._sensors[self._wrist])
+        self._low[:], self._high[:] = ctrl_range[self.actuators].T
+        # After a reset robosuite computes its first torques from what the controller sensed when
+        # it was made, whatever has been moved since.
+        stale = self.record["sensed"] = not controller.new_update
+        if stale:
+            for name, value in self._sensed.items():
+                value[:] = getattr(controller, name)
+
+        if kind is JointTorqueController:
+            low, high = controller.torque_limits
+            controller.goal_torque = np.clip(scaled(controller, action), low, high)
+            controller.current_torque = np.array(controller.goal_torque)
+            self._goal[:] = controller.goal_torque
+            return
+        self._kp[:], self._kd[:] = controller.kp, controller.kd
+        if kind is JointPositionController:
+            if controller.input_type == "delta":
+                start = controller.joint_pos if stale else controller.sim.data._data.qpos[controller.qpos_index]
+                controller.goal_qpos = set_goal_position(scaled(controller, action), start, controller.position_limits)
+            else:
+                controller.goal_qpos = action.copy()
+            self._goal[:] = controller.goal_qpos
+        else:
+            self._rest[:] = controller.initial_joint
+            self._set_pose(action, stale)
+
+    def _set_pose(self, action: np.ndarray, stale: bool) -> None:
+        """`OperationalSpaceController.set_goal`, by the same products: their last bits count."""
+        controller = self.controller
+        if stale:
+            pos, ori = controller.ref_pos, controller.ref_ori_mat
+        else:
+            pos, ori = self._site_pos[self._site], self._site_mat[self._site]
+        if controller._goal_update_mode == "desired":
+            pos, ori = controller.goal_pos, controller.goal_ori
+        elif controller.input_ref_frame == "base":
+            pos, ori = self._in_base(pos, ori)
+
+        turn = np.zeros(3)
+        if controller.input_type == "delta":
+            move = scaled(controller, action)
+            turn = move[3:6] if controller.use_ori else turn
+            controller.goal_pos = pos + move[:3]
+        else:
+            controller.goal_pos = action[:3].copy()
+        if controller.input_type == "absolute" and controller.use_ori:
+            controller.goal_ori = Rotation.from_rotvec(action[3:6]).as_matrix()
+        else:
+            controller.goal_ori = np.dot(T.quat2mat(T.axisangle2quat(turn)), ori)
+        self._goal_pos[:], self._goal_ori[:] = controller.goal_pos, controller.goal_ori
+
+    def _in_base(self, pos: np.ndarray, ori: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A pose in the world, position [3] and orientation [3, 3], in the frame of the arm's base."""
+        origin = self._site_pos[self._base].tobytes() + self._site_mat[self._base].tobytes()
+        if origin != self._origin:
+            self._origin = origin
+            self._to_base = T.pose_inv(T.make_pose(self._site_pos[self._base], self._site_mat[self._base]))
+        pose = self._pose
+        pose[:3, 3] = pos
+        pose[:3, :3] = _EYE
+        pos = self._to_base.dot(pose)[:3, 3]
+        pose[:3, :3] = ori
+        return pos, self._to_base.dot(pose)[:3, :3]
+
+    def remember(self) -> None:
+        """Pushes the end effector's pose, velocity and acceleration of the first substep.
+
+        robosuite smooths the acceleration over a ring buffer without unrolling it; the sum of the
+        buffer's differences is its last row less its first.
+        """
+        robot, arm, record = self.robot, self.name, self.record
+        push(robot.recent_ee_pose[arm], np.concatenate((record["pos"], T.mat2quat(record["ori"]))))
+        velocity = np.concatenate((record["pos_vel"], record["ori_vel"]))
+        push(robot.recent_ee_vel[arm], velocity)
+        ring, acceleration = robot.recent_ee_vel_buffer[arm], robot.recent_ee_acc[arm]
+        ring.push(velocity)
+        change = robot.control_freq * (ring.buf[-1] - ring.buf[0])
+        push(acceleration, (acceleration.current + change) / 10.0)
+
+    def end(self) -> None:
+        """Leaves the controller object as robosuite would have left it after the last substep."""
+        controller, sensed = self.controller, self._sensed
+        for name in ("ref_pos", "ref_ori_mat", "ref_pos_vel", "ref_ori_vel", "J_full"):
+            getattr(controller, name)[:] = sensed[name]
+        controller.J_pos[:], controller.J_ori[:] = sensed["J_full"][:3], sensed["J_full"][3:]
+        for name in ("joint_pos", "joint_vel", "mass_matrix"):
+            setattr(controller, name, sensed[name].copy())
+        controller.torques = self._torque.copy()
+        controller.update_origin(self._site_pos[self._base].copy(), self._site_mat[self._base].copy())
+        controller.new_update = True
+
+    # ------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        controller, where = self.controller, f"{self.robot.name}'s {self.name} arm"
+        if type(controller) not in _KINDS:
+            raise NotCompilable(f"{where} has a {type(controller).__name__}")
+        if getattr(controller, "impedance_mode", "fixed") != "fixed":
+            raise NotCompilable(f"{where} has impedance mode {controller.impedance_mode!r}")
+        for interpolator in ("interpolator", "interpolator_pos", "interpolator_ori"):
+            if getattr(controller, interpolator, None) is not None:
+                raise NotCompilable(f"{where} interpolates its goals")
+        if not controller.lite_physics:
+            raise NotCompilable(f"{where} has lite_physics=False")
+        if controller.num_ref_sites != 1:
+            raise NotCompilable(f"{where} follows {controller.num_ref_sites} sites")
+        if type(controller) is OperationalSpaceController:
+            limits = controller.position_limits, controller.orientation_limits
+            if any(limit is not None and np.any(limit) for limit in limits):
+                raise NotCompilable(f"{where} limits its goals")
+
+    def _describe(self) -> None:
+        controller, record, where = self.controller, self.record, f"{self.robot.name}'s {self.name} arm"
+        sim, n = controller.sim, len(controller.qpos_index)
+        self.actuators = np.array(self.robot._ref_actuators_indexes_dict[self.name])
+        if not len(self.actuators) == len(controller.qvel_index) == n <= kernel.MAX_JOINTS:
+            raise NotCompilable(f"{where} has {n} joints with {len(self.actuators)} actuators")
+        self._site = sim.model.site_name2id(controller.ref_name)
+        self._base = sim.model.site_name2id(f"{controller.naming_prefix}{controller.part_name}_center")
+        model = sim.model._model
+        record["kind"], record["n"] = _KINDS[type(controller)], n
+        record["site"], record["base"] = self._site, self._base
+        record["in_base"] = getattr(controller, "input_ref_frame", "world") == "base"
+        record["moving"] = model.body_weldid[model.site_bodyid[self._base]] != 0
+        record["qpos"][:n] = controller.qpos_index
+        record["dof"][:n] = controller.qvel_index
+        record["actuator"][:n] = self.actuators
+        record["uncoupled"] = getattr(controller, "uncoupling", False)
+        record["compensated"] = getattr(controller, "use_torque_compensation", True)
+
+    def _check_inertia(self) -> None:
+        """Fills in where the arm's mass matrix lies, and compares that with MuJoCo's own answer."""
+        model, data = self.controller.sim.model._model, self.controller.sim.data._data
+        addresses = np.full((model.nv, model.nv), -1)
+        for i in range(model.nv):
+            j, address = i, int(model.dof_Madr[i])
+            while j >= 0:
+                addresses[i, j] = addresses[j, i] = address
+                j, address = int(model.dof_parentid[j]), address + 1
+        block = np.ix_(self.controller.qvel_index, self.controller.qvel_index)
+        dense = np.empty((model.nv, model.nv))
+        mujoco.mj_fullM(model, dense, data.qM)
+        if not np.array_equal(np.where(addresses >= 0, data.qM[addresses], 0.0)[block], dense[block]):
+            raise NotCompilable(f"MuJoCo {mujoco.__version__} stores the inertia matrix in another way")
+        self.record["inertia"][: len(block[0]), : len(block[0])] = addresses[block]
+
+    def _wrist_sensors(self) -> np.ndarray:
+        """Indices into mjData.sensordata of the wrist's force and torque, [6]."""
+        model, names = self.controller.sim.model, self.robot.gripper[self.name].important_sensors
+        sensors = [model.sensor_name2id(names[key]) for key in ("force_ee", "torque_ee")]
+        starts, sizes = model._model.sensor_adr[sensors], model._model.sensor_dim[sensors]
+        return np.concatenate([start + np.arange(size) for start, size in zip(starts, sizes)])
+
+
+def scaled(controller: Controller, action: np.ndarray) -> np.ndarray:
+    """`controller.scale_action(action)`: clipped to the input range, mapped to the output range."""
+    if controller.action_scale is None:
+        return controller.scale_action(action)
+    clipped = np.minimum(np.maximum(action, controller.input_min), controller.input_max)
+    return (clipped - controller.action_input_transform) * controller.action_scale + controller.action_output_transform
+
+
+def push(buffer: DeltaBuffer, value: np.ndarray) -> None:
+    """`buffer.push(value)` for a value that nobody else holds."""
+    buffer.last, buffer.current = buffer.current, value

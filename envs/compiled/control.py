@@ -1,0 +1,242 @@
+"""The step of a robosuite environment around the compiled loop."""
+
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+import mujoco
+import numpy as np
+from numba.core import event
+from robosuite.controllers.composite.composite_controller import CompositeController
+from robosuite.controllers.parts.gripper.simple_grip import SimpleGripController
+from robosuite.environments.base import MujocoEnv
+from robosuite.environments.robot_env import RobotEnv
+from robosuite.robots.fixed_base_robot import FixedBaseRobot
+
+from . import kernel, sampling
+from .arm import Arm, push, scaled
+from .symbols import NotCompilable, register_symbols
+
+
+def compile_control(env: MujocoEnv, *, exact: bool = True) -> "CompiledControl":
+    """Makes `env.step` run on the compiled loop, with the same numbers as robosuite's.
+
+    The first use on a machine compiles (a line on stderr says so) and caches on disk. It stays in
+    force over resets, hard ones too.
+
+    Args:
+        env: a robosuite environment, reset or not.
+        exact: keep every bit of robosuite's torques. Without it they are equal up to rounding and
+            a step is quicker; the trajectory is robosuite's up to 1e-9 until two meshes touch,
+            where MuJoCo's collisions turn one bit into 1e-5.
+
+    Raises:
+        NotCompilable: something in it needs robosuite's own loop, which it keeps.
+    """
+    return CompiledControl(env, exact)
+
+
+class CompiledControl:
+    """The compiled step of one environment; made by `compile_control`."""
+
+    def __init__(self, env: MujocoEnv, exact: bool) -> None:
+        register_symbols()
+        _check_env(env)
+        self.env = env
+        self._exact = exact
+        self._bind()
+        env.step = self.step
+
+    def detach(self) -> None:
+        """Gives the environment robosuite's own loop back."""
+        del self.env.step
+
+    def observe_only(self, names: Iterable[str]) -> None:
+        """Computes only these observables from now on, and returns only these.
+
+        Args:
+            names: of observables, or of modalities such as "object-state" for all active
+                observables of one. What they are computed from is computed too.
+
+        Raises:
+            ValueError: a name that the environment does not have.
+        """
+        sampling.observe_only(self.env, names)
+
+    def step(self, action: np.ndarray) -> tuple["OrderedDict[str, np.ndarray]", float, bool, dict[str, Any]]:
+        """One control step, as `MujocoEnv.step`.
+
+        Args:
+            action: [env.action_dim], in the controllers' input range (clipped to it).
+
+        Returns:
+            (observations, reward, done, info) as robosuite returns them.
+
+        Raises:
+            ValueError: an action of another size or with a value that is not finite, or a step
+                past the end of an episode; nothing has moved then.
+            NotCompilable: the environment has been given a controller that cannot be compiled.
+        """
+        env = self.env
+        if env.done:
+            raise ValueError("executing action in terminated episode")
+        command = np.array(action, dtype=np.float64)
+        if command.shape != (env.action_dim,):
+            raise ValueError(f"action has shape {command.shape}, expected ({env.action_dim},)")
+        if not np.isfinite(command).all():
+            raise ValueError(f"action has values that are not finite: {command}")
+        if self._outdated():
+            self._bind()
+
+        env.timestep += 1
+        substeps = int(env.control_timestep / env.model_timestep)
+        mujoco.mj_step1(*self._model_data)
+        self._begin(command)
+        done = 0
+        while done < substeps:
+            # the first substep alone: robosuite's robots remember what they sense in it
+            limit = substeps - done if done else 1
+            ahead, due = sampling.skip_to_sample(env._observables.values(), env.model_timestep, limit)
+            self._advance(ahead, begun=done == 0)
+            if done == 0:
+                for arm in self._arms:
+                    arm.remember()
+            if due:
+                env._update_observables()
+            done += ahead
+        for arm in self._arms:
+            arm.end()
+
+        env.cur_time += env.control_timestep
+        reward, done, info = env._post_action(action)
+        if env.viewer is not None and env.renderer != "mujoco":
+            env.viewer.update()
+        elif env.has_renderer and env.renderer == "mjviewer" and env.viewer is None:
+            env.initialize_renderer()
+            env.viewer.update()
+        return sampling.observations(env), reward, done, info
+
+    # ------------------------------------------------------------------------------------------
+
+    def _outdated(self) -> bool:
+        """Whether a reset has replaced the simulation or a controller since the last binding."""
+        if self.env.sim is not self._sim:
+            return True
+        return any(arm.robot.part_controllers.get(arm.name) is not arm.controller for arm in self._arms)
+
+    def _bind(self) -> None:
+        """Takes references to the simulation and the controllers as they are now."""
+        env = self.env
+        self._sim = env.sim
+        model, data = env.sim.model._model, env.sim.data._data
+        _check_model(model)
+        for robot in env.robots:
+            _check_robot(robot)
+        records = np.zeros(sum(len(robot.arms) for robot in env.robots), dtype=kernel.ARM)
+        self._robots, self._arm_actions, self._gripper_actions = [], [], []
+        start = 0
+        for robot in env.robots:
+            composite = robot.composite_controller
+            for name, controller in composite.part_controllers.items():
+                first, last = composite._action_split_indexes[name]
+                part = slice(start + first, start + last)
+                if name in composite.grippers:
+                    actuators = np.array(robot._ref_actuators_indexes_dict[name], dtype=int)
+                    self._gripper_actions.append((composite.grippers[name], controller, actuators, part))
+                else:
+                    arm = Arm(robot, name, records[len(self._arm_actions)])
+                    self._arm_actions.append((arm, part))
+            end = start + robot.action_dim
+            self._robots.append((robot, np.array(robot._ref_joint_pos_indexes), slice(start, end)))
+            start = end
+        self._arms = [arm for arm, _ in self._arm_actions]
+        self._ctrl, self._ctrl_range = data.ctrl, model.actuator_ctrlrange
+        self._qpos = data.qpos
+        self._model_data = model, data
+        self._arrays = (
+            records,
+            *(data.qpos, data.qvel, data.qfrc_bias, data.qM, data.site_xpos, data.site_xmat, data.ctrl),
+            np.zeros((6, model.nv)),
+        )
+        with event.install_listener("numba:compile", _Announcement()):
+            self._advance(0, False)
+
+    def _advance(self, substeps: int, begun: bool) -> None:
+        model, data = self._model_data
+        kernel.advance(model._address, data._address, substeps, begun, self._exact, *self._arrays)
+
+    def _begin(self, command: np.ndarray) -> None:
+        """Sets the goals of a control step, between mj_step1 and mj_step2 of its first substep."""
+        for robot, indices, part in self._robots:
+            push(robot.recent_qpos, self._qpos[indices])
+            push(robot.recent_actions, command[part])
+            push(robot.recent_torques, np.array(robot.torques))
+        for arm, part in self._arm_actions:
+            arm.begin(command[part], self._ctrl_range)
+        for gripper, controller, actuators, part in self._gripper_actions:
+            # a gripper's command holds for the whole control step
+            goal = gripper.format_action(command[part])
+            if controller.use_action_scaling:
+                goal = scaled(controller, goal)
+            controller.goal_qvel = controller.vels = goal
+            if controller.use_action_scaling:
+                low, high = controller.actuator_min, controller.actuator_max
+                controller.vels = 0.5 * (high + low) + 0.5 * (high - low) * goal
+            controller.new_update = True
+            low, high = self._ctrl_range[actuators].T
+            self._ctrl[actuators] = np.minimum(np.maximum(controller.vels, low), high)
+
+
+class _Announcement(event.Listener):
+    """Says once, when numba really compiles, why nothing seems to happen."""
+
+    said = False
+
+    def on_start(self, _: event.Event) -> None:
+        if not _Announcement.said:
+            print("envs.compiled: compiling the control loop, once per machine ...", file=sys.stderr, flush=True)
+        _Announcement.said = True
+
+    def on_end(self, _: event.Event) -> None:
+        pass
+
+
+def _check_env(env: MujocoEnv) -> None:
+    kind = type(env)
+    for name, owner in (
+        ("step", MujocoEnv),
+        ("_pre_action", RobotEnv),
+        ("_update_observables", MujocoEnv),
+        ("_get_observations", MujocoEnv),
+    ):
+        if getattr(kind, name, None) is not getattr(owner, name) or name in vars(env):
+            raise NotCompilable(f"{kind.__name__} has its own {name}")
+    if env.viewer_get_obs:
+        raise NotCompilable(f"{kind.__name__} takes its observations from the viewer")
+    if not env.lite_physics:
+        raise NotCompilable(f"{kind.__name__} was made with lite_physics=False")
+
+
+def _check_model(model: mujoco.MjModel) -> None:
+    if model.nplugin:
+        raise NotCompilable("the model has plugins")
+    callbacks = [n for n in dir(mujoco) if n.startswith("get_mjcb_") and getattr(mujoco, n)() is not None]
+    if callbacks:
+        raise NotCompilable(f"a MuJoCo callback is set ({callbacks[0].removeprefix('get_')})")
+
+
+def _check_robot(robot: FixedBaseRobot) -> None:
+    if type(robot).control is not FixedBaseRobot.control:
+        raise NotCompilable(f"{robot.name} is a {type(robot).__name__}")
+    composite = robot.composite_controller
+    if type(composite) is not CompositeController:
+        raise NotCompilable(f"{robot.name} has a composite controller {composite.name}")
+    for name, controller in composite.part_controllers.items():
+        if not robot._enabled_parts.get(name, False):
+            raise NotCompilable(f"{robot.name}'s part {name} is not enabled")
+        if name in composite.grippers:
+            if type(controller) is not SimpleGripController or controller.interpolator is not None:
+                raise NotCompilable(f"{robot.name}'s {name} has a {type(controller).__name__}")
+        elif name not in robot.arms:
+            raise NotCompilable(f"{robot.name} has a controlled {name}")

@@ -1,0 +1,144 @@
+"""When robosuite's observables sample, and the observation dict that a step returns.
+
+An observable keeps a timer that every substep advances, in floating point, and computes its
+sensor at the first substep of its own period, which drifts against the control step. Here the
+timers advance without the calls, up to the next substep at which some observable computes.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import numpy as np
+from robosuite import macros
+from robosuite.environments.base import MujocoEnv
+from robosuite.utils.observables import Observable
+
+
+def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: int) -> tuple[int, bool]:
+    """Advances the timers to the next substep at which an observable computes its sensor.
+
+    Args:
+        observables: all observables of the environment.
+        timestep: of the simulation, s.
+        limit: most substeps to look ahead, >= 1.
+
+    Returns:
+        (substeps, due): if `due`, some observable computes at the end of that many substeps, and
+        the timers stand one substep before, so that robosuite's own update takes the last;
+        else substeps == limit, nothing is due and the timers have advanced by all of them.
+    """
+    groups: dict[tuple[float, bool, float, float], list[Observable]] = {}
+    for observable in observables:
+        if observable._enabled:
+            key = (
+                observable._time_since_last_sample,
+                observable._sampled,
+                observable._current_delay,
+                observable._sampling_timestep,
+            )
+            groups.setdefault(key, []).append(observable)
+
+    substeps, due = limit, False
+    for elapsed, sampled, delay, period in groups:
+        for substep in range(1, substeps + 1):
+            elapsed += timestep
+            wraps = elapsed >= period
+            if not sampled and (period - delay >= elapsed or wraps):
+                substeps, due = substep, True
+                break
+            if wraps:
+                elapsed %= period
+                sampled = False
+
+    for (elapsed, sampled, _, period), members in groups.items():
+        for _ in range(substeps - due):
+            elapsed += timestep
+            if elapsed >= period:
+                elapsed %= period
+                sampled = False
+        for observable in members:
+            observable._time_since_last_sample = elapsed
+            observable._sampled = sampled
+    return substeps, due
+
+
+def observations(env: MujocoEnv) -> "OrderedDict[str, np.ndarray]":
+    """What `env._get_observations()` returns, without its detours."""
+    values: OrderedDict[str, np.ndarray] = OrderedDict()
+    by_modality: OrderedDict[str, list[np.ndarray]] = OrderedDict()
+    for name, observable in env._observables.items():
+        if observable._enabled and observable._active:
+            value = observable._current_observed_value
+            values[name] = value
+            by_modality.setdefault(observable._sensor.__modality__, []).append(np.atleast_1d(value))
+    for modality, parts in by_modality.items():
+        if modality != "image" or macros.CONCATENATE_IMAGES:
+            values[modality + "-state"] = np.concatenate(parts, axis=-1)
+    return values
+
+
+class _RecordingCache(dict):
+    """An observation cache that notes the keys that a sensor asks for and those that it writes."""
+
+    def __init__(self, cache: dict) -> None:
+        super().__init__(cache)
+        self.read: set[str] = set()
+        self.written: set[str] = set()
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return super().__contains__(key)
+
+    def __getitem__(self, key: str) -> object:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: object = None) -> object:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self.written.add(key)
+        super().__setitem__(key, value)
+
+
+def observe_only(env: MujocoEnv, names: Iterable[str]) -> None:
+    """Leaves enabled only the observables of these names and those that they are computed from.
+
+    Args:
+        env: after a reset, so that every observable has a value.
+        names: names of observables, or of modalities such as "object-state" for all active
+            observables of one. Only these remain in the observation dict.
+
+    Raises:
+        ValueError: a name that the environment does not have.
+    """
+    observables = env._observables
+    wanted: set[str] = set()
+    for name in names:
+        members = {n for n, o in observables.items() if o.modality + "-state" == name and o.is_active()}
+        if name in observables:
+            members = {name}
+        if not members:
+            raise ValueError(f"no observable {name!r}; this environment has {', '.join(observables)}")
+        wanted |= members
+
+    reads: dict[str, set[str]] = {}
+    makers: dict[str, set[str]] = {name: {name} for name in observables}
+    for name, observable in observables.items():
+        cache = _RecordingCache(env._obs_cache)
+        observable._sensor(cache)
+        reads[name] = cache.read
+        for key in cache.written:
+            makers.setdefault(key, set()).add(name)
+    needed: set[str] = set()
+    pending = set(wanted)
+    while pending:
+        name = pending.pop()
+        needed.add(name)
+        pending |= set().union(*(makers.get(key, ()) for key in reads[name])) - needed
+
+    for name, observable in observables.items():
+        if observable.is_enabled() != (name in needed):
+            observable.set_enabled(name in needed)
+        observable.set_active(name in wanted)

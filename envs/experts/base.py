@@ -1,0 +1,291 @@
+"""What the scripted experts share: poses, motion primitives, style, mistakes and action noise.
+
+An expert sees the simulator's true state. It is a state machine: `decide` looks at `self.phase`,
+returns the action of this step, and the primitives set the next phase when they are done. Phases
+are re-entrant, so an expert may take over, or go on, from any state of the simulation.
+
+Poses are of the grip site, in the world frame. robosuite's fixed arms have their base frame
+parallel to the world frame, so a world-frame delta is what the controller expects.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from robosuite.environments.manipulation.manipulation_env import ManipulationEnv
+from scipy.spatial.transform import Rotation
+
+OPEN, CLOSE = -1.0, 1.0
+PICK = ("via", "above", "down", "close")
+POS_SCALE, ROT_SCALE = 0.05, 0.5  # m and rad of a full action, as in robosuite's BASIC controller
+GAIN = 1.6  # the controller re-aims from the achieved pose; above 2 the closed loop overshoots
+NOISE_MEMORY = 0.6  # correlation of the action noise from one step to the next (about 0.1 s)
+HELD = 0.035  # m; an object farther than this from where it was gripped has been lost
+# Fingers down, opening along world y: the Panda's home orientation.
+HAND_DOWN = Rotation.from_matrix([[0, 1, 0], [1, 0, 0], [0, 0, -1]])
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Position [3] in m, rotation in the world frame."""
+
+    pos: np.ndarray
+    rot: Rotation
+
+    @property
+    def yaw(self) -> float:
+        """Heading of the x axis about world z, rad."""
+        x = self.rot.as_matrix()[:, 0]
+        return float(np.arctan2(x[1], x[0]))
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one episode is done: drawn once at its reset."""
+
+    speed: float  # top speed, as a part of the fastest that the controller allows
+    hover: float  # m from the object, back along the fingers, before going to it
+    via: np.ndarray  # [3] m, detour point relative to the first hover point
+    other_yaw: bool  # take the second nearest of a symmetric object's grasp angles
+    linger: int  # control steps waited after the fingers have closed
+
+
+@dataclass(frozen=True)
+class Slips:
+    """What goes wrong in one attempt: drawn again at each try. All zero for a perfect hand."""
+
+    grasp: np.ndarray  # [3] m, error of the grasp point
+    place: np.ndarray  # [3] m, error of the place point
+    yaw: float  # rad, error of the grasp angle
+    close_early: float  # m before the grasp point where the fingers already close
+    drop_early: float  # m before the place point where the fingers already open
+    blind: int  # steps before a lost object is noticed
+
+
+def hand(sim: ManipulationEnv) -> Pose:
+    site = sim.robots[0].eef_site_id["right"]
+    data = sim.sim.data
+    return Pose(data.site_xpos[site].copy(), Rotation.from_matrix(data.site_xmat[site].reshape(3, 3)))
+
+
+def body(sim: ManipulationEnv, body_id: int) -> Pose:
+    data = sim.sim.data
+    return Pose(
+        data.body_xpos[body_id].copy(), Rotation.from_matrix(data.body_xmat[body_id].reshape(3, 3))
+    )
+
+
+def finger_speed(sim: ManipulationEnv) -> np.ndarray:
+    """[2] m/s."""
+    return sim.sim.data.qvel[sim.robots[0]._ref_gripper_joint_vel_indexes["right"]]
+
+
+def hand_down(yaw: float) -> Rotation:
+    """Fingers down, opening at `yaw` rad from world y."""
+    return Rotation.from_euler("z", yaw) * HAND_DOWN
+
+
+def hand_yaw(pose: Pose) -> float:
+    return Pose(pose.pos, pose.rot * HAND_DOWN.inv()).yaw
+
+
+def nearest_angle(angle: float, to: float, period: float, *, other: bool = False) -> float:
+    """The one of `angle + k * period` nearest to `to`, or with `other` the second nearest (rad)."""
+    away = (angle - to + period / 2) % period - period / 2
+    if other:
+        away -= np.copysign(period, away)
+    return to + away
+
+
+class Expert(ABC):
+    """A scripted demonstrator.
+
+    noise: standard deviation of the action noise in normalised units, correlated in time, on the
+        six arm dimensions and never on the gripper.
+    skill: 1 is the best. Below it, the expert is slower, hesitates, misplaces way-points, misses
+        grasps, drops things and notices late, in proportion to `1 - skill`.
+    rng: source of all its randomness.
+    """
+
+    retry_phase: str = "above"
+
+    def __init__(self, *, noise: float, skill: float, rng: np.random.Generator) -> None:
+        if noise < 0:
+            raise ValueError(f"noise is a standard deviation; give 0 or more, not {noise}")
+        if not 0 <= skill <= 1:
+            raise ValueError(f"skill goes from 0 to 1, not {skill}")
+        self.noise, self.skill, self.rng = noise, skill, rng
+
+    def reset(self, sim: ManipulationEnv) -> None:
+        """Start an episode from the state that `sim` is in, with a newly drawn style."""
+        weak, rng = 1 - self.skill, self.rng
+        side = rng.uniform(-np.pi, np.pi)
+        reach = rng.uniform(0.0, 0.02 + 0.10 * weak)
+        self.style = Style(
+            speed=rng.uniform(0.8, 1.0) * (1 - weak * rng.uniform(0.2, 0.7)),
+            hover=rng.uniform(0.05, 0.08 + 0.07 * weak),
+            via=np.array([reach * np.cos(side), reach * np.sin(side), rng.uniform(0, reach)]),
+            other_yaw=bool(rng.random() < 0.5 * weak),
+            linger=int(rng.integers(0, 3)),
+        )
+        self.drift = self.noise * rng.standard_normal(6)
+        self.pause = 0
+        self.begin("via")
+
+    def act(self, sim: ManipulationEnv) -> np.ndarray:
+        """The action of this control step: float32 [7] in [-1, 1], the last one the gripper."""
+        action = self.decide(sim)
+        self.clock += 1
+        weak = 1 - self.skill
+        if self.pause == 0 and self.rng.random() < 0.04 * weak:
+            self.pause = int(self.rng.integers(3, 13))
+        if self.pause > 0:
+            self.pause -= 1
+            action[:6] = 0.0
+        if self.noise > 0:
+            fresh = self.noise * self.rng.standard_normal(6)
+            self.drift = NOISE_MEMORY * self.drift + np.sqrt(1 - NOISE_MEMORY**2) * fresh
+            action[:6] += self.drift
+        return np.clip(action, -1, 1).astype(np.float32)
+
+    @abstractmethod
+    def decide(self, sim: ManipulationEnv) -> np.ndarray:
+        """This step's action [7] without noise; moves `self.phase` on."""
+
+    def begin(self, phase: str) -> None:
+        """Enter a phase; entering the first of a try also draws the try's mistakes."""
+        self.phase, self.clock, self.stall, self.still, self.closest = phase, 0, 0, 0, np.inf
+        if phase in ("via", self.retry_phase):
+            self.slips, self.away = self._draw_slips(), 0
+
+    def _draw_slips(self) -> Slips:
+        weak, rng = 1 - self.skill, self.rng
+        return Slips(
+            grasp=0.022 * weak * rng.standard_normal(3),
+            place=0.022 * weak * rng.standard_normal(3),
+            yaw=0.35 * weak * rng.standard_normal(),
+            close_early=rng.uniform(0.01, 0.06) * (rng.random() < 0.6 * weak),
+            drop_early=rng.uniform(0.01, 0.08) * (rng.random() < 0.5 * weak),
+            blind=int(rng.uniform(0, 40 * weak)),
+        )
+
+    # Primitives: each returns an action [7] and enters phase `then` when it is done.
+
+    def move(
+        self,
+        sim: ManipulationEnv,
+        pos: np.ndarray,
+        rot: Rotation,
+        grip: float,
+        *,
+        then: str | None = None,
+        tol: float = 0.008,
+        rot_tol: float = 0.15,
+        speed: float = 1.0,
+    ) -> np.ndarray:
+        """Servo the grip site to a pose; done within `tol` m and `rot_tol` rad of it."""
+        now = hand(sim)
+        to_go = pos - now.pos
+        turn = (rot * now.rot.inv()).as_rotvec()
+        left = float(np.linalg.norm(to_go))
+        self.stall = 0 if left < self.closest - 0.002 else self.stall + 1
+        self.closest = min(self.closest, left)
+        # With noise, or against a contact, a tight tolerance may never be met: it grows in a stall.
+        slack = max(1.0, self.stall / 6)
+        near = left < slack * tol and np.linalg.norm(turn) < slack * rot_tol
+        if then is not None and near:
+            self.begin(then)
+        limit, step, turn = speed * self.style.speed, GAIN * to_go / POS_SCALE, GAIN * turn / ROT_SCALE
+        # Height apart from the rest: a long way down must not starve a small sideways correction.
+        parts = (_limited(step[:2], limit), _limited(step[2:], limit), _limited(turn, limit))
+        return np.concatenate([*parts, [grip]])
+
+    def grip(
+        self, sim: ManipulationEnv, pose: Pose, grip: float, *, then: str, wait: int
+    ) -> np.ndarray:
+        """Hold a pose until the fingers have stood still for `wait` steps."""
+        still = np.abs(finger_speed(sim)).max() < 0.01 and self.clock >= 3
+        self.still = self.still + 1 if still else 0
+        if self.still > wait:
+            self.begin(then)
+        return self.move(sim, pose.pos, pose.rot, grip)
+
+    def pick(
+        self, sim: ManipulationEnv, point: np.ndarray, rot: Rotation, *, then: str
+    ) -> np.ndarray:
+        """Phases via, above, down, close: take what is at `point`, with the hand turned to `rot`."""
+        rot = Rotation.from_euler("z", self.slips.yaw) * rot
+        point = point + self.slips.grasp
+        above = point - self.style.hover * rot.apply([0, 0, 1])
+        now = hand(sim).pos
+        far = np.linalg.norm((above - now)[:2]) > 0.06
+        match self.phase:
+            case "via":
+                return self.move(sim, above + self.style.via, rot, OPEN, then="above", tol=0.04, rot_tol=9)
+            case "above":
+                # Up before sideways, not to sweep the object away.
+                goal = np.array([*above[:2], max(above[2], now[2])]) if far else above
+                return self.move(sim, goal, rot, OPEN, then="down", tol=0.02)
+            case "down":
+                self.held_at = Pose(np.array([*point[:2], max(point[2], now[2])]), rot)
+                tol = 0.008 + self.slips.close_early
+                return self.move(sim, point, rot, OPEN, then="close", tol=tol)
+            case "close":
+                return self.grip(sim, self.held_at, CLOSE, then=then, wait=self.style.linger)
+        raise AssertionError(f"{self.phase} is no phase of a pick")
+
+    def place(
+        self,
+        sim: ManipulationEnv,
+        point: np.ndarray,
+        target: np.ndarray,
+        *,
+        over: float,
+        turn: float = 0.0,
+        tol: float = 0.008,
+    ) -> np.ndarray:
+        """Phases raise, carry, lower, release, leave: put the held object on `target`.
+
+        point, target: where the object is and shall be, [3] m. over: m above the target on the
+        way there. turn: rad that it still has to turn about the vertical. A lost object, or one
+        that is not where it should be at the end, is picked up again.
+        """
+        now = hand(sim)
+        target = target + self.slips.place
+        offset = now.pos - point
+        goal = target + Rotation.from_euler("z", turn).apply(offset)
+        rot = hand_down(hand_yaw(now) + turn)
+        above = np.array([*goal[:2], goal[2] + over])
+        match self.phase:
+            case "raise" | "carry" | "lower" if self.lost(sim, point):
+                return self.move(sim, now.pos, now.rot, OPEN)
+            case "raise":
+                up = np.array([*now.pos[:2], above[2]])
+                return self.move(sim, up, hand_down(hand_yaw(now)), CLOSE, then="carry", tol=0.03)
+            case "carry":
+                return self.move(sim, above, rot, CLOSE, then="lower", tol=tol, rot_tol=0.05)
+            case "lower":
+                self.held_at = Pose(now.pos, rot)
+                drop = tol + self.slips.drop_early
+                return self.move(sim, goal, rot, CLOSE, then="release", tol=drop, speed=0.7)
+            case "release":
+                return self.grip(sim, self.held_at, OPEN, then="leave", wait=0)
+            case "leave":
+                up = self.held_at.pos + [0, 0, 0.10]
+                done = sim._check_success()
+                return self.move(sim, up, self.held_at.rot, OPEN, then=None if done else self.retry_phase, tol=0.03)
+        raise AssertionError(f"{self.phase} is no phase of a place")
+
+    def lost(self, sim: ManipulationEnv, point: np.ndarray) -> bool:
+        """Whether the gripped `point` has left the hand; then the pick starts again."""
+        apart = np.linalg.norm(point - hand(sim).pos) > HELD
+        self.away = self.away + 1 if apart else 0
+        if self.away > self.slips.blind:
+            self.begin(self.retry_phase)
+            return True
+        return False
+
+
+def _limited(vector: np.ndarray, limit: float) -> np.ndarray:
+    """`vector`, shortened to length `limit` where it is longer; its direction is kept."""
+    return vector * min(1.0, limit / max(np.linalg.norm(vector), 1e-9))

@@ -1,0 +1,225 @@
+"""A robosuite task as a Gymnasium environment with a sparse reward and exact state."""
+
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+
+from envs import simstate
+from envs.action import ActionDim, ActionSpec, spec_to_list
+from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
+from envs.renderer import Renderer
+from envs.task import TaskConfig
+
+# robosuite logs a warning for every optional part that is not installed.
+logging.getLogger("robosuite_logs").addFilter(lambda record: record.levelno >= logging.ERROR)
+
+import robosuite  # noqa: E402
+from robosuite.controllers import (  # noqa: E402
+    load_composite_controller_config,
+    load_part_controller_config,
+)
+
+from envs.compiled import NotCompilable, compile_control  # noqa: E402
+
+
+class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
+    """One robosuite task. Reward 1 at success, which ends the episode; 0 otherwise.
+
+    Observations are frames of `make_observation` (no time axis): `state` float32 [S] and
+    `images.<camera>` uint8 [H, W, 3]. Actions are float32 [A] in [-1, 1]. `reset(seed=)` fixes
+    the whole initial state; `reset(options={"state": …})` starts from a saved one. `info` holds
+    `success` and `applied_action`, the action that the controllers really got.
+    """
+
+    def __init__(self, task: TaskConfig, *, observe_all: bool = False) -> None:
+        """Build the task; `observe_all` keeps raw observations that are not part of the state too."""
+        self.task = task
+        self._sim = _make_sim(task)
+        raw = self._read(self._sim.reset())
+        missing = [key for key in task.state_keys if key not in raw]
+        if missing:
+            raise ValueError(
+                f"task {task.name!r}: robosuite's {task.env} does not observe {', '.join(missing)}; "
+                f"it has {', '.join(sorted(raw))}"
+            )
+        self.observation_spec = ObservationSpec(
+            tuple(task.state_keys),
+            tuple(int(np.atleast_1d(raw[key]).size) for key in task.state_keys),
+            tuple(task.cameras),
+            (task.image_size[0], task.image_size[1]),
+        )
+        self.action_spec = _action_spec(self._sim)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (len(self.action_spec),), np.float32)
+        self.observation_space = _observation_space(self.observation_spec)
+        self._raw = raw
+        self.compiled = self._compile(observe_all)
+        """Whether the control loop is compiled and releases the GIL."""
+
+    def _compile(self, observe_all: bool) -> bool:
+        try:
+            control = compile_control(self._sim)
+        except NotCompilable as reason:
+            warnings.warn(
+                f"task {self.task.name!r} runs on robosuite's own control loop, which is slower: {reason}",
+                stacklevel=3,
+            )
+            return False
+        if not observe_all:
+            images = [f"{camera}_image" for camera in self.task.cameras]
+            control.observe_only([*self.task.state_keys, *images])
+        return True
+
+    @property
+    def sim(self) -> Any:
+        """robosuite's own environment object (privileged state; for experts and rendering)."""
+        return self._sim
+
+    @property
+    def raw(self) -> Mapping[str, np.ndarray]:
+        """All raw observations of the current step, by robosuite's names."""
+        return self._raw
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            # All of robosuite's samplers share this generator.
+            self._sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        raw = self._sim.reset()
+        self._raw = self._read(raw)
+        if options and options.get("state") is not None:
+            self.set_state(options["state"])
+        return make_observation(self._raw, self.observation_spec), {"success": False}
+
+    def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        applied = self._checked(action)
+        raw, _, _, _ = self._sim.step(applied)
+        self._raw = self._read(raw)
+        success = bool(self._sim._check_success())
+        truncated = not success and self._sim.timestep >= self.task.horizon
+        info = {"success": success, "applied_action": applied}
+        return make_observation(self._raw, self.observation_spec), float(success), success, truncated, info
+
+    def get_state(self) -> np.ndarray:
+        """Full simulator state, float64 [K]; an episode continued from it is the same to the bit."""
+        return simstate.capture(self._sim)
+
+    def set_state(self, state: np.ndarray) -> Observation:
+        """Go to a state that `get_state` returned; returns the observation there.
+
+        Raises:
+            ValueError: the state is not one of this environment.
+        """
+        simstate.restore(self._sim, np.asarray(state))
+        self._raw = self._read(self._sim._get_observations())
+        return make_observation(self._raw, self.observation_spec)
+
+    def image(self, camera: str, height: int, width: int) -> np.ndarray:
+        """What a camera sees now, uint8 [H, W, 3], with robosuite's look; for many, `Renderer`."""
+        with Renderer(self, camera, height, width) as renderer:
+            return renderer.frame()
+
+    def describe(self) -> dict[str, Any]:
+        """What a dataset must remember to rebuild this environment, as plain JSON values."""
+        task = self.task
+        return {
+            "task": task.name,
+            "env": task.env,
+            "robot": task.robot,
+            "controller": task.controller,
+            "control_freq": task.control_freq,
+            "horizon": task.horizon,
+            "model_seed": task.model_seed,
+            "env_args": dict(task.env_args),
+            "observation_spec": self.observation_spec.as_dict(),
+            "action_spec": spec_to_list(self.action_spec),
+            "state_layout": [list(piece) for piece in simstate.layout(self._sim)],
+            "versions": {"robosuite": robosuite.__version__, "mujoco": mujoco.__version__},
+        }
+
+    def close(self) -> None:
+        self._sim.close()
+
+    def _checked(self, action: np.ndarray) -> np.ndarray:
+        action = np.asarray(action, np.float32)
+        if action.shape != self.action_space.shape:
+            raise ValueError(f"action has shape {action.shape}, the task wants {self.action_space.shape}")
+        if not np.isfinite(action).all():
+            raise ValueError(f"action is not finite: {action}")
+        return np.clip(action, -1.0, 1.0)
+
+    def _read(self, raw: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """robosuite's observations with images under our names, upright."""
+        out = {key: np.asarray(value) for key, value in raw.items() if not key.endswith("-state")}
+        for camera in self.task.cameras:
+            out[IMAGE_PREFIX + camera] = np.ascontiguousarray(out.pop(f"{camera}_image")[::-1])
+        return out
+
+
+def _make_sim(task: TaskConfig) -> Any:
+    if task.env not in robosuite.ALL_ENVIRONMENTS:
+        raise ValueError(
+            f"task {task.name!r}: robosuite has no environment {task.env!r}; "
+            f"it has {', '.join(sorted(robosuite.ALL_ENVIRONMENTS))}"
+        )
+    with_cameras = bool(task.cameras)
+    return robosuite.make(
+        task.env,
+        robots=task.robot,
+        controller_configs=_controllers(task),
+        control_freq=task.control_freq,
+        has_renderer=False,
+        has_offscreen_renderer=with_cameras,
+        use_camera_obs=with_cameras,
+        camera_names=list(task.cameras) or "agentview",
+        camera_heights=task.image_size[0],
+        camera_widths=task.image_size[1],
+        ignore_done=True,
+        hard_reset=False,
+        seed=task.model_seed,
+        **task.env_args,
+    )
+
+
+def _controllers(task: TaskConfig) -> dict[str, Any]:
+    """The robot's own controller configuration with the task's arm controller in it."""
+    config = load_composite_controller_config(robot=task.robot)
+    assert config is not None
+    for part in ("right", "left"):
+        if part in config["body_parts"] and config["body_parts"][part]["type"] != task.controller:
+            arm = load_part_controller_config(default_controller=task.controller)
+            config["body_parts"][part] = {**arm, "gripper": {"type": "GRIP"}}
+    return config
+
+
+def _observation_space(spec: ObservationSpec) -> gym.spaces.Dict:
+    spaces: dict[str, gym.Space] = {
+        "state": gym.spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)
+    }
+    for camera in spec.cameras:
+        spaces[IMAGE_PREFIX + camera] = gym.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
+    return gym.spaces.Dict(spaces)
+
+
+def _action_spec(sim: Any) -> ActionSpec:
+    dims: list[ActionDim] = []
+    for robot in sim.robots:
+        for part, controller in robot.composite_controller.part_controllers.items():
+            prefix = f"{robot.robot_model.naming_prefix}{part}"
+            if part in robot.composite_controller.grippers:
+                for i in range(robot.composite_controller.grippers[part].dof):
+                    dims.append(ActionDim(f"{prefix}_{i}", "gripper", "closing", 1.0, "gripper"))
+                continue
+            axes = ("x", "y", "z", "rx", "ry", "rz")[: controller.control_dim]
+            kind = "delta" if controller.input_type == "delta" else "absolute"
+            for i, axis in enumerate(axes):
+                unit = "m" if i < 3 else "rad"
+                scale = float(controller.output_max[i])
+                dims.append(ActionDim(f"{prefix}_{axis}", kind, unit, scale, controller.input_ref_frame))
+    return tuple(dims)

@@ -1,0 +1,155 @@
+"""The full state of a robosuite environment as one flat vector, and back.
+
+MuJoCo's integration state (`mjSTATE_INTEGRATION`: time, positions, velocities, activations,
+warm start, controls, applied forces, mocap, userdata) is not enough to continue an episode
+exactly: robosuite keeps controller goals and the sampled observations in Python, and some tasks
+(Door) place objects by moving bodies of the model. All of it is captured here.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+
+_PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A piece of Python state: its name, its size, how to read it and how to write it."""
+
+    name: str
+    size: int
+    read: Callable[[], np.ndarray]
+    write: Callable[[np.ndarray], None]
+
+
+def capture(sim: Any) -> np.ndarray:
+    """The environment's full state, float64 [K].
+
+    `sim` is a robosuite environment after `reset`. K is fixed for a model and a controller.
+    """
+    model, data = sim.sim.model._model, sim.sim.data._data
+    physics = np.empty(mujoco.mj_stateSize(model, _PHYSICS))
+    mujoco.mj_getState(model, data, physics, _PHYSICS)
+    return np.concatenate([physics, *(field.read() for field in _fields(sim))])
+
+
+def restore(sim: Any, state: np.ndarray) -> None:
+    """Put the environment into a state that `capture` returned.
+
+    Raises:
+        ValueError: the state is not finite or belongs to another model or controller.
+    """
+    model, data = sim.sim.model._model, sim.sim.data._data
+    fields = list(_fields(sim))
+    size = mujoco.mj_stateSize(model, _PHYSICS)
+    expected = size + sum(field.size for field in fields)
+    if state.shape != (expected,):
+        raise ValueError(
+            f"simulator state has shape {state.shape}, this environment's has {(expected,)}: "
+            "it was saved with another task, robot, controller or version"
+        )
+    if not np.isfinite(state).all():
+        raise ValueError("simulator state is not finite")
+    state = np.ascontiguousarray(state, np.float64)
+    start = size
+    for field in fields:
+        field.write(state[start : start + field.size])
+        start += field.size
+    # Some sensors read what others left in the cache one step before.
+    sim._obs_cache = {
+        name: np.array(observable._current_observed_value)
+        for name, observable in sim._observables.items()
+        if observable.modality != "image"
+    }
+    # The forward pass fills what is derived from the state (body poses, sites, contacts) and
+    # spoils the solver's warm start, so the state is written once more after it.
+    mujoco.mj_setState(model, data, state[:size], _PHYSICS)
+    mujoco.mj_forward(model, data)
+    mujoco.mj_setState(model, data, state[:size], _PHYSICS)
+
+
+def layout(sim: Any) -> list[tuple[str, int]]:
+    """Names and sizes of the pieces of the state vector, in order."""
+    size = mujoco.mj_stateSize(sim.sim.model._model, _PHYSICS)
+    return [("mujoco", size), *((field.name, field.size) for field in _fields(sim))]
+
+
+def _fields(sim: Any) -> Iterator[_Field]:
+    model = sim.sim.model._model
+    yield _of_array("body_pos", model.body_pos)
+    yield _of_array("body_quat", model.body_quat)
+    yield _of_attribute(sim, "cur_time", 1)
+    yield _of_attribute(sim, "timestep", 1, int)
+    for robot in sim.robots:
+        for part, controller in robot.composite_controller.part_controllers.items():
+            prefix = f"{robot.robot_model.naming_prefix}{part}"
+            for name in _GOALS:
+                if getattr(controller, name, None) is not None:
+                    value = np.asarray(getattr(controller, name))
+                    yield _of_attribute(controller, name, value.size, prefix=prefix, shape=value.shape)
+        for arm, gripper in robot.gripper.items():
+            if gripper.dof:
+                yield _of_gripper(arm, gripper)
+    for name, observable in sim._observables.items():
+        value = np.asarray(observable._current_observed_value)
+        if observable.modality == "image":
+            continue  # rendered anew; an image is not state
+        yield _of_observable(name, observable, value.shape, value.dtype)
+
+
+# A gripper's goal is not here: every control step sets it before it is used.
+_GOALS = ("goal_pos", "goal_ori", "goal_qpos", "initial_joint")
+
+
+def _of_array(name: str, array: np.ndarray) -> _Field:
+    def write(value: np.ndarray) -> None:
+        array[:] = value.reshape(array.shape)
+
+    return _Field(name, array.size, lambda: array.ravel(), write)
+
+
+def _of_attribute(
+    owner: Any,
+    name: str,
+    size: int,
+    kind: type = float,
+    *,
+    prefix: str = "env",
+    shape: tuple[int, ...] | None = None,
+) -> _Field:
+    def write(value: np.ndarray) -> None:
+        setattr(owner, name, kind(value[0]) if shape is None else value.reshape(shape).copy())
+
+    return _Field(
+        f"{prefix}.{name}", size, lambda: np.atleast_1d(np.asarray(getattr(owner, name), float)).ravel(), write
+    )
+
+
+def _of_gripper(arm: str, gripper: Any) -> _Field:
+    """A gripper's integrated command: one value until the first action, then one per actuator."""
+    shape = (len(gripper.actuators),)
+
+    def write(value: np.ndarray) -> None:
+        gripper.current_action = value.copy()
+
+    return _Field(
+        f"{arm}.gripper", shape[0], lambda: np.broadcast_to(gripper.current_action, shape), write
+    )
+
+
+def _of_observable(name: str, observable: Any, shape: tuple[int, ...], dtype: np.dtype) -> _Field:
+    def read() -> np.ndarray:
+        value = np.asarray(observable._current_observed_value, float).ravel()
+        return np.concatenate([[observable._time_since_last_sample, observable._sampled], value])
+
+    def write(value: np.ndarray) -> None:
+        observable._time_since_last_sample = float(value[0])
+        observable._sampled = bool(value[1])
+        observed = value[2:].reshape(shape).astype(dtype)
+        observable._current_observed_value = observed if shape else observed[()]
+
+    return _Field(f"observable.{name}", 2 + int(np.prod(shape)), read, write)

@@ -1,0 +1,30 @@
+"""What a robosuite task is to this program: the fields of `configs/task/<name>.yaml`."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class TaskConfig:
+    name: str = "???"
+    """Short name of the task, used in paths and messages."""
+    env: str = "???"
+    """Name of the robosuite environment class."""
+    robot: str = "Panda"
+    """Robot model."""
+    controller: str = "OSC_POSE"
+    """Arm controller: OSC_POSE (6 pose deltas) or OSC_POSITION (3 position deltas)."""
+    control_freq: int = 20
+    """Control steps per second."""
+    horizon: int = 200
+    """Control steps after which an episode is truncated."""
+    model_seed: int = 0
+    """Seed of what robosuite draws once when it builds the model (object sizes)."""
+    state_keys: list[str] = field(default_factory=list)
+    """Raw observations that make up `state`, in order."""
+    cameras: list[str] = field(default_factory=list)
+    """Cameras whose images are observed."""
+    image_size: list[int] = field(default_factory=lambda: [84, 84])
+    """Height and width of observed images, in pixels."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    """Further arguments for robosuite's constructor."""

@@ -1,0 +1,101 @@
+"""What a base policy is: the contract between whatever was learned from demonstrations and RL.
+
+Letters in shapes: B batch, N samples per observation, H prediction horizon, h <= H executed
+steps, To observation steps, S state size, A action size.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+Batch = Mapping[str, Tensor]
+"""Observations: `state` float32 [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3]."""
+
+
+@dataclass(frozen=True)
+class BaseSpec:
+    """What the code around a base policy must know of it."""
+
+    state_size: int
+    action_size: int
+    horizon: int
+    """Predicted steps H."""
+    execute: int
+    """Executed steps h of each prediction."""
+    obs_steps: int
+    """Observation steps To."""
+    noise_shape: tuple[int, int] | None
+    """Shape [Hn, Dn] of the latent noise input, or None for a policy without one."""
+    deterministic: bool
+    """True if the noise alone decides the sample."""
+    cameras: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Samples of a base policy."""
+
+    actions: Tensor
+    """Normalised actions, float32 [B, N, H, A] in [-1, 1]."""
+    noise: Tensor | None
+    """The latent noise that made them, float32 [B, N, Hn, Dn]; None without a noise input."""
+
+
+class BasePolicy(nn.Module, ABC):
+    """A policy learned from demonstrations, frozen while RL works on top of it."""
+
+    spec: BaseSpec
+
+    @abstractmethod
+    def sample(
+        self,
+        obs: Batch,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        """Draw action chunks.
+
+        Args:
+            obs: observations of B situations.
+            noise: latent noise [B, N, Hn, Dn] with N = `num_samples`; drawn from N(0, I) if None.
+            num_samples: samples N per observation.
+            generator: CPU generator for the noise that is drawn here.
+
+        Raises:
+            ValueError: noise for a policy that takes none, or of another shape; an observation
+                of another shape than the spec says.
+        """
+
+    def draw_noise(self, batch: int, num_samples: int = 1, generator: torch.Generator | None = None) -> Tensor:
+        """N(0, I) noise [B, N, Hn, Dn], drawn on the CPU so that a seed means the same everywhere."""
+        if self.spec.noise_shape is None:
+            raise ValueError(f"{type(self).__name__} takes no noise")
+        shape = (batch, num_samples, *self.spec.noise_shape)
+        return torch.randn(shape, generator=generator).to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+def check_observation(obs: Batch, spec: BaseSpec) -> Tensor:
+    """The `state` of an observation batch, [B, To, S].
+
+    Raises:
+        ValueError: the state has another shape than the spec says.
+    """
+    state = obs["state"]
+    expected = (spec.obs_steps, spec.state_size)
+    if state.ndim != 3 or tuple(state.shape[1:]) != expected:
+        raise ValueError(
+            f"state has shape {tuple(state.shape)}, the policy was trained on [B, {expected[0]}, {expected[1]}]"
+        )
+    return state

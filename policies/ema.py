@@ -1,0 +1,60 @@
+"""Exponential moving average of a policy's weights, which is what gets evaluated and saved."""
+
+import copy
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+_AVERAGE = "average."
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class EMA(Generic[M]):
+    """Average of a module's weights with a decay that warms up as in Diffusion Policy.
+
+    After n updates the decay is min(max_decay, 1 - (1 + n)^-power), so the random weights of the
+    beginning are soon forgotten. Buffers (the normalisers) are not averaged but copied.
+
+    Attributes:
+        average: a module like the one averaged, frozen.
+    """
+
+    def __init__(self, module: M, *, power: float = 0.75, max_decay: float = 0.9999) -> None:
+        self.average: M = copy.deepcopy(module).requires_grad_(False)
+        self.power = power
+        self.max_decay = max_decay
+        self.updates = 0
+
+    @property
+    def decay(self) -> float:
+        """Share of the average that the next update keeps."""
+        return min(self.max_decay, 1 - (1 + self.updates) ** -self.power)
+
+    @torch.no_grad()
+    def update(self, module: M) -> None:
+        """Move the average towards the module's weights."""
+        mine: list[Tensor] = list(self.average.parameters())
+        theirs: list[Tensor] = list(module.parameters())
+        torch._foreach_lerp_(mine, theirs, 1 - self.decay)  # pyright: ignore[reportPrivateImportUsage]
+        for copied, buffer in zip(self.average.buffers(), module.buffers(), strict=True):
+            copied.copy_(buffer)
+        self.updates += 1
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors only, so that a checkpoint can hold it as safetensors."""
+        weights = {_AVERAGE + name: tensor for name, tensor in self.average.state_dict().items()}
+        return {"updates": torch.tensor(self.updates), **weights}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state_dict`, exactly where it was taken.
+
+        Raises:
+            RuntimeError: weights that do not fit the module (as `nn.Module.load_state_dict`).
+        """
+        self.average.load_state_dict(
+            {name.removeprefix(_AVERAGE): tensor for name, tensor in state.items() if name != "updates"}
+        )
+        self.updates = int(state["updates"])

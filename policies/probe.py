@@ -1,0 +1,27 @@
+"""Finds out what a policy can do by trying it: many accept noise and quietly ignore it."""
+
+import torch
+
+from policies.base import BasePolicy, Batch
+
+TOLERANCE = 1e-5
+"""Largest difference of two normalised actions that a GPU's order of summation may cause."""
+
+
+def probe_noise(policy: BasePolicy, obs: Batch) -> bool:
+    """Whether the noise input of a policy steers it.
+
+    True if for every situation in `obs` other noise gives other actions, and the same noise the
+    same ones again. A policy that draws noise of its own, or looks at none, fails.
+    """
+    if policy.spec.noise_shape is None:
+        return False
+    batch = obs["state"].shape[0]
+    generator = torch.Generator().manual_seed(0)
+    first, other = (policy.draw_noise(batch, generator=generator) for _ in range(2))
+    actions = policy.sample(obs, noise=first).actions
+    again = policy.sample(obs, noise=first).actions
+    changed = policy.sample(obs, noise=other).actions
+    repeats = (again - actions).abs().amax() <= TOLERANCE
+    steers = ((changed - actions).abs().flatten(1).amax(dim=1) > TOLERANCE).all()
+    return bool(repeats & steers)

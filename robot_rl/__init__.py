@@ -1,0 +1,30 @@
+"""Robot learning: a base policy from demonstrations, improved by reinforcement learning, deployed.
+
+What a user's own code needs is here, imported when it is first used: `from robot_rl import make_env`.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_EXPORTS: dict[str, str] = {
+    "UserError": "robot_rl.errors",
+    "asset_path": "robot_rl.assets",
+    "load_group": "robot_rl.config",
+}
+"""Name → module that has it."""
+
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'robot_rl' has no attribute {name!r}")
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})

@@ -1,0 +1,125 @@
+"""Checkpoints: a directory that appears by rename and holds all that a run needs to go on.
+
+A state is a tree of dicts and lists with tensors, arrays, numbers, strings, booleans and None as
+leaves. Tensors and arrays go to `state.safetensors` under their path in the tree, everything else
+to `state.json`. Nothing is unpickled. The name is the step: `checkpoints/00012000/`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+FORMAT_VERSION = 1
+_LEAF = "__tensor__"
+KEEP = 2
+
+
+def save_checkpoint(
+    directory: Path, step: int, state: dict[str, Any], extra: Callable[[Path], None] | None = None
+) -> Path:
+    """Write a checkpoint for `step` and drop all but the newest `KEEP`.
+
+    `extra` may write further files into the directory before it appears.
+    """
+    final = directory / f"{step:08d}"
+    building = directory / f".building-{step:08d}"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        arrays: dict[str, np.ndarray] = {}
+        tree = _split(state, "", arrays)
+        save_file(arrays, building / "state.safetensors")
+        (building / "state.json").write_text(
+            json.dumps({"format_version": FORMAT_VERSION, "step": step, "state": tree})
+        )
+        if extra:
+            extra(building)
+        for file in building.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        if final.exists():
+            shutil.rmtree(final)
+        os.replace(building, final)
+        _sync(directory)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    for old in list_checkpoints(directory)[:-KEEP]:
+        shutil.rmtree(old)
+    return final
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The state that was saved: tensors come back as CPU tensors, arrays as arrays.
+
+    Raises:
+        ValueError: the checkpoint is damaged or of a newer format.
+    """
+    try:
+        header = json.loads((path / "state.json").read_text())
+        if header["format_version"] > FORMAT_VERSION:
+            raise ValueError(
+                f"checkpoint {path} has format {header['format_version']}; "
+                f"this program reads up to {FORMAT_VERSION}"
+            )
+        with safe_open(path / "state.safetensors", framework="numpy") as arrays:
+            return _join(header["state"], arrays)
+    except (OSError, json.JSONDecodeError, KeyError, SafetensorError) as error:
+        raise ValueError(f"checkpoint {path} is damaged ({error}); remove it to go on from an older one") from error
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    return sorted(path for path in directory.glob("[0-9]*") if (path / "state.json").exists())
+
+
+def _split(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(node, dict):
+        return {
+            "dict": [[_key(key), _split(value, f"{path}/{key}", arrays)] for key, value in node.items()]
+        }
+    if isinstance(node, list | tuple):
+        return {"list": [_split(value, f"{path}/{i}", arrays) for i, value in enumerate(node)]}
+    if isinstance(node, torch.Tensor):
+        arrays[path] = np.ascontiguousarray(node.detach().cpu().numpy())
+        return {_LEAF: path, "kind": "tensor"}
+    if isinstance(node, np.ndarray):
+        arrays[path] = np.ascontiguousarray(node)
+        return {_LEAF: path, "kind": "array"}
+    if isinstance(node, np.generic):
+        node = node.item()
+    assert node is None or isinstance(node, bool | int | float | str), f"{path}: {type(node)} is no leaf"
+    return {"value": node}
+
+
+def _join(node: dict[str, Any], arrays: Any) -> Any:
+    if "dict" in node:
+        return {key[0] if key[1] == "str" else int(key[0]): _join(v, arrays) for key, v in node["dict"]}
+    if "list" in node:
+        return [_join(value, arrays) for value in node["list"]]
+    if _LEAF in node:
+        array = arrays.get_tensor(node[_LEAF])
+        return torch.from_numpy(array.copy()) if node["kind"] == "tensor" else array
+    return node["value"]
+
+
+def _key(key: Any) -> list[str]:
+    """JSON keys are strings; optimisers number their state by ints."""
+    assert isinstance(key, str | int), f"{key!r} is no key"
+    return [str(key), "str" if isinstance(key, str) else "int"]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,189 @@
+"""What this machine must have for the program to work; each check says the mend for its fault."""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from robot_rl.assets import asset_path
+from robot_rl.graphics import LIBRARIES
+from robot_rl.rendering import Trial, try_backend
+
+_NEEDED_BYTES = 2 * 1024**3
+_PYTHONS = ((3, 11), (3, 13))
+"""First version that works, first that does not."""
+_MODULES = {"hydra-core": "hydra", "pyzmq": "zmq"}
+"""Modules that are named otherwise than their package."""
+_SYSTEM_PACKAGES = {
+    "libusb": "libusb-1.0-0",
+    "libGL.": "libgl1",
+    "libEGL": "libegl1",
+    "libOSMesa": "libosmesa6",
+    "libgthread": "libglib2.0-0",
+    "libglib": "libglib2.0-0",
+}
+"""Debian package of each shared library that a Python package may miss."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found."""
+
+    name: str
+    ok: bool
+    detail: str
+    mend: str = ""
+    """The command that mends a fault."""
+
+
+def all_checks(runs: Path) -> Iterable[Check]:
+    """Every check, one at a time, since some take seconds."""
+    # Now, since importing robosuite changes it.
+    backend = os.environ.get("MUJOCO_GL", "")
+    yield check_python(sys.version_info[:3])
+    for requirement in requirements():
+        yield check_package(requirement)
+    yield check_device()
+    yield check_rendering(backend, tuple(LIBRARIES))
+    yield check_writable(runs)
+    yield check_disk(runs, shutil.disk_usage(existing_parent(runs)).free)
+    yield check_cores(available_cores())
+
+
+def requirements() -> list[Requirement]:
+    """The packages that this program says it needs, on this platform."""
+    try:
+        lines = metadata.requires("robot-rl") or []
+    except metadata.PackageNotFoundError:
+        project = tomllib.loads(asset_path("pyproject.toml").read_text(encoding="utf-8"))
+        lines = project["project"]["dependencies"]
+    found = [Requirement(line) for line in lines]
+    return [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
+
+
+def check_python(version: Sequence[int]) -> Check:
+    """Python is one that the program is tested on."""
+    first, end = _PYTHONS
+    text = ".".join(map(str, version))
+    ok = first <= tuple(version[:2]) < end
+    return Check("python", ok, text, "sudo apt-get install python3.11 python3.11-venv && make setup")
+
+
+def check_package(
+    requirement: Requirement,
+    version_of: Callable[[str], str] = metadata.version,
+    importer: Callable[[str], object] = import_module,
+) -> Check:
+    """A package is there, in the range that was asked for, and can be imported."""
+    name = requirement.name
+    install = f"{sys.executable} -m pip install '{name}{requirement.specifier}'"
+    try:
+        version = version_of(name)
+    except metadata.PackageNotFoundError:
+        return Check(name, False, "not installed", install)
+    if not requirement.specifier.contains(version, prereleases=True):
+        return Check(name, False, f"{version}, but {requirement.specifier} is needed", install)
+    try:
+        importer(_MODULES.get(name, name))
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        return Check(name, False, f"{version} cannot be imported: {reason}", _mend_import(reason, install))
+    return Check(name, True, version)
+
+
+def check_device() -> Check:
+    """torch computes, on a GPU where it can use one."""
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name = (
+        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    )
+    ones = torch.ones(64, 64, device=device)
+    if not torch.equal(ones @ ones, 64 * ones):
+        return Check(
+            "torch device", False, f"{name} multiplies matrices wrongly", "export CUDA_VISIBLE_DEVICES="
+        )
+    if device.type == "cpu" and shutil.which("nvidia-smi"):
+        name += " (there is a GPU here; this torch cannot use it)"
+    return Check("torch device", True, name)
+
+
+def check_rendering(
+    chosen: str, backends: Sequence[str], trial: Callable[[str], Trial] = try_backend
+) -> Check:
+    """MuJoCo draws a true picture with the backend that `MUJOCO_GL` names."""
+    tried = {name: trial(name) for name in dict.fromkeys(filter(None, (chosen, *backends)))}
+    working = [name for name, result in tried.items() if result.problem is None]
+    if chosen in working:
+        others = [name for name in working if name != chosen]
+        also = f"; {', '.join(others)} works too" if others else ""
+        return Check("rendering", True, f"{chosen}, {tried[chosen].milliseconds:.1f} ms a frame{also}")
+    problem = tried[chosen].problem if chosen else "neither libEGL nor libOSMesa is here"
+    mend = "sudo apt-get install -y libegl1 libgl1 libosmesa6"
+    if working:
+        mend = f"export MUJOCO_GL={working[0]}"
+    return Check("rendering", False, f"{chosen or 'no backend'}: {problem}", mend)
+
+
+def check_writable(folder: Path) -> Check:
+    """Runs can be written."""
+    parent = existing_parent(folder)
+    try:
+        with tempfile.NamedTemporaryFile(dir=parent) as file:
+            file.write(b"robot-rl")
+            file.flush()
+    except OSError as error:
+        mend = f"sudo chown $(id -un) {parent.resolve()}   (or runs_dir=<another folder>)"
+        return Check("runs folder", False, f"{parent.resolve()} cannot be written: {error.strerror}", mend)
+    return Check("runs folder", True, str(folder.resolve()))
+
+
+def check_disk(folder: Path, free: int) -> Check:
+    """There is room for runs."""
+    detail = f"{free / 1024**3:.1f} GiB free"
+    if free < _NEEDED_BYTES:
+        mend = (
+            f"free some space on the disk of {existing_parent(folder).resolve()}   (or runs_dir=<another folder>)"
+        )
+        return Check("disk", False, f"{detail}, {_NEEDED_BYTES / 1024**3:.0f} GiB are needed", mend)
+    return Check("disk", True, detail)
+
+
+def check_cores(cores: int) -> Check:
+    """How many cores there are; one will do, slowly."""
+    return Check(
+        "cores", True, f"{cores}" + (", so training and simulation take turns" if cores == 1 else "")
+    )
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def existing_parent(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    while not folder.is_dir():
+        folder = folder.absolute().parent
+    return folder
+
+
+def _mend_import(reason: str, install: str) -> str:
+    if "MUJOCO_GL" in reason:
+        return "unset MUJOCO_GL"
+    # The name of the library ends at its ".so".
+    for library in re.findall(r"[\w.+-]+\.so[\w.]*", reason):
+        for start, package in _SYSTEM_PACKAGES.items():
+            if library.startswith(start):
+                return f"sudo apt-get install -y {package}"
+    return install.replace("pip install", "pip install --force-reinstall")

@@ -1,0 +1,89 @@
+"""The command line: `robot-rl <verb> [group=choice …] [key=value …]`."""
+
+import ast
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from robot_rl import __version__
+from robot_rl.errors import UserError, report
+from robot_rl.graphics import choose_backend
+from robot_rl.spelling import nearest
+from robot_rl.verbs import VERBS
+
+if TYPE_CHECKING:
+    from robot_rl.config import Verb
+
+choose_backend()
+
+_HELP = {"-h", "--help", "help"}
+_FOLDER = Path(__file__).with_name("verbs")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (see `robot_rl.errors`)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return report(lambda: _dispatch(arguments))
+
+
+def load_verb(name: str) -> "Verb":
+    """Import a verb's module.
+
+    Raises:
+        UserError: there is no such verb.
+    """
+    from robot_rl.config import Verb
+
+    if name not in verb_names():
+        spelled = nearest(name, verb_names())
+        hint = f"did you mean robot-rl {spelled}? " if spelled else ""
+        raise UserError(f"there is no verb {name!r}; {hint}robot-rl alone lists the verbs")
+    module = import_module(f"robot_rl.verbs.{name}")
+    return Verb(name, module.Config, module.run, getattr(module, "GROUPS", {}), summary(name))
+
+
+def verb_names() -> list[str]:
+    """All verbs, in the order of the listing."""
+    return [name for names in VERBS.values() for name in names if (_FOLDER / f"{name}.py").is_file()]
+
+
+def summary(verb: str) -> str:
+    """First line of a verb's docstring; read without importing it, since that may import torch."""
+    text = ast.get_docstring(ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8")))
+    assert text, f"verb {verb} has no docstring"
+    return text.splitlines()[0]
+
+
+def listing() -> str:
+    """What `robot-rl` alone prints."""
+    lines = [
+        f"robot-rl {__version__}: a learned base policy, improved by reinforcement learning, deployed",
+        "",
+    ]
+    lines += ["usage: robot-rl <verb> [group=choice …] [key=value …]", "       robot-rl <verb> --help", ""]
+    for who, names in VERBS.items():
+        lines += [who, *(f"  {name:<9} {summary(name)}" for name in names if name in verb_names()), ""]
+    return "\n".join(lines).rstrip()
+
+
+def _dispatch(arguments: list[str]) -> None:
+    if not arguments or (arguments[0] in _HELP and len(arguments) == 1):
+        print(listing())
+        return
+    if arguments == ["--version"]:
+        print(__version__)
+        return
+    wants_help = any(argument in _HELP for argument in arguments)
+    rest = [argument for argument in arguments if argument not in _HELP]
+    verb = load_verb(rest[0])
+    if wants_help:
+        from robot_rl.help import print_help
+
+        print_help(verb, rest[1:])
+        return
+    from robot_rl.config import compose
+
+    config, _ = compose(verb, rest[1:])
+    verb.run(config)

@@ -1,0 +1,47 @@
+"""Demonstrations as a replay: with the base's action beside each demonstrated one."""
+
+import numpy as np
+
+from policies.base import BasePolicy
+from policies.wrapped import ChunkRunner
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.seeds import episode_seed
+
+
+def demonstrations_to_replay(dataset: Dataset, base: BasePolicy, seed: int) -> Replay:
+    """Successful episodes of a dataset, each as it would have gone with the base beside it.
+
+    The base runs in chunks from each episode's start, as it does when it acts. The last
+    observation of an episode is not recorded: its transition ends in termination, so that no
+    value is taken there.
+    """
+    state = dataset.observations()["state"]
+    action = dataset["applied_action"].astype(np.float32)
+    reward = dataset["reward"].astype(np.float32)
+    terminated = dataset["terminated"].astype(bool)
+    episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
+    runner = ChunkRunner(base, len(episodes))
+    runner.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
+    lengths = np.array([rows.stop - rows.start for rows in episodes])
+    starts = np.array([rows.start for rows in episodes])
+    base_action = np.zeros_like(action)
+    for t in range(int(lengths.max(initial=0))):
+        slots = np.flatnonzero(lengths > t)
+        rows_now = starts[slots] + t
+        base_action[rows_now] = runner.step({"state": state[rows_now]}, slots)[0]
+    replay = Replay(int(lengths.sum()) + len(episodes), 1, state.shape[1], action.shape[1])
+    stream = np.zeros(1, np.int64)
+    for rows in episodes:
+        for t in range(rows.start, rows.stop):
+            replay.add(
+                stream,
+                state=state[t],
+                base=base_action[t],
+                action=action[t],
+                reward=reward[t],
+                terminated=terminated[t],
+                source=SOURCES.index("demo"),
+            )
+        replay.end(stream, state=state[rows.stop - 1], base=base_action[rows.stop - 1])
+    return replay

@@ -1,0 +1,82 @@
+"""What a user did wrong, in one line, and the exit codes of the command line.
+
+0 done, 1 a check found a fault, 2 the user's input cannot work, 130 interrupted. Anything else is a
+fault of the program and shows its traceback.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+USER_ERROR = 2
+INTERRUPTED = 130
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PATH_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+class UserError(ValueError):
+    """A user's mistake: one line that says what is wrong and what to do about it."""
+
+
+@contextmanager
+def mistakes() -> Iterator[None]:
+    """What fails in here was built from the user's arguments, so its error is a `UserError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except _PATH_ERRORS as error:
+        raise UserError(_path_message(error)) from error
+    except KeyError as error:
+        # str() of a KeyError is the repr of its key.
+        raise UserError(" ".join(str(part) for part in error.args) or "a key is missing") from error
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def report(action: Callable[[], None]) -> int:
+    """Run `action`; say a user's mistake in one line on stderr. Returns the exit code.
+
+    `ROBOT_RL_DEBUG=1` shows the traceback instead.
+    """
+    debug = os.environ.get("ROBOT_RL_DEBUG", "0") not in ("", "0")
+    try:
+        action()
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        return INTERRUPTED
+    except Exception as error:
+        full = _disk_full(error)
+        if debug or not (full or isinstance(error, UserError)):
+            raise
+        _say(_full_message(full) if full else str(error))
+        return USER_ERROR
+    return 0
+
+
+def _say(message: str) -> None:
+    print(f"robot-rl: {' '.join(message.split())}", file=sys.stderr)
+
+
+def _path_message(error: OSError) -> str:
+    if error.filename is None:
+        return str(error)
+    return f"{os.fsdecode(error.filename)}: {(error.strerror or type(error).__name__).lower()}"
+
+
+def _full_message(error: OSError) -> str:
+    where = f" while writing {os.fsdecode(error.filename)}" if error.filename else ""
+    return f"the disk is full{where}; free some space and run the same command again"
+
+
+def _disk_full(error: BaseException) -> OSError | None:
+    """The out-of-space error that is behind `error`, which a library may have wrapped."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in _DISK_FULL:
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None

@@ -1,0 +1,127 @@
+"""Success rates over a fixed list of saved initial states, the same for every policy."""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from envs.vector import ThreadVectorEnv
+from policies.wrapped import WrappedPolicy
+from robot_rl.initial_states import InitialStates
+from robot_rl.seeds import episode_seed
+from robot_rl.statistics import wilson
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one episode went."""
+
+    episode: int
+    """Index into the list of initial states."""
+    success: bool
+    length: int
+    """Control steps."""
+    seed: int
+    """Seed of the policy's noise in this episode."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Success rate with its 95 % Wilson interval."""
+
+    success: float
+    interval: tuple[float, float]
+    mean_length: float
+    fingerprint: str
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], fingerprint: str) -> "Summary":
+        wins = sum(outcome.success for outcome in outcomes)
+        return cls(
+            wins / len(outcomes),
+            wilson(wins, len(outcomes)),
+            float(np.mean([outcome.length for outcome in outcomes])),
+            fingerprint,
+        )
+
+
+def evaluate(
+    envs: ThreadVectorEnv,
+    policy: WrappedPolicy,
+    states: Sequence[np.ndarray],
+    seed: int,
+    show: Callable[[int, float], None] | None = None,
+) -> list[Outcome]:
+    """One episode without exploration from each initial state.
+
+    `show` is called with the number of finished episodes and their success rate.
+    """
+    waiting = list(range(len(states)))[::-1]
+    outcomes: list[Outcome] = []
+    running: dict[int, int] = {}
+    lengths = np.zeros(envs.num_envs, int)
+
+    def begin(free: Sequence[int]) -> dict[str, np.ndarray]:
+        mask = np.zeros(envs.num_envs, bool)
+        starts: list[np.ndarray | None] = [None] * envs.num_envs
+        for slot in free:
+            # A slot without work repeats some state, so that all slots can step together.
+            episode = waiting.pop() if waiting else None
+            if episode is not None:
+                running[slot] = episode
+            starts[slot] = states[episode if episode is not None else 0]
+            mask[slot] = True
+            lengths[slot] = 0
+        obs, _ = envs.reset(options={"reset_mask": mask, "states": starts})
+        policy.reset(free, [episode_seed(seed, "eval", running.get(slot, 0)) for slot in free])
+        return obs
+
+    obs = begin(range(envs.num_envs))
+    while running:
+        decision = policy.act(obs)
+        obs, _, terminated, truncated, info = envs.step(decision.action)
+        lengths += 1
+        done = np.flatnonzero(terminated | truncated)
+        for slot in done:
+            if slot in running:
+                episode = running.pop(slot)
+                outcomes.append(
+                    Outcome(
+                        episode,
+                        bool(info["success"][slot]),
+                        int(lengths[slot]),
+                        episode_seed(seed, "eval", episode),
+                    )
+                )
+                if show:
+                    show(len(outcomes), float(np.mean([outcome.success for outcome in outcomes])))
+        if len(done) and (running or waiting):
+            obs = begin(done.tolist())
+    return sorted(outcomes, key=lambda outcome: outcome.episode)
+
+
+def write_evaluation(
+    directory: Path,
+    states: InitialStates,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    summaries: Mapping[str, Summary],
+) -> None:
+    """`episodes.csv` with every outcome and `summary.json` with the rates, side by side."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "episodes.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["policy", "episode", "success", "length", "seed"])
+        for name, episodes in outcomes.items():
+            for outcome in episodes:
+                writer.writerow([name, outcome.episode, int(outcome.success), outcome.length, outcome.seed])
+    summary = {
+        "task": states.task,
+        "episodes": len(next(iter(outcomes.values()))),
+        "states": states.name,
+        "states_sha256": states.sha256,
+        "policies": {name: vars(result) for name, result in summaries.items()},
+    }
+    (directory / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -1,0 +1,107 @@
+"""Builds environments and policies from names, paths and configurations."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import policies.residual  # registers the wrapper's loader  # noqa: F401
+from envs.robosuite_env import RobosuiteEnv
+from envs.task import TaskConfig
+from envs.vector import ThreadVectorEnv
+from policies.base import BasePolicy
+from policies.residual import Residual, ResidualPolicy
+from policies.store import load_policy_files
+from policies.wrapped import BaseOnly, WrappedPolicy
+from robot_rl.checkpoint import list_checkpoints
+from robot_rl.config import load_group
+from robot_rl.data.dataset import Dataset
+
+
+def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:
+    """One environment of a task, by its configuration or by its name in `configs/task/`.
+
+    `observe_all` keeps raw observations that are not part of the task's state too.
+    """
+    config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
+    return RobosuiteEnv(config, observe_all=observe_all)
+
+
+def make_vector_env(task: TaskConfig | str, num_envs: int) -> ThreadVectorEnv:
+    """`num_envs` environments of a task, stepped together."""
+    return ThreadVectorEnv([partial(make_env, task)] * num_envs)
+
+
+def load_dataset(path: str | Path) -> Dataset:
+    """Open a dataset for reading; refuses what is damaged."""
+    return Dataset(Path(path))
+
+
+def policy_directory(path: Path) -> Path:
+    """The directory of a policy: `path` itself, or the newest checkpoint of the run at `path`.
+
+    Raises:
+        ValueError: there is no policy.
+    """
+    if (path / "policy.json").is_file():
+        return path
+    checkpoints = list_checkpoints(path / "checkpoints")
+    if not checkpoints:
+        what = "has no checkpoint yet" if path.is_dir() else "does not exist"
+        raise ValueError(f"{path} {what}; give the directory of a run or of a policy")
+    return checkpoints[-1] / "policy"
+
+
+def load_networks(path: str | Path, device: torch.device | None = None) -> tuple[BasePolicy | Residual, dict[str, Any]]:
+    """What was saved at a run or policy directory, on a device, and its meta."""
+    networks, meta = load_policy_files(policy_directory(Path(path)))
+    assert isinstance(networks, BasePolicy | Residual)
+    return networks.to(device or torch.device("cpu")).eval(), meta
+
+
+def wrap(networks: BasePolicy | Residual, slots: int) -> WrappedPolicy:
+    """Something that acts in `slots` environments."""
+    if isinstance(networks, Residual):
+        return ResidualPolicy(networks.base, networks.actor, slots)
+    return BaseOnly(networks, slots)
+
+
+def load_policy(path: str | Path, slots: int = 1, device: torch.device | None = None) -> WrappedPolicy:
+    """A policy that acts, from the directory of a run or of a saved policy."""
+    return wrap(load_networks(path, device)[0], slots)
+
+
+def task_of(environment: Mapping[str, Any]) -> TaskConfig:
+    """The task that an environment's description (of a dataset or a policy) was made with."""
+    spec = environment["observation_spec"]
+    return TaskConfig(
+        name=environment["task"],
+        env=environment["env"],
+        robot=environment["robot"],
+        controller=environment["controller"],
+        control_freq=environment["control_freq"],
+        horizon=environment["horizon"],
+        model_seed=environment["model_seed"],
+        state_keys=list(spec["state_keys"]),
+        cameras=list(spec["cameras"]),
+        image_size=list(spec["image_size"]),
+        env_args=dict(environment["env_args"]),
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one.
+
+    Raises:
+        ValueError: the device is not to be had.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={name} is not to be had here ({str(error).splitlines()[0]}); use device=auto") from error
+    return device

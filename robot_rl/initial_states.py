@@ -1,0 +1,78 @@
+"""Saved initial states: the fixed start of every evaluation episode."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from envs.robosuite_env import RobosuiteEnv
+from robot_rl.assets import asset_path
+from robot_rl.data.dataset import refuse_differences
+
+
+@dataclass(frozen=True)
+class InitialStates:
+    """A list of full simulator states [N, K] and where it comes from."""
+
+    name: str
+    task: str
+    states: NDArray[np.float64]
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.states.tobytes()).hexdigest()
+
+
+def make_states(env: RobosuiteEnv, seeds: range) -> NDArray[np.float64]:
+    """The states right after a reset with each seed."""
+    states = []
+    for seed in seeds:
+        env.reset(seed=seed)
+        states.append(env.get_state())
+    return np.stack(states)
+
+
+def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, Any]) -> None:
+    """Write a list. Columns that never change are stored once: most of a state is the model's."""
+    constant = (states == states[0]).all(0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {
+            "first": states[0],
+            "varying_columns": np.flatnonzero(~constant),
+            "varying": np.ascontiguousarray(states[:, ~constant]),
+        },
+        path,
+        metadata={"environment": json.dumps(environment)},
+    )
+
+
+def load_states(env: RobosuiteEnv, path: Path | None = None) -> InitialStates:
+    """The list for an environment: the shipped one of its task, or the file at `path`.
+
+    Raises:
+        ValueError: there is none, it is damaged, or it was made in another environment.
+    """
+    task = env.task.name
+    path = path or asset_path("sim_assets", "initial_states", f"{task}.safetensors")
+    if not path.exists():
+        raise ValueError(
+            f"no saved initial states for task {task!r} at {path}; make them with "
+            f"`robot-rl states task={task}`"
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            environment = json.loads(file.metadata()["environment"])
+            varying = file.get_tensor("varying")
+            states = np.repeat(file.get_tensor("first")[None], len(varying), axis=0)
+            states[:, file.get_tensor("varying_columns")] = varying
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is not a list of initial states ({error})") from error
+    refuse_differences(environment, env.describe(), f"the list of initial states {path}")
+    return InitialStates(path.name, task, states)

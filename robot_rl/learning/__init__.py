@@ -1,0 +1,1 @@
+"""Parts that the methods share: critics, targets, optimisers."""

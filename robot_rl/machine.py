@@ -1,0 +1,43 @@
+"""What a run ran on."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# The packages whose version can change a result.
+PACKAGES = ("robot-rl", "torch", "mujoco", "robosuite", "numpy", "gymnasium", "diffusers", "zarr", "numba")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, usable cores, GPU (None without one) and platform."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "platform": platform.platform(),
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Version of Python and of each installed package that can change a result."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue  # an optional part, or robot-rl run from its source
+    return versions
+
+
+def _cpu_model() -> str:
+    """Model name of the processor; `platform.processor()` is empty on most Linux systems."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,130 @@
+"""Behaviour cloning: a base policy from demonstrations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.ema import EMA
+from policies.imitation import ImitationPolicy
+from policies.registry import BASES
+from policies.store import save_policy
+from robot_rl.data.dataset import Dataset, refuse_differences
+from robot_rl.data.windows import Windows, make_windows
+from robot_rl.factory import make_env
+from robot_rl.methods.job import Job, Prepared, RunBase
+from robot_rl.training import Cadence, train_offline
+
+
+@dataclass
+class BCConfig:
+    name: str = "bc"
+    """Name of the method."""
+    steps: int = 10_000
+    """Gradient steps."""
+    batch_size: int = 256
+    """Windows per gradient step."""
+    lr: float = 1e-3
+    """Learning rate after its warm-up."""
+    lr_warmup: int = 200
+    """Gradient steps of linear warm-up."""
+    weight_decay: float = 1e-4
+    """Weight decay of AdamW."""
+    max_grad_norm: float = 1.0
+    """Largest norm of a gradient."""
+    successes_only: bool = True
+    """Learn from successful episodes alone."""
+
+
+class BCLearner:
+    """Minimises a policy's own imitation loss; the moving average of its weights is the result."""
+
+    def __init__(
+        self, config: BCConfig, policy: ImitationPolicy, windows: Windows, device: torch.device, seed: int
+    ) -> None:
+        self.config, self.device = config, device
+        self.policy = policy.to(device)
+        self.ema = EMA(self.policy)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), config.lr, weight_decay=config.weight_decay, fused=True
+        )
+        self.updates = 0
+        self._data = {
+            name: torch.from_numpy(getattr(windows, name)).to(device) for name in ("state", "actions", "mask")
+        }
+        self._rng = np.random.default_rng([seed, 2])
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def update(self) -> dict[str, Tensor]:
+        """One gradient step on a batch of windows drawn uniformly."""
+        config = self.config
+        index = torch.from_numpy(self._rng.integers(len(self._data["state"]), size=config.batch_size))
+        batch = {name: values[index.to(self.device)] for name, values in self._data.items()}
+        self.updates += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.lr * min(1.0, self.updates / max(1, config.lr_warmup))
+        loss = self.policy.loss(batch, self._generator)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_grad_norm, foreach=True)
+        self.optimizer.step()
+        self.ema.update(self.policy)
+        return {"loss": loss.detach(), "grad": norm}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.state_dict(),
+            "ema": self.ema.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+            "rng": self._rng.bit_generator.state,
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        self.ema.load_state_dict(state["ema"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.updates = state["updates"]
+        self._rng.bit_generator.state = state["rng"]
+        self._generator.set_state(state["generator"])
+
+
+def setup(job: Job) -> Prepared:
+    """Open the dataset, build the policy that `base=` names and fit its normalisers."""
+    config: BCConfig = job.method
+    if job.data is None:
+        raise ValueError("method=bc needs demonstrations: add data=…  (`robot-rl collect` makes them)")
+    if isinstance(job.base, RunBase):
+        raise ValueError("method=bc trains a base policy: choose base=diffusion, not an earlier run")
+    dataset = Dataset(Path(job.data))
+    env = make_env(job.task)
+    environment = env.describe()
+    env.close()
+    refuse_differences(dataset.environment, environment, f"dataset {job.data}", job.accept)
+    keep = dataset.success if config.successes_only else np.ones_like(dataset.success)
+    if not keep.any():
+        raise ValueError(f"dataset {job.data} has no successful episode among {dataset.num_episodes}")
+    windows = make_windows(dataset, job.base.obs_steps, job.base.horizon, keep)
+    torch.manual_seed(job.seed)
+    policy = BASES[job.base.name].policy(
+        job.base, dataset.observation_spec.state_size, len(dataset.action_spec)
+    )
+    policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])
+    learner = BCLearner(config, policy, windows, job.device, job.seed)
+
+    def save(directory: Path) -> None:
+        save_policy(learner.ema.average, directory / "policy", {"environment": environment, "method": "bc"})
+
+    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every)
+    return Prepared(
+        train=lambda run: train_offline(learner, cadence, run),
+        save_policy=save,
+        total=config.steps,
+        unit="updates",
+        close=lambda: None,
+    )

@@ -1,0 +1,46 @@
+"""What every method is set up from, and what it gives the `train` verb."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs.task import TaskConfig
+from robot_rl.training import Run
+
+
+@dataclass
+class RunBase:
+    path: str = "???"
+    """Directory of the run (or saved policy) whose base policy is used, frozen."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked configuration and where it runs."""
+
+    method: Any
+    base: Any
+    task: TaskConfig
+    data: str | None
+    seed: int
+    device: torch.device
+    log_every: int
+    checkpoint_every: int
+    accept: tuple[str, ...]
+    """Differences between recorded and present environment to let pass."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A method that is ready to train."""
+
+    train: Callable[[Run], bool]
+    """Trains to the end (True) or until stopped (False)."""
+    save_policy: Callable[[Path], None]
+    total: int
+    unit: str
+    """What `total` counts: `updates` or `env steps`."""
+    close: Callable[[], None]

@@ -1,0 +1,127 @@
+"""How far a long piece of work is: a bar on a terminal, a line of text now and then elsewhere."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as RichProgress
+
+Clock = Callable[[], float]
+
+_LINE_EVERY = 10.0
+"""Seconds between lines of plain text."""
+_RATE_OVER = 30.0
+"""Seconds of the past that the rate is taken over."""
+
+
+class Progress:
+    """Shows the figures that matter, steps per second and the time left; a context manager."""
+
+    def __init__(
+        self,
+        total: int,
+        description: str,
+        unit: str = "steps",
+        *,
+        start: int = 0,
+        stream: TextIO | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Start the clock.
+
+        Args:
+            total: step at which the work is done.
+            description: what is being done.
+            unit: what a step is, in the plural.
+            start: steps already done (of a resumed run); they do not count for the rate.
+            stream: where to write; stderr by default.
+            clock: seconds, for the rate and the pace of lines.
+        """
+        self.total, self.description, self.unit = total, description, unit
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._step = start
+        self._past: deque[tuple[float, int]] = deque([(clock(), start)])
+        self._last_line = clock()
+        self._shown: str | None = None
+        self._figures: dict[str, float | str] = {}
+        self._bar = _bar(self._stream) if self._stream.isatty() else None
+        self._task = (
+            self._bar.add_task(description, total=total, completed=start, text="") if self._bar else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+        else:
+            self._write_line()
+
+    def update(self, step: int, **figures: float | str) -> None:
+        """Say that `step` steps are done. Figures stay as they were until they are given again."""
+        now = self._clock()
+        self._step = step
+        self._figures.update(figures)
+        self._past.append((now, step))
+        while len(self._past) > 2 and now - self._past[1][0] >= _RATE_OVER:
+            self._past.popleft()
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=step, text=self._text())
+        elif now - self._last_line >= _LINE_EVERY:
+            self._last_line = now
+            self._write_line()
+
+    def note(self, text: str) -> None:
+        """Write a line of its own, above the bar if there is one."""
+        if self._bar:
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _text(self) -> str:
+        parts = [f"{self._step}/{self.total} {self.unit}"]
+        parts += [f"{name.replace('_', ' ')} {_figure(value)}" for name, value in self._figures.items()]
+        (then, first), (now, last) = self._past[0], self._past[-1]
+        if now > then and last > first:
+            rate = (last - first) / (now - then)
+            parts.append(f"{rate:.3g} {self.unit}/s")
+            if self._step < self.total:
+                parts.append(f"{_duration((self.total - self._step) / rate)} left")
+        return ", ".join(parts)
+
+    def _write_line(self) -> None:
+        line = f"{self.description}: {self._text()}"
+        if line != self._shown:
+            print(line, file=self._stream, flush=True)
+            self._shown = line
+
+
+def progress(total: int, description: str, unit: str = "steps", *, start: int = 0) -> Progress:
+    """Progress on stderr: `with progress(1000, "train") as bar: bar.update(step, success=0.4)`."""
+    return Progress(total, description, unit, start=start)
+
+
+def _bar(stream: TextIO) -> RichProgress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    return RichProgress(*columns, console=Console(file=stream))
+
+
+def _figure(value: float | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -1,0 +1,45 @@
+"""Series of metrics made ready to draw."""
+
+import numpy as np
+
+from robot_rl.logger import Series
+
+ROLLING_EPISODES = 50
+MAX_POINTS = 300
+"""More points than this cannot be told apart in a figure and only make the page heavy."""
+
+
+def rolling_mean(values: np.ndarray, window: int = ROLLING_EPISODES) -> np.ndarray:
+    """Mean over the last `window` values at each value; over those that there are at the start."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    end = np.arange(1, len(values) + 1)
+    start = np.maximum(end - window, 0)
+    return (sums[end] - sums[start]) / (end - start)
+
+
+def columns(series: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, seconds and values, float64 [T] each."""
+    steps, seconds, values = np.asarray(series, float).reshape(-1, 3).T
+    return steps, seconds, values
+
+
+def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """At most MAX_POINTS points: x, mean, lowest and highest y of neighbouring points.
+
+    A group without a finite value is NaN, a gap in the curve; other groups skip what is not finite.
+    """
+    groups = np.array_split(np.arange(len(x)), min(len(x), MAX_POINTS))
+    rows = []
+    for group in groups:
+        finite = y[group][np.isfinite(y[group])]
+        stats = (finite.mean(), finite.min(), finite.max()) if finite.size else (np.nan,) * 3
+        rows.append((x[group].mean(), *stats))
+    xs, mean, low, high = np.array(rows, float).reshape(-1, 4).T
+    return xs, mean, low, high
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Divisor and name of the unit in which a duration reads well."""
+    if seconds < 180:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")

@@ -1,0 +1,150 @@
+"""The figures of a report, as SVG."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from robot_rl.logger import Series
+from robot_rl.report.curves import ROLLING_EPISODES, columns, rolling_mean, thinned, time_unit
+from robot_rl.report.inputs import Policy, RunData
+from robot_rl.report.style import BASE, INK, MUTED, SURFACE, TUNED, page_style, to_svg
+from robot_rl.statistics import wilson
+
+COLORS = {"base": BASE, "tuned": TUNED}
+TITLES = {
+    "learn/critic_loss": "Critic loss",
+    "learn/q_mean": "Mean Q",
+    "learn/residual_abs": "Residual size",
+    "learn/loss": "Loss",
+    "train/episode_length": f"Episode length, mean of {ROLLING_EPISODES}",
+    "eval/episode_length": "Evaluation episode length",
+}
+# Shown in the learning curve, so not again below it.
+_SHOWN = ("train/success", "eval/success", "eval/episodes")
+
+
+def intervals(policies: list[Policy]) -> str:
+    """Success rates with their intervals on an axis from 0 to 100 %."""
+    with page_style():
+        figure = Figure(figsize=(5.4, 0.38 * len(policies) + 0.3))
+        axes = figure.add_axes((0.105, 0.28 / figure.get_figheight(), 0.86, 1 - 0.3 / figure.get_figheight()))
+        for row, policy in enumerate(policies):
+            color = COLORS[policy.name]
+            axes.plot(policy.interval, (row, row), color=color, linewidth=9, alpha=0.3, solid_capstyle="butt")
+            axes.plot(policy.interval, (row, row), "|", color=color, markersize=9, markeredgewidth=1.6)
+            axes.plot(policy.success, row, "o", color=color, markersize=8, markeredgecolor=SURFACE)
+            axes.text(-0.015, row, policy.name.capitalize(), ha="right", va="center", color=INK)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(len(policies) - 0.4, -0.6)
+        axes.set_yticks([])
+        axes.grid(axis="y", visible=False)
+        axes.spines["left"].set_visible(False)
+        axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        rates = (f"{p.name} {p.success:.0%}, {p.interval[0]:.0%} to {p.interval[1]:.0%}" for p in policies)
+        return to_svg(figure, "intervals", f"Success with 95 % interval: {'; '.join(rates)}")
+
+
+def _learning_curve(data: RunData, against: str) -> str:
+    with page_style():
+        figure, axes = _plot(4.6, 3.1)
+        unit, unit_name = _unit(data)
+        scale = 1.0 if against == "steps" else unit
+        column = 0 if against == "steps" else 1
+        end = max(columns(series)[column].max() for series in data.metrics.values()) / scale
+        _base_line(axes, data.base)
+        _phases(axes, data, column, scale)
+        if series := data.metrics.get("train/success"):
+            x = columns(series)[column] / scale
+            # The first few episodes are no rate yet.
+            rate = rolling_mean(columns(series)[2])
+            first = min(9, len(x) - 1)
+            x, rate, *_ = thinned(x[first:], rate[first:])
+            axes.plot(x, rate, color=TUNED)
+        if series := data.metrics.get("eval/success"):
+            _evaluations(axes, series, data.metrics.get("eval/episodes", []), column, scale)
+        axes.set_xlim(-0.015 * (end or 1), end or 1)  # room for a point at 0
+        axes.set_ylim(-0.02, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        axes.set_ylabel("success")
+        axes.set_xlabel("environment steps" if against == "steps" else f"wall-clock, {unit_name}")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(_short))
+        return to_svg(figure, f"curve-{against}", f"Success over {against}")
+
+
+def learning_curves(data: RunData) -> list[str]:
+    """Success over steps and over time; none for a run without training or evaluation episodes."""
+    if not any(data.metrics.get(name) for name in ("train/success", "eval/success")):
+        return []
+    return [_learning_curve(data, against) for against in ("steps", "time")]
+
+
+def small_multiples(data: RunData) -> list[dict[str, str]]:
+    """One small curve per further metric: its `title`, `name`, `note` and `svg`."""
+    names = [n for n in data.metrics if n not in _SHOWN and not n.startswith("phase")]
+    return [_small(name, data.metrics[name], i) for i, name in enumerate(names)]
+
+
+def _small(name: str, series: Series, number: int) -> dict[str, str]:
+    steps, _, values = columns(series)
+    if name == "train/episode_length":
+        values = rolling_mean(values)
+    x, mean, low, high = thinned(steps, values)
+    with page_style():
+        figure, axes = _plot(3.0, 1.75)
+        if len(x) < len(steps):
+            axes.fill_between(x, low, high, color=TUNED, alpha=0.2, linewidth=0)
+        axes.plot(x, mean, color=TUNED, linewidth=1.3, marker="o" if len(x) == 1 else None)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(FuncFormatter(_short))
+        axes.margins(x=0.01)
+        svg = to_svg(figure, f"metric-{number}", f"{name} over environment steps")
+    bad = int((~np.isfinite(columns(series)[2])).sum())
+    note = f"{bad} of {len(steps)} values are not finite" if bad else ""
+    return {"title": TITLES.get(name, name), "name": name, "note": note, "svg": svg}
+
+
+def _plot(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _base_line(axes: Axes, base: Policy) -> None:
+    axes.axhspan(*base.interval, color=BASE, alpha=0.18, linewidth=0)
+    axes.axhline(base.success, color=BASE, linewidth=1.4, linestyle=(0, (5, 3)))
+
+
+def _phases(axes: Axes, data: RunData, column: int, scale: float) -> None:
+    """A thin line where a phase (`phase/<name>`) starts."""
+    names = [name for name in data.metrics if name.startswith("phase/")]
+    for i, name in enumerate(names):
+        x = columns(data.metrics[name])[column][0] / scale
+        axes.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
+        axes.annotate(
+            name.removeprefix("phase/"), (x, 0), (3, 3 + 10 * (len(names) - 1 - i)),  # one above the other
+            xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=7.5, color=MUTED,
+        )  # fmt: skip
+
+
+def _evaluations(axes: Axes, series: Series, episodes: Series, column: int, scale: float) -> None:
+    """Evaluation points, with intervals where the number of episodes was logged at the same step."""
+    counts = {step: int(n) for step, _, n in episodes}
+    for row in series:
+        x, success = row[column] / scale, row[2]
+        if np.isfinite(success) and (n := counts.get(row[0], 0)):
+            axes.plot((x, x), wilson(round(success * n), n), color=INK, linewidth=1.1)
+        axes.plot(x, success, "o", color=INK, markersize=5.5, markeredgecolor=SURFACE, markeredgewidth=0.8)
+
+
+def _unit(data: RunData) -> tuple[float, str]:
+    return time_unit(max(series[-1][1] for series in data.metrics.values() if series))
+
+
+def _short(value: float, _: object = None) -> str:
+    """12000 as 12k, so that ticks do not collide."""
+    for size, suffix in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{suffix}"
+    return f"{value:g}"

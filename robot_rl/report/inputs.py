@@ -1,0 +1,181 @@
+"""The files of a run that its report is made from, read and checked."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robot_rl.errors import UserError
+from robot_rl.logger import Series, read_metrics
+
+POLICIES = ("base", "tuned")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Result of one policy over the evaluation's initial states."""
+
+    name: str
+    success: float
+    interval: tuple[float, float]
+    mean_length: float
+    fingerprint: str
+    outcomes: dict[int, bool]
+    """Success by episode; equal numbers of two policies mean the same initial state."""
+    lengths: dict[int, int]
+
+    @property
+    def episodes(self) -> int:
+        return len(self.outcomes)
+
+    @property
+    def successes(self) -> int:
+        return sum(self.outcomes.values())
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Everything that a report shows."""
+
+    path: Path
+    run: dict[str, Any]
+    config: str
+    metrics: dict[str, Series]
+    states: str
+    states_sha256: str
+    base: Policy
+    tuned: Policy | None
+    videos: dict[str, bytes]
+    """mp4 by policy."""
+    sheets: dict[str, bytes]
+    """PNG by file stem."""
+    video_episode: int | None
+    """The evaluation episode that the videos show."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Outcomes of base and tuned on the same initial states."""
+
+    both: int
+    only_base: int
+    only_tuned: int
+    neither: int
+
+
+def pair(base: Policy, tuned: Policy) -> Pairing:
+    """Count the paired outcomes.
+
+    Raises:
+        UserError: the two did not run the same episodes.
+    """
+    if base.outcomes.keys() != tuned.outcomes.keys():
+        raise UserError(
+            "eval/episodes.csv: base and tuned did not run the same episodes: run `robot-rl eval` again"
+        )
+    pairs = [(base.outcomes[i], tuned.outcomes[i]) for i in base.outcomes]
+    return Pairing(*(pairs.count(p) for p in ((True, True), (True, False), (False, True), (False, False))))
+
+
+def read_run(path: Path) -> RunData:
+    """Read a run directory.
+
+    Raises:
+        UserError: a file is missing (says which command makes it), is torn, or contradicts another.
+    """
+    if not path.is_dir():
+        raise UserError(f"{path} is no run directory: `robot-rl train` makes one")
+    run = _json(path / "run.json", "robot-rl train", _RUN_KEYS)
+    config = _existing(path / "config.yaml", "robot-rl train").read_text()
+    metrics = read_metrics(path / "metrics.csv")
+    summary = _json(path / "eval" / "summary.json", "robot-rl eval", ("states", "policies"))
+    episodes = _episodes(_existing(path / "eval" / "episodes.csv", "robot-rl eval"))
+    if "base" not in summary["policies"]:
+        raise UserError(f"{path / 'eval' / 'summary.json'} has no policy `base`: run `robot-rl eval` again")
+    found = {name: _policy(path, name, summary, episodes) for name in POLICIES if name in summary["policies"]}
+    videos = path / "videos"
+    return RunData(
+        path=path,
+        run=run,
+        config=config,
+        metrics=metrics,
+        states=str(summary["states"]),
+        states_sha256=str(summary.get("states_sha256", "")),
+        base=found["base"],
+        tuned=found.get("tuned"),
+        videos={n: (videos / f"{n}.mp4").read_bytes() for n in POLICIES if (videos / f"{n}.mp4").is_file()},
+        sheets={file.stem: file.read_bytes() for file in sorted(videos.glob("*.png"))},
+        video_episode=_video_episode(videos / "episode.json"),
+    )
+
+
+_RUN_KEYS = (
+    "command", "method", "task", "seed", "started", "wall_seconds", "env_steps", "machine", "versions"
+)  # fmt: skip
+
+
+def _existing(file: Path, command: str) -> Path:
+    if not file.is_file():
+        raise UserError(f"{file} is missing: `{command}` makes it")
+    return file
+
+
+def _json(file: Path, command: str, keys: Sequence[str]) -> dict[str, Any]:
+    try:
+        value = json.loads(_existing(file, command).read_text())
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON ({error}): run `{command}` again") from None
+    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    if missing:
+        raise UserError(f"{file} lacks {', '.join(missing)}: run `{command}` again")
+    return value
+
+
+def _episodes(file: Path) -> dict[str, list[tuple[int, bool, int]]]:
+    """Rows (episode, success, length) by policy."""
+    rows: dict[str, list[tuple[int, bool, int]]] = {}
+    try:
+        with open(file, newline="") as lines:
+            for row in csv.DictReader(lines):
+                success = {"1": True, "0": False, "True": True, "False": False}[row["success"]]
+                rows.setdefault(row["policy"], []).append((int(row["episode"]), success, int(row["length"])))
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{file} is not a table policy,episode,success,length,seed: run `robot-rl eval` again"
+        ) from None
+    return rows
+
+
+def _policy(
+    path: Path, name: str, summary: dict[str, Any], episodes: dict[str, list[tuple[int, bool, int]]]
+) -> Policy:
+    rows = episodes.get(name, [])
+    try:
+        entry = summary["policies"][name]
+        policy = Policy(
+            name=name,
+            success=float(entry["success"]),
+            interval=(float(entry["interval"][0]), float(entry["interval"][1])),
+            mean_length=float(entry["mean_length"]),
+            fingerprint=str(entry["fingerprint"]),
+            outcomes={episode: success for episode, success, _ in rows},
+            lengths={episode: length for episode, _, length in rows},
+        )
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise UserError(
+            f"{path / 'eval' / 'summary.json'}: `{name}` lacks success, interval, mean_length "
+            "or fingerprint: run `robot-rl eval` again"
+        ) from None
+    counted = policy.successes / policy.episodes if policy.episodes else float("nan")
+    if len(rows) != policy.episodes or not abs(counted - policy.success) < 1e-6:
+        raise UserError(
+            f"{path / 'eval'}: summary.json says that {name} succeeds in {policy.success:.1%}, "
+            f"episodes.csv has {policy.successes} successes in {len(rows)} rows: run `robot-rl eval` again"
+        )
+    return policy
+
+
+def _video_episode(file: Path) -> int | None:
+    return int(_json(file, "robot-rl eval", ("episode",))["episode"]) if file.is_file() else None

@@ -1,0 +1,117 @@
+"""Makes `report.html` and `report.json` of a run."""
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from robot_rl.report import figures
+from robot_rl.report.curves import ROLLING_EPISODES
+from robot_rl.report.inputs import Pairing, Policy, RunData, pair, read_run
+from robot_rl.statistics import mcnemar
+
+
+def write_report(run: Path) -> Path:
+    """Write `run/report.html`, one page without outside resources, and `run/report.json`.
+
+    Returns the page's path. The same run gives the same bytes.
+
+    Raises:
+        UserError: a file that the report needs is missing or broken; says which command makes it.
+    """
+    data = read_run(run)
+    page = _page(data)
+    _replace(run / "report.json", json.dumps(_figures(data), indent=2) + "\n")
+    return _replace(run / "report.html", page)
+
+
+def _figures(data: RunData) -> dict[str, Any]:
+    """What `report.json` holds; `tuned` is null for a run without a tuned policy."""
+
+    def result(policy: Policy | None) -> dict[str, Any] | None:
+        return {"success": policy.success, "interval": list(policy.interval)} if policy else None
+
+    kept = ("env_steps", "wall_seconds", "seed", "command", "machine")
+    return {"base": result(data.base), "tuned": result(data.tuned), **{key: data.run[key] for key in kept}}
+
+
+def _page(data: RunData) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("robot_rl.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=_percent, interval=_interval, duration=_duration)
+    policies = [p for p in (data.base, data.tuned) if p]
+    pairing = pair(data.base, data.tuned) if data.tuned else None
+    return environment.get_template("page.html.j2").render(
+        data=data,
+        run=data.run,
+        base=data.base,
+        tuned=data.tuned,
+        policies=policies,
+        pairing=pairing,
+        pairing_p=_p_value(pairing) if pairing else "",
+        intervals=figures.intervals(policies),
+        curves=figures.learning_curves(data),
+        rolling=ROLLING_EPISODES,
+        multiples=figures.small_multiples(data),
+        videos=_videos(data, policies),
+    )
+
+
+def _videos(data: RunData, policies: list[Policy]) -> list[dict[str, str]]:
+    """Per policy: its title, what happened, and video and contact sheet as base64 or ''."""
+
+    def coded(content: bytes | None) -> str:
+        return base64.b64encode(content or b"").decode()
+
+    def outcome(policy: Policy) -> str:
+        if data.video_episode not in policy.outcomes:
+            return ""
+        verb = "succeeds after" if policy.outcomes[data.video_episode] else "does not succeed in"
+        return f"{verb} {policy.lengths[data.video_episode]} steps"
+
+    return [
+        {
+            "name": policy.name,
+            "outcome": outcome(policy),
+            "mp4": coded(data.videos.get(policy.name)),
+            "png": coded(data.sheets.get(policy.name)),
+        }
+        for policy in policies
+    ]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}".removesuffix(".0") + " %"
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    """One decimal, so that 99.6 % does not read as 100 %."""
+    return f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f} %"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _p_value(pairing: Pairing) -> str:
+    p = mcnemar(pairing.only_base, pairing.only_tuned)
+    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
+
+
+def _replace(path: Path, text: str) -> Path:
+    """Write a file that appears whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+    return path

@@ -1,0 +1,107 @@
+"""Run directories: `runs/<name>/` belongs to one configuration, and the same command goes on in it."""
+
+import datetime
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from robot_rl.errors import UserError
+from robot_rl.machine import describe_machine, describe_versions
+
+# These change what is written or how quickly, never what is computed.
+_MAY_CHANGE = {"log_every", "checkpoint_every", "threads", "runs_dir", "method.steps"}
+
+
+def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
+    """Take a directory for a run with this configuration, or go on in one that has it already.
+
+    Raises:
+        UserError: the directory belongs to another configuration or to somebody else.
+    """
+    path = directory / "config.yaml"
+    if path.is_file():
+        recorded = _flat(yaml.safe_load(path.read_text()))
+        current = _flat(resolved)
+        differing = [
+            f"{key} was {recorded.get(key)!r}, now {current.get(key)!r}"
+            for key in sorted(recorded.keys() | current.keys())
+            if recorded.get(key) != current.get(key) and key not in _MAY_CHANGE
+        ]
+        if differing:
+            raise UserError(
+                f"{directory} holds a run of another configuration ({'; '.join(differing)}); "
+                "choose another name=…, or remove the directory"
+            )
+    elif directory.is_dir() and any(directory.iterdir()):
+        raise UserError(f"{directory} exists and is not a run (no config.yaml); choose another name=…")
+    directory.mkdir(parents=True, exist_ok=True)
+    _write(path, yaml.safe_dump(dict(resolved), sort_keys=False))
+
+
+def write_run_record(directory: Path, **facts: Any) -> None:
+    """`run.json`: what was run on what; `facts` as method, task, seed, env_steps, wall_seconds."""
+    path = directory / "run.json"
+    started = json.loads(path.read_text())["started"] if path.is_file() else _now()
+    record = {
+        "command": shlex.join(["robot-rl", *sys.argv[1:]]),
+        "started": started,
+        **facts,
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+    }
+    _write(path, json.dumps(record, indent=2) + "\n")
+
+
+class Stop:
+    """Becomes true at the first Ctrl-C (or SIGTERM); a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Stop]:
+    """Let a loop finish its step and save when the user wants to stop."""
+    stop = Stop()
+
+    def handle(number: int, frame: Any) -> None:
+        if stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        out |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return out
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _write(path: Path, text: str) -> None:
+    building = path.with_suffix(path.suffix + ".part")
+    building.write_text(text)
+    os.replace(building, path)

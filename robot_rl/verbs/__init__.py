@@ -1,0 +1,11 @@
+"""The verbs of the command line, one module each.
+
+A verb's module has a docstring (its first line is the help line), a dataclass `Config`, `run(config)`
+and, if the configuration has groups, `GROUPS`: for each group the dataclass of each of its choices.
+"""
+
+VERBS: dict[str, tuple[str, ...]] = {
+    "who collects": ("doctor", "collect", "states"),
+    "who trains": ("train", "eval", "report", "demo"),
+}
+"""Verbs in the order of the listing, by the person who uses them."""

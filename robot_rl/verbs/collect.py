@@ -1,0 +1,118 @@
+"""Collect demonstrations from a scripted expert in simulation.
+
+The expert of the task acts with some noise and skill; every episode is kept and labelled with its
+success. Collecting into an existing dataset of the same settings adds what is missing.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envs.experts import make_expert
+from envs.experts.base import Expert
+from envs.robosuite_env import RobosuiteEnv
+from envs.task import TaskConfig
+from robot_rl.data.dataset import DatasetWriter, Episode
+from robot_rl.errors import UserError, mistakes
+from robot_rl.factory import make_env
+from robot_rl.progress import progress
+from robot_rl.runs import stop_on_signal
+from robot_rl.seeds import episode_seed
+
+GROUPS = {"task": {"*": TaskConfig}}
+
+
+@dataclass
+class Config:
+    task: Any = None
+    """Task to solve."""
+    data: str = "data/${task.name}.zarr"
+    """Dataset to write, or to add to."""
+    episodes: int = 100
+    """Episodes that the dataset shall have in the end."""
+    noise: float = 0.0
+    """Standard deviation of the expert's action noise, in units of the normalised action."""
+    skill: float = 1.0
+    """1 for the best the expert can do; below, it varies and errs."""
+    seed: int = 0
+    """Seed of initial states, noise and mistakes."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ValueError(f"episodes={self.episodes}: ask for at least 1")
+        if self.noise < 0:
+            raise ValueError(f"noise={self.noise}: it cannot be negative")
+        if not 0 <= self.skill <= 1:
+            raise ValueError(f"skill={self.skill}: choose it in [0, 1]")
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        env = make_env(config.task, observe_all=True)
+        settings = {"expert": config.task.name, "noise": config.noise, "skill": config.skill, "seed": config.seed}
+        writer = DatasetWriter(Path(config.data), env.describe(), settings)
+        make_expert(config.task.name, noise=config.noise, skill=config.skill, rng=np.random.default_rng(0))
+    successes = 0
+    begun = writer.num_episodes
+    with stop_on_signal() as stop, progress(config.episodes, f"collect {config.task.name}", "episodes") as show:
+        for index in range(begun, config.episodes):
+            seed = episode_seed(config.seed, "collect", index)
+            rng = np.random.default_rng(seed)
+            expert = make_expert(config.task.name, noise=config.noise, skill=config.skill, rng=rng)
+            episode, success = rollout(env, expert, seed)
+            writer.append(episode, success=success, seed=seed)
+            successes += success
+            show.update(index + 1, success=successes / (index + 1 - begun))
+            if stop():
+                break
+    env.close()
+    print(f"{config.data}: {writer.num_episodes} episodes, {successes} of the {writer.num_episodes - begun} new ones succeeded")
+    if writer.num_episodes < config.episodes:
+        raise UserError(f"stopped at {writer.num_episodes} of {config.episodes} episodes; the same command goes on")
+
+
+def rollout(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:
+    """One episode of an expert: the arrays that a dataset holds, and whether it succeeded."""
+    env.reset(seed=seed)
+    expert.reset(env.sim)
+    record = _Recorder()
+    done = False
+    success = False
+    while not done:
+        raw, state = env.raw, env.get_state()
+        action = expert.act(env.sim)
+        _, reward, terminated, truncated, info = env.step(action)
+        record(
+            **raw,
+            sim_state=state,
+            action=action,
+            applied_action=info["applied_action"],
+            reward=np.float32(reward),
+            terminated=np.bool_(terminated),
+            truncated=np.bool_(truncated),
+        )
+        done, success = terminated or truncated, info["success"]
+    return record.arrays(), success
+
+
+@dataclass
+class _Recorder:
+    """Collects the rows of one episode."""
+
+    rows: dict[str, list[Any]] = field(default_factory=dict)
+
+    def __call__(self, **row: Any) -> None:
+        for key, value in row.items():
+            self.rows.setdefault(key, []).append(value)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        out = {key: np.stack([np.asarray(value) for value in values]) for key, values in self.rows.items()}
+        # Low-dimensional observations are kept as float32, as the policy sees them; states exactly.
+        return {
+            key: value.astype(np.float32) if value.dtype == np.float64 and key != "sim_state" else value
+            for key, value in out.items()
+        }
+
+

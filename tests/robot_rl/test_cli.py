@@ -1,0 +1,105 @@
+"""The command line as a user meets it."""
+
+import os
+import subprocess
+import sys
+import time
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from robot_rl import __version__, cli
+from robot_rl.verbs import VERBS
+
+ROOT = Path(cli.__file__).resolve().parent.parent
+
+
+def test_alone_it_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["help"], ["--help"], ["-h"]):
+        assert cli.main(arguments) == 0
+        text = capsys.readouterr().out
+        for who, names in VERBS.items():
+            assert who in text
+            for name in names:
+                assert f"  {name} " in text
+                assert cli.summary(name) in text
+
+
+def test_every_verb_is_listed() -> None:
+    modules = {path.stem for path in (ROOT / "robot_rl" / "verbs").glob("*.py")} - {"__init__"}
+    assert modules == {name for names in VERBS.values() for name in names}
+
+
+def test_start_up_is_quick() -> None:
+    command = [sys.executable, "-m", "robot_rl"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    seconds = []
+    for _ in range(3):
+        start = time.monotonic()
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+        seconds.append(time.monotonic() - start)
+    assert min(seconds) < 0.5
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+@pytest.mark.parametrize("arguments", [["doctor", "--help"], ["help", "doctor"], ["doctor", "-h"]])
+def test_help_of_a_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 0
+    assert "runs_dir=runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["docter"], "robot-rl: there is no verb 'docter'; did you mean robot-rl doctor?"),
+        (["--help-me"], "robot-rl: there is no verb '--help-me'; robot-rl alone lists the verbs"),
+        (["doctor", "--runs-dir=x"], "robot-rl: options have no dashes here: write runs_dir=x in place of"),
+        (["doctor", "run_dir=x"], "robot-rl: unknown key run_dir; did you mean runs_dir=x?"),
+    ],
+)
+def test_mistakes_get_one_line(arguments: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith(answer)
+    assert written.err.count("\n") == 1
+
+
+@pytest.fixture
+def hello(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A verb `hello`, as a module that is already imported."""
+
+    @dataclass
+    class Config:
+        times: int = 1
+        """How often."""
+
+    module = types.ModuleType("robot_rl.verbs.hello")
+    module.__dict__.update(Config=Config, run=lambda config: print("hello " * config.times))
+    monkeypatch.setitem(sys.modules, "robot_rl.verbs.hello", module)
+    monkeypatch.setattr(cli, "verb_names", lambda: ["hello"])
+    monkeypatch.setattr(cli, "summary", lambda verb: "Say hello.")
+    return module
+
+
+def test_a_verb_runs_with_its_configuration(
+    hello: types.ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["hello", "times=2"]) == 0
+    assert capsys.readouterr().out.split() == ["hello", "hello"]
+
+
+def test_a_verb_may_exit_with_its_own_code(hello: types.ModuleType) -> None:
+    def run(config: object) -> None:
+        raise SystemExit(1)
+
+    hello.__dict__["run"] = run
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["hello"])
+    assert exit_.value.code == 1

@@ -1,0 +1,76 @@
+"""Exit codes, and the one line that a user reads."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from robot_rl.errors import UserError, mistakes, report
+
+
+def raiser(error: BaseException, cause: BaseException | None = None):
+    def action() -> None:
+        raise error from cause
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("episodes=0: ask for at least 1"), "episodes=0: ask for at least 1"),
+        (KeyError("no such camera"), "no such camera"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x.zarr"), "x.zarr: no such file"),
+        (PermissionError(errno.EACCES, "Permission denied", b"y"), "y: permission denied"),
+        (UserError("as it is"), "as it is"),
+    ],
+)
+def test_mistakes_become_user_errors(error: Exception, message: str) -> None:
+    with pytest.raises(UserError, match=message), mistakes():
+        raise error
+
+
+def test_faults_of_the_program_stay_what_they_are() -> None:
+    with pytest.raises(TypeError), mistakes():
+        raise TypeError("a fault")
+    with pytest.raises(ValueError, match="not built from arguments"):
+        report(raiser(ValueError("not built from arguments")))
+
+
+def test_user_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(raiser(UserError("two\n  lines"))) == 2
+    assert capsys.readouterr().err == "robot-rl: two lines\n"
+
+
+def test_disk_full_wherever_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "runs/x/metrics.csv")
+    assert report(raiser(full)) == 2
+    assert "the disk is full while writing runs/x/metrics.csv; free some space" in capsys.readouterr().err
+    assert report(raiser(RuntimeError("wrapped"), full)) == 2
+    with pytest.raises(OSError, match="Input/output"):
+        report(raiser(OSError(errno.EIO, "Input/output error")))
+
+
+def test_disk_full_for_real(capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+
+    def action() -> None:
+        with open("/dev/full", "w") as file:
+            file.write("x")
+
+    assert report(action) == 2
+    assert "the disk is full" in capsys.readouterr().err
+
+
+def test_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(raiser(KeyboardInterrupt())) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBOT_RL_DEBUG", "1")
+    with pytest.raises(UserError):
+        report(raiser(UserError("x")))
+    with pytest.raises(KeyboardInterrupt):
+        report(raiser(KeyboardInterrupt()))

@@ -1,0 +1,88 @@
+"""What no file may do, and what the files about the program must say truly."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from robot_rl import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("hardware", "envs", "policies", "robot_rl")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+_UNSAFE_CALLS = {"eval", "exec", "torch.load", "os.system", "yaml.load", "OmegaConf.register_new_resolver"}
+_UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def _unsafe(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if _dotted(node.func) in _UNSAFE_CALLS:
+                yield f"line {node.lineno}: {_dotted(node.func)}"
+            for keyword in node.keywords:
+                if keyword.arg == "allow_pickle" and not (
+                    isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+                ):
+                    yield f"line {node.lineno}: allow_pickle"
+        elif isinstance(node, ast.Import):
+            names = [alias.name.split(".")[0] for alias in node.names]
+            yield from (f"line {node.lineno}: {name}" for name in names if name in _UNSAFE_MODULES)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _UNSAFE_MODULES:
+            yield f"line {node.lineno}: {node.module}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
+    assert list(_unsafe(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+def test_the_search_finds_what_it_searches() -> None:
+    text = "import pickle\nfrom dill import x\neval('1')\ntorch.load(f)\nnp.load(f, allow_pickle=True)\n"
+    assert len(list(_unsafe(ast.parse(text)))) == 5
+    assert list(_unsafe(ast.parse("policy.eval()\nnp.load(f, allow_pickle=False)"))) == []
+
+
+def test_git_ignores_no_source() -> None:
+    """A pattern such as `data/` would leave a package out of every clone."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = "\n".join(str(path.relative_to(ROOT)) for path in SOURCES)
+    found = subprocess.run(
+        ["git", "check-ignore", "--no-index", "--stdin"],
+        input=names,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.split() == []
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == __version__
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    )
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    for requirement in map(Requirement, [*project["dependencies"], *extras]):
+        pin = pins[requirement.name]
+        assert requirement.specifier.contains(pin), f"{requirement} does not allow the pin {pin}"
+
+
+def test_constraints_are_plain_pins() -> None:
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        assert line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.]+", line), line
