@@ -1,7 +1,7 @@
 """Success and length of the scripted experts: `python benchmarks/experts.py --help`.
 
-Prints one line per task and setting, and puts it in results/experts.csv beside this file, where
-it replaces an earlier line of the same task, noise, skill and number of seeds.
+Prints one line for each task and setting, and puts it in results/experts.csv beside this file,
+where it replaces an earlier line of the same task, noise, skill and number of seeds.
 """
 
 import argparse
@@ -11,54 +11,39 @@ import time
 from pathlib import Path
 
 import numpy as np
-import robosuite
-from robosuite.controllers import load_composite_controller_config
-from robosuite.environments.manipulation.manipulation_env import ManipulationEnv
+from omegaconf import OmegaConf
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 from envs.experts import EXPERTS, make_expert  # noqa: E402
+from envs.robosuite_env import RobosuiteEnv  # noqa: E402
+from envs.task import TaskConfig  # noqa: E402
 
-TASKS = {  # name: (robosuite environment, horizon in control steps)
-    "lift": ("Lift", 200),
-    "can": ("PickPlaceCan", 300),
-    "square": ("NutAssemblySquare", 400),
-    "stack": ("Stack", 300),
-    "door": ("Door", 300),
-}
-RESULTS = Path(__file__).parent / "results" / "experts.csv"
+RESULTS = ROOT / "benchmarks" / "results" / "experts.csv"
 FIELDS = ["task", "noise", "skill", "seeds", "success", "mean_steps", "p95_steps", "max_steps"]
 
 
-def make_sim(task: str) -> ManipulationEnv:
-    return robosuite.make(
-        TASKS[task][0],
-        robots="Panda",
-        controller_configs=load_composite_controller_config(controller="BASIC", robot="Panda"),
-        control_freq=20,
-        hard_reset=False,
-        ignore_done=True,
-        use_camera_obs=False,
-        has_renderer=False,
-        has_offscreen_renderer=False,
-        seed=0,
-    )
+def make_env(task: str) -> RobosuiteEnv:
+    return RobosuiteEnv(TaskConfig(**OmegaConf.load(ROOT / "configs" / "task" / f"{task}.yaml")))
 
 
-def rollout(sim: ManipulationEnv, task: str, seed: int, noise: float, skill: float) -> int | None:
+def rollout(env: RobosuiteEnv, task: str, seed: int, noise: float, skill: float) -> int | None:
     """Control steps until success, or None within the task's horizon."""
-    sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-    sim.reset()
+    env.reset(seed=seed)
     expert = make_expert(task, noise=noise, skill=skill, rng=np.random.default_rng([seed, 1]))
-    expert.reset(sim)
-    for step in range(1, TASKS[task][1] + 1):
-        sim.step(expert.act(sim))
-        if sim._check_success():
+    expert.reset(env.sim)
+    for step in range(1, env.task.horizon + 1):
+        *_, info = env.step(expert.act(env.sim))
+        if info["success"]:
             return step
     return None
 
 
 def save(row: dict[str, object]) -> None:
-    rows = list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    rows: list[dict] = []
+    if RESULTS.exists():
+        with RESULTS.open() as file:
+            rows = list(csv.DictReader(file))
     key = [str(row[field]) for field in FIELDS[:4]]
     rows = [old for old in rows if [old[field] for field in FIELDS[:4]] != key] + [row]
     RESULTS.parent.mkdir(exist_ok=True)
@@ -66,6 +51,22 @@ def save(row: dict[str, object]) -> None:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
+
+
+def measure(env: RobosuiteEnv, task: str, seeds: int, noise: float, skill: float) -> None:
+    begun = time.perf_counter()
+    ends = [rollout(env, task, seed, noise, skill) for seed in range(seeds)]
+    won = [end for end in ends if end is not None]
+    row: dict[str, object] = {"task": task, "noise": noise, "skill": skill, "seeds": seeds}
+    row["success"] = round(len(won) / seeds, 3)
+    if won:
+        row["mean_steps"] = round(float(np.mean(won)), 1)
+        row["p95_steps"] = round(float(np.percentile(won, 95)))
+        row["max_steps"] = max(won)
+    save(row)
+    failed = [seed for seed, end in enumerate(ends) if end is None]
+    figures = " ".join(f"{key}={value}" for key, value in row.items())
+    print(f"{figures} failed={failed[:12]} ({time.perf_counter() - begun:.0f} s)", flush=True)
 
 
 def main() -> None:
@@ -76,27 +77,11 @@ def main() -> None:
     parser.add_argument("--skill", type=float, nargs="+", default=[1.0])
     args = parser.parse_args()
     for task in args.tasks:
-        sim = make_sim(task)
+        env = make_env(task)
         for noise in args.noise:
             for skill in args.skill:
-                begun = time.perf_counter()
-                ends = [rollout(sim, task, seed, noise, skill) for seed in range(args.seeds)]
-                won = np.array([end for end in ends if end is not None])
-                row = {
-                    "task": task,
-                    "noise": noise,
-                    "skill": skill,
-                    "seeds": args.seeds,
-                    "success": round(len(won) / len(ends), 3),
-                    "mean_steps": round(float(won.mean()), 1) if len(won) else "",
-                    "p95_steps": round(float(np.percentile(won, 95))) if len(won) else "",
-                    "max_steps": int(won.max()) if len(won) else "",
-                }
-                save(row)
-                failed = [seed for seed, end in enumerate(ends) if end is None]
-                print(*(f"{k}={v}" for k, v in row.items()), f"failed={failed[:12]}",
-                      f"({time.perf_counter() - begun:.0f} s)", flush=True)  # fmt: skip
-        sim.close()
+                measure(env, task, args.seeds, noise, skill)
+        env.close()
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ class DiffusionPolicy(ImitationPolicy):
             x_0 = self.denoiser(x, condition).clamp(-1.0, 1.0)
             x = x.mul(c_x).add_(x_0, alpha=c_0)
         actions = self.action_normalizer.unnormalize(x).clamp_(-1.0, 1.0)
-        return Chunk(actions.view(shape), noise)
+        return Chunk(actions.reshape(shape), noise)
 
     def _encode(self, obs: Batch) -> Tensor:
         """Normalised, clamped and flattened observation, [B, To * S]."""

@@ -20,7 +20,7 @@ from robot_rl.rendering import Trial, try_backend
 _NEEDED_BYTES = 2 * 1024**3
 _PYTHONS = ((3, 11), (3, 13))
 """First version that works, first that does not."""
-_MODULES = {"hydra-core": "hydra", "pyzmq": "zmq"}
+_MODULES = {"hydra-core": "hydra", "pillow": "PIL", "pyyaml": "yaml", "pyzmq": "zmq"}
 """Modules that are named otherwise than their package."""
 _SYSTEM_PACKAGES = {
     "libusb": "libusb-1.0-0",
@@ -151,9 +151,7 @@ def check_disk(folder: Path, free: int) -> Check:
     """There is room for runs."""
     detail = f"{free / 1024**3:.1f} GiB free"
     if free < _NEEDED_BYTES:
-        mend = (
-            f"free some space on the disk of {existing_parent(folder).resolve()}   (or runs_dir=<another folder>)"
-        )
+        mend = f"free some space on the disk of {existing_parent(folder).resolve()}   (or runs_dir=<another folder>)"
         return Check("disk", False, f"{detail}, {_NEEDED_BYTES / 1024**3:.0f} GiB are needed", mend)
     return Check("disk", True, detail)
 

@@ -1,8 +1,10 @@
 """The command line: `robot-rl <verb> [group=choice …] [key=value …]`."""
 
 import ast
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +48,7 @@ def load_verb(name: str) -> "Verb":
 
 def verb_names() -> list[str]:
     """All verbs, in the order of the listing."""
-    return [name for names in VERBS.values() for name in names if (_FOLDER / f"{name}.py").is_file()]
+    return [name for names in VERBS.values() for name in names]
 
 
 def summary(verb: str) -> str:
@@ -64,26 +66,38 @@ def listing() -> str:
     ]
     lines += ["usage: robot-rl <verb> [group=choice …] [key=value …]", "       robot-rl <verb> --help", ""]
     for who, names in VERBS.items():
-        lines += [who, *(f"  {name:<9} {summary(name)}" for name in names if name in verb_names()), ""]
+        lines += [who, *(f"  {name:<9} {summary(name)}" for name in names), ""]
     return "\n".join(lines).rstrip()
 
 
 def _dispatch(arguments: list[str]) -> None:
-    if not arguments or (arguments[0] in _HELP and len(arguments) == 1):
-        print(listing())
+    rest = [argument for argument in arguments if argument not in _HELP]
+    if not rest:
+        with _reader_may_leave():
+            print(listing())
         return
-    if arguments == ["--version"]:
+    if rest == ["--version"]:
         print(__version__)
         return
-    wants_help = any(argument in _HELP for argument in arguments)
-    rest = [argument for argument in arguments if argument not in _HELP]
     verb = load_verb(rest[0])
-    if wants_help:
+    if rest != arguments:
         from robot_rl.help import print_help
 
-        print_help(verb, rest[1:])
+        with _reader_may_leave():
+            print_help(verb, rest[1:])
         return
     from robot_rl.config import compose
 
     config, _ = compose(verb, rest[1:])
     verb.run(config)
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """`robot-rl | head` is no fault."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -36,6 +36,7 @@ class Summary:
     interval: tuple[float, float]
     mean_length: float
     fingerprint: str
+    """Of the weights."""
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome], fingerprint: str) -> "Summary":

@@ -31,6 +31,9 @@ def print_help(verb: Verb, arguments: Sequence[str] = (), console: Console | Non
         group = option.key.partition(".")[0]
         title = f"{group}={made.chosen[group]}" if group in made.chosen else "options"
         groups.setdefault(title, []).append(option)
+    for group, choice in made.chosen.items():
+        if choice == "???":
+            console.print(f"options of {group}: robot-rl {verb.name} {group}=… --help\n", markup=False)
     for title, group_options in groups.items():
         if group_options:
             console.print(f"[bold]{title}[/bold]")

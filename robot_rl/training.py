@@ -93,6 +93,8 @@ def train_offline(learner: OfflineLearner, cadence: Cadence, run: Run) -> bool:
     if state := _restored(run):
         learner.load_state_dict(state["learner"])
         step = state["step"]
+        if step >= cadence.total:
+            return True
 
     def save() -> None:
         tree = {"step": step, "learner": learner.state_dict(), "logger": run.logger.state_dict()}
@@ -184,6 +186,8 @@ def train_online(
         policy.load_state_dict(state["policy"])
         learner.load_state_dict(state["learner"])
         replay.load_state_dict(state["replay"])
+        if progress.step >= cadence.total:
+            return True
     else:
         obs = begin(np.ones(n, bool))
 

@@ -3,12 +3,15 @@
 import ast
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from robot_rl import __version__
 
@@ -69,17 +72,33 @@ def test_git_ignores_no_source() -> None:
     assert found.stdout.split() == []
 
 
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    distributions = packages_distributions()
+    modules = {module for path in SOURCES for module in _imported(path)}
+    for module in modules - set(PACKAGES) - sys.stdlib_module_names:
+        names = {canonicalize_name(name) for name in distributions.get(module, [module])}
+        assert names & declared, f"{module} is imported, and none of {sorted(names)} is a dependency"
+
+
 def test_versions_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == __version__
-    pins = dict(
-        line.split("==")
-        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-        if line and not line.startswith("#")
-    )
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("==") for line in lines if not line.startswith("#")]
+    pins = {canonicalize_name(name): version for name, version in pairs}
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     for requirement in map(Requirement, [*project["dependencies"], *extras]):
-        pin = pins[requirement.name]
+        pin = pins[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pin), f"{requirement} does not allow the pin {pin}"
 
 

@@ -1,5 +1,6 @@
 """One arm: robosuite's controller object on one side, its record for the compiled loop on the other."""
 
+import math
 from typing import Final
 
 import mujoco
@@ -25,6 +26,7 @@ _KINDS: Final = {
 
 
 _EYE: Final = np.eye(3)
+_IDENTITY: Final = np.array([0.0, 0.0, 0.0, 1.0])
 
 
 class Arm:
@@ -126,7 +128,7 @@ class Arm:
         if controller.input_type == "absolute" and controller.use_ori:
             controller.goal_ori = Rotation.from_rotvec(action[3:6]).as_matrix()
         else:
-            controller.goal_ori = np.dot(T.quat2mat(T.axisangle2quat(turn)), ori)
+            controller.goal_ori = np.dot(T.quat2mat(_quaternion(turn)), ori)
         self._goal_pos[:], self._goal_ori[:] = controller.goal_pos, controller.goal_ori
 
     def _in_base(self, pos: np.ndarray, ori: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -238,6 +240,17 @@ def scaled(controller: Controller, action: np.ndarray) -> np.ndarray:
         return controller.scale_action(action)
     clipped = np.minimum(np.maximum(action, controller.input_min), controller.input_max)
     return (clipped - controller.action_input_transform) * controller.action_scale + controller.action_output_transform
+
+
+def _quaternion(turn: np.ndarray) -> np.ndarray:
+    """`T.axisangle2quat`, xyzw, with the same roundings."""
+    angle = math.sqrt(turn.dot(turn))
+    if math.isclose(angle, 0.0):
+        return _IDENTITY
+    quaternion = np.empty(4)
+    quaternion[:3] = turn / angle * np.sin(angle / 2.0)
+    quaternion[3] = np.cos(angle / 2.0)
+    return quaternion
 
 
 def push(buffer: DeltaBuffer, value: np.ndarray) -> None:

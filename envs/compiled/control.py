@@ -14,7 +14,7 @@ from robosuite.environments.base import MujocoEnv
 from robosuite.environments.robot_env import RobotEnv
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
-from . import kernel, sampling
+from . import kernel, queries, sampling
 from .arm import Arm, push, scaled
 from .symbols import NotCompilable, register_symbols
 
@@ -51,6 +51,7 @@ class CompiledControl:
     def detach(self) -> None:
         """Gives the environment robosuite's own loop back."""
         del self.env.step
+        queries.detach(self.env)
 
     def observe_only(self, names: Iterable[str]) -> None:
         """Computes only these observables from now on, and returns only these.
@@ -103,7 +104,7 @@ class CompiledControl:
                 for arm in self._arms:
                     arm.remember()
             if due:
-                env._update_observables()
+                sampling.sample(env)
             done += ahead
         for arm in self._arms:
             arm.end()
@@ -131,6 +132,7 @@ class CompiledControl:
         self._sim = env.sim
         model, data = env.sim.model._model, env.sim.data._data
         _check_model(model)
+        queries.Queries(env).attach(env)
         for robot in env.robots:
             _check_robot(robot)
         records = np.zeros(sum(len(robot.arms) for robot in env.robots), dtype=kernel.ARM)
@@ -157,7 +159,7 @@ class CompiledControl:
         self._arrays = (
             records,
             *(data.qpos, data.qvel, data.qfrc_bias, data.qM, data.site_xpos, data.site_xmat, data.ctrl),
-            np.zeros((6, model.nv)),
+            *(np.zeros((6, model.nv)), np.zeros(80, dtype=np.int32), np.zeros(1200)),
         )
         with event.install_listener("numba:compile", _Announcement()):
             self._advance(0, False)

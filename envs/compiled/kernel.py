@@ -73,7 +73,7 @@ ARM: Final = np.dtype(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def advance(model, data, substeps, begun, exact, arms, qpos, qvel, bias, inertia, site_pos, site_mat, ctrl, work):
+def advance(model, data, substeps, begun, exact, arms, qpos, qvel, bias, inertia, site_pos, site_mat, ctrl, work, ints, floats):
     """Runs `substeps` simulation steps under the control of the arms.
 
     Args:
@@ -85,6 +85,10 @@ def advance(model, data, substeps, begun, exact, arms, qpos, qvel, bias, inertia
         qpos, qvel, bias, inertia, site_pos, site_mat, ctrl: mjData's qpos [nq], qvel [nv],
             qfrc_bias [nv], qM [nM], site_xpos [nsite, 3], site_xmat [nsite, 9], ctrl [nu].
         work: float64 [6, nv], C order, of this environment alone.
+        ints, floats: int32 [80] and float64 [1200], likewise.
+
+    Raises:
+        ValueError: a mass matrix that is singular or not finite, with `exact`.
     """
     for substep in range(substeps):
         if substep > 0 or not begun:
@@ -98,7 +102,7 @@ def advance(model, data, substeps, begun, exact, arms, qpos, qvel, bias, inertia
             if arm.kind == OSC:
                 if arm.moving:
                     _base_velocity(model, data, arm, qvel, work)
-                _osc_torque(arm, bias, site_pos, site_mat, exact)
+                _osc_torque(arm, bias, site_pos, site_mat, exact, ints, floats)
             elif arm.kind == JOINT_POSITION:
                 _joint_position_torque(arm, bias)
             else:
@@ -194,7 +198,7 @@ def _mass(arm):
 
 
 @njit(error_model="numpy")
-def _osc_torque(arm, bias, site_pos, site_mat, exact):
+def _osc_torque(arm, bias, site_pos, site_mat, exact, ints, floats):
     """Operational-space torques with a null-space pull to the rest pose (Khatib 1987)."""
     n = arm.n
     goal_pos, goal_ori = np.empty(3), np.empty((3, 3))
@@ -219,11 +223,11 @@ def _osc_torque(arm, bias, site_pos, site_mat, exact):
     for i in range(n):
         pull[i] = 10.0 * (arm.rest[i] - arm.q[i]) - damping * arm.v[i]
     if exact or not _osc_torque_fast(arm, bias, force, pull):
-        _osc_torque_exact(arm, bias, force, pull)
+        _osc_torque_exact(arm, bias, force, pull, ints, floats)
 
 
 @njit(error_model="numpy")
-def _osc_torque_exact(arm, bias, force, pull):
+def _osc_torque_exact(arm, bias, force, pull, ints, floats):
     """The torques by robosuite's own sequence of operations, equal to the last bit.
 
     MuJoCo's mesh collisions are discontinuous in the state: where two meshes come into contact, a
@@ -232,20 +236,17 @@ def _osc_torque_exact(arm, bias, force, pull):
     n = arm.n
     mass = _mass(arm)
     jac = arm.jac[:, :n].copy()
-    scratch = np.empty(1400)
-    mass_inv = _inv(mass, scratch)
-    full = _pinv(np.dot(np.dot(jac, mass_inv), jac.T), scratch)
+    mass_inv = _inv(mass, ints, floats)
+    full = _pinv(np.dot(np.dot(jac, mass_inv), jac.T), ints, floats)
     wrench = np.empty(6)
     if arm.uncoupled:
         for start in (0, 3):
             rows = jac[start : start + 3]
-            block = _pinv(np.dot(np.dot(rows, mass_inv), rows.T), scratch)
+            block = _pinv(np.dot(np.dot(rows, mass_inv), rows.T), ints, floats)
             _matvec_f(block, force[start : start + 3], wrench[start : start + 3])
     else:
         _matvec_f(full, force, wrench)
-    null_space = -np.dot(np.dot(np.dot(mass_inv, jac.T), full), jac)
-    for i in range(n):
-        null_space[i, i] += 1.0
+    null_space = np.eye(n) - np.dot(np.dot(mass_inv, jac.T).dot(full), jac)
     null = np.dot(null_space.T, np.dot(mass, pull))
     torque = np.empty(n)
     _matvec_f(jac.T, wrench, torque)
@@ -254,43 +255,44 @@ def _osc_torque_exact(arm, bias, force, pull):
 
 
 @njit(error_model="numpy")
-def _inv(a, scratch):
-    """np.linalg.inv for Fortran order, by the same LAPACK calls, without their preparations."""
-    out = a.copy().T.copy().T
-    ints = np.array([a.shape[0], 1024, 0] + [0] * 8, dtype=np.int32)
-    n, x = ints.ctypes.data, out.ctypes.data
-    dgetrf(n, n, x, n, n + 12, n + 8)
-    dgetri(n, x, n, n + 12, scratch.ctypes.data, n + 4, n + 8)
+def _inv(matrix, ints, floats):
+    """np.linalg.inv for Fortran order, by the same LAPACK calls on scratch of our own."""
+    out = matrix.T.copy().T
+    ints[0], ints[1], ints[2] = matrix.shape[0], 1024, 0
+    n, x, work = ints.ctypes.data, out.ctypes.data, floats.ctypes.data
+    lwork, info, pivots = n + 4, n + 8, n + 32
+    dgetrf(n, n, x, n, pivots, info)
+    if ints[2] == 0:
+        dgetri(n, x, n, pivots, work, lwork, info)
+    if ints[2] != 0:
+        raise ValueError("the mass matrix of the arm is singular")
     return out
 
 
 @njit(error_model="numpy")
-def _pinv(a, scratch):
-    """np.linalg.pinv for C order, by the same LAPACK calls, without their preparations."""
-    n = a.shape[0]
-    out = a.T.copy().T  # in Fortran order
-    ints = np.empty(32, dtype=np.int32)
-    ints[0], ints[1], ints[2] = n, 1024, 0
-    work = scratch.ctypes.data
-    singular, left, right = scratch[1024:1032], scratch[1032:1096], scratch[1096:1160]
-    letters = np.array([83, 67], dtype=np.uint8)  # "S", "C"
-    p, job, x = ints.ctypes.data, letters.ctypes.data, out.ctypes.data
-    s, u, v = singular.ctypes.data, left.ctypes.data, right.ctypes.data
-    dgesdd(job, p, p, x, p, s, u, p, v, p, work, p + 4, p + 16, p + 8)
+def _pinv(matrix, ints, floats):
+    """np.linalg.pinv of a square matrix, likewise; the result is in Fortran order."""
+    size = matrix.shape[0]
+    out = matrix.T.copy().T
+    singular, left, right = floats[1024:1032], floats[1032:1096], floats[1096:1160]
+    floats[1160], floats[1161] = 1.0, 0.0
+    ints[0], ints[1], ints[2], ints[4], ints[5] = size, 1024, 0, ord("S"), ord("C")
+    n, x, work = ints.ctypes.data, out.ctypes.data, floats.ctypes.data
+    lwork, info, rank, thin, conjugate, iwork = n + 4, n + 8, n + 12, n + 16, n + 20, n + 32
+    s, u, v, one, zero = work + 8192, work + 8256, work + 8768, work + 9280, work + 9288
+    dgesdd(thin, n, n, x, n, s, u, n, v, n, work, lwork, iwork, info)
+    if ints[2] != 0:
+        raise ValueError("the mass matrix of the arm is not finite")
+    ints[3] = 1
     cut = singular[0] * 1e-15
-    rank = 0
-    for k in range(n):
+    for k in range(size):
         if singular[k] > cut:
             singular[k] = 1.0 / singular[k]
-            rank = k
-    rank += 1
-    for i in range(n):
-        for j in range(rank):
-            right[i * n + j] *= singular[j]
-    ints[3] = rank
-    scratch[1160], scratch[1161] = 1.0, 0.0
-    one = scratch[1160:].ctypes.data
-    dgemm(job + 1, job + 1, p, p, p + 12, one, v, p, u, p, one + 8, x, p)
+            ints[3] = k + 1
+    for i in range(size):
+        for j in range(ints[3]):
+            right[i * size + j] *= singular[j]
+    dgemm(conjugate, conjugate, n, n, rank, one, v, n, u, n, zero, x, n)
     return out
 
 

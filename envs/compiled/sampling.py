@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from robosuite import macros
 from robosuite.environments.base import MujocoEnv
-from robosuite.utils.observables import Observable
+from robosuite.utils.observables import NO_CORRUPTION, NO_DELAY, NO_FILTER, Observable
 
 
 def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: int) -> tuple[int, bool]:
@@ -60,6 +60,32 @@ def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: in
             observable._time_since_last_sample = elapsed
             observable._sampled = sampled
     return substeps, due
+
+
+def sample(env: MujocoEnv) -> None:
+    """`env._update_observables()`: advances all timers by a substep and computes what is due."""
+    timestep, cache = env.model_timestep, env._obs_cache
+    for observable in env._observables.values():
+        if not observable._enabled:
+            continue
+        elapsed, period = observable._time_since_last_sample + timestep, observable._sampling_timestep
+        if (
+            elapsed >= period
+            or observable._delayer is not NO_DELAY
+            or observable._filter is not NO_FILTER
+            or observable._corrupter is not NO_CORRUPTION
+        ):
+            observable.update(timestep, cache)
+            continue
+        observable._time_since_last_sample = elapsed
+        if not observable._sampled and period - observable._current_delay >= elapsed:
+            value = np.array(observable._sensor(cache))
+            if value.shape == (1,):
+                value = value[0]
+            observable._current_observed_value = value
+            cache[observable.name] = np.array(value)
+            observable._sampled = True
+            observable._current_delay = 0.0
 
 
 def observations(env: MujocoEnv) -> "OrderedDict[str, np.ndarray]":

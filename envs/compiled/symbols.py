@@ -43,7 +43,7 @@ cblas_dgemm = types.ExternalFunction(
         *(_num, _ptr, _int, _ptr, _int, _num, _ptr, _int),
     ),
 )
-# What numba's np.linalg.inv and pinv call, with Fortran's arguments by address.
+# What numba's np.linalg.inv and np.linalg.pinv call; Fortran takes every argument by address.
 dgetrf = types.ExternalFunction("scipy_dgetrf", types.void(*[_ptr] * 6))
 dgetri = types.ExternalFunction("scipy_dgetri", types.void(*[_ptr] * 7))
 dgesdd = types.ExternalFunction("scipy_dgesdd", types.void(*[_ptr] * 14))

@@ -63,20 +63,20 @@ class Slips:
 
 
 def hand(sim: ManipulationEnv) -> Pose:
+    """Pose of the grip site."""
     site = sim.robots[0].eef_site_id["right"]
     data = sim.sim.data
     return Pose(data.site_xpos[site].copy(), Rotation.from_matrix(data.site_xmat[site].reshape(3, 3)))
 
 
 def body(sim: ManipulationEnv, body_id: int) -> Pose:
+    """Pose of a body of the model."""
     data = sim.sim.data
-    return Pose(
-        data.body_xpos[body_id].copy(), Rotation.from_matrix(data.body_xmat[body_id].reshape(3, 3))
-    )
+    return Pose(data.body_xpos[body_id].copy(), Rotation.from_matrix(data.body_xmat[body_id].reshape(3, 3)))
 
 
 def finger_speed(sim: ManipulationEnv) -> np.ndarray:
-    """[2] m/s."""
+    """Speed of each finger, [2] m/s."""
     return sim.sim.data.qvel[sim.robots[0]._ref_gripper_joint_vel_indexes["right"]]
 
 
@@ -85,8 +85,9 @@ def hand_down(yaw: float) -> Rotation:
     return Rotation.from_euler("z", yaw) * HAND_DOWN
 
 
-def hand_yaw(pose: Pose) -> float:
-    return Pose(pose.pos, pose.rot * HAND_DOWN.inv()).yaw
+def hand_yaw(hand: Pose) -> float:
+    """The `yaw` for which `hand_down(yaw)` is nearest to the hand's rotation, rad."""
+    return Pose(hand.pos, hand.rot * HAND_DOWN.inv()).yaw
 
 
 def nearest_angle(angle: float, to: float, period: float, *, other: bool = False) -> float:
@@ -130,6 +131,7 @@ class Expert(ABC):
         )
         self.drift = self.noise * rng.standard_normal(6)
         self.pause = 0
+        self.held_at, self.offset = hand(sim), np.zeros(3)
         self.begin("via")
 
     def act(self, sim: ManipulationEnv) -> np.ndarray:
@@ -200,9 +202,7 @@ class Expert(ABC):
         parts = (_limited(step[:2], limit), _limited(step[2:], limit), _limited(turn, limit))
         return np.concatenate([*parts, [grip]])
 
-    def grip(
-        self, sim: ManipulationEnv, pose: Pose, grip: float, *, then: str, wait: int
-    ) -> np.ndarray:
+    def grip(self, sim: ManipulationEnv, pose: Pose, grip: float, *, then: str, wait: int) -> np.ndarray:
         """Hold a pose until the fingers have stood still for `wait` steps."""
         still = np.abs(finger_speed(sim)).max() < 0.01 and self.clock >= 3
         self.still = self.still + 1 if still else 0
@@ -210,9 +210,7 @@ class Expert(ABC):
             self.begin(then)
         return self.move(sim, pose.pos, pose.rot, grip)
 
-    def pick(
-        self, sim: ManipulationEnv, point: np.ndarray, rot: Rotation, *, then: str
-    ) -> np.ndarray:
+    def pick(self, sim: ManipulationEnv, point: np.ndarray, rot: Rotation, *, then: str) -> np.ndarray:
         """Phases via, above, down, close: take what is at `point`, with the hand turned to `rot`."""
         rot = Rotation.from_euler("z", self.slips.yaw) * rot
         point = point + self.slips.grasp
@@ -250,15 +248,15 @@ class Expert(ABC):
         way there. turn: rad that it still has to turn about the vertical. A lost object, or one
         that is not where it should be at the end, is picked up again.
         """
+        if self.phase in ("raise", "carry", "lower") and self.lost(sim, point):
+            return self.decide(sim)
         now = hand(sim)
-        target = target + self.slips.place
-        offset = now.pos - point
-        goal = target + Rotation.from_euler("z", turn).apply(offset)
+        if self.away == 0:  # later it no longer says how the object is held
+            self.offset = now.pos - point
+        goal = target + self.slips.place + Rotation.from_euler("z", turn).apply(self.offset)
         rot = hand_down(hand_yaw(now) + turn)
         above = np.array([*goal[:2], goal[2] + over])
         match self.phase:
-            case "raise" | "carry" | "lower" if self.lost(sim, point):
-                return self.move(sim, now.pos, now.rot, OPEN)
             case "raise":
                 up = np.array([*now.pos[:2], above[2]])
                 return self.move(sim, up, hand_down(hand_yaw(now)), CLOSE, then="carry", tol=0.03)
@@ -271,13 +269,13 @@ class Expert(ABC):
             case "release":
                 return self.grip(sim, self.held_at, OPEN, then="leave", wait=0)
             case "leave":
-                up = self.held_at.pos + [0, 0, 0.10]
-                done = sim._check_success()
-                return self.move(sim, up, self.held_at.rot, OPEN, then=None if done else self.retry_phase, tol=0.03)
+                up = self.held_at.pos + np.array([0, 0, 0.10])
+                then = None if sim._check_success() else self.retry_phase
+                return self.move(sim, up, self.held_at.rot, OPEN, then=then, tol=0.03)
         raise AssertionError(f"{self.phase} is no phase of a place")
 
     def lost(self, sim: ManipulationEnv, point: np.ndarray) -> bool:
-        """Whether the gripped `point` has left the hand; then the pick starts again."""
+        """Whether the gripped `point` was seen to have left the hand; then the pick starts again."""
         apart = np.linalg.norm(point - hand(sim).pos) > HELD
         self.away = self.away + 1 if apart else 0
         if self.away > self.slips.blind:
@@ -288,4 +286,4 @@ class Expert(ABC):
 
 def _limited(vector: np.ndarray, limit: float) -> np.ndarray:
     """`vector`, shortened to length `limit` where it is longer; its direction is kept."""
-    return vector * min(1.0, limit / max(np.linalg.norm(vector), 1e-9))
+    return vector * min(1.0, limit / max(float(np.linalg.norm(vector)), 1e-9))

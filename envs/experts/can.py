@@ -6,7 +6,8 @@ from robosuite.environments.manipulation.pick_place import PickPlaceCan
 from envs.experts.base import PICK, Expert, body, hand_down
 
 GRIP_ABOVE = np.array([0, 0, 0.02])  # m from the can's centre; lower, the palm hits the bin's walls
-# m from the middle of the can's bin to where the can is let go: the middle is at the arm's limit.
+# m from the middle of the bin's floor to where the can is let go: nearer, as the middle is at the
+# limit of the arm's reach, and up, as it may fall the last bit.
 NEARER = np.array([-0.045, -0.05, 0.10])
 OVER = 0.08  # m above that on the way: the can's bottom clears the wall
 

@@ -10,10 +10,11 @@ from scipy.spatial.transform import Rotation
 
 from envs.experts.base import CLOSE, OPEN, PICK, Expert, body, hand
 
-GRIP_AT = np.array([0.11, -0.10, 0.0])  # m, the grasp point in the latch's frame: x is along the handle
-# The hand in the latch's frame: fingers along y, into the door, opening across the handle.
+# The grasp in the latch's frame, m: x is along the handle, y into the door. The fingers point along
+# y and open across the handle.
+GRIP_AT = np.array([0.11, -0.10, 0.0])
 GRIP_ROT = Rotation.from_matrix([[0, -1, 0], [0, 0, 1], [-1, 0, 0]])
-HANDLE_DOWN = 1.4  # rad
+HANDLE_DOWN = 1.4  # rad; the latch is free from 1.25 on
 AJAR = 0.1  # rad that the door is open when the latch cannot catch any more
 LEAD = 0.3, 0.2  # rad by which the goal leads the handle, and the door, on its arc
 
@@ -31,10 +32,11 @@ class DoorExpert(Expert):
         if self.phase in PICK:
             return self.pick(sim, handle, latch.rot * GRIP_ROT, then="turn")
         if self.phase == "back":
-            away = self.left_at + door.rot.apply([0, -0.12, 0])
-            return self.move(sim, away, hand(sim).rot, OPEN, then="via", tol=0.03)
-        self.left_at = hand(sim).pos
-        self.lost(sim, handle)
+            away = self.held_at.pos + door.rot.apply([0, -0.12, 0])
+            return self.move(sim, away, self.held_at.rot, OPEN, then="via", tol=0.03)
+        self.held_at = hand(sim)
+        if self.lost(sim, handle):
+            return self.decide(sim)
         if self.phase == "turn" and angle > HANDLE_DOWN - 0.1:
             self.begin("pull")
         # The handle first, on its circle round the latch; then all of it, round the hinge.

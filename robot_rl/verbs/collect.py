@@ -4,6 +4,7 @@ The expert of the task acts with some noise and skill; every episode is kept and
 success. Collecting into an existing dataset of the same settings adds what is missing.
 """
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from envs.experts.base import Expert
 from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
 from robot_rl.data.dataset import DatasetWriter, Episode
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import mistakes
 from robot_rl.factory import make_env
 from robot_rl.progress import progress
 from robot_rl.runs import stop_on_signal
@@ -70,7 +71,8 @@ def run(config: Config) -> None:
     env.close()
     print(f"{config.data}: {writer.num_episodes} episodes, {successes} of the {writer.num_episodes - begun} new ones succeeded")
     if writer.num_episodes < config.episodes:
-        raise UserError(f"stopped at {writer.num_episodes} of {config.episodes} episodes; the same command goes on")
+        print(f"stopped at {writer.num_episodes} of {config.episodes}; the same command goes on", file=sys.stderr)
+        raise KeyboardInterrupt
 
 
 def rollout(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:

@@ -94,7 +94,7 @@ def run(config: Config) -> None:
         wall_seconds=logger.seconds,
         device=str(device),
     )
-    if finished:
-        print(f"{directory}: done. Measure it with `robot-rl eval policy={directory}`")
-    else:
-        print(f"{directory}: stopped and saved. The same command goes on from here", file=sys.stderr)
+    if not finished:
+        print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
+        raise KeyboardInterrupt
+    print(f"{directory}: done. Measure it with `robot-rl eval policy={directory}`")

@@ -146,6 +146,7 @@ def test_help_shows_every_option_of_what_is_chosen(verb: Verb, capsys: pytest.Ca
     assert "name=… (required) Name of the run. (str)" in text
     assert "limit=null Hours after which to stop. (float or null)" in text
     assert "method.steps" not in text
+    assert "options of base: robot-rl sample base=… --help" in text
 
 
 def test_type_names() -> None:

@@ -1,0 +1,106 @@
+"""robosuite's questions about contacts and distances, which rewards ask, with the ids looked up once."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+import numpy as np
+from robosuite.environments.base import MujocoEnv
+from robosuite.environments.manipulation.manipulation_env import ManipulationEnv
+from robosuite.models.base import MujocoModel
+from robosuite.models.grippers.gripper_model import GripperModel
+
+_METHODS: Final = {
+    "check_contact": MujocoEnv,
+    "_check_grasp": ManipulationEnv,
+    "_gripper_to_target": ManipulationEnv,
+}
+
+
+class Queries:
+    """Stands in for three methods of one environment; valid for one simulation and its model."""
+
+    def __init__(self, env: MujocoEnv) -> None:
+        self._model, self._data = env.sim.model, env.sim.data._data
+        self._site_pos, self._body_pos, self._geom_pos = self._data.site_xpos, self._data.xpos, self._data.geom_xpos
+        self._known: dict[Hashable, Any] = {}
+        self._kept: list[MujocoModel] = []  # whose id() is a key
+
+    def attach(self, env: MujocoEnv) -> None:
+        """Shadows the methods on the environment, but for those that a task has of its own."""
+        detach(env)
+        for name, owner in _METHODS.items():
+            if getattr(type(env), name, None) is getattr(owner, name):
+                setattr(env, name, getattr(self, name.lstrip("_")))
+
+    def check_contact(self, geoms_1: Any, geoms_2: Any = None) -> bool:
+        """As `MujocoEnv.check_contact`."""
+        if not self._data.ncon:
+            return False
+        first = self._geoms(geoms_1)
+        second = None if geoms_2 is None else self._geoms(geoms_2)
+        for a, b in self._data.contact.geom.tolist():
+            if a in first and (second is None or b in second) or b in first and (second is None or a in second):
+                return True
+        return False
+
+    def check_grasp(self, gripper: Any, object_geoms: Any) -> bool:
+        """As `ManipulationEnv._check_grasp`."""
+        if isinstance(gripper, dict):
+            return any(self.check_grasp(gripper[arm], object_geoms) for arm in gripper)
+        if isinstance(gripper, GripperModel):
+            groups = self._once(gripper, "pads", lambda: _pads(gripper))
+        elif isinstance(gripper, str):
+            groups = [gripper]
+        else:
+            groups = gripper
+        return all(self.check_contact(group, object_geoms) for group in groups)
+
+    def gripper_to_target(
+        self, gripper: Any, target: Any, target_type: str = "body", return_distance: bool = False
+    ) -> Any:
+        """As `ManipulationEnv._gripper_to_target`."""
+        if isinstance(gripper, dict):
+            found = [self.gripper_to_target(gripper[arm], target, target_type, return_distance) for arm in gripper]
+            return min(found) if return_distance else min(found, key=np.linalg.norm)
+        model = self._model
+        site = self._once(gripper, "grip", lambda: model.site_name2id(gripper.important_sites["grip_site"]))
+        if isinstance(target, MujocoModel):
+            there = self._body_pos[self._once(target, "root", lambda: model.body_name2id(target.root_body))]
+        elif target_type == "body":
+            there = self._body_pos[model.body_name2id(target)]
+        elif target_type == "site":
+            there = self._site_pos[model.site_name2id(target)]
+        else:
+            there = self._geom_pos[model.geom_name2id(target)]
+        way = there - self._site_pos[site]
+        return np.linalg.norm(way) if return_distance else way
+
+    def _geoms(self, geoms: Any) -> frozenset[int]:
+        if isinstance(geoms, MujocoModel):
+            return self._once(geoms, "geoms", lambda: self._ids(geoms.contact_geoms))
+        key = (geoms,) if isinstance(geoms, str) else tuple(geoms)
+        if key not in self._known:
+            self._known[key] = self._ids(key)
+        return self._known[key]
+
+    def _ids(self, names: Any) -> frozenset[int]:
+        known = self._model._geom_name2id
+        return frozenset(known[name] for name in names if name in known)
+
+    def _once(self, model: MujocoModel, what: str, make: Callable[[], Any]) -> Any:
+        key = (id(model), what)
+        if key not in self._known:
+            self._known[key] = make()
+            self._kept.append(model)
+        return self._known[key]
+
+
+def _pads(gripper: GripperModel) -> list[list[str]]:
+    return [gripper.important_geoms["left_fingerpad"], gripper.important_geoms["right_fingerpad"]]
+
+
+def detach(env: MujocoEnv) -> None:
+    """Gives the environment robosuite's methods back."""
+    for name in _METHODS:
+        if isinstance(getattr(vars(env).get(name), "__self__", None), Queries):
+            delattr(env, name)

@@ -1,0 +1,1 @@
+"""Datasets on disk and the replay in memory."""

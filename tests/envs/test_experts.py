@@ -1,0 +1,101 @@
+"""The scripted experts solve their tasks, and noise and skill do what they say."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from envs.experts import EXPERTS, make_expert
+from envs.experts.base import Pose, hand_down, hand_yaw, nearest_angle
+from envs.robosuite_env import RobosuiteEnv
+from envs.task import TaskConfig
+
+TASKS = Path(__file__).resolve().parents[2] / "configs" / "task"
+
+
+@pytest.fixture(scope="module", params=EXPERTS)
+def env(request: pytest.FixtureRequest) -> Iterator[RobosuiteEnv]:
+    env = RobosuiteEnv(TaskConfig(**OmegaConf.load(TASKS / f"{request.param}.yaml")))
+    yield env
+    env.close()
+
+
+def episode(
+    env: RobosuiteEnv,
+    *,
+    seed: int,
+    noise: float = 0.0,
+    skill: float = 1.0,
+    style_seed: int = 0,
+    steps: int | None = None,
+) -> tuple[bool, np.ndarray]:
+    """Whether it was solved, and its actions [T, 7]."""
+    env.reset(seed=seed)
+    rng = np.random.default_rng(style_seed)
+    expert = make_expert(env.task.name, noise=noise, skill=skill, rng=rng)
+    expert.reset(env.sim)
+    actions = []
+    for _ in range(steps or env.task.horizon):
+        actions.append(expert.act(env.sim))
+        *_, info = env.step(actions[-1])
+        if info["success"]:
+            return True, np.array(actions)
+    return False, np.array(actions)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_solves_its_task(env: RobosuiteEnv, seed: int) -> None:
+    solved, actions = episode(env, seed=seed, style_seed=seed)
+    assert solved
+    assert len(actions) <= 0.6 * env.task.horizon
+
+
+def test_actions_are_valid(env: RobosuiteEnv) -> None:
+    _, actions = episode(env, seed=0, noise=0.5, skill=0.0, steps=40)
+    assert actions.dtype == np.float32
+    assert actions.shape[1:] == (7,)
+    assert np.isfinite(actions).all()
+    assert np.abs(actions).max() <= 1
+    assert set(actions[:, 6]) <= {-1.0, 1.0}  # no noise on the gripper
+
+
+def test_same_rng_same_actions(env: RobosuiteEnv) -> None:
+    runs = [episode(env, seed=0, noise=0.2, skill=0.5, steps=25)[1] for _ in range(2)]
+    np.testing.assert_array_equal(*runs)
+
+
+@pytest.mark.parametrize("change", [{"style_seed": 1}, {"noise": 0.2}, {"skill": 0.5}])
+def test_style_noise_and_skill_change_the_actions(env: RobosuiteEnv, change: dict) -> None:
+    plain = episode(env, seed=0, steps=15)[1]
+    assert not np.array_equal(plain, episode(env, seed=0, steps=15, **change)[1])
+
+
+@pytest.mark.full
+def test_solves_95_of_100(env: RobosuiteEnv) -> None:
+    failed = [seed for seed in range(100) if not episode(env, seed=seed, style_seed=seed)[0]]
+    assert len(failed) <= 5, failed
+
+
+def test_less_skill_takes_longer() -> None:
+    env = RobosuiteEnv(TaskConfig(**OmegaConf.load(TASKS / "lift.yaml")))
+    lengths = {
+        skill: np.mean([len(episode(env, seed=seed, skill=skill)[1]) for seed in range(6)])
+        for skill in (1.0, 0.3)
+    }
+    env.close()
+    assert lengths[0.3] > 1.5 * lengths[1.0]
+
+
+@pytest.mark.parametrize("bad", [{"noise": -0.1}, {"skill": 1.1}, {"name": "lfit"}])
+def test_wrong_arguments_are_refused(bad: dict) -> None:
+    arguments = {"name": "lift", "noise": 0.0, "skill": 1.0, "rng": np.random.default_rng(0)} | bad
+    with pytest.raises(ValueError, match=r"noise|skill|no expert"):
+        make_expert(**arguments)
+
+
+def test_angles() -> None:
+    assert nearest_angle(3.0, 0.0, np.pi) == pytest.approx(3.0 - np.pi)
+    assert nearest_angle(0.2, 0.0, np.pi / 2, other=True) == pytest.approx(0.2 - np.pi / 2)
+    assert hand_yaw(Pose(np.zeros(3), hand_down(0.7))) == pytest.approx(0.7)
