@@ -151,7 +151,8 @@ def check_disk(folder: Path, free: int) -> Check:
     """There is room for runs."""
     detail = f"{free / 1024**3:.1f} GiB free"
     if free < _NEEDED_BYTES:
-        mend = f"free some space on the disk of {existing_parent(folder).resolve()}   (or runs_dir=<another folder>)"
+        where = existing_parent(folder).resolve()
+        mend = f"free some space on the disk of {where}   (or runs_dir=<another folder>)"
         return Check("disk", False, f"{detail}, {_NEEDED_BYTES / 1024**3:.0f} GiB are needed", mend)
     return Check("disk", True, detail)
 

@@ -1,5 +1,6 @@
 """One arm: robosuite's controller object on one side, its record for the compiled loop on the other."""
 
+import copy
 import math
 from typing import Final
 
@@ -33,7 +34,8 @@ class Arm:
     """Takes an arm controller's goals and gains to its record, and its state back."""
 
     def __init__(self, robot: FixedBaseRobot, name: str, record: np.void) -> None:
-        """
+        """Checks the controller and fills in what of the record stays.
+
         Args:
             robot, name: the robot and which of its arms ("right", "left").
             record: one element of an array of `kernel.ARM`.
@@ -47,6 +49,7 @@ class Arm:
         self._describe()
         self._check_inertia()
         sim, n = self.controller.sim, len(self.actuators)
+        self._ctrl_range = sim.model._model.actuator_ctrlrange
         self._site_pos = sim.data._data.site_xpos
         self._site_mat = sim.data._data.site_xmat.reshape(-1, 3, 3)
         self._sensors, self._wrist = sim.data._data.sensordata, self._wrist_sensors()
@@ -54,7 +57,9 @@ class Arm:
         self._origin, self._to_base, self._pose = b"", np.eye(4), np.eye(4)
 
         # Views of the record, made once.
-        self._low, self._high, self._rest, self._goal = (record[f][:n] for f in ("low", "high", "rest", "goal"))
+        self._low, self._high, self._rest, self._goal = (
+            record[f][:n] for f in ("low", "high", "rest", "goal")
+        )
         self._kp, self._kd = (record[f][: np.size(getattr(self.controller, f, ()))] for f in ("kp", "kd"))
         self._goal_pos, self._goal_ori = record["goal_pos"], record["goal_ori"]
         self._sensed = {
@@ -69,50 +74,55 @@ class Arm:
         }
         self._torque = record["torque"][:n]
 
-    def begin(self, action: np.ndarray, ctrl_range: np.ndarray) -> None:
+    def begin(self, action: np.ndarray) -> None:
         """Sets the goal, between mj_step1 and mj_step2 of the first substep.
-
-        Gains and limits are taken anew: they are attributes that anyone may set.
 
         Args:
             action: this arm's part of it, finite, [control_dim].
-            ctrl_range: the model's actuator_ctrlrange, [nu, 2].
         """
         controller, kind = self.controller, type(self.controller)
         push(self.robot.recent_ee_forcetorques[self.name], self._sensors[self._wrist])
-        self._low[:], self._high[:] = ctrl_range[self.actuators].T
-        # After a reset robosuite computes its first torques from what the controller sensed when
-        # it was made, whatever has been moved since.
-        stale = self.record["sensed"] = not controller.new_update
-        if stale:
-            for name, value in self._sensed.items():
-                value[:] = getattr(controller, name)
-
         if kind is JointTorqueController:
             low, high = controller.torque_limits
             controller.goal_torque = np.clip(scaled(controller, action), low, high)
             controller.current_torque = np.array(controller.goal_torque)
+        elif kind is OperationalSpaceController:
+            self._set_pose(action)
+        elif controller.input_type == "delta":
+            here = controller.sim.data._data.qpos[controller.qpos_index]
+            start = here if controller.new_update else controller.joint_pos
+            move = scaled(controller, action)
+            controller.goal_qpos = set_goal_position(move, start, controller.position_limits)
+        else:
+            controller.goal_qpos = action.copy()
+        self.load()
+
+    def load(self) -> None:
+        """Copies goals, gains and limits to the record: they are attributes that anyone may set."""
+        controller, kind = self.controller, type(self.controller)
+        self._low[:], self._high[:] = self._ctrl_range[self.actuators].T
+        # After a reset robosuite computes its first torques from what the controller sensed when
+        # it was made, whatever has been moved since.
+        self.record["sensed"] = not controller.new_update
+        if not controller.new_update:
+            for name, value in self._sensed.items():
+                value[:] = getattr(controller, name)
+        if kind is JointTorqueController:
             self._goal[:] = controller.goal_torque
             return
         self._kp[:], self._kd[:] = controller.kp, controller.kd
         if kind is JointPositionController:
-            if controller.input_type == "delta":
-                start = controller.joint_pos if stale else controller.sim.data._data.qpos[controller.qpos_index]
-                controller.goal_qpos = set_goal_position(scaled(controller, action), start, controller.position_limits)
-            else:
-                controller.goal_qpos = action.copy()
             self._goal[:] = controller.goal_qpos
         else:
             self._rest[:] = controller.initial_joint
-            self._set_pose(action, stale)
+            self._goal_pos[:], self._goal_ori[:] = controller.goal_pos, controller.goal_ori
 
-    def _set_pose(self, action: np.ndarray, stale: bool) -> None:
+    def _set_pose(self, action: np.ndarray) -> None:
         """`OperationalSpaceController.set_goal`, by the same products: their last bits count."""
         controller = self.controller
-        if stale:
+        pos, ori = self._site_pos[self._site], self._site_mat[self._site]
+        if not controller.new_update:
             pos, ori = controller.ref_pos, controller.ref_ori_mat
-        else:
-            pos, ori = self._site_pos[self._site], self._site_mat[self._site]
         if controller._goal_update_mode == "desired":
             pos, ori = controller.goal_pos, controller.goal_ori
         elif controller.input_ref_frame == "base":
@@ -129,7 +139,6 @@ class Arm:
             controller.goal_ori = Rotation.from_rotvec(action[3:6]).as_matrix()
         else:
             controller.goal_ori = np.dot(T.quat2mat(_quaternion(turn)), ori)
-        self._goal_pos[:], self._goal_ori[:] = controller.goal_pos, controller.goal_ori
 
     def _in_base(self, pos: np.ndarray, ori: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A pose in the world, position [3] and orientation [3, 3], in the frame of the arm's base."""
@@ -170,6 +179,16 @@ class Arm:
         controller.torques = self._torque.copy()
         controller.update_origin(self._site_pos[self._base].copy(), self._site_mat[self._base].copy())
         controller.new_update = True
+
+    def reference_torques(self) -> np.ndarray:
+        """Robosuite's own torques for the goal and the simulation as they are, [joints]; changes nothing."""
+        controller = copy.copy(self.controller)
+        for name, value in vars(self.controller).items():
+            if isinstance(value, np.ndarray):
+                setattr(controller, name, value.copy())
+        base = self._site_pos[self._base].copy(), self._site_mat[self._base].copy()
+        controller.update_origin(*base)
+        return np.asarray(controller.run_controller())
 
     # ------------------------------------------------------------------------------------------
 
@@ -231,7 +250,7 @@ class Arm:
         model, names = self.controller.sim.model, self.robot.gripper[self.name].important_sensors
         sensors = [model.sensor_name2id(names[key]) for key in ("force_ee", "torque_ee")]
         starts, sizes = model._model.sensor_adr[sensors], model._model.sensor_dim[sensors]
-        return np.concatenate([start + np.arange(size) for start, size in zip(starts, sizes)])
+        return np.concatenate([start + np.arange(size) for start, size in zip(starts, sizes, strict=True)])
 
 
 def scaled(controller: Controller, action: np.ndarray) -> np.ndarray:
@@ -239,7 +258,9 @@ def scaled(controller: Controller, action: np.ndarray) -> np.ndarray:
     if controller.action_scale is None:
         return controller.scale_action(action)
     clipped = np.minimum(np.maximum(action, controller.input_min), controller.input_max)
-    return (clipped - controller.action_input_transform) * controller.action_scale + controller.action_output_transform
+    return (
+        clipped - controller.action_input_transform
+    ) * controller.action_scale + controller.action_output_transform
 
 
 def _quaternion(turn: np.ndarray) -> np.ndarray:

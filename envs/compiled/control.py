@@ -12,6 +12,7 @@ from robosuite.controllers.composite.composite_controller import CompositeContro
 from robosuite.controllers.parts.gripper.simple_grip import SimpleGripController
 from robosuite.environments.base import MujocoEnv
 from robosuite.environments.robot_env import RobotEnv
+from robosuite.models.grippers.gripper_model import GripperModel
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
 from . import kernel, queries, sampling
@@ -46,6 +47,7 @@ class CompiledControl:
         self.env = env
         self._exact = exact
         self._bind()
+        self._check_torques()
         env.step = self.step
 
     def detach(self) -> None:
@@ -111,10 +113,11 @@ class CompiledControl:
 
         env.cur_time += env.control_timestep
         reward, done, info = env._post_action(action)
-        if env.viewer is not None and env.renderer != "mujoco":
-            env.viewer.update()
-        elif env.has_renderer and env.renderer == "mjviewer" and env.viewer is None:
-            env.initialize_renderer()
+        viewer: Any = env.viewer
+        if viewer is not None and env.renderer != "mujoco":
+            viewer.update()
+        elif viewer is None and env.has_renderer and env.renderer == "mjviewer":
+            env.initialize_renderer()  # a reset has closed it
             env.viewer.update()
         return sampling.observations(env), reward, done, info
 
@@ -136,7 +139,9 @@ class CompiledControl:
         for robot in env.robots:
             _check_robot(robot)
         records = np.zeros(sum(len(robot.arms) for robot in env.robots), dtype=kernel.ARM)
-        self._robots, self._arm_actions, self._gripper_actions = [], [], []
+        self._robots: list[tuple[FixedBaseRobot, np.ndarray, slice]] = []
+        self._arm_actions: list[tuple[Arm, slice]] = []
+        self._gripper_actions: list[tuple[GripperModel, SimpleGripController, np.ndarray, slice]] = []
         start = 0
         for robot in env.robots:
             composite = robot.composite_controller
@@ -156,17 +161,34 @@ class CompiledControl:
         self._ctrl, self._ctrl_range = data.ctrl, model.actuator_ctrlrange
         self._qpos = data.qpos
         self._model_data = model, data
-        self._arrays = (
-            records,
-            *(data.qpos, data.qvel, data.qfrc_bias, data.qM, data.site_xpos, data.site_xmat, data.ctrl),
-            *(np.zeros((6, model.nv)), np.zeros(80, dtype=np.int32), np.zeros(1200)),
-        )
+        scratch = np.zeros((6, model.nv)), np.zeros(80, dtype=np.int32), np.zeros(1200)
+        self._arrays = (records, *_fields(data), *scratch)
         with event.install_listener("numba:compile", _Announcement()):
             self._advance(0, False)
 
     def _advance(self, substeps: int, begun: bool) -> None:
         model, data = self._model_data
         kernel.advance(model._address, data._address, substeps, begun, self._exact, *self._arrays)
+
+    def _check_torques(self) -> None:
+        """Compares one substep's torques, on a copy of the simulation, with robosuite's."""
+        model, data = self._model_data
+        copied = mujoco.MjData(model)
+        mujoco.mj_copyData(copied, model, data)
+        for arm in self._arms:
+            arm.load()
+        records, scratch = self._arrays[0], self._arrays[8:]
+        arrays = (records, *_fields(copied), *scratch)
+        kernel.advance(model._address, copied._address, 1, True, self._exact, *arrays)
+        for arm in self._arms:
+            expected, got = arm.reference_torques(), arm.record["torque"][: len(arm.actuators)]
+            if self._exact and not np.array_equal(expected, got):
+                raise NotCompilable(
+                    "this numpy or scipy rounds in another way than robosuite's functions do; "
+                    "compile_control(env, exact=False) accepts that"
+                )
+            if not np.allclose(expected, got, rtol=1e-6, atol=1e-6):
+                raise NotCompilable(f"{arm.robot.name}'s {arm.name} arm: {got} are not robosuite's torques")
 
     def _begin(self, command: np.ndarray) -> None:
         """Sets the goals of a control step, between mj_step1 and mj_step2 of its first substep."""
@@ -175,7 +197,7 @@ class CompiledControl:
             push(robot.recent_actions, command[part])
             push(robot.recent_torques, np.array(robot.torques))
         for arm, part in self._arm_actions:
-            arm.begin(command[part], self._ctrl_range)
+            arm.begin(command[part])
         for gripper, controller, actuators, part in self._gripper_actions:
             # a gripper's command holds for the whole control step
             goal = gripper.format_action(command[part])
@@ -190,6 +212,14 @@ class CompiledControl:
             self._ctrl[actuators] = np.minimum(np.maximum(controller.vels, low), high)
 
 
+def _fields(data: mujoco.MjData) -> tuple[np.ndarray, ...]:
+    """The arrays of mjData that `kernel.advance` takes, in its order."""
+    return (
+        *(data.qpos, data.qvel, data.qfrc_bias, data.qM),
+        *(data.site_xpos, data.site_xmat, data.ctrl),
+    )
+
+
 class _Announcement(event.Listener):
     """Says once, when numba really compiles, why nothing seems to happen."""
 
@@ -197,7 +227,9 @@ class _Announcement(event.Listener):
 
     def on_start(self, _: event.Event) -> None:
         if not _Announcement.said:
-            print("envs.compiled: compiling the control loop, once per machine ...", file=sys.stderr, flush=True)
+            print(
+                "envs.compiled: compiling the control loop, once per machine ...", file=sys.stderr, flush=True
+            )
         _Announcement.said = True
 
     def on_end(self, _: event.Event) -> None:

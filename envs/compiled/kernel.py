@@ -5,7 +5,7 @@ mj_step2. All that it reads and writes of an arm is one record of `ARM`; nothing
 environments, and the GIL is released throughout.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit
@@ -29,6 +29,9 @@ OSC, JOINT_POSITION, JOINT_TORQUE = 0, 1, 2  # ARM.kind
 # Below this ratio of Cholesky pivots the matrix counts as near-singular, where the result depends
 # on the algorithm: there we use numpy's inverse and pseudo-inverse, as robosuite does everywhere.
 MIN_PIVOT_RATIO: Final = 1e-9
+
+Array = np.ndarray
+Record = Any  # one element of an array of `ARM`
 
 _N = MAX_JOINTS
 ARM: Final = np.dtype(
@@ -73,7 +76,24 @@ ARM: Final = np.dtype(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def advance(model, data, substeps, begun, exact, arms, qpos, qvel, bias, inertia, site_pos, site_mat, ctrl, work, ints, floats):
+def advance(
+    model: int,
+    data: int,
+    substeps: int,
+    begun: bool,
+    exact: bool,
+    arms: Array,
+    qpos: Array,
+    qvel: Array,
+    bias: Array,
+    inertia: Array,
+    site_pos: Array,
+    site_mat: Array,
+    ctrl: Array,
+    work: Array,
+    ints: Array,
+    floats: Array,
+) -> None:
     """Runs `substeps` simulation steps under the control of the arms.
 
     Args:
@@ -114,7 +134,17 @@ def advance(model, data, substeps, begun, exact, arms, qpos, qvel, bias, inertia
 
 
 @njit(error_model="numpy")
-def sense(model, data, arm, qpos, qvel, inertia, site_pos, site_mat, work):
+def sense(
+    model: int,
+    data: int,
+    arm: Record,
+    qpos: Array,
+    qvel: Array,
+    inertia: Array,
+    site_pos: Array,
+    site_mat: Array,
+    work: Array,
+) -> None:
     """Joint state, mass matrix, and the end effector's pose, velocity and Jacobian."""
     n, nv = arm.n, qvel.size
     for i in range(n):
@@ -137,7 +167,7 @@ def sense(model, data, arm, qpos, qvel, inertia, site_pos, site_mat, work):
 
 
 @njit(error_model="numpy")
-def _base_velocity(model, data, arm, qvel, work):
+def _base_velocity(model: int, data: int, arm: Record, qvel: Array, work: Array) -> None:
     jac, nv = work.ctypes.data, qvel.size
     mj_jacSite(model, data, jac, jac + 24 * nv, arm.base)
     _matvec(work[:3], qvel, arm.base_vel[:3])
@@ -145,7 +175,7 @@ def _base_velocity(model, data, arm, qvel, work):
 
 
 @njit(error_model="numpy")
-def _goal_in_world(arm, site_pos, site_mat, pos, ori):
+def _goal_in_world(arm: Record, site_pos: Array, site_mat: Array, pos: Array, ori: Array) -> None:
     """Writes the arm's goal, position [3] and orientation [3, 3], in the world's frame."""
     if not arm.in_base:
         for i in range(3):
@@ -162,21 +192,21 @@ def _goal_in_world(arm, site_pos, site_mat, pos, ori):
 
 
 @njit(error_model="numpy")
-def _matvec(matrix, x, out):
+def _matvec(matrix: Array, x: Array, out: Array) -> None:
     """out := matrix x with numpy's BLAS, for C order."""
     m, n = matrix.shape
     cblas_dgemv(101, 111, m, n, 1.0, matrix.ctypes.data, n, x.ctypes.data, 1, 0.0, out.ctypes.data, 1)
 
 
 @njit(error_model="numpy")
-def _matvec_f(matrix, x, out):
+def _matvec_f(matrix: Array, x: Array, out: Array) -> None:
     """out := matrix x with numpy's BLAS, for Fortran order."""
     m, n = matrix.shape
     cblas_dgemv(102, 111, m, n, 1.0, matrix.ctypes.data, m, x.ctypes.data, 1, 0.0, out.ctypes.data, 1)
 
 
 @njit(error_model="numpy")
-def _joint_position_torque(arm, bias):
+def _joint_position_torque(arm: Record, bias: Array) -> None:
     """M (kp (goal - q) - kd v) + bias if compensated, else kp (goal - q) - kd v."""
     n = arm.n
     wanted, torque = np.empty(n), np.empty(n)
@@ -192,13 +222,15 @@ def _joint_position_torque(arm, bias):
 
 
 @njit(error_model="numpy")
-def _mass(arm):
+def _mass(arm: Record) -> Array:
     """The mass matrix in Fortran order, as robosuite's indexing leaves it."""
     return arm.mass[: arm.n, : arm.n].copy().T  # symmetric
 
 
 @njit(error_model="numpy")
-def _osc_torque(arm, bias, site_pos, site_mat, exact, ints, floats):
+def _osc_torque(
+    arm: Record, bias: Array, site_pos: Array, site_mat: Array, exact: bool, ints: Array, floats: Array
+) -> None:
     """Operational-space torques with a null-space pull to the rest pose (Khatib 1987)."""
     n = arm.n
     goal_pos, goal_ori = np.empty(3), np.empty((3, 3))
@@ -227,7 +259,9 @@ def _osc_torque(arm, bias, site_pos, site_mat, exact, ints, floats):
 
 
 @njit(error_model="numpy")
-def _osc_torque_exact(arm, bias, force, pull, ints, floats):
+def _osc_torque_exact(
+    arm: Record, bias: Array, force: Array, pull: Array, ints: Array, floats: Array
+) -> None:
     """The torques by robosuite's own sequence of operations, equal to the last bit.
 
     MuJoCo's mesh collisions are discontinuous in the state: where two meshes come into contact, a
@@ -255,7 +289,7 @@ def _osc_torque_exact(arm, bias, force, pull, ints, floats):
 
 
 @njit(error_model="numpy")
-def _inv(matrix, ints, floats):
+def _inv(matrix: Array, ints: Array, floats: Array) -> Array:
     """np.linalg.inv for Fortran order, by the same LAPACK calls on scratch of our own."""
     out = matrix.T.copy().T
     ints[0], ints[1], ints[2] = matrix.shape[0], 1024, 0
@@ -270,11 +304,11 @@ def _inv(matrix, ints, floats):
 
 
 @njit(error_model="numpy")
-def _pinv(matrix, ints, floats):
+def _pinv(matrix: Array, ints: Array, floats: Array) -> Array:
     """np.linalg.pinv of a square matrix, likewise; the result is in Fortran order."""
     size = matrix.shape[0]
     out = matrix.T.copy().T
-    singular, left, right = floats[1024:1032], floats[1032:1096], floats[1096:1160]
+    singular, right = floats[1024:1032], floats[1096:1160]  # left at 1032
     floats[1160], floats[1161] = 1.0, 0.0
     ints[0], ints[1], ints[2], ints[4], ints[5] = size, 1024, 0, ord("S"), ord("C")
     n, x, work = ints.ctypes.data, out.ctypes.data, floats.ctypes.data
@@ -297,7 +331,7 @@ def _pinv(matrix, ints, floats):
 
 
 @njit(error_model="numpy")
-def _osc_torque_fast(arm, bias, force, pull):
+def _osc_torque_fast(arm: Record, bias: Array, force: Array, pull: Array) -> bool:
     """The torques by Cholesky factors, equal up to rounding; False, and no torque, near a singularity.
 
     With A = J M^-1 J^T: tau = J^T A^-1 f + M a - J^T A^-1 J a + bias, where a is the acceleration
@@ -352,7 +386,7 @@ def _osc_torque_fast(arm, bias, force, pull):
 
 
 @njit(error_model="numpy")
-def _cholesky(matrix, start, out):
+def _cholesky(matrix: Array, start: int, out: Array) -> bool:
     """Lower factor of the block of `out`'s size at (start, start); False if near-singular."""
     n = out.shape[0]
     smallest, largest = np.inf, 0.0
@@ -374,7 +408,7 @@ def _cholesky(matrix, start, out):
 
 
 @njit(error_model="numpy")
-def _solve(chol, x, start):
+def _solve(chol: Array, x: Array, start: int) -> None:
     """x[start:] := (L L^T)^-1 x[start:], in place."""
     n = chol.shape[0]
     for i in range(n):

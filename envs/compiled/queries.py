@@ -21,7 +21,11 @@ class Queries:
 
     def __init__(self, env: MujocoEnv) -> None:
         self._model, self._data = env.sim.model, env.sim.data._data
-        self._site_pos, self._body_pos, self._geom_pos = self._data.site_xpos, self._data.xpos, self._data.geom_xpos
+        self._site_pos, self._body_pos, self._geom_pos = (
+            self._data.site_xpos,
+            self._data.xpos,
+            self._data.geom_xpos,
+        )
         self._known: dict[Hashable, Any] = {}
         self._kept: list[MujocoModel] = []  # whose id() is a key
 
@@ -39,7 +43,9 @@ class Queries:
         first = self._geoms(geoms_1)
         second = None if geoms_2 is None else self._geoms(geoms_2)
         for a, b in self._data.contact.geom.tolist():
-            if a in first and (second is None or b in second) or b in first and (second is None or a in second):
+            if (a in first and (second is None or b in second)) or (
+                b in first and (second is None or a in second)
+            ):
                 return True
         return False
 
@@ -60,7 +66,9 @@ class Queries:
     ) -> Any:
         """As `ManipulationEnv._gripper_to_target`."""
         if isinstance(gripper, dict):
-            found = [self.gripper_to_target(gripper[arm], target, target_type, return_distance) for arm in gripper]
+            found = [
+                self.gripper_to_target(gripper[arm], target, target_type, return_distance) for arm in gripper
+            ]
             return min(found) if return_distance else min(found, key=np.linalg.norm)
         model = self._model
         site = self._once(gripper, "grip", lambda: model.site_name2id(gripper.important_sites["grip_site"]))

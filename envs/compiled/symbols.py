@@ -5,38 +5,37 @@ already loaded. Compiled code refers to them by name, so it can be cached on dis
 """
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import llvmlite.binding as llvm
 import mujoco
+import numpy as np
 from numba import types
 from numba.extending import get_cython_function_address
 
-try:
-    from numpy._core import _multiarray_umath
-except ImportError:
-    from numpy.core import _multiarray_umath
-
-OLDEST, NEWEST = (3, 3), (3, 9)  # what robosuite 1.5.2 runs with
+OLDEST: Final = (3, 3)
+NEWEST: Final = (3, 9)  # what robosuite 1.5.2 runs with
 
 # BLAS names with 64-bit indices, as in numpy 2's wheels, with 32-bit indices
-_BLAS_NAMES = ("cblas_{}64_", "scipy_cblas_{}64_", "cblas_{}")
+_BLAS_NAMES: Final = ("cblas_{}64_", "scipy_cblas_{}64_", "cblas_{}")
 
 # Pointers travel as integers: mjModel*, mjData*, mjtNum*.
-mj_step1 = types.ExternalFunction("mj_step1", types.void(types.intp, types.intp))
-mj_step2 = types.ExternalFunction("mj_step2", types.void(types.intp, types.intp))
-mj_jacSite = types.ExternalFunction(
+mj_step1: Any = types.ExternalFunction("mj_step1", types.void(types.intp, types.intp))
+mj_step2: Any = types.ExternalFunction("mj_step2", types.void(types.intp, types.intp))
+mj_jacSite: Any = types.ExternalFunction(
     "mj_jacSite", types.void(types.intp, types.intp, types.intp, types.intp, types.intc)
 )
 
 # What numpy's np.dot calls. Its last bits are its own: numba's np.dot uses scipy's BLAS.
 _int, _ptr, _num = types.int64, types.intp, types.float64
-cblas_dgemv = types.ExternalFunction(
+cblas_dgemv: Any = types.ExternalFunction(
     "numpy_cblas_dgemv",
     types.void(types.intc, types.intc, _int, _int, _num, _ptr, _int, _ptr, _int, _num, _ptr, _int),
 )
-cblas_dgemm = types.ExternalFunction(
+cblas_dgemm: Any = types.ExternalFunction(
     "numpy_cblas_dgemm",
     types.void(
         *(types.intc, types.intc, types.intc, _int, _int, _int),
@@ -44,10 +43,10 @@ cblas_dgemm = types.ExternalFunction(
     ),
 )
 # What numba's np.linalg.inv and np.linalg.pinv call; Fortran takes every argument by address.
-dgetrf = types.ExternalFunction("scipy_dgetrf", types.void(*[_ptr] * 6))
-dgetri = types.ExternalFunction("scipy_dgetri", types.void(*[_ptr] * 7))
-dgesdd = types.ExternalFunction("scipy_dgesdd", types.void(*[_ptr] * 14))
-dgemm = types.ExternalFunction("scipy_dgemm", types.void(*[_ptr] * 13))
+dgetrf: Any = types.ExternalFunction("scipy_dgetrf", types.void(*[_ptr] * 6))
+dgetri: Any = types.ExternalFunction("scipy_dgetri", types.void(*[_ptr] * 7))
+dgesdd: Any = types.ExternalFunction("scipy_dgesdd", types.void(*[_ptr] * 14))
+dgemm: Any = types.ExternalFunction("scipy_dgemm", types.void(*[_ptr] * 13))
 
 
 class NotCompilable(Exception):
@@ -76,16 +75,21 @@ def register_symbols() -> None:
     for name in ("mj_step1", "mj_step2", "mj_jacSite"):
         llvm.add_symbol(name, _address(library, [name]))
     # the extension module's handle finds symbols in what it is linked with, numpy's BLAS
-    numpy_blas = ctypes.CDLL(_multiarray_umath.__file__)
+    core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
+    numpy_blas = ctypes.CDLL(sys.modules[f"{core}._multiarray_umath"].__file__)
     for name in ("dgemv", "dgemm"):
-        llvm.add_symbol(f"numpy_cblas_{name}", _address(numpy_blas, [pattern.format(name) for pattern in _BLAS_NAMES]))
+        llvm.add_symbol(
+            f"numpy_cblas_{name}", _address(numpy_blas, [pattern.format(name) for pattern in _BLAS_NAMES])
+        )
     for module, names in (("lapack", ("dgetrf", "dgetri", "dgesdd")), ("blas", ("dgemm",))):
         for name in names:
-            llvm.add_symbol(f"scipy_{name}", get_cython_function_address(f"scipy.linalg.cython_{module}", name))
+            llvm.add_symbol(
+                f"scipy_{name}", get_cython_function_address(f"scipy.linalg.cython_{module}", name)
+            )
 
 
 def _address(library: ctypes.CDLL, names: Sequence[str]) -> int:
     for name in names:
         if hasattr(library, name):
-            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
     raise NotCompilable(f"{Path(library._name).name} has no {names[0]}")

@@ -17,6 +17,7 @@ from robosuite.environments.base import MujocoEnv
 from robosuite.utils.buffers import DeltaBuffer
 
 from envs.compiled import NotCompilable, compile_control
+from envs.compiled.arm import Arm
 
 TOLERANCE = 1e-9
 SAMPLE = ("Lift", "PickPlaceCan", "NutAssemblySquare", "Stack", "Door")
@@ -148,23 +149,36 @@ def test_gains_may_change_between_steps() -> None:
         assert_parity(stock, ours, actions(ours, 5))
 
 
+GRIPPER_STATE = ("goal_qvel", "vels")
+ARM_STATE = (
+    *(
+        "goal_pos",
+        "goal_ori",
+        "ref_pos",
+        "ref_ori_mat",
+        "ref_pos_vel",
+        "ref_ori_vel",
+        "J_full",
+        "J_pos",
+        "J_ori",
+    ),
+    *("joint_pos", "joint_vel", "mass_matrix", "torques", "origin_pos", "origin_ori", "new_update"),
+)
+
+
 def test_what_robosuite_remembers_is_the_same() -> None:
     stock, ours = pair("TwoArmLift")
     assert_parity(stock, ours, actions(ours, 15))
     assert (stock.timestep, stock.cur_time, stock.done) == (ours.timestep, ours.cur_time, ours.done)
     for robot, other in zip(stock.robots, ours.robots, strict=True):
         for name, part in robot.part_controllers.items():
-            attributes = (
-                ("goal_qvel", "vels")
-                if "gripper" in name
-                else ("goal_pos", "goal_ori", "ref_pos", "ref_ori_mat", "ref_pos_vel", "ref_ori_vel", "J_full", "J_pos")
-                + ("J_ori", "joint_pos", "joint_vel", "mass_matrix", "torques", "origin_pos", "origin_ori", "new_update")
-            )
+            attributes = GRIPPER_STATE if "gripper" in name else ARM_STATE
             for attribute in attributes:
                 mine = other.part_controllers[name]
                 assert_close(getattr(part, attribute), getattr(mine, attribute), f"{name}.{attribute}")
         for arm in robot.arms:
-            assert_close(robot.gripper[arm].current_action, other.gripper[arm].current_action, "current_action")
+            grippers = robot.gripper[arm], other.gripper[arm]
+            assert_close(*(gripper.current_action for gripper in grippers), "current_action")
             for buffer in ("forcetorques", "pose", "vel", "acc"):
                 a, b = (getattr(r, f"recent_ee_{buffer}")[arm] for r in (robot, other))
                 assert_same_buffer(a, b, f"recent_ee_{buffer}")
@@ -235,7 +249,12 @@ def test_dependencies_that_go_through_the_cache() -> None:
 
 @pytest.mark.parametrize(
     ("action", "message"),
-    [(np.zeros(6), "shape"), (np.zeros((1, 7)), "shape"), (np.full(7, np.nan), "not finite"), (np.full(7, np.inf), "finite")],
+    [
+        (np.zeros(6), "shape"),
+        (np.zeros((1, 7)), "shape"),
+        (np.full(7, np.nan), "not finite"),
+        (np.full(7, np.inf), "not finite"),
+    ],
 )
 def test_bad_actions_move_nothing(action: np.ndarray, message: str) -> None:
     env = make()
@@ -281,7 +300,10 @@ def test_detach() -> None:
     ("options", "reason"),
     [
         ({"lite_physics": False}, "lite_physics"),
-        ({"controller_configs": controller("OSC_POSE", impedance_mode="variable")}, "impedance mode 'variable'"),
+        (
+            {"controller_configs": controller("OSC_POSE", impedance_mode="variable")},
+            "impedance mode 'variable'",
+        ),
         ({"controller_configs": controller("OSC_POSE", interpolation="linear")}, "interpolates"),
     ],
 )
@@ -290,6 +312,19 @@ def test_not_compilable(options: dict, reason: str) -> None:
     with pytest.raises(NotCompilable, match=reason):
         compile_control(env)
     env.step(np.zeros(env.action_dim))
+
+
+def test_torques_that_are_not_robosuites_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make()
+    right = Arm.reference_torques
+    monkeypatch.setattr(Arm, "reference_torques", lambda arm: right(arm) * (1 + 1e-14))
+    with pytest.raises(NotCompilable, match="exact=False"):
+        compile_control(env)
+    assert "step" not in vars(env)
+    compile_control(env, exact=False)
+    monkeypatch.setattr(Arm, "reference_torques", lambda arm: right(arm) + 0.1)
+    with pytest.raises(NotCompilable, match="not robosuite's torques"):
+        compile_control(make(), exact=False)
 
 
 def test_another_mujoco_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +344,8 @@ def test_compiled_code_comes_from_the_disk() -> None:
         "assert kernel.advance.stats.cache_hits and not kernel.advance.stats.cache_misses\n"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert "compiling" not in done.stderr

@@ -1,0 +1,59 @@
+"""What many tests need: a small real dataset and a small real base policy, made once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from robot_rl.cli import load_verb
+from robot_rl.config import compose
+
+SMALL_BASE = ("base.width=32", "base.depth=1", "base.train_steps=8", "base.inference_steps=2")
+SMALL_RL = (
+    "method.num_envs=2",
+    "method.hidden=[16,16]",
+    "method.members=3",
+    "method.batch_size=16",
+    "method.critic_warmup=10",
+    "threads=1",
+)
+
+Verb = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def verb() -> Verb:
+    """Runs a verb in this process: `verb("train", "method=bc", …)`."""
+    torch.set_num_threads(1)
+
+    def run(name: str, *arguments: str) -> None:
+        module = load_verb(name)
+        module.run(compose(module, arguments)[0])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def demonstrations(tmp_path_factory: pytest.TempPathFactory, verb: Verb) -> Path:
+    """Three episodes of the Lift expert."""
+    path = tmp_path_factory.mktemp("demonstrations") / "lift.zarr"
+    verb("collect", f"data={path}", "episodes=3", "noise=0.1")
+    return path
+
+
+@pytest.fixture(scope="session")
+def base_run(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstrations: Path) -> Path:
+    """The run of a small diffusion policy."""
+    runs = tmp_path_factory.mktemp("runs")
+    verb(
+        "train",
+        "method=bc",
+        f"data={demonstrations}",
+        f"runs_dir={runs}",
+        "name=base",
+        "method.steps=30",
+        "threads=1",
+        *SMALL_BASE,
+    )
+    return runs / "base"

@@ -1,0 +1,154 @@
+"""Runs are deterministic, and a resumed run ends where the uninterrupted one does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.checkpoint import list_checkpoints, load_checkpoint
+from robot_rl.logger import read_metrics
+from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+
+
+def assert_same(a: Any, b: Any, path: str = "") -> None:
+    """Equal to the bit, all the way down."""
+    assert type(a) is type(b), path
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_same(a[key], b[key], f"{path}/{key}")
+    elif isinstance(a, list):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same(x, y, f"{path}/{i}")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), path
+    elif isinstance(a, np.ndarray):
+        assert np.array_equal(a, b, equal_nan=True), path
+    else:
+        assert a == b, path
+
+
+def final_state(run: Path) -> dict[str, Any]:
+    state = load_checkpoint(list_checkpoints(run / "checkpoints")[-1])
+    # Seconds differ from run to run, and with them the bytes of the file that they are written in.
+    del state["logger"]
+    return state
+
+
+def metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
+    series = read_metrics(run / "metrics.csv")
+    return {name: [(step, value) for step, _, value in rows] for name, rows in series.items()}
+
+
+def bc(demonstrations: Path, runs: Path, name: str, steps: int) -> list[str]:
+    return [
+        "method=bc",
+        f"data={demonstrations}",
+        f"runs_dir={runs}",
+        f"name={name}",
+        f"method.steps={steps}",
+        "log_every=5",
+        "threads=1",
+        *SMALL_BASE,
+    ]
+
+
+def residual(demonstrations: Path, base: Path, runs: Path, name: str, steps: int) -> list[str]:
+    return [
+        "method=residual",
+        f"base={base}",
+        f"data={demonstrations}",
+        f"runs_dir={runs}",
+        f"name={name}",
+        f"method.steps={steps}",
+        "method.warmup_steps=40",
+        "log_every=20",
+        # Short episodes, so that several end in each half.
+        "task.horizon=30",
+        *SMALL_RL,
+    ]
+
+
+def test_a_resumed_bc_run_ends_where_the_straight_one_does(
+    tmp_path: Path, verb: Verb, demonstrations: Path
+) -> None:
+    verb("train", *bc(demonstrations, tmp_path, "straight", 40))
+    verb("train", *bc(demonstrations, tmp_path, "resumed", 20))
+    verb("train", *bc(demonstrations, tmp_path, "resumed", 40))
+    assert_same(final_state(tmp_path / "straight"), final_state(tmp_path / "resumed"))
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
+
+
+def test_a_resumed_rl_run_ends_where_the_straight_one_does(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    """Weights, optimisers, replay, simulators, chunks in execution and generators, to the bit."""
+    verb("train", *residual(demonstrations, base_run, tmp_path, "straight", 160))
+    # 90 steps are in the middle of an episode and of a chunk.
+    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 90))
+    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 160))
+    straight = final_state(tmp_path / "straight")
+    assert straight["learner"]["updates"] == 120
+    assert straight["progress"]["episodes"] > 4
+    assert_same(straight, final_state(tmp_path / "resumed"))
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    for name in ("first", "second"):
+        verb("train", *residual(demonstrations, base_run, tmp_path, name, 80))
+    verb("train", *residual(demonstrations, base_run, tmp_path, "other", 80), "seed=1")
+    first, second, other = (final_state(tmp_path / name) for name in ("first", "second", "other"))
+    assert_same(first, second)
+    assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
+    assert not np.array_equal(first["replay"]["state"], other["replay"]["state"])
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path, verb: Verb, demonstrations: Path) -> None:
+    verb("train", *bc(demonstrations, tmp_path, "run", 20))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "checkpoints").rglob("*")}
+    verb("train", *bc(demonstrations, tmp_path, "run", 20))
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "checkpoints").rglob("*")}
+    assert before == after
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
+    tmp_path: Path, verb: Verb, demonstrations: Path, number: signal.Signals
+) -> None:
+    steps = 3000
+    command = [sys.executable, "-m", "robot_rl", "train", *bc(demonstrations, tmp_path, "stopped", steps)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "stopped" / "metrics.csv").exists():
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 130
+    assert "the same command goes on from here" in errors
+    stopped_at = final_state(tmp_path / "stopped")["step"]
+    assert 0 < stopped_at < steps
+    verb("train", *bc(demonstrations, tmp_path, "stopped", stopped_at + 20))
+    verb("train", *bc(demonstrations, tmp_path, "straight", stopped_at + 20))
+    assert_same(final_state(tmp_path / "straight"), final_state(tmp_path / "stopped"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
+    tmp_path: Path, verb: Verb, demonstrations: Path
+) -> None:
+    arguments = [*bc(demonstrations, tmp_path, "run", 40), "checkpoint_every=10", "method.lr_warmup=0"]
+    with pytest.raises(ValueError, match=r"became NaN or infinite at step 5\d*") as caught:
+        verb("train", *arguments, "method.lr=1e30")
+    assert "last checkpoint is untouched" in str(caught.value)
+    assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
