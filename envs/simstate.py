@@ -55,16 +55,11 @@ def restore(sim: Any, state: np.ndarray) -> None:
     if not np.isfinite(state).all():
         raise ValueError("simulator state is not finite")
     state = np.ascontiguousarray(state, np.float64)
+    sim._obs_cache = {}
     start = size
     for field in fields:
         field.write(state[start : start + field.size])
         start += field.size
-    # Some sensors read what others left in the cache one step before.
-    sim._obs_cache = {
-        name: np.array(observable._current_observed_value)
-        for name, observable in sim._observables.items()
-        if observable.modality != "image"
-    }
     # The forward pass fills what is derived from the state (body poses, sites, contacts) and
     # spoils the solver's warm start, so the state is written once more after it.
     mujoco.mj_setState(model, data, state[:size], _PHYSICS)
@@ -87,7 +82,8 @@ def _fields(sim: Any) -> Iterator[_Field]:
     for robot in sim.robots:
         for part, controller in robot.composite_controller.part_controllers.items():
             prefix = f"{robot.robot_model.naming_prefix}{part}"
-            for name in _GOALS:
+            yield _of_attribute(controller, "new_update", 1, bool, prefix=prefix)
+            for name in _GOALS + _SENSED:
                 if getattr(controller, name, None) is not None:
                     value = np.asarray(getattr(controller, name))
                     yield _of_attribute(controller, name, value.size, prefix=prefix, shape=value.shape)
@@ -95,14 +91,25 @@ def _fields(sim: Any) -> Iterator[_Field]:
             if gripper.dof:
                 yield _of_gripper(arm, gripper)
     for name, observable in sim._observables.items():
-        value = np.asarray(observable._current_observed_value)
-        if observable.modality == "image":
-            continue  # rendered anew; an image is not state
-        yield _of_observable(name, observable, value.shape, value.dtype)
+        if observable.modality != "image":  # an image is rendered anew; it is not state
+            yield _of_observable(sim, name, observable)
 
 
 # A gripper's goal is not here: every control step sets it before it is used.
 _GOALS = ("goal_pos", "goal_ori", "goal_qpos", "initial_joint")
+# In the first step after a reset a controller goes by what it sensed when it was made.
+_SENSED = (
+    "ref_pos",
+    "ref_ori_mat",
+    "ref_pos_vel",
+    "ref_ori_vel",
+    "J_pos",
+    "J_ori",
+    "J_full",
+    "joint_pos",
+    "joint_vel",
+    "mass_matrix",
+)
 
 
 def _of_array(name: str, array: np.ndarray) -> _Field:
@@ -141,15 +148,27 @@ def _of_gripper(arm: str, gripper: Any) -> _Field:
     )
 
 
-def _of_observable(name: str, observable: Any, shape: tuple[int, ...], dtype: np.dtype) -> _Field:
+def _of_observable(sim: Any, name: str, observable: Any) -> _Field:
+    """Its sampling timer, its value, and what it left in the cache, which others read a step later."""
+    value = np.asarray(observable._current_observed_value)
+    shape, dtype, size = value.shape, value.dtype, value.size
+
     def read() -> np.ndarray:
-        value = np.asarray(observable._current_observed_value, float).ravel()
-        return np.concatenate([[observable._time_since_last_sample, observable._sampled], value])
+        cached = sim._obs_cache.get(name)
+        return np.concatenate(
+            [
+                [observable._time_since_last_sample, observable._sampled, cached is not None],
+                np.asarray(observable._current_observed_value, float).ravel(),
+                np.zeros(size) if cached is None else np.asarray(cached, float).ravel(),
+            ]
+        )
 
-    def write(value: np.ndarray) -> None:
-        observable._time_since_last_sample = float(value[0])
-        observable._sampled = bool(value[1])
-        observed = value[2:].reshape(shape).astype(dtype)
+    def write(state: np.ndarray) -> None:
+        observable._time_since_last_sample = float(state[0])
+        observable._sampled = bool(state[1])
+        observed = state[3 : 3 + size].reshape(shape).astype(dtype)
         observable._current_observed_value = observed if shape else observed[()]
+        if state[2]:
+            sim._obs_cache[name] = state[3 + size :].reshape(shape).astype(dtype)
 
-    return _Field(f"observable.{name}", 2 + int(np.prod(shape)), read, write)
+    return _Field(f"observable.{name}", 3 + 2 * size, read, write)

@@ -3,7 +3,7 @@
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import mujoco
 import numpy as np
@@ -18,6 +18,8 @@ from robosuite.robots.fixed_base_robot import FixedBaseRobot
 from . import kernel, queries, sampling
 from .arm import Arm, push, scaled
 from .symbols import NotCompilable, register_symbols
+
+_CALLBACKS: Final = tuple(name for name in dir(mujoco) if name.startswith("get_mjcb_"))
 
 
 def compile_control(env: MujocoEnv, *, exact: bool = True) -> "CompiledControl":
@@ -49,6 +51,7 @@ class CompiledControl:
         self._bind()
         self._check_torques()
         env.step = self.step
+        queries.Queries(env).attach()
 
     def detach(self) -> None:
         """Gives the environment robosuite's own loop back."""
@@ -96,18 +99,18 @@ class CompiledControl:
         substeps = int(env.control_timestep / env.model_timestep)
         mujoco.mj_step1(*self._model_data)
         self._begin(command)
-        done = 0
-        while done < substeps:
+        passed = 0
+        while passed < substeps:
             # the first substep alone: robosuite's robots remember what they sense in it
-            limit = substeps - done if done else 1
+            limit = substeps - passed if passed else 1
             ahead, due = sampling.skip_to_sample(env._observables.values(), env.model_timestep, limit)
-            self._advance(ahead, begun=done == 0)
-            if done == 0:
+            self._advance(ahead, begun=passed == 0)
+            if passed == 0:
                 for arm in self._arms:
                     arm.remember()
             if due:
                 sampling.sample(env)
-            done += ahead
+            passed += ahead
         for arm in self._arms:
             arm.end()
 
@@ -135,7 +138,6 @@ class CompiledControl:
         self._sim = env.sim
         model, data = env.sim.model._model, env.sim.data._data
         _check_model(model)
-        queries.Queries(env).attach(env)
         for robot in env.robots:
             _check_robot(robot)
         records = np.zeros(sum(len(robot.arms) for robot in env.robots), dtype=kernel.ARM)
@@ -255,9 +257,9 @@ def _check_env(env: MujocoEnv) -> None:
 def _check_model(model: mujoco.MjModel) -> None:
     if model.nplugin:
         raise NotCompilable("the model has plugins")
-    callbacks = [n for n in dir(mujoco) if n.startswith("get_mjcb_") and getattr(mujoco, n)() is not None]
-    if callbacks:
-        raise NotCompilable(f"a MuJoCo callback is set ({callbacks[0].removeprefix('get_')})")
+    for name in _CALLBACKS:
+        if getattr(mujoco, name)() is not None:
+            raise NotCompilable(f"a MuJoCo callback is set ({name.removeprefix('get_')})")
 
 
 def _check_robot(robot: FixedBaseRobot) -> None:

@@ -17,27 +17,31 @@ _METHODS: Final = {
 
 
 class Queries:
-    """Stands in for three methods of one environment; valid for one simulation and its model."""
+    """Stands in for three methods of one environment."""
 
     def __init__(self, env: MujocoEnv) -> None:
-        self._model, self._data = env.sim.model, env.sim.data._data
-        self._site_pos, self._body_pos, self._geom_pos = (
-            self._data.site_xpos,
-            self._data.xpos,
-            self._data.geom_xpos,
-        )
+        self._env = env
+        self._renew()
+
+    def _renew(self) -> None:
+        """Forgets what it knows of another simulation."""
+        self._sim = self._env.sim
+        self._model, self._data = self._sim.model, self._sim.data._data
+        self._site_pos, self._body_pos = self._data.site_xpos, self._data.xpos
+        self._geom_pos = self._data.geom_xpos
         self._known: dict[Hashable, Any] = {}
         self._kept: list[MujocoModel] = []  # whose id() is a key
 
-    def attach(self, env: MujocoEnv) -> None:
+    def attach(self) -> None:
         """Shadows the methods on the environment, but for those that a task has of its own."""
-        detach(env)
         for name, owner in _METHODS.items():
-            if getattr(type(env), name, None) is getattr(owner, name):
-                setattr(env, name, getattr(self, name.lstrip("_")))
+            if getattr(type(self._env), name, None) is getattr(owner, name):
+                setattr(self._env, name, getattr(self, name.lstrip("_")))
 
     def check_contact(self, geoms_1: Any, geoms_2: Any = None) -> bool:
         """As `MujocoEnv.check_contact`."""
+        if self._env.sim is not self._sim:
+            self._renew()
         if not self._data.ncon:
             return False
         first = self._geoms(geoms_1)
@@ -51,6 +55,8 @@ class Queries:
 
     def check_grasp(self, gripper: Any, object_geoms: Any) -> bool:
         """As `ManipulationEnv._check_grasp`."""
+        if self._env.sim is not self._sim:
+            self._renew()
         if isinstance(gripper, dict):
             return any(self.check_grasp(gripper[arm], object_geoms) for arm in gripper)
         if isinstance(gripper, GripperModel):
@@ -65,6 +71,8 @@ class Queries:
         self, gripper: Any, target: Any, target_type: str = "body", return_distance: bool = False
     ) -> Any:
         """As `ManipulationEnv._gripper_to_target`."""
+        if self._env.sim is not self._sim:
+            self._renew()
         if isinstance(gripper, dict):
             found = [
                 self.gripper_to_target(gripper[arm], target, target_type, return_distance) for arm in gripper

@@ -107,7 +107,7 @@ def test_parity_of_every_robot(robot: str) -> None:
 
 @pytest.mark.full
 def test_parity_of_one_robot_with_two_arms() -> None:
-    stock, ours = pair("TwoArmLift", "Baxter", env_configuration="single-robot")
+    stock, ours = pair("TwoArmLift", ["Baxter"], env_configuration="single-robot")
     assert_parity(stock, ours, actions(ours, 100))
 
 
@@ -211,6 +211,7 @@ def test_resets(hard: bool) -> None:
         first, second = stock.reset(), ours.reset()
         for name in first:
             assert_close(first[name], second[name], name)
+        assert_close(stock.reward(None), ours.reward(None), "reward before a step")
 
 
 def test_observables_with_other_rates_delays_and_noise() -> None:
@@ -293,6 +294,7 @@ def test_detach() -> None:
     stock, ours = make(), make()
     compile_control(ours).detach()
     assert ours.step.__func__ is MujocoEnv.step
+    assert ours.check_contact.__func__ is MujocoEnv.check_contact
     assert_parity(stock, ours, actions(ours, 3))
 
 
@@ -320,7 +322,7 @@ def test_torques_that_are_not_robosuites_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Arm, "reference_torques", lambda arm: right(arm) * (1 + 1e-14))
     with pytest.raises(NotCompilable, match="exact=False"):
         compile_control(env)
-    assert "step" not in vars(env)
+    assert not {"step", "check_contact"} & vars(env).keys()
     compile_control(env, exact=False)
     monkeypatch.setattr(Arm, "reference_torques", lambda arm: right(arm) + 0.1)
     with pytest.raises(NotCompilable, match="not robosuite's torques"):
