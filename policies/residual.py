@@ -114,6 +114,9 @@ class ResidualPolicy(WrappedPolicy):
 class Residual(nn.Module):
     """A residual actor and the base that it was trained around, as they are saved together."""
 
+    base: BasePolicy
+    actor: ResidualActor
+
     def __init__(self, base: BasePolicy, actor: ResidualActor) -> None:
         super().__init__()
         self.base, self.actor = base, actor

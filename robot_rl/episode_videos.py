@@ -9,9 +9,8 @@ import numpy as np
 
 from envs.renderer import overview
 from envs.robosuite_env import RobosuiteEnv
-from policies.residual import Residual
 from policies.wrapped import WrappedPolicy
-from robot_rl.factory import load_networks, make_env, task_of, wrap
+from robot_rl.factory import load_networks, make_env, side_by_side, task_of, wrap
 from robot_rl.initial_states import load_states
 from robot_rl.video import contact_sheet, render_states, write_video
 
@@ -29,9 +28,8 @@ def write_videos(run: Path) -> list[Path]:
     env = make_env(task_of(meta["environment"]))
     initial = load_states(env)
     episode, seed = _telling_episode(_outcomes(run / "eval" / "episodes.csv"))
-    candidates = {"base": networks.base, "tuned": networks} if isinstance(networks, Residual) else {"base": networks}
     written = []
-    for name, candidate in candidates.items():
+    for name, candidate in side_by_side(networks).items():
         states = act_episode(env, wrap(candidate, 1), initial.states[episode], seed)
         frames = list(render_states(env, states, overview(), SIZE, SIZE))
         path = run / "videos" / f"{name}.mp4"

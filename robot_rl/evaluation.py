@@ -2,17 +2,19 @@
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envs.vector import ThreadVectorEnv
 from policies.wrapped import WrappedPolicy
 from robot_rl.initial_states import InitialStates
 from robot_rl.seeds import episode_seed
 from robot_rl.statistics import wilson
+from robot_rl.training import Show
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,11 @@ class Summary:
 def evaluate(
     envs: ThreadVectorEnv,
     policy: WrappedPolicy,
-    states: Sequence[np.ndarray],
+    states: NDArray[np.float64],
     seed: int,
-    show: Callable[[int, float], None] | None = None,
+    show: Show | None = None,
 ) -> list[Outcome]:
-    """One episode without exploration from each initial state.
-
-    `show` is called with the number of finished episodes and their success rate.
-    """
+    """One episode without exploration from each initial state [N, K]; `show` gets the rate so far."""
     waiting = list(range(len(states)))[::-1]
     outcomes: list[Outcome] = []
     running: dict[int, int] = {}
@@ -98,7 +97,8 @@ def evaluate(
                     )
                 )
                 if show:
-                    show(len(outcomes), float(np.mean([outcome.success for outcome in outcomes])))
+                    rate = float(np.mean([outcome.success for outcome in outcomes]))
+                    show.update(len(outcomes), success=rate)
         if len(done) and (running or waiting):
             obs = begin(done.tolist())
     return sorted(outcomes, key=lambda outcome: outcome.episode)

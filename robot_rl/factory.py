@@ -61,6 +61,13 @@ def load_networks(path: str | Path, device: torch.device | None = None) -> tuple
     return networks.to(device or torch.device("cpu")).eval(), meta
 
 
+def side_by_side(networks: BasePolicy | Residual) -> dict[str, BasePolicy | Residual]:
+    """The policies that are always shown together: `base`, and `tuned` if there is one."""
+    if isinstance(networks, Residual):
+        return {"base": networks.base, "tuned": networks}
+    return {"base": networks}
+
+
 def wrap(networks: BasePolicy | Residual, slots: int) -> WrappedPolicy:
     """Something that acts in `slots` environments."""
     if isinstance(networks, Residual):

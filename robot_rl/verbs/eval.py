@@ -9,12 +9,11 @@ from pathlib import Path
 
 import torch
 
-from policies.residual import Residual
 from policies.store import fingerprint
 from robot_rl.data.dataset import refuse_differences
 from robot_rl.errors import mistakes
 from robot_rl.evaluation import Outcome, Summary, evaluate, write_evaluation
-from robot_rl.factory import choose_device, load_networks, make_vector_env, task_of, wrap
+from robot_rl.factory import choose_device, load_networks, make_vector_env, side_by_side, task_of, wrap
 from robot_rl.initial_states import load_states
 from robot_rl.progress import progress
 
@@ -55,16 +54,12 @@ def run(config: Config) -> None:
             raise ValueError(
                 f"episodes={config.episodes}: the list {initial.name} has {len(initial.states)} initial states"
             )
-    candidates = {"base": networks.base, "tuned": networks} if isinstance(networks, Residual) else {"base": networks}
+    candidates = side_by_side(networks)
     outcomes: dict[str, list[Outcome]] = {}
     for name, candidate in candidates.items():
         with progress(config.episodes, f"evaluate {name}", "episodes") as show:
             outcomes[name] = evaluate(
-                envs,
-                wrap(candidate, config.num_envs),
-                initial.states[: config.episodes],
-                config.seed,
-                lambda done, rate, show=show: show.update(done, success=rate),
+                envs, wrap(candidate, config.num_envs), initial.states[: config.episodes], config.seed, show
             )
     envs.close()
     summaries = {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
