@@ -1,7 +1,7 @@
 """What each dimension of an action means: the action spec of an environment."""
 
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,11 @@ class ActionDim:
 ActionSpec = tuple[ActionDim, ...]
 
 
-def spec_to_list(spec: ActionSpec) -> list[dict]:
+def spec_to_list(spec: ActionSpec) -> list[dict[str, Any]]:
+    """The spec as plain JSON values."""
     return [asdict(dim) for dim in spec]
 
 
-def spec_from_list(dims: list[dict]) -> ActionSpec:
+def spec_from_list(dims: list[dict[str, Any]]) -> ActionSpec:
+    """The inverse of `spec_to_list`."""
     return tuple(ActionDim(**dim) for dim in dims)

@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import mujoco
@@ -55,7 +55,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         )
         self.action_spec = _action_spec(self._sim)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (len(self.action_spec),), np.float32)
-        self.observation_space = _observation_space(self.observation_spec)
+        self.observation_space: gym.Space = _observation_space(self.observation_spec)
         self._raw = raw
         self.compiled = self._compile(observe_all)
         """Whether the control loop is compiled and releases the GIL."""
@@ -98,7 +98,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return make_observation(self._raw, self.observation_spec), {"success": False}
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        applied = self._checked(action)
+        applied = self.checked(action)
         raw, _, _, _ = self._sim.step(applied)
         self._raw = self._read(raw)
         success = bool(self._sim._check_success())
@@ -146,7 +146,12 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
     def close(self) -> None:
         self._sim.close()
 
-    def _checked(self, action: np.ndarray) -> np.ndarray:
+    def checked(self, action: np.ndarray) -> np.ndarray:
+        """The action [A] that a step would apply: clipped to [-1, 1].
+
+        Raises:
+            ValueError: an action of another size, or one that is not finite.
+        """
         action = np.asarray(action, np.float32)
         if action.shape != self.action_space.shape:
             raise ValueError(f"action has shape {action.shape}, the task wants {self.action_space.shape}")
@@ -199,9 +204,7 @@ def _controllers(task: TaskConfig) -> dict[str, Any]:
 
 
 def _observation_space(spec: ObservationSpec) -> gym.spaces.Dict:
-    spaces: dict[str, gym.Space] = {
-        "state": gym.spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)
-    }
+    spaces: dict[str, gym.Space] = {"state": gym.spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)}
     for camera in spec.cameras:
         spaces[IMAGE_PREFIX + camera] = gym.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
     return gym.spaces.Dict(spaces)
@@ -213,11 +216,11 @@ def _action_spec(sim: Any) -> ActionSpec:
         for part, controller in robot.composite_controller.part_controllers.items():
             prefix = f"{robot.robot_model.naming_prefix}{part}"
             if part in robot.composite_controller.grippers:
-                for i in range(robot.composite_controller.grippers[part].dof):
-                    dims.append(ActionDim(f"{prefix}_{i}", "gripper", "closing", 1.0, "gripper"))
+                fingers = range(robot.composite_controller.grippers[part].dof)
+                dims += [ActionDim(f"{prefix}_{i}", "gripper", "closing", 1.0, "gripper") for i in fingers]
                 continue
             axes = ("x", "y", "z", "rx", "ry", "rz")[: controller.control_dim]
-            kind = "delta" if controller.input_type == "delta" else "absolute"
+            kind: Literal["delta", "absolute"] = "delta" if controller.input_type == "delta" else "absolute"
             for i, axis in enumerate(axes):
                 unit = "m" if i < 3 else "rad"
                 scale = float(controller.output_max[i])

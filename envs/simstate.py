@@ -65,6 +65,25 @@ def restore(sim: Any, state: np.ndarray) -> None:
     mujoco.mj_setState(model, data, state[:size], _PHYSICS)
     mujoco.mj_forward(model, data)
     mujoco.mj_setState(model, data, state[:size], _PHYSICS)
+    _render_images(sim)
+
+
+def _render_images(sim: Any) -> None:
+    """Images of the state as it is; those at hand show what was there before.
+
+    A step renders before its last substep has reached the body poses, so what is seen here is one
+    substep (2 ms) newer than what was seen when the state was saved.
+    """
+    images = [o for o in sim._observables.values() if o.modality == "image" and o.is_enabled()]
+    if not images:
+        return
+    timer = next(o for o in sim._observables.values() if o.modality != "image" and o.is_enabled())
+    for observable in images:
+        observable._current_observed_value = np.array(observable._sensor(sim._obs_cache))
+        observable._time_since_last_sample, observable._sampled = (
+            timer._time_since_last_sample,
+            timer._sampled,
+        )
 
 
 def layout(sim: Any) -> list[tuple[str, int]]:
@@ -132,7 +151,10 @@ def _of_attribute(
         setattr(owner, name, kind(value[0]) if shape is None else value.reshape(shape).copy())
 
     return _Field(
-        f"{prefix}.{name}", size, lambda: np.atleast_1d(np.asarray(getattr(owner, name), float)).ravel(), write
+        f"{prefix}.{name}",
+        size,
+        lambda: np.atleast_1d(np.asarray(getattr(owner, name), float)).ravel(),
+        write,
     )
 
 
@@ -143,9 +165,7 @@ def _of_gripper(arm: str, gripper: Any) -> _Field:
     def write(value: np.ndarray) -> None:
         gripper.current_action = value.copy()
 
-    return _Field(
-        f"{arm}.gripper", shape[0], lambda: np.broadcast_to(gripper.current_action, shape), write
-    )
+    return _Field(f"{arm}.gripper", shape[0], lambda: np.broadcast_to(gripper.current_action, shape), write)
 
 
 def _of_observable(sim: Any, name: str, observable: Any) -> _Field:

@@ -6,6 +6,8 @@ from typing import Any
 
 @dataclass
 class TaskConfig:
+    """A task: what robosuite is asked for and what of it is observed."""
+
     name: str = "???"
     """Short name of the task, used in paths and messages."""
     env: str = "???"

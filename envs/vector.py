@@ -3,9 +3,8 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -23,6 +22,7 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     and the caller resets those slots with `reset(options={"reset_mask": bool [N]})`. Thus no
     transition is made up at a reset. `seed` is a sequence with one entry per slot; entries of
     slots that are not reset are ignored. `options["states"]` holds a saved state (or None) per slot.
+    A step with an action that one slot refuses moves none of them.
     """
 
     def __init__(self, makers: Sequence[Callable[[], RobosuiteEnv]]) -> None:
@@ -31,7 +31,7 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         first = self.envs[0]
         self.single_observation_space = first.observation_space
         self.single_action_space = first.action_space
-        self.observation_space = cast(gym.Space, batch_space(first.observation_space, self.num_envs))
+        self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self.action_spec = first.action_spec
@@ -48,11 +48,21 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         options: dict[str, Any] | None = None,
     ) -> tuple[Observation, dict[str, Any]]:
         options = options or {}
-        mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, bool)), bool)
-        states = options.get("states") or [None] * self.num_envs
-        seeds = [None] * self.num_envs if seed is None else seed
-        if isinstance(seeds, int):
-            seeds = [seeds + i for i in range(self.num_envs)]
+        n = self.num_envs
+        mask = np.asarray(options.get("reset_mask", np.ones(n, bool)), bool)
+        states: Sequence[np.ndarray | None] | None = options.get("states")
+        states = [None] * n if states is None else states
+        seeds: Sequence[int | None]
+        if seed is None or isinstance(seed, Sequence):
+            seeds = [None] * n if seed is None else seed
+        else:
+            seeds = [int(seed) + i for i in range(n)]
+        for what, given in (("reset_mask", mask), ("states", states), ("seed", seeds)):
+            if len(given) != n:
+                raise ValueError(f"{what} has {len(given)} entries for {n} slots")
+        unset = [i for i in range(n) if not mask[i] and not self._obs[i]]
+        if unset:
+            raise ValueError(f"slots {unset} were never reset: reset them too")
         for i in np.flatnonzero(mask):
             self._obs[i], _ = self.envs[i].reset(seed=seeds[i], options={"state": states[i]})
             self._done[i] = False
@@ -63,7 +73,9 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         if self._done.any():
             raise ValueError(f"slots {np.flatnonzero(self._done).tolist()} are done: reset them first")
-        pairs = list(zip(self.envs, actions, strict=True))
+        if len(actions) != self.num_envs:
+            raise ValueError(f"{len(actions)} actions for {self.num_envs} slots")
+        pairs = [(env, env.checked(action)) for env, action in zip(self.envs, actions, strict=True)]
         run = self._pool.map if self._pool else map
         results = list(run(lambda pair: pair[0].step(pair[1]), pairs))
         self._obs = [result[0] for result in results]
@@ -95,4 +107,3 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     def _stacked(self) -> Observation:
         return {key: np.stack([obs[key] for obs in self._obs]) for key in self._obs[0]}
-

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-import numpy as np
 from policies.base import BasePolicy
 from policies.imitation import ImitationPolicy
 from policies.registry import LOADERS
@@ -58,7 +59,7 @@ class ResidualActor(nn.Module):
         self.norm = StateNorm(spec.state_size)
         sizes = (spec.state_size + spec.action_size, *spec.hidden)
         layers: list[nn.Module] = []
-        for size_in, size_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for size_in, size_out in pairwise(sizes):
             layers += [nn.Linear(size_in, size_out), nn.LayerNorm(size_out), nn.ReLU()]
         self.trunk = nn.Sequential(*layers)
         self.head = nn.Linear(sizes[-1], spec.action_size)
@@ -89,9 +90,7 @@ class ResidualPolicy(WrappedPolicy):
         self._generator = torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
-    def _correct(
-        self, frames: Frames, base: NDArray[np.float32], *, explore: bool
-    ) -> NDArray[np.float32]:
+    def _correct(self, frames: Frames, base: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
         device = next(self.actor.parameters()).device
         base_t = torch.from_numpy(base).to(device)
         if self.active:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from policies.base import BasePolicy
@@ -114,7 +114,8 @@ def write_files(
         ) from error
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(stored, directory / (WEIGHTS_FILE + ".part"))
+    # Not by `save_file`, which hides the OS error of a full disk.
+    (directory / (WEIGHTS_FILE + ".part")).write_bytes(save(stored))
     os.replace(directory / (WEIGHTS_FILE + ".part"), directory / WEIGHTS_FILE)
     (directory / (RECORD_FILE + ".part")).write_text(text + "\n", encoding="utf-8")
     os.replace(directory / (RECORD_FILE + ".part"), directory / RECORD_FILE)

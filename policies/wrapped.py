@@ -145,9 +145,7 @@ class WrappedPolicy(ABC):
         return Decision(action, base, noise, position)
 
     @abstractmethod
-    def _correct(
-        self, frames: Frames, base: NDArray[np.float32], *, explore: bool
-    ) -> NDArray[np.float32]:
+    def _correct(self, frames: Frames, base: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
         """The action [B, A] in [-1, 1] to request instead of the base action [B, A]."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,7 +160,5 @@ class WrappedPolicy(ABC):
 class BaseOnly(WrappedPolicy):
     """The base policy with nothing around it."""
 
-    def _correct(
-        self, frames: Frames, base: NDArray[np.float32], *, explore: bool
-    ) -> NDArray[np.float32]:
+    def _correct(self, frames: Frames, base: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
         return base

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 FORMAT_VERSION = 1
 _LEAF = "__tensor__"
@@ -27,33 +27,38 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint for `step` and drop all but the newest `KEEP`.
 
-    `extra` may write further files into the directory before it appears.
+    A step that is saved already is left as it is: a run comes to the same state again. `extra` may
+    write further files into the directory before it appears.
     """
     final = directory / f"{step:08d}"
+    if final.exists():
+        return final
+    for leftover in directory.glob(".*-[0-9]*"):
+        shutil.rmtree(leftover)
     building = directory / f".building-{step:08d}"
-    shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     try:
         arrays: dict[str, np.ndarray] = {}
         tree = _split(state, "", arrays)
-        save_file(arrays, building / "state.safetensors")
+        # safetensors' own writer hides which OS error it met, and a full disk must be told as such.
+        (building / "state.safetensors").write_bytes(save(arrays))
         (building / "state.json").write_text(
             json.dumps({"format_version": FORMAT_VERSION, "step": step, "state": tree})
         )
         if extra:
             extra(building)
-        for file in building.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        if final.exists():
-            shutil.rmtree(final)
+        for path in (*building.rglob("*"), building):
+            _sync(path)
         os.replace(building, final)
         _sync(directory)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
     for old in list_checkpoints(directory)[:-KEEP]:
-        shutil.rmtree(old)
+        # Out of the list first: a crash in the middle of its removal must not leave half of it there.
+        removing = directory / f".removing-{old.name}"
+        os.replace(old, removing)
+        shutil.rmtree(removing)
     return final
 
 
@@ -72,28 +77,30 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             )
         with safe_open(path / "state.safetensors", framework="numpy") as arrays:
             return _join(header["state"], arrays)
-    except (OSError, json.JSONDecodeError, KeyError, SafetensorError) as error:
-        raise ValueError(f"checkpoint {path} is damaged ({error}); remove it to go on from an older one") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, SafetensorError) as error:
+        raise ValueError(
+            f"checkpoint {path} is damaged ({error}); remove it to go on from an older one"
+        ) from error
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
-    return sorted(path for path in directory.glob("[0-9]*") if (path / "state.json").exists())
+    found = [path for path in directory.glob("[0-9]*") if path.name.isdigit() and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name))
 
 
 def _split(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(node, dict):
-        return {
-            "dict": [[_key(key), _split(value, f"{path}/{key}", arrays)] for key, value in node.items()]
-        }
+        return {"dict": [[_key(key), _split(value, f"{path}/{key}", arrays)] for key, value in node.items()]}
     if isinstance(node, list | tuple):
         return {"list": [_split(value, f"{path}/{i}", arrays) for i, value in enumerate(node)]}
-    if isinstance(node, torch.Tensor):
-        arrays[path] = np.ascontiguousarray(node.detach().cpu().numpy())
-        return {_LEAF: path, "kind": "tensor"}
-    if isinstance(node, np.ndarray):
-        arrays[path] = np.ascontiguousarray(node)
-        return {_LEAF: path, "kind": "array"}
+    if isinstance(node, torch.Tensor | np.ndarray):
+        assert path not in arrays, f"two leaves are called {path}"
+        kind = "tensor" if isinstance(node, torch.Tensor) else "array"
+        array = node.detach().cpu().numpy() if isinstance(node, torch.Tensor) else node
+        # Not `ascontiguousarray`, which makes a scalar an array of shape [1].
+        arrays[path] = np.asarray(array, order="C")
+        return {_LEAF: path, "kind": kind}
     if isinstance(node, np.generic):
         node = node.item()
     assert node is None or isinstance(node, bool | int | float | str), f"{path}: {type(node)} is no leaf"

@@ -12,9 +12,9 @@ from robot_rl.seeds import episode_seed
 def demonstrations_to_replay(dataset: Dataset, base: BasePolicy, seed: int) -> Replay:
     """Successful episodes of a dataset, each as it would have gone with the base beside it.
 
-    The base runs in chunks from each episode's start, as it does when it acts. The last
-    observation of an episode is not recorded: its transition ends in termination, so that no
-    value is taken there.
+    The base runs in chunks from each episode's start, as it does when it acts. What came after the
+    last step of an episode is not recorded: a step that terminated needs it not, and a last step
+    that did not gives its observation alone, where the step before it ends.
     """
     state = dataset.observations()["state"]
     action = dataset["applied_action"].astype(np.float32)
@@ -30,10 +30,11 @@ def demonstrations_to_replay(dataset: Dataset, base: BasePolicy, seed: int) -> R
         slots = np.flatnonzero(lengths > t)
         rows_now = starts[slots] + t
         base_action[rows_now] = runner.step({"state": state[rows_now]}, slots)[0]
-    replay = Replay(int(lengths.sum()) + len(episodes), 1, state.shape[1], action.shape[1])
+    replay = Replay(int(lengths.sum()), 1, state.shape[1], action.shape[1])
     stream = np.zeros(1, np.int64)
     for rows in episodes:
-        for t in range(rows.start, rows.stop):
+        whole = terminated[rows.stop - 1]
+        for t in range(rows.start, rows.stop if whole else rows.stop - 1):
             replay.add(
                 stream,
                 state=state[t],
@@ -43,5 +44,6 @@ def demonstrations_to_replay(dataset: Dataset, base: BasePolicy, seed: int) -> R
                 terminated=terminated[t],
                 source=SOURCES.index("demo"),
             )
-        replay.end(stream, state=state[rows.stop - 1], base=base_action[rows.stop - 1])
+        if not whole:
+            replay.end(stream, state=state[rows.stop - 1], base=base_action[rows.stop - 1])
     return replay

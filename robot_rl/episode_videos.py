@@ -61,7 +61,8 @@ def _outcomes(path: Path) -> Mapping[str, Mapping[int, tuple[bool, int]]]:
     outcomes: dict[str, dict[int, tuple[bool, int]]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            outcomes.setdefault(row["policy"], {})[int(row["episode"])] = (row["success"] == "1", int(row["seed"]))
+            episodes = outcomes.setdefault(row["policy"], {})
+            episodes[int(row["episode"])] = (row["success"] == "1", int(row["seed"]))
     return outcomes
 
 

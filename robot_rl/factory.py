@@ -54,7 +54,9 @@ def policy_directory(path: Path) -> Path:
     return checkpoints[-1] / "policy"
 
 
-def load_networks(path: str | Path, device: torch.device | None = None) -> tuple[BasePolicy | Residual, dict[str, Any]]:
+def load_networks(
+    path: str | Path, device: torch.device | None = None
+) -> tuple[BasePolicy | Residual, dict[str, Any]]:
     """What was saved at a run or policy directory, on a device, and its meta."""
     networks, meta = load_policy_files(policy_directory(Path(path)))
     assert isinstance(networks, BasePolicy | Residual)
@@ -110,5 +112,6 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device={name} is not to be had here ({str(error).splitlines()[0]}); use device=auto") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device={name} is not to be had here ({reason}); use device=auto") from error
     return device

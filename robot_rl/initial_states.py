@@ -40,7 +40,8 @@ def make_states(env: RobosuiteEnv, seeds: range) -> NDArray[np.float64]:
 
 def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, Any]) -> None:
     """Write a list. Columns that never change are stored once: most of a state is the model's."""
-    constant = (states == states[0]).all(0)
+    bits = np.ascontiguousarray(states, np.float64).view(np.uint64)  # 0.0 and -0.0 are not the same
+    constant = (bits == bits[0]).all(0)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(
         {
@@ -72,7 +73,7 @@ def load_states(env: RobosuiteEnv, path: Path | None = None) -> InitialStates:
             varying = file.get_tensor("varying")
             states = np.repeat(file.get_tensor("first")[None], len(varying), axis=0)
             states[:, file.get_tensor("varying_columns")] = varying
-    except (SafetensorError, KeyError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is not a list of initial states ({error})") from error
     refuse_differences(environment, env.describe(), f"the list of initial states {path}")
     return InitialStates(path.name, task, states)

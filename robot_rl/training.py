@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from envs.vector import ThreadVectorEnv
 from policies.wrapped import WrappedPolicy
 from robot_rl.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.errors import mistakes
 from robot_rl.logger import RunLogger
 from robot_rl.seeds import episode_seed
 
@@ -25,10 +25,14 @@ class Learner(Protocol):
 
 
 class OfflineLearner(Learner, Protocol):
+    """Learns from a dataset that it holds."""
+
     def update(self) -> dict[str, Tensor]: ...
 
 
 class OnlineLearner(Learner, Protocol):
+    """Learns from what the loop stores."""
+
     def update(self, online: Replay, demos: Replay | None) -> dict[str, Tensor]: ...
 
 
@@ -72,7 +76,8 @@ def _restored(run: Run) -> dict[str, Any] | None:
     found = list_checkpoints(run.checkpoints)
     if not found:
         return None
-    state = load_checkpoint(found[-1])
+    with mistakes():
+        state = load_checkpoint(found[-1])
     run.logger.load_state_dict(state["logger"])
     return state
 

@@ -11,31 +11,38 @@
 
 Format 2 of zarr, since those readers are older than format 3. An episode counts once its end
 is in `episode_ends`, which is written last: rows after it are left over from a writer that was
-killed, and opening for writing cuts them off.
+killed, and opening for writing cuts them off. Each file of it appears by rename, and chunks that
+hold nothing but zeros are written too, so that a chunk that is missing is known to be lost.
 """
 
+import json
+import os
+import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.errors import GroupNotFoundError
+from zarr.errors import BaseZarrError
 
 from envs.action import ActionSpec, spec_from_list
 from envs.observation import Observation, ObservationSpec, make_observation
 
 FORMAT_VERSION = 1
+_EPISODE_KEYS = {"episode_ends": "i8", "episode_success": "?", "episode_seed": "i8"}
 STEP_KEYS = ("action", "applied_action", "sim_state", "reward", "terminated", "truncated")
 _ROWS_PER_CHUNK = 1024
+_WHOLE_CHUNKS = partial(zarr.config.set, {"array.write_empty_chunks": True})
 
 Episode = Mapping[str, NDArray[Any]]
 """Arrays of one episode, time first: raw observations and `STEP_KEYS`."""
 
 
 class DatasetWriter:
-    """Appends episodes to a dataset, which it makes if there is none.
+    """Appends episodes to a dataset, which it makes if there is none; one writer at a time.
 
     Raises:
         ValueError: the dataset there was made by an environment that differs, or is not a dataset.
@@ -51,38 +58,77 @@ class DatasetWriter:
                     f"dataset {path} was collected with {existing.collection}, not {dict(collection)}; "
                     "choose another path"
                 )
-            self._root = zarr.open_group(path, mode="r+")
-            for array in dict(self._root["data"].arrays()).values():
-                array.resize((existing.num_steps, *array.shape[1:]))
-            for name in ("episode_success", "episode_seed"):
-                self._root["meta"][name].resize((existing.num_episodes,))
+            with _WHOLE_CHUNKS():
+                self._root = zarr.open_group(path, mode="r+")
+                for _, array in self._root["data"].arrays():
+                    array.resize((existing.num_steps, *array.shape[1:]))
+                for name in _EPISODE_KEYS:
+                    self._root["meta"][name].resize((existing.num_episodes,))
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._root = zarr.open_group(path, mode="w-", zarr_format=2)
-        meta = self._root.create_group("meta")
-        for name, dtype in (("episode_ends", "i8"), ("episode_success", "?"), ("episode_seed", "i8")):
+        building = path.with_name(f".building-{path.name}")
+        shutil.rmtree(building, ignore_errors=True)
+        building.parent.mkdir(parents=True, exist_ok=True)
+        root = zarr.open_group(building, mode="w-", zarr_format=2)
+        root.create_group("data")
+        meta = root.create_group("meta")
+        for name, dtype in _EPISODE_KEYS.items():
             meta.create_array(name, shape=(0,), chunks=(_ROWS_PER_CHUNK,), dtype=dtype)
-        self._root.create_group("data")
         meta.attrs.update(
             format_version=FORMAT_VERSION, environment=dict(environment), collection=dict(collection)
         )
+        os.replace(building, path)
+        self._root = zarr.open_group(path, mode="r+")
 
     @property
     def num_episodes(self) -> int:
         return int(self._root["meta/episode_ends"].shape[0])
 
     def append(self, episode: Episode, *, success: bool, seed: int) -> None:
-        """Add a whole episode; it counts when this returns."""
+        """Add a whole episode; it counts when this returns.
+
+        Raises:
+            ValueError: arrays of different lengths, other arrays than the dataset has, or NaN;
+                nothing is written then.
+        """
         data, meta = self._root["data"], self._root["meta"]
-        end = int(meta["episode_ends"][-1]) if self.num_episodes else 0
+        index = self.num_episodes
+        start = int(meta["episode_ends"][-1]) if index else 0
+        self._check(episode, empty=index == 0)
+        end = start + len(episode["action"])
+        # Rows are put where they belong, not at the end: an append that failed may have left some.
+        with _WHOLE_CHUNKS():
+            for key, values in episode.items():
+                if key not in data:
+                    chunks = (_ROWS_PER_CHUNK if values.ndim < 4 else 16, *values.shape[1:])
+                    data.create_array(key, shape=(0, *values.shape[1:]), chunks=chunks, dtype=values.dtype)
+                _put(data[key], start, values)
+            _put(meta["episode_success"], index, np.array([success]))
+            _put(meta["episode_seed"], index, np.array([seed], np.int64))
+            _put(meta["episode_ends"], index, np.array([end], np.int64))
+
+    def _check(self, episode: Episode, *, empty: bool) -> None:
+        lengths = {key: len(values) for key, values in episode.items()}
+        if len(set(lengths.values())) != 1 or 0 in lengths.values():
+            raise ValueError(f"the arrays of an episode must have one length of at least 1, not {lengths}")
+        here = {key: (array.shape[1:], array.dtype) for key, array in self._root["data"].arrays()}
+        given = {key: (values.shape[1:], values.dtype) for key, values in episode.items()}
+        missing = set(STEP_KEYS) - set(given)
+        if missing:
+            raise ValueError(f"the episode lacks {', '.join(sorted(missing))}")
+        differing = sorted(key for key in here.keys() | given.keys() if here.get(key) != given.get(key))
+        if not empty and differing:
+            raise ValueError(
+                f"the episode differs from those in {self.path} in "
+                + "; ".join(f"{key}: {given.get(key)} against {here.get(key)}" for key in differing)
+            )
         for key, values in episode.items():
-            if key not in data:
-                chunks = (_ROWS_PER_CHUNK if values.ndim < 4 else 16, *values.shape[1:])
-                data.create_array(key, shape=(0, *values.shape[1:]), chunks=chunks, dtype=values.dtype)
-            data[key].append(values)
-        meta["episode_success"].append(np.array([success]))
-        meta["episode_seed"].append(np.array([seed], np.int64))
-        meta["episode_ends"].append(np.array([end + len(episode["action"])], np.int64))
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise ValueError(f"the episode has NaN or infinity in {key}")
+
+
+def _put(array: Any, start: int, values: NDArray[Any]) -> None:
+    array.resize((start + len(values), *array.shape[1:]))
+    array[start:] = values
 
 
 class Dataset:
@@ -96,49 +142,79 @@ class Dataset:
         self.path = path
         try:
             root = zarr.open_group(path, mode="r")
-            meta, data = root["meta"], root["data"]
-            ends = np.asarray(meta["episode_ends"])
-        except (GroupNotFoundError, FileNotFoundError, KeyError) as error:
-            hint = "it does not exist" if not path.exists() else "it lacks data/, meta/ or meta/episode_ends"
+            meta, self._data = root["meta"], root["data"]
+            attrs = dict(meta.attrs)
+        except (OSError, KeyError, json.JSONDecodeError, BaseZarrError) as error:
+            hint = "it is no zarr group with data/ and meta/" if path.exists() else "it does not exist"
             raise ValueError(f"{path} is not a dataset: {hint}; `robot-rl collect` makes one") from error
-        if "environment" not in meta.attrs:
+        if not {"environment", "collection", "format_version"} <= attrs.keys():
             raise ValueError(
-                f"{path} is a zarr group of another program: meta says nothing of the environment that made it"
+                f"{path} is a zarr group of another program: meta says nothing of the environment "
+                "that made it; `robot-rl collect` makes a dataset"
             )
-        version = meta.attrs["format_version"]
+        version = attrs["format_version"]
         if version > FORMAT_VERSION:
-            raise ValueError(f"dataset {path} has format {version}; this program reads up to {FORMAT_VERSION}")
-        self.environment: dict[str, Any] = dict(meta.attrs["environment"])
-        self.collection: dict[str, Any] = dict(meta.attrs["collection"])
-        self.episode_ends = ends.astype(np.int64)
-        self.num_episodes = len(ends)
-        self.num_steps = int(ends[-1]) if len(ends) else 0
+            raise ValueError(
+                f"dataset {path} has format {version}; this program reads up to {FORMAT_VERSION}"
+            )
+        self.environment: dict[str, Any] = attrs["environment"]
+        self.collection: dict[str, Any] = attrs["collection"]
+        missing = [f"meta/{key}" for key in _EPISODE_KEYS if key not in meta]
+        if missing:
+            raise ValueError(f"dataset {path} is damaged: {', '.join(missing)} is missing")
+        self.num_episodes = int(meta["episode_ends"].shape[0])
+        ends, success, seeds = (self._rows(meta[key], self.num_episodes) for key in _EPISODE_KEYS)
+        self.episode_ends, self.success, self.seeds = ends.astype(np.int64), success.astype(bool), seeds
         if (np.diff(ends, prepend=0) <= 0).any():
             raise ValueError(f"dataset {path} is damaged: episode ends do not increase")
-        self.success = np.asarray(meta["episode_success"])[: self.num_episodes].astype(bool)
-        self.seeds = np.asarray(meta["episode_seed"])[: self.num_episodes]
-        self._data = data
-        for key in (*STEP_KEYS, *self.observation_spec.state_keys):
-            if self.num_steps and key not in data:
-                raise ValueError(f"dataset {path} is damaged: data/{key} is missing")
-        for key, array in data.arrays():
-            if array.shape[0] < self.num_steps:
+        self.num_steps = int(ends[-1]) if len(ends) else 0
+        if self.num_steps:
+            self._check()
+
+    def _check(self) -> None:
+        keys = self.observation_spec.state_keys
+        for key in (*STEP_KEYS, *keys):
+            if key not in self._data:
+                raise ValueError(f"dataset {self.path} is damaged: data/{key} is missing")
+        for _, array in self._data.arrays():
+            self._check_whole(array, self.num_steps)
+        for key in ("action", "applied_action", "reward", *keys):
+            finite = np.isfinite(self[key]).reshape(self.num_steps, -1).all(1)
+            if not finite.all():
+                row = int(np.argmin(finite))
+                episode = int(np.searchsorted(self.episode_ends, row, side="right"))
                 raise ValueError(
-                    f"dataset {path} is torn: data/{key} has {array.shape[0]} of {self.num_steps} steps; "
-                    "collect it again"
+                    f"dataset {self.path} has NaN or infinity in data/{key} (episode {episode}, step "
+                    f"{row - self.episodes[episode].start}); collect it again without that episode"
                 )
-        for key in ("action", "applied_action", "reward", *self.observation_spec.state_keys):
-            if self.num_steps and not np.isfinite(self[key]).all():
-                step = int(np.flatnonzero(~np.isfinite(self[key].reshape(self.num_steps, -1)).all(1))[0])
-                episode = int(np.searchsorted(self.episode_ends, step, side="right"))
+
+    def _check_whole(self, array: Any, rows: int) -> None:
+        if array.shape[0] < rows:
+            raise ValueError(
+                f"dataset {self.path} is torn: {array.path} has {array.shape[0]} of {rows} rows; "
+                "copy or collect it again"
+            )
+        for chunk in range(-(-rows // array.chunks[0])):
+            name = array.metadata.encode_chunk_key((chunk, *([0] * (array.ndim - 1))))
+            # zarr would read zeros in its place.
+            if not (self.path / array.path / name).is_file():
                 raise ValueError(
-                    f"dataset {path} has NaN or infinity in data/{key} (episode {episode}, step {step}); "
-                    "collect it again without that episode"
+                    f"dataset {self.path} is torn: {array.path}/{name} is missing; copy or collect it again"
                 )
+
+    def _rows(self, array: Any, rows: int) -> NDArray[Any]:
+        self._check_whole(array, rows)
+        try:
+            return np.asarray(array[:rows])
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"dataset {self.path} is damaged: {array.path} cannot be decoded ({error}); "
+                "copy or collect it again"
+            ) from error
 
     def __getitem__(self, key: str) -> NDArray[Any]:
         """All steps of one array, [T, …]."""
-        return np.asarray(self._data[key][: self.num_steps])
+        return self._rows(self._data[key], self.num_steps)
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -151,7 +227,7 @@ class Dataset:
     @property
     def episodes(self) -> list[slice]:
         """The rows of each episode."""
-        starts = np.concatenate([[0], self.episode_ends[:-1]])
+        starts = np.concatenate([np.zeros(1, np.int64), self.episode_ends])[:-1]
         return [slice(int(a), int(b)) for a, b in zip(starts, self.episode_ends, strict=True)]
 
     def observations(self) -> Observation:

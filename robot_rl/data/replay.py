@@ -24,6 +24,7 @@ class Transitions:
     discount: NDArray[np.float32]
     """gamma^valid_len, or 0 where the window ended by termination."""
     next_state: NDArray[np.float32]
+    """State after the window; where the window ended by termination, any (its discount is 0)."""
     next_base: NDArray[np.float32]
     source: NDArray[np.int8]
 
@@ -33,7 +34,8 @@ class Replay:
 
     A row holds an observation, the base action there and what was done. The last observation of
     an episode is a row of its own without an action (`is_last`), so nothing is stored twice and
-    no transition crosses a reset. `capacity` counts rows of all streams together.
+    no transition crosses a reset. An episode that terminated may do without that row: nothing
+    looks at it. `capacity` counts rows of all streams together.
     """
 
     _FIELDS = ("state", "base", "action", "reward", "terminated", "is_last", "source")
@@ -89,7 +91,7 @@ class Replay:
         self.is_last[streams, at] = True
 
     def sample(self, batch: int, *, n_step: int, gamma: float, rng: np.random.Generator) -> Transitions:
-        """Draw `batch` windows uniformly over the steps whose next observation is known.
+        """Draw `batch` windows uniformly over the steps whose next observation is known or not needed.
 
         A window is cut where its episode or the stream ends; its discount says how long it is.
 
@@ -106,8 +108,9 @@ class Replay:
             discount = np.where(running, discount * gamma, discount).astype(np.float32)
             terminated = running & self.terminated[stream, last]
             discount[terminated] = 0
+            running &= ~terminated
             last = np.where(running, (last + 1) % self.rows, last)
-            running &= ~terminated & ~self.is_last[stream, last] & ~self._is_newest(stream, last)
+            running &= self._is_start(stream, last)
         return Transitions(
             state=self.state[stream, row],
             base=self.base[stream, row],
@@ -142,11 +145,13 @@ class Replay:
         self._count[streams] += 1
         return at
 
-    def _is_newest(self, stream: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return row == (self._count[stream] - 1) % self.rows
+    def _is_start(self, stream: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a step begins there whose reward is known and whose next observation is, if needed."""
+        newest = row == (self._count[stream] - 1) % self.rows
+        return ~self.is_last[stream, row] & (~newest | self.terminated[stream, row])
 
     def _draw(self, batch: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Uniform over rows that begin a step with a known next observation, by rejection."""
+        """Uniform over rows that begin a step, by rejection."""
         held = np.minimum(self._count, self.rows)
         total = int(held.sum())
         starts = np.cumsum(held)
@@ -157,7 +162,7 @@ class Replay:
             flat = rng.integers(total, size=batch + batch // 8) if total else np.zeros(0, np.int64)
             stream = np.searchsorted(starts, flat, side="right")
             row = flat - (starts[stream] - held[stream])
-            good = ~self.is_last[stream, row] & ~self._is_newest(stream, row)
+            good = self._is_start(stream, row)
             streams.append(stream[good])
             rows.append(row[good])
             found += int(good.sum())

@@ -1,7 +1,8 @@
-"""An ensemble of LayerNorm critics computed as one network (REDQ, arXiv 2101.05982; RLPD, arXiv 2302.02948)."""
+"""An ensemble of LayerNorm critics as one network (REDQ, arXiv 2101.05982; RLPD, arXiv 2302.02948)."""
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +44,7 @@ class EnsembleCritic(nn.Module):
         self.members = members
         self.norm = StateNorm(state_size)
         sizes = (state_size + action_size, *hidden)
-        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
-        self.layers = nn.ModuleList([EnsembleLinear(members, *pair) for pair in pairs])
+        self.layers = nn.ModuleList([EnsembleLinear(members, *pair) for pair in pairwise(sizes)])
         self.norms = nn.ModuleList([EnsembleLayerNorm(members, size) for size in hidden])
         self.head = EnsembleLinear(members, sizes[-1], 1)
 

@@ -22,6 +22,8 @@ from robot_rl.training import Cadence, train_offline
 
 @dataclass
 class BCConfig:
+    """Behaviour cloning."""
+
     name: str = "bc"
     """Name of the method."""
     steps: int = 10_000

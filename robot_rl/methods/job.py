@@ -13,6 +13,8 @@ from robot_rl.training import Run
 
 @dataclass
 class RunBase:
+    """A base policy that an earlier run trained."""
+
     path: str = "???"
     """Directory of the run (or saved policy) whose base policy is used, frozen."""
 

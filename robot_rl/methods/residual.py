@@ -39,6 +39,8 @@ from robot_rl.training import Cadence, Schedule, train_online
 
 @dataclass
 class ResidualConfig:
+    """Off-policy residual (ResFiT)."""
+
     name: str = "residual"
     """Name of the method."""
     steps: int = 20_000
@@ -77,6 +79,8 @@ class ResidualConfig:
     """Learning rate of the critics."""
     tau: float = 0.005
     """Step of the target networks towards the online ones."""
+    penalty: float = 0.0
+    """Weight of the squared residual in the actor's loss."""
     target_noise: float = 0.05
     """Standard deviation of the target policy's smoothing noise."""
     max_grad_norm: float = 1.0
@@ -102,15 +106,13 @@ class ResidualConfig:
 class ResidualLearner:
     """Critics, actor, their targets and optimisers; one `update` is one gradient step."""
 
-    def __init__(
-        self, config: ResidualConfig, actor: ResidualActor, device: torch.device, seed: int
-    ) -> None:
+    def __init__(self, config: ResidualConfig, actor: ResidualActor, device: torch.device, seed: int) -> None:
         spec = actor.spec
         self.config, self.device = config, device
         self.actor = actor.to(device)
-        self.critic = EnsembleCritic(
-            config.members, spec.state_size, spec.action_size, config.hidden
-        ).to(device)
+        self.critic = EnsembleCritic(config.members, spec.state_size, spec.action_size, config.hidden).to(
+            device
+        )
         self.critic.norm.load_state_dict(actor.norm.state_dict())
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -186,11 +188,12 @@ class ResidualLearner:
     def _update_actor(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         residual = self.actor(batch["state"], batch["base"])
         self.critic.requires_grad_(False)
-        loss = -self.critic(batch["state"], executed(batch["base"], residual)).mean()
+        q = self.critic(batch["state"], executed(batch["base"], residual)).mean()
+        loss = self.config.penalty * residual.square().sum(-1).mean() - q
         norm = _step(self.actor_optimizer, loss, self.actor, self.config.max_grad_norm)
         self.critic.requires_grad_(True)
         return {
-            "actor_q": -loss.detach(),
+            "actor_q": q.detach(),
             "residual_abs": residual.detach().abs().mean(),
             "actor_grad": norm,
         }

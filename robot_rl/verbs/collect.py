@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from envs.experts import make_expert
+from envs.experts import EXPERTS, make_expert
 from envs.experts.base import Expert
 from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
 from robot_rl.data.dataset import DatasetWriter, Episode
-from robot_rl.errors import mistakes
+from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import make_env
 from robot_rl.progress import progress
 from robot_rl.runs import stop_on_signal
@@ -52,16 +52,18 @@ class Config:
 def run(config: Config) -> None:
     with mistakes():
         env = make_env(config.task, observe_all=True)
-        settings = {"expert": config.task.name, "noise": config.noise, "skill": config.skill, "seed": config.seed}
+        name = config.task.name
+        if name not in EXPERTS:
+            raise UserError(f"task {name!r} has no scripted expert; there are {', '.join(EXPERTS)}")
+        settings = {"expert": name, "noise": config.noise, "skill": config.skill, "seed": config.seed}
         writer = DatasetWriter(Path(config.data), env.describe(), settings)
-        make_expert(config.task.name, noise=config.noise, skill=config.skill, rng=np.random.default_rng(0))
     successes = 0
     begun = writer.num_episodes
-    with stop_on_signal() as stop, progress(config.episodes, f"collect {config.task.name}", "episodes") as show:
+    with stop_on_signal() as stop, progress(config.episodes, f"collect {name}", "episodes") as show:
         for index in range(begun, config.episodes):
             seed = episode_seed(config.seed, "collect", index)
             rng = np.random.default_rng(seed)
-            expert = make_expert(config.task.name, noise=config.noise, skill=config.skill, rng=rng)
+            expert = make_expert(name, noise=config.noise, skill=config.skill, rng=rng)
             episode, success = rollout(env, expert, seed)
             writer.append(episode, success=success, seed=seed)
             successes += success
@@ -69,9 +71,10 @@ def run(config: Config) -> None:
             if stop():
                 break
     env.close()
-    print(f"{config.data}: {writer.num_episodes} episodes, {successes} of the {writer.num_episodes - begun} new ones succeeded")
+    new = writer.num_episodes - begun
+    print(f"{config.data}: {writer.num_episodes} episodes, {successes} of the {new} new ones succeeded")
     if writer.num_episodes < config.episodes:
-        print(f"stopped at {writer.num_episodes} of {config.episodes}; the same command goes on", file=sys.stderr)
+        print("stopped; the same command adds the rest", file=sys.stderr)
         raise KeyboardInterrupt
 
 
@@ -116,5 +119,3 @@ class _Recorder:
             key: value.astype(np.float32) if value.dtype == np.float64 and key != "sim_state" else value
             for key, value in out.items()
         }
-
-

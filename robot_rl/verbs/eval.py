@@ -52,7 +52,7 @@ def run(config: Config) -> None:
         initial = load_states(envs.envs[0], Path(config.states) if config.states else None)
         if config.episodes > len(initial.states):
             raise ValueError(
-                f"episodes={config.episodes}: the list {initial.name} has {len(initial.states)} initial states"
+                f"episodes={config.episodes}: the list {initial.name} has {len(initial.states)} states"
             )
     candidates = side_by_side(networks)
     outcomes: dict[str, list[Outcome]] = {}
@@ -67,5 +67,6 @@ def run(config: Config) -> None:
     print(f"{task.name}: {config.episodes} episodes from {initial.name}, noise seed {config.seed}")
     for name, result in summaries.items():
         low, high = result.interval
-        print(f"  {name:<6} success {result.success:.3f}  95 % [{low:.3f}, {high:.3f}]  {result.mean_length:.0f} steps")
+        rate = f"success {result.success:.3f}  95 % [{low:.3f}, {high:.3f}]"
+        print(f"  {name:<6} {rate}  {result.mean_length:.0f} steps")
     print(f"  outcomes per episode: {Path(config.out) / 'episodes.csv'}")

@@ -20,7 +20,7 @@ def run(config: Config) -> None:
     directory = Path(config.run)
     with mistakes():
         if not (directory / "eval" / "episodes.csv").is_file():
-            raise UserError(f"{directory} was not evaluated yet: run `robot-rl eval policy={directory}` first")
+            raise UserError(f"{directory} was not evaluated yet: `robot-rl eval policy={directory}` first")
         if config.videos and not (directory / "videos" / "base.mp4").is_file():
             write_videos(directory)
         page = write_report(directory)

@@ -128,10 +128,12 @@ def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
 ) -> None:
     steps = 3000
     command = [sys.executable, "-m", "robot_rl", "train", *bc(demonstrations, tmp_path, "stopped", steps)]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
     deadline = time.monotonic() + 120
     while not (tmp_path / "stopped" / "metrics.csv").exists():
-        assert child.poll() is None and time.monotonic() < deadline
+        assert child.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.02)
     child.send_signal(number)
     _, errors = child.communicate(timeout=120)

@@ -1,0 +1,231 @@
+"""What a user can get wrong is answered in one line that says what to do, with exit code 2.
+
+Nothing that is there is touched by it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from robot_rl.cli import main
+from tests.conftest import SMALL_BASE, SMALL_RL
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must be refused; returns the line that it said."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(list(arguments)) == 2
+        said = capsys.readouterr().err.strip().splitlines()
+        said = [line for line in said if line.startswith("robot-rl: ")]
+        assert len(said) == 1
+        return said[0]
+
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def bc(data: Path, runs: Path, *more: str) -> list[str]:
+    return ["train", "method=bc", f"data={data}", f"runs_dir={runs}", "method.steps=3", *SMALL_BASE, *more]
+
+
+def residual(data: Path, base: Path, runs: Path, *more: str) -> list[str]:
+    common = ["method.steps=20", "method.warmup_steps=10", *SMALL_RL]
+    return ["train", "method=residual", f"base={base}", f"data={data}", f"runs_dir={runs}", *common, *more]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], ["trian", "train"]),
+        (["train", "method=bc", "task=lif"], ["lif", "lift"]),
+        (["train", "method=residul"], ["residul", "residual"]),
+        (["train", "method=bc", "method.stesp=3"], ["method.stesp", "method.steps"]),
+        (["train", "method=bc", "steps=3"], ["steps", "method.steps"]),
+        (["train", "method=bc", "method.steps=many"], ["method.steps", "many"]),
+        (["train", "--method.steps=3"], ["method.steps=3"]),
+        (["train"], ["method", "bc", "residual"]),
+        (["collect", "skill=2"], ["skill=2", "[0, 1]"]),
+        (["train", "method=bc"], ["data=", "robot-rl collect"]),
+        (["train", "method=residual"], ["base=runs/", "method=bc"]),
+        (["eval"], ["policy"]),
+        (["eval", "policy=nowhere"], ["nowhere", "does not exist"]),
+        (["report", "run=nowhere"], ["nowhere", "robot-rl eval"]),
+        (["train", "method=residual", "method.subset=20"], ["subset=20", "members=10"]),
+        (["train", "method=bc", "device=cuda:99", "data=x.zarr"], ["cuda:99", "device=auto"]),
+    ],
+)
+def test_a_command_that_cannot_work_is_answered_with_what_to_do(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = refused(*arguments)
+    for word in words:
+        assert word in line
+    assert not contents(tmp_path)
+
+
+def test_a_dataset_of_another_task_is_refused(refused: Refused, tmp_path: Path, demonstrations: Path) -> None:
+    line = refused(*bc(demonstrations, tmp_path, "task=stack"))
+    assert "task was lift, here it is stack" in line
+    assert not contents(tmp_path)
+
+
+def test_a_dataset_of_another_controller_is_refused(
+    refused: Refused, tmp_path: Path, demonstrations: Path
+) -> None:
+    line = refused(*bc(demonstrations, tmp_path, "task.controller=OSC_POSITION"))
+    assert "controller was OSC_POSE, here it is OSC_POSITION" in line
+    assert "action_spec" in line
+
+
+def test_a_dataset_of_another_action_spec_is_refused(
+    refused: Refused, tmp_path: Path, demonstrations: Path
+) -> None:
+    data = tmp_path / "data.zarr"
+    shutil.copytree(demonstrations, data)
+    path = data / "meta" / ".zattrs"
+    attributes = json.loads(path.read_text())
+    attributes["environment"]["action_spec"][0]["scale"] = 0.1
+    path.write_text(json.dumps(attributes))
+    assert "action_spec" in refused(*bc(data, tmp_path / "runs"))
+
+
+def test_a_truncated_dataset_is_refused(refused: Refused, tmp_path: Path, demonstrations: Path) -> None:
+    data = tmp_path / "data.zarr"
+    shutil.copytree(demonstrations, data)
+    array = zarr.open_group(data, mode="r+")["data/action"]
+    assert isinstance(array, zarr.Array)
+    array.resize((array.shape[0] - 5, array.shape[1]))
+    line = refused(*bc(data, tmp_path / "runs"))
+    assert "data/action" in line
+    assert "torn" in line
+
+
+def test_a_foreign_zarr_is_refused_and_left_alone(refused: Refused, tmp_path: Path) -> None:
+    data = tmp_path / "foreign.zarr"
+    zarr.open_group(data, mode="w").create_array("x", shape=(3,), dtype="f4")
+    before = contents(data)
+    assert "not a dataset" in refused(*bc(data, tmp_path / "runs"))
+    assert "not a dataset" in refused("collect", f"data={data}", "episodes=1")
+    assert contents(data) == before
+
+
+def test_nan_in_a_dataset_is_refused_with_its_place(
+    refused: Refused, tmp_path: Path, demonstrations: Path
+) -> None:
+    data = tmp_path / "data.zarr"
+    shutil.copytree(demonstrations, data)
+    array = zarr.open_group(data, mode="r+")["data/cube_pos"]
+    assert isinstance(array, zarr.Array)
+    array[7, 1] = np.nan
+    line = refused(*bc(data, tmp_path / "runs"))
+    assert "data/cube_pos" in line
+    assert "episode 0, step 7" in line
+
+
+def test_collecting_into_a_dataset_of_other_settings_is_refused(
+    refused: Refused, demonstrations: Path
+) -> None:
+    before = contents(demonstrations)
+    line = refused("collect", f"data={demonstrations}", "episodes=5", "noise=0.2")
+    assert "choose another path" in line
+    assert contents(demonstrations) == before
+
+
+def test_a_base_of_another_action_size_is_refused(
+    refused: Refused, tmp_path: Path, demonstrations: Path, base_run: Path
+) -> None:
+    arguments = residual(demonstrations, base_run, tmp_path, "task.controller=OSC_POSITION")
+    line = refused(*arguments)
+    assert "base policy" in line
+    assert "action_spec" in line
+    accepted = "accept=[action_spec,controller,state_layout]"
+    line = refused(*arguments, accepted)
+    assert "actions of size 7" in line
+    assert "19 and 4" in line
+    assert not contents(tmp_path)
+
+
+def test_a_run_directory_of_another_configuration_is_refused_and_left_alone(
+    refused: Refused, tmp_path: Path, demonstrations: Path, base_run: Path
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(base_run, runs / "base")
+    before = contents(runs)
+    line = refused(*bc(demonstrations, runs, "name=base", "method.lr=0.5"))
+    assert "method.lr was 0.001, now 0.5" in line
+    assert "name=" in line
+    assert contents(runs) == before
+
+
+def test_a_directory_that_is_no_run_is_left_alone(
+    refused: Refused, tmp_path: Path, demonstrations: Path
+) -> None:
+    mine = tmp_path / "runs" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "thesis.tex").write_text("words")
+    assert "is not a run" in refused(*bc(demonstrations, tmp_path / "runs", "name=mine"))
+    assert contents(mine) == {"thesis.tex": b"words"}
+
+
+def test_a_damaged_policy_is_refused(refused: Refused, tmp_path: Path, base_run: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(base_run, run)
+    weights = next(run.rglob("weights.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-10])
+    assert "damaged" in refused("eval", f"policy={run}")
+
+
+def test_a_damaged_checkpoint_is_refused_with_the_mend(
+    refused: Refused, tmp_path: Path, demonstrations: Path, base_run: Path
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(base_run, runs / "base")
+    state = next((runs / "base").rglob("state.safetensors"))
+    state.write_bytes(state.read_bytes()[:-10])
+    config = ["method.steps=31", "threads=1", *SMALL_BASE]
+    line = refused("train", "method=bc", f"data={demonstrations}", f"runs_dir={runs}", "name=base", *config)
+    assert "is damaged" in line
+    assert "remove it" in line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path: Path, demonstrations: Path) -> None:
+    """A real file system that fills up, in a mount namespace of the child's own."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    arguments = [
+        *bc(demonstrations, runs, "name=run", "threads=1", "checkpoint_every=5"),
+        "method.steps=200",
+        "base.width=256",
+    ]
+    script = (
+        f"mount -t tmpfs -o size=6m tmpfs {runs} && "
+        f"{sys.executable} -m robot_rl {' '.join(arguments)}; code=$?; "
+        f"ls {runs}/run/checkpoints; exit $code"
+    )
+    child = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", script], capture_output=True, text=True, timeout=300
+    )
+    if "unshare" in child.stderr or "mount:" in child.stderr:
+        pytest.skip(f"no mount namespace to be had: {child.stderr.splitlines()[0]}")
+    assert child.returncode == 2, child.stderr
+    assert "the disk is full" in child.stderr
+    assert "the same command again" in child.stderr
+    assert all(name.isdigit() for name in child.stdout.split())

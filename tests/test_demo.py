@@ -1,0 +1,76 @@
+"""The main job in miniature, from an empty directory, by the command that users type."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MINIATURE = (
+    "episodes=3",
+    "noise=0.1",
+    "skill=1.0",
+    "base_updates=30",
+    "base_width=32",
+    "rl_steps=240",
+    "rl_warmup_steps=180",
+    "eval_episodes=2",
+)
+
+
+def robot_rl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "robot_rl", *arguments]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, env=environ)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("empty")
+    result = robot_rl(folder, "demo", *MINIATURE)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def test_the_demo_makes_data_base_tuned_policy_results_and_report(demo: Path) -> None:
+    home = demo / "runs" / "demo"
+    report = json.loads((home / "report.json").read_text())
+    assert set(report) >= {"base", "tuned", "env_steps", "wall_seconds", "seed"}
+    for name in ("base", "tuned"):
+        low, high = report[name]["interval"]
+        assert 0 <= low <= report[name]["success"] <= high <= 1
+    assert report["env_steps"] == 240
+    stages = json.loads((home / "stages.json").read_text())
+    assert list(stages) == ["collect", "base", "residual", "eval"]
+    assert report["wall_seconds"] == pytest.approx(sum(stages.values()))
+    with (home / "residual" / "eval" / "episodes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], row["episode"]) for row in rows] == [
+        ("base", "0"),
+        ("base", "1"),
+        ("tuned", "0"),
+        ("tuned", "1"),
+    ]
+    # Both from the same initial states with the same noise.
+    assert [row["seed"] for row in rows[:2]] == [row["seed"] for row in rows[2:]]
+    page = (home / "report.html").read_text()
+    assert page.count("data:video/mp4;base64,") == 2
+
+
+def test_the_demo_again_does_nothing_twice(demo: Path) -> None:
+    home = demo / "runs" / "demo"
+    made = {path: path.stat().st_mtime_ns for path in home.rglob("*.safetensors")}
+    data = {path: path.stat().st_mtime_ns for path in (home / "data.zarr" / "data").rglob("*")}
+    result = robot_rl(demo, "demo", *MINIATURE)
+    assert result.returncode == 0, result.stderr
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*.safetensors")} == made
+    assert {path: path.stat().st_mtime_ns for path in (home / "data.zarr" / "data").rglob("*")} == data
+
+
+def test_the_demo_with_other_settings_is_refused(demo: Path) -> None:
+    result = robot_rl(demo, "demo", *MINIATURE, "noise=0.2")
+    assert result.returncode == 2
+    assert "noise" in result.stderr

@@ -1,0 +1,84 @@
+"""Whatever is registered can be built and takes a step."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from envs.experts import EXPERTS
+from envs.task import TaskConfig
+from policies.imitation import ImitationPolicy
+from policies.registry import BASES
+from robot_rl.assets import asset_path
+from robot_rl.checkpoint import list_checkpoints
+from robot_rl.config import load_group
+from robot_rl.factory import load_policy, make_env
+from robot_rl.initial_states import load_states
+from robot_rl.methods.registry import METHODS
+from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+
+TASKS = sorted(path.stem for path in asset_path("configs", "task").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_builds_steps_and_has_its_initial_states(name: str) -> None:
+    env = make_env(name)
+    assert env.compiled
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space.contains(obs)
+    obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
+    assert env.observation_space.contains(obs)
+    assert (reward, terminated, truncated, info["success"]) == (0.0, False, False, False)
+    initial = load_states(env)
+    assert len(initial.states) == 100
+    assert len(np.unique(initial.states, axis=0)) == 100
+    env.reset(options={"state": initial.states[-1]})
+    assert np.array_equal(env.get_state(), initial.states[-1])
+    env.close()
+
+
+def test_every_task_has_an_expert() -> None:
+    assert sorted(EXPERTS) == TASKS
+
+
+@pytest.mark.parametrize("name", sorted(BASES))
+def test_every_base_policy_learns_and_samples(name: str) -> None:
+    config = load_group("base", name, BASES[name].config)
+    policy = BASES[name].policy(config, 5, 3)
+    assert isinstance(policy, ImitationPolicy)
+    generator = torch.Generator().manual_seed(0)
+    rng = np.random.default_rng(0)
+    policy.fit_normalizers(rng.normal(size=(50, 5)), rng.uniform(-1, 1, size=(50, 3)))
+    batch = {
+        "state": torch.randn(4, config.obs_steps, 5, generator=generator),
+        "actions": torch.rand(4, config.horizon, 3, generator=generator) * 2 - 1,
+        "mask": torch.ones(4, config.horizon),
+    }
+    loss = policy.loss(batch, generator)
+    loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.parameters() if p.requires_grad)
+    actions = policy.sample(batch, num_samples=2, generator=generator).actions
+    assert actions.shape == (4, 2, config.horizon, 3)
+    assert actions.abs().max() <= 1
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_trains_and_its_policy_acts(
+    name: str, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    common = [f"method={name}", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run"]
+    if METHODS[name].config.__name__ == "BCConfig":
+        verb("train", *common, "method.steps=2", "threads=1", *SMALL_BASE)
+    else:
+        small = ["method.steps=24", "method.warmup_steps=8"]
+        verb("train", *common, f"base={base_run}", *small, *SMALL_RL)
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
+    policy = load_policy(tmp_path / "run")
+    env = make_env(load_group("task", "lift", TaskConfig))
+    obs, _ = env.reset(seed=0)
+    policy.reset([0], [0])
+    decision = policy.act({key: value[None] for key, value in obs.items()})
+    assert env.action_space.contains(decision.action[0])
+    env.step(decision.action[0])
+    env.close()
