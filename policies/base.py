@@ -74,7 +74,9 @@ class BasePolicy(nn.Module, ABC):
                 of another shape than the spec says.
         """
 
-    def draw_noise(self, batch: int, num_samples: int = 1, generator: torch.Generator | None = None) -> Tensor:
+    def draw_noise(
+        self, batch: int, num_samples: int = 1, generator: torch.Generator | None = None
+    ) -> Tensor:
         """N(0, I) noise [B, N, Hn, Dn], drawn on the CPU so that a seed means the same everywhere."""
         if self.spec.noise_shape is None:
             raise ValueError(f"{type(self).__name__} takes no noise")
@@ -96,6 +98,7 @@ def check_observation(obs: Batch, spec: BaseSpec) -> Tensor:
     expected = (spec.obs_steps, spec.state_size)
     if state.ndim != 3 or tuple(state.shape[1:]) != expected:
         raise ValueError(
-            f"state has shape {tuple(state.shape)}, the policy was trained on [B, {expected[0]}, {expected[1]}]"
+            f"state has shape {tuple(state.shape)}, "
+            f"the policy was trained on [B, {expected[0]}, {expected[1]}]"
         )
     return state

@@ -50,8 +50,10 @@ class DatasetWriter:
 
     def __init__(self, path: Path, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
         self.path = path
+        self.num_episodes = self._num_steps = 0
         if path.exists():
             existing = Dataset(path)
+            self.num_episodes, self._num_steps = existing.num_episodes, existing.num_steps
             refuse_differences(existing.environment, environment, f"dataset {path}")
             if existing.collection != dict(collection):
                 raise ValueError(
@@ -79,10 +81,6 @@ class DatasetWriter:
         os.replace(building, path)
         self._root = zarr.open_group(path, mode="r+")
 
-    @property
-    def num_episodes(self) -> int:
-        return int(self._root["meta/episode_ends"].shape[0])
-
     def append(self, episode: Episode, *, success: bool, seed: int) -> None:
         """Add a whole episode; it counts when this returns.
 
@@ -91,8 +89,7 @@ class DatasetWriter:
                 nothing is written then.
         """
         data, meta = self._root["data"], self._root["meta"]
-        index = self.num_episodes
-        start = int(meta["episode_ends"][-1]) if index else 0
+        index, start = self.num_episodes, self._num_steps
         self._check(episode, empty=index == 0)
         end = start + len(episode["action"])
         # Rows are put where they belong, not at the end: an append that failed may have left some.
@@ -105,6 +102,7 @@ class DatasetWriter:
             _put(meta["episode_success"], index, np.array([success]))
             _put(meta["episode_seed"], index, np.array([seed], np.int64))
             _put(meta["episode_ends"], index, np.array([end], np.int64))
+        self.num_episodes, self._num_steps = index + 1, end
 
     def _check(self, episode: Episode, *, empty: bool) -> None:
         lengths = {key: len(values) for key, values in episode.items()}
@@ -162,7 +160,10 @@ class Dataset:
         missing = [f"meta/{key}" for key in _EPISODE_KEYS if key not in meta]
         if missing:
             raise ValueError(f"dataset {path} is damaged: {', '.join(missing)} is missing")
-        self.num_episodes = int(meta["episode_ends"].shape[0])
+        ends = self._decoded(meta["episode_ends"], meta["episode_ends"].shape[0])
+        if len(ends) and ends[-1] == 0:
+            ends = ends[:-1]  # the writer was killed after making room for this end
+        self.num_episodes = len(ends)
         ends, success, seeds = (self._rows(meta[key], self.num_episodes) for key in _EPISODE_KEYS)
         self.episode_ends, self.success, self.seeds = ends.astype(np.int64), success.astype(bool), seeds
         if (np.diff(ends, prepend=0) <= 0).any():
@@ -204,6 +205,9 @@ class Dataset:
 
     def _rows(self, array: Any, rows: int) -> NDArray[Any]:
         self._check_whole(array, rows)
+        return self._decoded(array, rows)
+
+    def _decoded(self, array: Any, rows: int) -> NDArray[Any]:
         try:
             return np.asarray(array[:rows])
         except (OSError, RuntimeError, ValueError) as error:

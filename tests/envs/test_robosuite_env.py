@@ -188,14 +188,19 @@ def test_difference_in_the_controller_is_seen(lift: RobosuiteEnv) -> None:
     task.controller = "OSC_POSITION"
     other = make_env(task)
     assert len(other.action_spec) == 4
-    with pytest.raises(ValueError, match="action_spec was .*controller was OSC_POSE, here it is OSC_POSITION"):
+    with pytest.raises(
+        ValueError, match=r"action_spec was .*controller was OSC_POSE, here it is OSC_POSITION"
+    ):
         refuse_differences(lift.describe(), other.describe(), "it")
     other.close()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"env": "Lft"}, "no environment 'Lft'"), ({"state_keys": ["cube_pos", "cub"]}, "does not observe cub;")],
+    [
+        ({"env": "Lft"}, "no environment 'Lft'"),
+        ({"state_keys": ["cube_pos", "cub"]}, "does not observe cub;"),
+    ],
 )
 def test_task_that_robosuite_does_not_have_is_refused(change: dict, message: str) -> None:
     task = TaskConfig(**{**vars(load_group("task", "lift", TaskConfig)), **change})

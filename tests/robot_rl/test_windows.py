@@ -1,7 +1,5 @@
 """Windows hold what a policy sees and does when it acts, and never another episode."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
