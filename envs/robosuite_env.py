@@ -1,6 +1,5 @@
 """A robosuite task as a Gymnasium environment with a sparse reward and exact state."""
 
-import logging
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -8,23 +7,15 @@ from typing import Any, Literal
 import gymnasium as gym
 import mujoco
 import numpy as np
+import robosuite
+from robosuite.controllers import load_composite_controller_config, load_part_controller_config
 
 from envs import simstate
 from envs.action import ActionDim, ActionSpec, spec_to_list
+from envs.compiled import NotCompilable, compile_control
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 from envs.renderer import Renderer
 from envs.task import TaskConfig
-
-# robosuite logs a warning for every optional part that is not installed.
-logging.getLogger("robosuite_logs").addFilter(lambda record: record.levelno >= logging.ERROR)
-
-import robosuite  # noqa: E402
-from robosuite.controllers import (  # noqa: E402
-    load_composite_controller_config,
-    load_part_controller_config,
-)
-
-from envs.compiled import NotCompilable, compile_control  # noqa: E402
 
 
 class RobosuiteEnv(gym.Env[Observation, np.ndarray]):

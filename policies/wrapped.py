@@ -44,6 +44,10 @@ class ChunkRunner:
 
     def __init__(self, base: BasePolicy, slots: int) -> None:
         spec = base.spec
+        if not spec.deterministic:
+            raise ValueError(
+                f"{type(base).__name__} draws noise of its own: its episodes could not be repeated or resumed"
+            )
         self.base, self.slots = base, slots
         self._history = np.zeros((slots, spec.obs_steps, spec.state_size), np.float32)
         self._fresh = np.ones(slots, bool)

@@ -20,6 +20,11 @@ def demonstrations_to_replay(dataset: Dataset, base: BasePolicy, seed: int) -> R
     action = dataset["applied_action"].astype(np.float32)
     reward = dataset["reward"].astype(np.float32)
     terminated = dataset["terminated"].astype(bool)
+    if not dataset.success.any():
+        raise ValueError(
+            f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}; "
+            "collect more, or set method.demo_ratio=0"
+        )
     episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
     runner = ChunkRunner(base, len(episodes))
     runner.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])

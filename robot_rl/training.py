@@ -101,7 +101,10 @@ def train_offline(learner: OfflineLearner, cadence: Cadence, run: Run) -> bool:
         if step >= cadence.total:
             return True
 
+    metrics: dict[str, Tensor] = {}
+
     def save() -> None:
+        _checked(metrics, step)
         tree = {"step": step, "learner": learner.state_dict(), "logger": run.logger.state_dict()}
         save_checkpoint(run.checkpoints, step, tree, run.save_policy)
 
@@ -159,6 +162,7 @@ def train_online(
     """
     n = envs.num_envs
     slots = np.arange(n)
+    metrics: dict[str, Tensor] = {}
     progress = _Progress(slot_seeds=[0] * n, slot_lengths=[0] * n)
 
     def begin(mask: np.ndarray) -> dict[str, np.ndarray]:
@@ -171,7 +175,9 @@ def train_online(
         return obs
 
     def save() -> None:
+        _checked(metrics, progress.step)
         tree = {
+            "metrics": metrics,
             "progress": vars(progress),
             "obs": obs,
             "envs": envs.get_states(),
@@ -191,12 +197,12 @@ def train_online(
         policy.load_state_dict(state["policy"])
         learner.load_state_dict(state["learner"])
         replay.load_state_dict(state["replay"])
+        metrics = state["metrics"]
         if progress.step >= cadence.total:
             return True
     else:
         obs = begin(np.ones(n, bool))
 
-    metrics: dict[str, Tensor] = {}
     next_log = (progress.step // cadence.log_every + 1) * cadence.log_every
     next_save = (progress.step // cadence.checkpoint_every + 1) * cadence.checkpoint_every
     while progress.step < cadence.total and not run.stop():
