@@ -25,8 +25,8 @@ class ResidualSpec:
     state_size: int
     action_size: int
     hidden: tuple[int, ...]
-    scale: float
-    """Largest residual, in units of the normalised action."""
+    scale: tuple[float, ...]
+    """Largest residual of each dimension, in units of the normalised action [A]."""
 
 
 class StateNorm(nn.Module):
@@ -53,9 +53,12 @@ class StateNorm(nn.Module):
 class ResidualActor(nn.Module):
     """mu(s, a_b) = scale * tanh(MLP): zero at initialisation, so that step 0 equals the base."""
 
+    scale: Tensor
+
     def __init__(self, spec: ResidualSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.register_buffer("scale", torch.tensor(spec.scale))
         self.norm = StateNorm(spec.state_size)
         sizes = (spec.state_size + spec.action_size, *spec.hidden)
         layers: list[nn.Module] = []
@@ -69,7 +72,7 @@ class ResidualActor(nn.Module):
     def forward(self, state: Tensor, base: Tensor) -> Tensor:
         """Residual [B, A] for states [B, S] and base actions [B, A]."""
         features = self.trunk(torch.cat([self.norm(state), base], -1))
-        return self.spec.scale * torch.tanh(self.head(features))
+        return self.scale * torch.tanh(self.head(features))
 
 
 def executed(base: Tensor, residual: Tensor) -> Tensor:
@@ -86,7 +89,7 @@ class ResidualPolicy(WrappedPolicy):
         super().__init__(base, slots)
         self.actor = actor
         self.exploration = exploration
-        """Standard deviation of the noise, in units of the normalised action."""
+        """Standard deviation of the noise, in units of the actor's scale."""
         self._generator = torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
@@ -98,8 +101,9 @@ class ResidualPolicy(WrappedPolicy):
         else:
             residual = torch.zeros_like(base_t)
         if explore and self.exploration > 0:
-            noise = self.exploration * torch.randn(base.shape, generator=self._generator)
-            residual = (residual + noise.to(device)).clamp(-self.actor.spec.scale, self.actor.spec.scale)
+            noise = torch.randn(base.shape, generator=self._generator).to(device)
+            scale = self.actor.scale
+            residual = (residual + self.exploration * scale * noise).clamp(-scale, scale)
         return executed(base_t, residual).cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,7 +152,8 @@ def load_residual(directory: Path, record: Record) -> Residual:
             "copy the whole directory again"
         )
     config = dict(record.config)
-    actor = ResidualActor(ResidualSpec(**{**config, "hidden": tuple(config["hidden"])}))
+    shapes = {"hidden": tuple(config["hidden"]), "scale": tuple(config["scale"])}
+    actor = ResidualActor(ResidualSpec(**{**config, **shapes}))
     read_weights(directory, record, actor)
     return Residual(base, actor)
 

@@ -49,8 +49,10 @@ class ResidualConfig:
     """Environments stepped together."""
     scale: float = 0.2
     """Largest residual, in units of the normalised action."""
-    exploration: float = 0.1
-    """Standard deviation of the exploration noise on the residual, same units."""
+    gripper_scale: float = 1.5
+    """The same for gripper commands: these count by their sign, which a small residual cannot change."""
+    exploration: float = 0.5
+    """Standard deviation of the exploration noise, as a part of the scale."""
     warmup_steps: int = 2_000
     """First environment steps, in which only the base acts (with exploration noise)."""
     critic_warmup: int = 2_000
@@ -80,9 +82,9 @@ class ResidualConfig:
     tau: float = 0.005
     """Step of the target networks towards the online ones."""
     penalty: float = 0.0
-    """Weight of the squared residual in the actor's loss."""
-    target_noise: float = 0.05
-    """Standard deviation of the target policy's smoothing noise."""
+    """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
+    target_noise: float = 0.25
+    """Standard deviation of the target policy's smoothing noise, as a part of the scale."""
     max_grad_norm: float = 1.0
     """Largest norm of a gradient."""
     replay_capacity: int = 200_000
@@ -167,7 +169,7 @@ class ResidualLearner:
         config = self.config
         with torch.no_grad():
             noise = torch.randn(batch["action"].shape, generator=self._generator).to(self.device)
-            noise = (config.target_noise * noise).clamp(-3 * config.target_noise, 3 * config.target_noise)
+            noise = self.actor.scale * (config.target_noise * noise).clamp(-0.5, 0.5)
             residual = self.target_actor(batch["next_state"], batch["next_base"])
             next_action = executed(batch["next_base"], residual + noise)
             next_q = self.target_critic.subset_min(
@@ -189,12 +191,13 @@ class ResidualLearner:
         residual = self.actor(batch["state"], batch["base"])
         self.critic.requires_grad_(False)
         q = self.critic(batch["state"], executed(batch["base"], residual)).mean()
-        loss = self.config.penalty * residual.square().sum(-1).mean() - q
+        effort = (residual / self.actor.scale).square().mean()
+        loss = self.config.penalty * effort - q
         norm = _step(self.actor_optimizer, loss, self.actor, self.config.max_grad_norm)
         self.critic.requires_grad_(True)
         return {
             "actor_q": q.detach(),
-            "residual_abs": residual.detach().abs().mean(),
+            "residual_abs": (residual.detach() / self.actor.scale).abs().mean(),
             "actor_grad": norm,
         }
 
@@ -237,7 +240,8 @@ def setup(job: Job) -> Prepared:
         refuse_differences(dataset.environment, environment, f"dataset {job.data}", job.accept)
         demos = demonstrations_to_replay(dataset, base, job.seed)
     torch.manual_seed(job.seed)
-    actor = ResidualActor(ResidualSpec(state_size, action_size, tuple(config.hidden), config.scale))
+    scale = tuple(config.gripper_scale if dim.kind == "gripper" else config.scale for dim in envs.action_spec)
+    actor = ResidualActor(ResidualSpec(state_size, action_size, tuple(config.hidden), scale))
     if demos:
         actor.norm.fit(demos.held_states())
     policy = ResidualPolicy(base, actor, config.num_envs, exploration=config.exploration, seed=job.seed)

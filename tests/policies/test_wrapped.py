@@ -23,7 +23,7 @@ def base() -> DiffusionPolicy:
 
 def fresh_actor(scale: float = 0.5) -> ResidualActor:
     torch.manual_seed(1)
-    return ResidualActor(ResidualSpec(STATE, ACTION, (16,), scale))
+    return ResidualActor(ResidualSpec(STATE, ACTION, (16,), (scale,) * ACTION))
 
 
 def trained_actor() -> ResidualActor:
