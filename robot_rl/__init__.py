@@ -11,7 +11,11 @@ __version__ = "0.1.0"
 _EXPORTS: dict[str, str] = {
     "UserError": "robot_rl.errors",
     "asset_path": "robot_rl.assets",
+    "load_dataset": "robot_rl.factory",
     "load_group": "robot_rl.config",
+    "load_policy": "robot_rl.factory",
+    "make_env": "robot_rl.factory",
+    "make_vector_env": "robot_rl.factory",
 }
 """Name → module that has it."""
 

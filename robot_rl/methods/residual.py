@@ -43,21 +43,21 @@ class ResidualConfig:
 
     name: str = "residual"
     """Name of the method."""
-    steps: int = 20_000
+    steps: int = 60_000
     """Environment steps, warm-up included."""
-    num_envs: int = 4
+    num_envs: int = 8
     """Environments stepped together."""
-    scale: float = 0.2
+    scale: float = 0.3
     """Largest residual, in units of the normalised action."""
-    gripper_scale: float = 1.5
-    """The same for gripper commands: these count by their sign, which a small residual cannot change."""
-    exploration: float = 0.5
+    gripper_scale: float = 0.3
+    """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
+    exploration: float = 0.3
     """Standard deviation of the exploration noise, as a part of the scale."""
-    warmup_steps: int = 2_000
+    warmup_steps: int = 6_000
     """First environment steps, in which only the base acts (with exploration noise)."""
     critic_warmup: int = 2_000
     """Critic updates before the actor's first one."""
-    utd: float = 1.0
+    utd: float = 0.25
     """Critic updates per environment step."""
     actor_every: int = 2
     """Critic updates per actor update."""
@@ -65,23 +65,23 @@ class ResidualConfig:
     """Transitions per update."""
     demo_ratio: float = 0.5
     """Part of each batch that comes from the demonstrations."""
-    n_step: int = 3
+    n_step: int = 8
     """Steps of reward before the bootstrap."""
-    gamma: float = 0.99
+    gamma: float = 0.98
     """Discount per environment step."""
     members: int = 10
     """Critics in the ensemble."""
     subset: int = 2
     """Random critics whose minimum is the target."""
-    hidden: list[int] = field(default_factory=lambda: [256, 256])
+    hidden: list[int] = field(default_factory=lambda: [128, 128])
     """Widths of the hidden layers of actor and critics."""
     actor_lr: float = 1e-4
     """Learning rate of the actor."""
     critic_lr: float = 3e-4
     """Learning rate of the critics."""
-    tau: float = 0.005
+    tau: float = 0.01
     """Step of the target networks towards the online ones."""
-    penalty: float = 0.0
+    penalty: float = 0.03
     """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
     target_noise: float = 0.25
     """Standard deviation of the target policy's smoothing noise, as a part of the scale."""

@@ -30,19 +30,19 @@ class Config:
     """Where that directory is."""
     seed: int = 0
     """Seed of everything random."""
-    episodes: int = 30
+    episodes: int = 15
     """Demonstrations to collect."""
     noise: float = 0.3
     """Action noise of the demonstrating expert."""
-    skill: float = 0.7
+    skill: float = 1.0
     """Skill of the demonstrating expert."""
-    base_updates: int = 2000
+    base_updates: int = 1000
     """Gradient steps of the base policy."""
     base_width: int = 256
     """Width of the base policy's network."""
-    rl_steps: int = 20_000
+    rl_steps: int = 60_000
     """Environment steps of residual RL."""
-    rl_warmup_steps: int = 2000
+    rl_warmup_steps: int = 6_000
     """Of these, steps in which the base alone acts."""
     eval_episodes: int = 100
     """Saved initial states to evaluate on."""

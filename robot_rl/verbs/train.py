@@ -47,8 +47,8 @@ class Config:
     """Seed of everything random."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
-    threads: int = 0
-    """CPU threads of torch; 0 leaves torch's choice."""
+    threads: int = 1
+    """CPU threads of torch; networks this small gain little from more."""
     log_every: int = 200
     """Steps between rows of learning metrics."""
     checkpoint_every: int = 5000
@@ -61,8 +61,7 @@ def run(config: Config) -> None:
     directory = Path(config.runs_dir) / config.name
     with mistakes():
         device = choose_device(config.device)
-        if config.threads:
-            torch.set_num_threads(config.threads)
+        torch.set_num_threads(config.threads)
         job = Job(
             method=config.method,
             base=config.base,
