@@ -46,10 +46,14 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
     _write(path, yaml.safe_dump(dict(resolved), sort_keys=False))
 
 
-def write_run_record(directory: Path, **facts: Any) -> None:
-    """`run.json`: what was run on what; `facts` as method, task, seed, env_steps, wall_seconds."""
+def write_run_record(directory: Path, started: str, **facts: Any) -> None:
+    """`run.json`: what was run on what; `facts` as method, task, seed, env_steps, wall_seconds.
+
+    A run that goes on keeps the time when it was `started` first.
+    """
     path = directory / "run.json"
-    started = json.loads(path.read_text())["started"] if path.is_file() else _now()
+    if path.is_file():
+        started = json.loads(path.read_text())["started"]
     record = {
         "command": shlex.join(["robot-rl", *sys.argv[1:]]),
         "started": started,
@@ -97,7 +101,8 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def _now() -> str:
+def now() -> str:
+    """The time of day, for people."""
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 

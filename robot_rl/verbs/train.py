@@ -19,7 +19,7 @@ from robot_rl.logger import RunLogger
 from robot_rl.methods.job import Job, RunBase
 from robot_rl.methods.registry import METHODS
 from robot_rl.progress import progress
-from robot_rl.runs import open_run, stop_on_signal, write_run_record
+from robot_rl.runs import now, open_run, stop_on_signal, write_run_record
 from robot_rl.training import NotFinite, Run
 
 GROUPS = {
@@ -59,6 +59,7 @@ class Config:
 
 def run(config: Config) -> None:
     directory = Path(config.runs_dir) / config.name
+    started = now()
     with mistakes():
         device = choose_device(config.device)
         torch.set_num_threads(config.threads)
@@ -86,6 +87,7 @@ def run(config: Config) -> None:
             logger.close()
     write_run_record(
         directory,
+        started,
         method=config.method.name,
         task=config.task.name,
         seed=config.seed,
