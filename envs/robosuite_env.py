@@ -82,6 +82,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         if seed is not None:
             # All of robosuite's samplers share this generator.
             self._sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        self._take_graphics()
         raw = self._sim.reset()
         self._raw = self._read(raw)
         if options and options.get("state") is not None:
@@ -90,6 +91,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         applied = self.checked(action)
+        self._take_graphics()
         raw, _, _, _ = self._sim.step(applied)
         self._raw = self._read(raw)
         success = bool(self._sim._check_success())
@@ -107,6 +109,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         Raises:
             ValueError: the state is not one of this environment.
         """
+        self._take_graphics()
         simstate.restore(self._sim, np.asarray(state))
         self._raw = self._read(self._sim._get_observations())
         return make_observation(self._raw, self.observation_spec)
@@ -149,6 +152,15 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         if not np.isfinite(action).all():
             raise ValueError(f"action is not finite: {action}")
         return np.clip(action, -1.0, 1.0)
+
+    def _take_graphics(self) -> None:
+        """Make this environment's GL context current: robosuite takes for granted that it is.
+
+        With another one current, images come out almost, but not quite, right.
+        """
+        context = self._sim.sim._render_context_offscreen
+        if context is not None:
+            context.gl_ctx.make_current()
 
     def _read(self, raw: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """robosuite's observations with images under our names, upright."""

@@ -17,6 +17,7 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     """N environments in threads of one process; results do not depend on the number of threads.
 
     A compiled control loop releases the GIL; without one, threads would only get in each other's way.
+    With cameras there is one thread, since a GL context belongs to the thread that uses it.
 
     Autoreset is disabled: after `terminated | truncated` the observation is the episode's last,
     and the caller resets those slots with `reset(options={"reset_mask": bool [N]})`. Thus no
@@ -36,7 +37,7 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self.action_spec = first.action_spec
         self.observation_spec = first.observation_spec
-        threads = min(self.num_envs, os.cpu_count() or 1) if first.compiled else 1
+        threads = min(self.num_envs, os.cpu_count() or 1) if first.compiled and not first.task.cameras else 1
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self._obs: list[Observation] = [{} for _ in self.envs]
         self._done = np.ones(self.num_envs, bool)

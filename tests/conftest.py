@@ -12,6 +12,7 @@ from robot_rl.config import compose
 SMALL_BASE = ("base.width=32", "base.depth=1", "base.train_steps=8", "base.inference_steps=2")
 SMALL_RL = (
     "method.num_envs=2",
+    "method.utd=1",
     "method.hidden=[16,16]",
     "method.members=3",
     "method.batch_size=16",

@@ -63,9 +63,9 @@ class DatasetWriter:
             with _WHOLE_CHUNKS():
                 self._root = zarr.open_group(path, mode="r+")
                 for _, array in self._root["data"].arrays():
-                    array.resize((existing.num_steps, *array.shape[1:]))
+                    _cut(array, existing.num_steps)
                 for name in _EPISODE_KEYS:
-                    self._root["meta"][name].resize((existing.num_episodes,))
+                    _cut(self._root["meta"][name], existing.num_episodes)
             return
         building = path.with_name(f".building-{path.name}")
         shutil.rmtree(building, ignore_errors=True)
@@ -122,6 +122,11 @@ class DatasetWriter:
         for key, values in episode.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise ValueError(f"the episode has NaN or infinity in {key}")
+
+
+def _cut(array: Any, rows: int) -> None:
+    if array.shape[0] != rows:
+        array.resize((rows, *array.shape[1:]))
 
 
 def _put(array: Any, start: int, values: NDArray[Any]) -> None:

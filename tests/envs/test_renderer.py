@@ -75,3 +75,15 @@ def test_larger_than_the_models_own_buffer(env: RobosuiteEnv) -> None:
 def test_an_unknown_camera_is_answered_with_those_there_are(env: RobosuiteEnv) -> None:
     with pytest.raises(ValueError, match="frontview"):
         Renderer(env, "agentveiw")
+
+
+def test_two_environments_with_cameras_see_each_its_own_scene(env: RobosuiteEnv) -> None:
+    first, _ = env.reset(seed=0)
+    other = RobosuiteEnv(env.task)
+    second, _ = other.reset(seed=1)
+    again, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(first["images.agentview"], again["images.agentview"])
+    twin, _ = other.reset(seed=0)
+    np.testing.assert_array_equal(first["images.agentview"], twin["images.agentview"])
+    assert not np.array_equal(first["images.agentview"], second["images.agentview"])
+    other.close()
