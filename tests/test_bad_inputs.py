@@ -174,6 +174,17 @@ def test_a_run_directory_of_another_configuration_is_refused_and_left_alone(
     assert contents(runs) == before
 
 
+def test_a_run_does_not_go_on_with_a_dataset_that_has_changed(
+    refused: Refused, tmp_path: Path, demonstrations: Path
+) -> None:
+    data = tmp_path / "data.zarr"
+    shutil.copytree(demonstrations, data)
+    command = bc(data, tmp_path / "runs", "name=run", "threads=1")
+    assert main(command) == 0
+    assert main(["collect", f"data={data}", "episodes=4", "noise=0.1"]) == 0
+    assert "data_sha256 was" in refused(*command, "method.steps=6")
+
+
 def test_a_directory_that_is_no_run_is_left_alone(
     refused: Refused, tmp_path: Path, demonstrations: Path
 ) -> None:

@@ -15,6 +15,7 @@ killed, and opening for writing cuts them off. Each file of it appears by rename
 hold nothing but zeros are written too, so that a chunk that is missing is known to be lost.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -224,6 +225,12 @@ class Dataset:
     def __getitem__(self, key: str) -> NDArray[Any]:
         """All steps of one array, [T, …]."""
         return self._rows(self._data[key], self.num_steps)
+
+    @property
+    def sha256(self) -> str:
+        """Of what was done in which episode: it tells whether this is the same data."""
+        content = self.episode_ends.tobytes() + self["applied_action"].tobytes() if self.num_steps else b""
+        return hashlib.sha256(content).hexdigest()
 
     @property
     def observation_spec(self) -> ObservationSpec:

@@ -13,6 +13,7 @@ import torch
 
 from envs.task import TaskConfig
 from policies.registry import BASES
+from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import choose_device
 from robot_rl.logger import RunLogger
@@ -75,7 +76,11 @@ def run(config: Config) -> None:
             accept=tuple(config.accept),
         )
         prepared = METHODS[config.method.name].setup(job)
-        open_run(directory, asdict(config))
+        resolved = asdict(config)
+        if config.data is not None:
+            # A dataset that has grown since would change a resumed run without a word.
+            resolved["data_sha256"] = Dataset(Path(config.data)).sha256
+        open_run(directory, resolved)
     logger = RunLogger(directory)
     with stop_on_signal() as stop, progress(prepared.total, config.name, prepared.unit) as show:
         try:
