@@ -43,7 +43,7 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
     elif directory.is_dir() and any(directory.iterdir()):
         raise UserError(f"{directory} exists and is not a run (no config.yaml); choose another name=…")
     directory.mkdir(parents=True, exist_ok=True)
-    _write(path, yaml.safe_dump(dict(resolved), sort_keys=False))
+    write_text(path, yaml.safe_dump(dict(resolved), sort_keys=False))
 
 
 def write_run_record(directory: Path, started: str, **facts: Any) -> None:
@@ -61,7 +61,7 @@ def write_run_record(directory: Path, started: str, **facts: Any) -> None:
         "machine": describe_machine(),
         "versions": describe_versions(),
     }
-    _write(path, json.dumps(record, indent=2) + "\n")
+    write_text(path, json.dumps(record, indent=2) + "\n")
 
 
 class Stop:
@@ -106,7 +106,8 @@ def now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a small file that appears whole or not at all."""
     building = path.with_suffix(path.suffix + ".part")
     building.write_text(text)
     os.replace(building, path)

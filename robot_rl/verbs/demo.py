@@ -5,7 +5,6 @@ so the same command goes on with a demo that was stopped.
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from policies.store import read_record
 from robot_rl.cli import load_verb
 from robot_rl.config import compose
 from robot_rl.factory import policy_directory
-from robot_rl.runs import write_run_record
+from robot_rl.runs import write_run_record, write_text
 
 
 @dataclass
@@ -136,6 +135,4 @@ class _Stages:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part = self.path.with_suffix(".part")
-            part.write_text(json.dumps(self.seconds, indent=2) + "\n")
-            os.replace(part, self.path)
+            write_text(self.path, json.dumps(self.seconds, indent=2) + "\n")
