@@ -82,6 +82,8 @@ class Arm:
         """
         controller, kind = self.controller, type(self.controller)
         push(self.robot.recent_ee_forcetorques[self.name], self._sensors[self._wrist])
+        if getattr(controller, "impedance_mode", "fixed") != "fixed":
+            action = self._take_gains(action)
         if kind is JointTorqueController:
             low, high = controller.torque_limits
             controller.goal_torque = np.clip(scaled(controller, action), low, high)
@@ -116,6 +118,18 @@ class Arm:
         else:
             self._rest[:] = controller.initial_joint
             self._goal_pos[:], self._goal_ori[:] = controller.goal_pos, controller.goal_ori
+
+    def _take_gains(self, action: np.ndarray) -> np.ndarray:
+        """Sets the gains that stand before the goal in the action, and returns the goal."""
+        controller, size = self.controller, self._kp.size
+        ratio, action = np.split(action, [size if controller.impedance_mode == "variable" else 0])
+        kp, goal = np.split(action, [size])
+        controller.kp = np.clip(kp, controller.kp_min, controller.kp_max)
+        controller.kd = 2 * np.sqrt(controller.kp)
+        if ratio.size:
+            limits = controller.damping_ratio_min, controller.damping_ratio_max
+            controller.kd = controller.kd * np.clip(ratio, *limits)
+        return goal
 
     def _set_pose(self, action: np.ndarray) -> None:
         """`OperationalSpaceController.set_goal`, by the same products: their last bits count."""
@@ -196,8 +210,6 @@ class Arm:
         controller, where = self.controller, f"{self.robot.name}'s {self.name} arm"
         if type(controller) not in _KINDS:
             raise NotCompilable(f"{where} has a {type(controller).__name__}")
-        if getattr(controller, "impedance_mode", "fixed") != "fixed":
-            raise NotCompilable(f"{where} has impedance mode {controller.impedance_mode!r}")
         for interpolator in ("interpolator", "interpolator_pos", "interpolator_ori"):
             if getattr(controller, interpolator, None) is not None:
                 raise NotCompilable(f"{where} interpolates its goals")

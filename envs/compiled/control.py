@@ -1,5 +1,6 @@
 """The step of a robosuite environment around the compiled loop."""
 
+import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -15,8 +16,9 @@ from robosuite.environments.robot_env import RobotEnv
 from robosuite.models.grippers.gripper_model import GripperModel
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
-from . import kernel, queries, sampling
+from . import contacts, kernel, queries, sampling
 from .arm import Arm, push, scaled
+from .model import SteppedModel
 from .symbols import NotCompilable, register_symbols
 
 _CALLBACKS: Final = tuple(name for name in dir(mujoco) if name.startswith("get_mjcb_"))
@@ -52,11 +54,13 @@ class CompiledControl:
         self._check_torques()
         env.step = self.step
         queries.Queries(env).attach()
+        contacts.adopt(self._sim)
 
     def detach(self) -> None:
         """Gives the environment robosuite's own loop back."""
         del self.env.step
         queries.detach(self.env)
+        contacts.release(self._sim)
 
     def observe_only(self, names: Iterable[str]) -> None:
         """Computes only these observables from now on, and returns only these.
@@ -94,10 +98,12 @@ class CompiledControl:
             raise ValueError(f"action has values that are not finite: {command}")
         if self._outdated():
             self._bind()
+            contacts.adopt(self._sim)
 
         env.timestep += 1
         substeps = int(env.control_timestep / env.model_timestep)
-        mujoco.mj_step1(*self._model_data)
+        self._model.refresh()
+        kernel.step1(self._model.whole, self._data_address)
         self._begin(command)
         passed = 0
         while passed < substeps:
@@ -162,26 +168,27 @@ class CompiledControl:
         self._arms = [arm for arm, _ in self._arm_actions]
         self._ctrl, self._ctrl_range = data.ctrl, model.actuator_ctrlrange
         self._qpos = data.qpos
-        self._model_data = model, data
+        self._model, self._data_address = SteppedModel(model), data._address
         scratch = np.zeros((6, model.nv)), np.zeros(80, dtype=np.int32), np.zeros(1200)
         self._arrays = (records, *_fields(data), *scratch)
         with event.install_listener("numba:compile", _Announcement()):
             self._advance(0, False)
 
     def _advance(self, substeps: int, begun: bool) -> None:
-        model, data = self._model_data
-        kernel.advance(model._address, data._address, substeps, begun, self._exact, *self._arrays)
+        model = self._model
+        kernel.advance(
+            model.whole, model.quiet, self._data_address, substeps, begun, self._exact, *self._arrays
+        )
 
     def _check_torques(self) -> None:
         """Compares one substep's torques, on a copy of the simulation, with robosuite's."""
-        model, data = self._model_data
-        copied = mujoco.MjData(model)
-        mujoco.mj_copyData(copied, model, data)
+        copied = copy.copy(self._sim.data._data)
         for arm in self._arms:
             arm.load()
         records, scratch = self._arrays[0], self._arrays[8:]
         arrays = (records, *_fields(copied), *scratch)
-        kernel.advance(model._address, copied._address, 1, True, self._exact, *arrays)
+        whole = self._model.whole
+        kernel.advance(whole, whole, copied._address, 1, True, self._exact, *arrays)
         for arm in self._arms:
             expected, got = arm.reference_torques(), arm.record["torque"][: len(arm.actuators)]
             if self._exact and not np.array_equal(expected, got):

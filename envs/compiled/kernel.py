@@ -76,8 +76,15 @@ ARM: Final = np.dtype(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def step1(model: int, data: int) -> None:
+    """mj_step1, by the addresses of the mjModel and mjData."""
+    mj_step1(model, data)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def advance(
     model: int,
+    quiet: int,
     data: int,
     substeps: int,
     begun: bool,
@@ -97,7 +104,8 @@ def advance(
     """Runs `substeps` simulation steps under the control of the arms.
 
     Args:
-        model, data: addresses of the mjModel and mjData.
+        model, quiet, data: addresses of two mjModels and an mjData. `quiet` is for all substeps but
+            the last, after which nobody reads sensors: the same model with them switched off.
         substeps: how many steps of the model's timestep.
         begun: whether mj_step1 of the first substep has been done.
         exact: whether OSC torques have robosuite's bits, see `_osc_torque_exact`.
@@ -111,8 +119,9 @@ def advance(
         ValueError: a mass matrix that is singular or not finite, with `exact`.
     """
     for substep in range(substeps):
+        stepped = model if substep == substeps - 1 else quiet
         if substep > 0 or not begun:
-            mj_step1(model, data)
+            mj_step1(stepped, data)
         for index in range(arms.size):
             arm = arms[index]
             if arm.sensed:
@@ -130,7 +139,7 @@ def advance(
                     arm.torque[i] = arm.goal[i] + (bias[arm.dof[i]] if arm.compensated else 0.0)
             for i in range(arm.n):
                 ctrl[arm.actuator[i]] = min(max(arm.torque[i], arm.low[i]), arm.high[i])
-        mj_step2(model, data)
+        mj_step2(stepped, data)
 
 
 @njit(error_model="numpy")

@@ -1,4 +1,4 @@
-"""robosuite's questions about contacts and distances, which rewards ask, with the ids looked up once."""
+"""robosuite's questions about grasps and distances, which rewards ask, with the ids looked up once."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final
@@ -9,15 +9,16 @@ from robosuite.environments.manipulation.manipulation_env import ManipulationEnv
 from robosuite.models.base import MujocoModel
 from robosuite.models.grippers.gripper_model import GripperModel
 
+from .contacts import check_contact
+
 _METHODS: Final = {
-    "check_contact": MujocoEnv,
     "_check_grasp": ManipulationEnv,
     "_gripper_to_target": ManipulationEnv,
 }
 
 
 class Queries:
-    """Stands in for three methods of one environment."""
+    """Stands in for two methods of one environment."""
 
     def __init__(self, env: MujocoEnv) -> None:
         self._env = env
@@ -38,21 +39,6 @@ class Queries:
             if getattr(type(self._env), name, None) is getattr(owner, name):
                 setattr(self._env, name, getattr(self, name.lstrip("_")))
 
-    def check_contact(self, geoms_1: Any, geoms_2: Any = None) -> bool:
-        """As `MujocoEnv.check_contact`."""
-        if self._env.sim is not self._sim:
-            self._renew()
-        if not self._data.ncon:
-            return False
-        first = self._geoms(geoms_1)
-        second = None if geoms_2 is None else self._geoms(geoms_2)
-        for a, b in self._data.contact.geom.tolist():
-            if (a in first and (second is None or b in second)) or (
-                b in first and (second is None or a in second)
-            ):
-                return True
-        return False
-
     def check_grasp(self, gripper: Any, object_geoms: Any) -> bool:
         """As `ManipulationEnv._check_grasp`."""
         if self._env.sim is not self._sim:
@@ -65,7 +51,7 @@ class Queries:
             groups = [gripper]
         else:
             groups = gripper
-        return all(self.check_contact(group, object_geoms) for group in groups)
+        return all(check_contact(self._sim, group, object_geoms) for group in groups)
 
     def gripper_to_target(
         self, gripper: Any, target: Any, target_type: str = "body", return_distance: bool = False
@@ -90,18 +76,6 @@ class Queries:
             there = self._geom_pos[model.geom_name2id(target)]
         way = there - self._site_pos[site]
         return np.linalg.norm(way) if return_distance else way
-
-    def _geoms(self, geoms: Any) -> frozenset[int]:
-        if isinstance(geoms, MujocoModel):
-            return self._once(geoms, "geoms", lambda: self._ids(geoms.contact_geoms))
-        key = (geoms,) if isinstance(geoms, str) else tuple(geoms)
-        if key not in self._known:
-            self._known[key] = self._ids(key)
-        return self._known[key]
-
-    def _ids(self, names: Any) -> frozenset[int]:
-        known = self._model._geom_name2id
-        return frozenset(known[name] for name in names if name in known)
 
     def _once(self, model: MujocoModel, what: str, make: Callable[[], Any]) -> Any:
         key = (id(model), what)

@@ -28,15 +28,18 @@ def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: in
         else substeps == limit, nothing is due and the timers have advanced by all of them.
     """
     groups: dict[tuple[float, bool, float, float], list[Observable]] = {}
+    last = None
     for observable in observables:
         if observable._enabled:
-            key = (
+            timers = (
                 observable._time_since_last_sample,
                 observable._sampled,
                 observable._current_delay,
                 observable._sampling_timestep,
             )
-            groups.setdefault(key, []).append(observable)
+            if timers != last:
+                members, last = groups.setdefault(timers, []), timers
+            members.append(observable)
 
     substeps, due = limit, False
     for elapsed, sampled, delay, period in groups:
@@ -50,15 +53,16 @@ def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: in
                 elapsed %= period
                 sampled = False
 
-    for (elapsed, sampled, _, period), members in groups.items():
-        for _ in range(substeps - due):
-            elapsed += timestep
-            if elapsed >= period:
-                elapsed %= period
-                sampled = False
-        for observable in members:
-            observable._time_since_last_sample = elapsed
-            observable._sampled = sampled
+    if substeps > due:
+        for (elapsed, sampled, _, period), members in groups.items():
+            for _ in range(substeps - due):
+                elapsed += timestep
+                if elapsed >= period:
+                    elapsed %= period
+                    sampled = False
+            for observable in members:
+                observable._time_since_last_sample = elapsed
+                observable._sampled = sampled
     return substeps, due
 
 
@@ -80,10 +84,8 @@ def sample(env: MujocoEnv) -> None:
         observable._time_since_last_sample = elapsed
         if not observable._sampled and period - observable._current_delay >= elapsed:
             value = np.array(observable._sensor(cache))
-            if value.shape == (1,):
-                value = value[0]
-            observable._current_observed_value = value
-            cache[observable.name] = np.array(value)
+            cache[observable.name] = value.copy() if value.shape != (1,) else np.array(value[0])
+            observable._current_observed_value = value if value.shape != (1,) else value[0]
             observable._sampled = True
             observable._current_delay = 0.0
 
@@ -96,7 +98,9 @@ def observations(env: MujocoEnv) -> "OrderedDict[str, np.ndarray]":
         if observable._enabled and observable._active:
             value = observable._current_observed_value
             values[name] = value
-            by_modality.setdefault(observable._sensor.__modality__, []).append(np.atleast_1d(value))
+            if not (type(value) is np.ndarray and value.ndim):
+                value = np.atleast_1d(value)
+            by_modality.setdefault(observable._sensor.__modality__, []).append(value)
     for modality, parts in by_modality.items():
         if modality != "image" or macros.CONCATENATE_IMAGES:
             values[modality + "-state"] = np.concatenate(parts, axis=-1)

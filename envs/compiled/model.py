@@ -1,0 +1,96 @@
+"""The mjModel that the loop steps: the environment's own, without work that nobody asks for.
+
+Every substep MuJoCo clears one flag per node of every mesh's bounding volume hierarchy, for a viewer
+that draws them: 364 kB for a Panda, a fifth of Lift's physics, and the cache with it. And it computes
+sensors that are read once per control step. Both are switches in the struct mjModel itself. So the
+loop is given shallow copies of the struct, whose pointers lead to the environment's own arrays.
+"""
+
+import ctypes
+from functools import cache
+from typing import Any, Final
+
+import mujoco
+from mujoco.introspect import ast_nodes, structs
+
+from .symbols import NotCompilable
+
+_PRIMITIVES: Final = {
+    "char": ctypes.c_char,
+    "double": ctypes.c_double,
+    "float": ctypes.c_float,
+    "int": ctypes.c_int,
+    "mjtByte": ctypes.c_ubyte,
+    "mjtNum": ctypes.c_double,
+    "mjtSize": ctypes.c_int64,
+    "size_t": ctypes.c_size_t,
+    "uint64_t": ctypes.c_uint64,
+}
+_NO_SENSORS: Final = int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
+
+
+class SteppedModel:
+    """Two copies of the struct of one mjModel: `whole`, and `quiet`, which computes no sensors."""
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        """Copies the struct.
+
+        Raises:
+            NotCompilable: the struct is not laid out as the mujoco package describes it.
+        """
+        layout = _mjmodel()
+        self._source = model._address
+        self._size = ctypes.sizeof(layout)
+        _check_layout(model, layout.from_address(self._source))
+        self._whole, self._quiet = layout(), layout()
+        self.whole, self.quiet = ctypes.addressof(self._whole), ctypes.addressof(self._quiet)
+        # A sensor with a history needs every substep.
+        self._sensors_off = 0 if getattr(model, "nhistory", 0) else _NO_SENSORS
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes over what has been changed in the model's options since."""
+        for copied, address in ((self._whole, self.whole), (self._quiet, self.quiet)):
+            ctypes.memmove(address, self._source, self._size)
+            copied.nbvh = 0  # the number of flags to clear, and nothing else
+        self._quiet.opt.disableflags |= self._sensors_off
+
+
+@cache
+def _mjmodel() -> Any:
+    """The struct mjModel, by the description that comes with the mujoco package."""
+    return _struct(structs.STRUCTS["mjModel"])
+
+
+def _struct(declaration: Any) -> Any:
+    fields = [(field.name, _type(field.type)) for field in declaration.fields]
+    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
+
+
+def _type(node: Any) -> Any:
+    if isinstance(node, ast_nodes.PointerType):
+        return ctypes.c_void_p
+    if isinstance(node, ast_nodes.ArrayType):
+        kind = _type(node.inner_type)
+        for extent in reversed(node.extents):
+            kind *= extent
+        return kind
+    if isinstance(node, ast_nodes.AnonymousStructDecl):
+        return _struct(node)
+    if node.name in _PRIMITIVES:
+        return _PRIMITIVES[node.name]
+    if node.name in structs.STRUCTS:
+        return _struct(structs.STRUCTS[node.name])
+    raise NotCompilable(f"MuJoCo {mujoco.__version__} has a {node.name} in its mjModel")
+
+
+def _check_layout(model: mujoco.MjModel, layout: Any) -> None:
+    """Compares every number at the top of the struct, and the options, with MuJoCo's own answer."""
+    numbers = tuple(_PRIMITIVES.values())
+    for owner, view in ((model, layout), (model.opt, layout.opt)):
+        names = [name for name, kind in view._fields_ if kind in numbers and hasattr(owner, name)]
+        wrong = [name for name in names if getattr(view, name) != getattr(owner, name)]
+        if wrong:
+            raise NotCompilable(
+                f"MuJoCo {mujoco.__version__} lays its mjModel out in another way ({', '.join(wrong)})"
+            )
