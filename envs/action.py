@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class ActionDim:
@@ -28,3 +30,17 @@ def spec_to_list(spec: ActionSpec) -> list[dict[str, Any]]:
 def spec_from_list(dims: list[dict[str, Any]]) -> ActionSpec:
     """The inverse of `spec_to_list`."""
     return tuple(ActionDim(**dim) for dim in dims)
+
+
+def checked_action(action: np.ndarray, size: int) -> np.ndarray:
+    """The action that a step would apply: float32 [A], clipped to [-1, 1].
+
+    Raises:
+        ValueError: an action of another size than `size`, or one that is not finite.
+    """
+    action = np.asarray(action, np.float32)
+    if action.shape != (size,):
+        raise ValueError(f"action has shape {action.shape}, the task wants {(size,)}")
+    if not np.isfinite(action).all():
+        raise ValueError(f"action is not finite: {action}")
+    return np.clip(action, -1.0, 1.0)

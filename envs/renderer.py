@@ -1,4 +1,4 @@
-"""Images of a robosuite environment for people: videos, reports, checks."""
+"""Images of a robosuite environment."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -6,20 +6,32 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 
+from envs.offscreen import Offscreen
+from envs.sight import out_of_sight
+
 if TYPE_CHECKING:
     from envs.robosuite_env import RobosuiteEnv
+
+_GEOM = int(mujoco.mjtObj.mjOBJ_GEOM)
+_NOTHING = int(mujoco.mjtGeom.mjGEOM_LABEL)
+"""A label without a text, of which nothing is drawn."""
 
 
 class Renderer:
     """Renders what a camera of `env` sees now; use it as a context manager.
 
-    Its making costs about a second in software GL, a frame tens of milliseconds, so one renderer
-    serves a whole video. Edges are smoothed (multisampling as in the model); reflections and
-    shadows are off: robosuite's lights cast no shadow, yet the two passes double the time.
+    The first of a task makes an OpenGL context, which takes about a second; others share it.
+    Reflections and shadows are off: robosuite's lights cast no shadow, yet the passes for them
+    double the time. Of what is in the picture, nothing is left out.
 
     Args:
         camera: name of a camera of the model, or a free MuJoCo camera (see `overview`).
         height, width: size of the image in pixels.
+        quick: edges are not smoothed (by multisampling, as in the model) and meshes are coarser,
+            though by no more than this many pixels can show; several times quicker in software.
+
+    Raises:
+        ValueError: the model has no such camera.
     """
 
     def __init__(
@@ -28,29 +40,41 @@ class Renderer:
         camera: str | mujoco.MjvCamera = "agentview",
         height: int = 256,
         width: int = 256,
+        *,
+        quick: bool = False,
     ) -> None:
         self._sim = env.sim.sim
         model = self._sim.model._model
         names = [model.camera(i).name for i in range(model.ncam)]
         if isinstance(camera, str) and camera not in names:
             raise ValueError(f"no camera {camera!r} in task {env.task.name!r}; it has {', '.join(names)}")
-        self._camera = camera
-        # MuJoCo refuses an image larger than the buffer; the size is read only when it is made.
-        model.vis.global_.offheight = max(model.vis.global_.offheight, height)
-        model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
-        self._renderer = mujoco.Renderer(model, height, width)
-        self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
-        self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+        self._camera = _fixed(names.index(camera)) if isinstance(camera, str) else camera
+        self._aspect = width / height
+        # Beyond geoms and sites, tendons and the like want room too.
+        self._scene = mujoco.MjvScene(model, model.ngeom + model.nsite + 1000)
+        self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
+        self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+        self._geoms = self._scene.geoms
         self._options = mujoco.MjvOption()
         self._options.geomgroup[0] = 0  # collision meshes
+        self._untouched = mujoco.MjvPerturb()
+        self._offscreen = Offscreen(model, height, width, quick=quick)
 
     def frame(self) -> np.ndarray:
         """The image of the current state, uint8 [H, W, 3]."""
-        self._renderer.update_scene(self._sim.data._data, self._camera, self._options)
-        return self._renderer.render()
+        model, data = self._sim.model._model, self._sim.data._data
+        mujoco.mjv_updateScene(
+            model, data, self._options, self._untouched, self._camera, mujoco.mjtCatBit.mjCAT_ALL, self._scene
+        )
+        camera = mujoco.mjv_averageCamera(*self._scene.camera)  # of the two eyes
+        hidden = out_of_sight(camera, self._aspect, model, data).tolist()
+        for geom in self._geoms[: self._scene.ngeom]:
+            if geom.objtype == _GEOM and hidden[geom.objid]:
+                geom.type = _NOTHING
+        return self._offscreen.draw(self._scene)
 
     def close(self) -> None:
-        self._renderer.close()
+        self._offscreen.close()
 
     def __enter__(self) -> "Renderer":
         return self
@@ -70,4 +94,10 @@ def overview() -> mujoco.MjvCamera:
     camera.type = mujoco.mjtCamera.mjCAMERA_FREE
     camera.lookat[:] = (-0.05, 0.0, 0.98)  # just above the middle of robosuite's tables
     camera.distance, camera.azimuth, camera.elevation = 1.3, 140, -25
+    return camera
+
+
+def _fixed(index: int) -> mujoco.MjvCamera:
+    camera = mujoco.MjvCamera()
+    camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, index
     return camera

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from robosuite.controllers import load_composite_controller_config, load_part_co
 
 from envs import simstate
 from envs.action import ActionDim, ActionSpec, spec_to_list
+from envs.cameras import observe_camera
 from envs.compiled import NotCompilable, compile_control
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 from envs.renderer import Renderer
@@ -31,13 +33,15 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         """Build the task; `observe_all` keeps raw observations that are not part of the state too."""
         self.task = task
         self._sim = _make_sim(task)
-        raw = self._read(self._sim.reset())
-        missing = [key for key in task.state_keys if key not in raw]
+        observed = self._sim.observation_names
+        missing = [key for key in task.state_keys if key not in observed]
         if missing:
             raise ValueError(
                 f"task {task.name!r}: robosuite's {task.env} does not observe {', '.join(missing)}; "
-                f"it has {', '.join(sorted(raw))}"
+                f"it has {', '.join(sorted(observed))}"
             )
+        self._cameras = self._own_cameras()
+        raw = self._read(self._sim.reset())
         self.observation_spec = ObservationSpec(
             tuple(task.state_keys),
             tuple(int(np.atleast_1d(raw[key]).size) for key in task.state_keys),
@@ -50,6 +54,13 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         self._raw = raw
         self.compiled = self._compile(observe_all)
         """Whether the control loop is compiled and releases the GIL."""
+
+    def _own_cameras(self) -> ExitStack:
+        """The renderers of observed cameras, unless robosuite renders them."""
+        with ExitStack() as stack:
+            for camera in self.task.cameras if self.task.render == "quick" else ():
+                stack.enter_context(observe_camera(self, camera))
+            return stack.pop_all()
 
     def _compile(self, observe_all: bool) -> bool:
         try:
@@ -115,7 +126,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return make_observation(self._raw, self.observation_spec)
 
     def image(self, camera: str, height: int, width: int) -> np.ndarray:
-        """What a camera sees now, uint8 [H, W, 3], with robosuite's look; for many, `Renderer`."""
+        """What a camera sees now, uint8 [H, W, 3], with smooth edges; for many, `Renderer`."""
         with Renderer(self, camera, height, width) as renderer:
             return renderer.frame()
 
@@ -131,6 +142,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             "horizon": task.horizon,
             "model_seed": task.model_seed,
             "env_args": dict(task.env_args),
+            # Without cameras there is nothing that has a look.
+            **({"render": task.render} if task.cameras else {}),
             "observation_spec": self.observation_spec.as_dict(),
             "action_spec": spec_to_list(self.action_spec),
             "state_layout": [list(piece) for piece in simstate.layout(self._sim)],
@@ -138,6 +151,11 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         }
 
     def close(self) -> None:
+        self._cameras.close()
+        if self._sim.sim is not None and self._sim.sim._render_context_offscreen is not None:
+            # Else Python may free it while another context is current, and free that one's things.
+            self._take_graphics()
+            self._sim.sim._render_context_offscreen.con.free()
         self._sim.close()
 
     def checked(self, action: np.ndarray) -> np.ndarray:
@@ -154,7 +172,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return np.clip(action, -1.0, 1.0)
 
     def _take_graphics(self) -> None:
-        """Make this environment's GL context current: robosuite takes for granted that it is.
+        """Make robosuite's GL context current, if it has one: it takes for granted that it is.
 
         With another one current, images come out almost, but not quite, right.
         """
@@ -176,7 +194,7 @@ def _make_sim(task: TaskConfig) -> Any:
             f"task {task.name!r}: robosuite has no environment {task.env!r}; "
             f"it has {', '.join(sorted(robosuite.ALL_ENVIRONMENTS))}"
         )
-    with_cameras = bool(task.cameras)
+    with_cameras = bool(task.cameras) and task.render == "robosuite"
     return robosuite.make(
         task.env,
         robots=task.robot,

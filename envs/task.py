@@ -28,5 +28,12 @@ class TaskConfig:
     """Cameras whose images are observed."""
     image_size: list[int] = field(default_factory=lambda: [84, 84])
     """Height and width of observed images, in pixels."""
+    render: str = "quick"
+    """How observed images look: `quick` has no shadows, no reflections and no smoothed edges; `robosuite`
+    is robosuite's own rendering, several times slower."""
     env_args: dict[str, Any] = field(default_factory=dict)
     """Further arguments for robosuite's constructor."""
+
+    def __post_init__(self) -> None:
+        if self.render not in ("quick", "robosuite"):
+            raise ValueError(f"task.render={self.render}: choose quick or robosuite")

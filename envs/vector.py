@@ -1,7 +1,8 @@
 """Several environments stepped together."""
 
 import os
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,15 +10,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from envs.action import checked_action
 from envs.observation import Observation
-from envs.robosuite_env import RobosuiteEnv
+from envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
+from envs.task import TaskConfig
 
 
-class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
-    """N environments in threads of one process; results do not depend on the number of threads.
-
-    A compiled control loop releases the GIL; without one, threads would only get in each other's way.
-    With cameras there is one thread, since a GL context belongs to the thread that uses it.
+class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
+    """N environments stepped together: the rules, whoever does the stepping.
 
     Autoreset is disabled: after `terminated | truncated` the observation is the episode's last,
     and the caller resets those slots with `reset(options={"reset_mask": bool [N]})`. Thus no
@@ -26,21 +26,30 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     A step with an action that one slot refuses moves none of them.
     """
 
-    def __init__(self, makers: Sequence[Callable[[], RobosuiteEnv]]) -> None:
-        self.envs = [make() for make in makers]
-        self.num_envs = len(self.envs)
-        first = self.envs[0]
-        self.single_observation_space = first.observation_space
-        self.single_action_space = first.action_space
-        self.observation_space = batch_space(first.observation_space, self.num_envs)
-        self.action_space = batch_space(first.action_space, self.num_envs)
+    def __init__(self, num_envs: int, interface: Interface, memory: Any = None) -> None:
+        """`memory` is the buffer for the rows that are stepped in; a new one if None."""
+        self.num_envs = num_envs
+        self.single_observation_space = interface.observation_space
+        self.single_action_space = interface.action_space
+        self.observation_space = batch_space(interface.observation_space, num_envs)
+        self.action_space = batch_space(interface.action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-        self.action_spec = first.action_spec
-        self.observation_spec = first.observation_spec
-        threads = min(self.num_envs, os.cpu_count() or 1) if first.compiled and not first.task.cameras else 1
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._obs: list[Observation] = [{} for _ in self.envs]
-        self._done = np.ones(self.num_envs, bool)
+        self.action_spec = interface.action_spec
+        self.observation_spec = interface.observation_spec
+        self._interface = interface
+        memory = bytearray(row_bytes(interface, num_envs)) if memory is None else memory
+        self._rows = Rows.within(memory, interface, num_envs)
+        self._begun = np.zeros(num_envs, bool)
+        self._done = np.ones(num_envs, bool)
+
+    @property
+    def task(self) -> TaskConfig:
+        """The task of every slot."""
+        return self._interface.task
+
+    def describe(self) -> dict[str, Any]:
+        """What a dataset must remember to rebuild one of the environments, as plain JSON values."""
+        return self._interface.description
 
     def reset(
         self,
@@ -61,13 +70,14 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         for what, given in (("reset_mask", mask), ("states", states), ("seed", seeds)):
             if len(given) != n:
                 raise ValueError(f"{what} has {len(given)} entries for {n} slots")
-        unset = [i for i in range(n) if not mask[i] and not self._obs[i]]
+        unset = np.flatnonzero(~mask & ~self._begun).tolist()
         if unset:
             raise ValueError(f"slots {unset} were never reset: reset them too")
-        for i in np.flatnonzero(mask):
-            self._obs[i], _ = self.envs[i].reset(seed=seeds[i], options={"state": states[i]})
-            self._done[i] = False
-        return self._stacked(), {}
+        self._done |= mask  # a reset that fails leaves nothing to step
+        self._reset_slots({slot: (seeds[slot], states[slot]) for slot in np.flatnonzero(mask).tolist()})
+        self._begun |= mask
+        self._done &= ~mask
+        return self._observation(), {}
 
     def step(
         self, actions: np.ndarray
@@ -76,35 +86,80 @@ class ThreadVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             raise ValueError(f"slots {np.flatnonzero(self._done).tolist()} are done: reset them first")
         if len(actions) != self.num_envs:
             raise ValueError(f"{len(actions)} actions for {self.num_envs} slots")
-        pairs = [(env, env.checked(action)) for env, action in zip(self.envs, actions, strict=True)]
-        run = self._pool.map if self._pool else map
-        results = list(run(lambda pair: pair[0].step(pair[1]), pairs))
-        self._obs = [result[0] for result in results]
-        reward = np.array([result[1] for result in results], np.float32)
-        terminated = np.array([result[2] for result in results], bool)
-        truncated = np.array([result[3] for result in results], bool)
-        self._done = terminated | truncated
-        info = {
-            "success": np.array([result[4]["success"] for result in results], bool),
-            "applied_action": np.stack([result[4]["applied_action"] for result in results]),
-        }
-        return self._stacked(), reward, terminated, truncated, info
-
-    def get_states(self) -> list[np.ndarray]:
-        """Full simulator state of every slot."""
-        return [env.get_state() for env in self.envs]
+        rows = self._rows
+        rows.action[:] = [checked_action(action, len(self.action_spec)) for action in actions]
+        self._step_slots()
+        self._done = rows.terminated | rows.truncated
+        info = {"success": rows.success.copy(), "applied_action": rows.action.copy()}
+        terminated, truncated = rows.terminated.copy(), rows.truncated.copy()
+        return self._observation(), rows.reward.copy(), terminated, truncated, info
 
     def set_states(self, states: Sequence[np.ndarray]) -> Observation:
         """Continue every slot from a saved state; returns the observations there."""
-        self._obs = [env.set_state(state) for env, state in zip(self.envs, states, strict=True)]
-        self._done = np.zeros(self.num_envs, bool)
-        return self._stacked()
+        if len(states) != self.num_envs:
+            raise ValueError(f"{len(states)} states for {self.num_envs} slots")
+        self._set_slots(dict(enumerate(states)))
+        self._begun[:], self._done[:] = True, False
+        return self._observation()
+
+    @abstractmethod
+    def get_states(self) -> list[np.ndarray]:
+        """Full simulator state of every slot."""
+
+    @abstractmethod
+    def _reset_slots(self, starts: Mapping[int, Start]) -> None:
+        """Begin episodes in some slots; their rows then hold the observations."""
+
+    @abstractmethod
+    def _step_slots(self) -> None:
+        """Step every slot by its row's action."""
+
+    @abstractmethod
+    def _set_slots(self, states: Mapping[int, np.ndarray]) -> None:
+        """Put slots into states; their rows then hold the observations."""
+
+    def _observation(self) -> Observation:
+        return {key: value.copy() for key, value in self._rows.obs.items()}
+
+
+class ThreadVectorEnv(RobosuiteVectorEnv):
+    """N environments in threads of one process; results do not depend on the number of threads.
+
+    A compiled control loop releases the GIL; without one, threads would only get in each other's way.
+    There is one thread too where robosuite renders images itself, since its GL contexts stay where they are.
+
+    Args:
+        makers: of the environments, one for each slot.
+        threads: most threads to step in; as many as there are cores if None.
+    """
+
+    def __init__(self, makers: Sequence[Maker], threads: int | None = None) -> None:
+        self._slots = Slots(dict(enumerate(makers)))
+        self.envs = list(self._slots.envs.values())
+        super().__init__(len(self.envs), self._slots.interface())
+        self._slots.rows = self._rows
+        first = self.envs[0]
+        most = min(self.num_envs, threads or os.cpu_count() or 1)
+        robosuite_renders = first.task.cameras and first.task.render == "robosuite"
+        threads = most if first.compiled and not robosuite_renders else 1
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def get_states(self) -> list[np.ndarray]:
+        return list(self._slots.get_states().values())
 
     def close_extras(self, **kwargs: Any) -> None:
-        for env in self.envs:
-            env.close()
+        self._slots.close()
         if self._pool:
             self._pool.shutdown()
 
-    def _stacked(self) -> Observation:
-        return {key: np.stack([obs[key] for obs in self._obs]) for key in self._obs[0]}
+    def _reset_slots(self, starts: Mapping[int, Start]) -> None:
+        self._slots.reset(starts)
+
+    def _step_slots(self) -> None:
+        if self._pool:
+            list(self._pool.map(lambda slot: self._slots.step([slot]), range(self.num_envs)))
+        else:
+            self._slots.step()
+
+    def _set_slots(self, states: Mapping[int, np.ndarray]) -> None:
+        self._slots.set_states(states)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load_verb(name: str) -> "Verb":
-    """Import a verb's module.
+    """Import a verb's module: that of `bench sim` is `verbs/bench_sim.py`.
 
     Raises:
         UserError: there is no such verb.
@@ -42,7 +42,7 @@ def load_verb(name: str) -> "Verb":
         spelled = nearest(name, verb_names())
         hint = f"did you mean robot-rl {spelled}? " if spelled else ""
         raise UserError(f"there is no verb {name!r}; {hint}robot-rl alone lists the verbs")
-    module = import_module(f"robot_rl.verbs.{name}")
+    module = import_module(f"robot_rl.verbs.{_module(name)}")
     return Verb(name, module.Config, module.run, getattr(module, "GROUPS", {}), summary(name))
 
 
@@ -53,7 +53,7 @@ def verb_names() -> list[str]:
 
 def summary(verb: str) -> str:
     """First line of a verb's docstring; read without importing it, since that may import torch."""
-    text = ast.get_docstring(ast.parse((_FOLDER / f"{verb}.py").read_text(encoding="utf-8")))
+    text = ast.get_docstring(ast.parse((_FOLDER / f"{_module(verb)}.py").read_text(encoding="utf-8")))
     assert text, f"verb {verb} has no docstring"
     return text.splitlines()[0]
 
@@ -64,14 +64,16 @@ def listing() -> str:
         f"robot-rl {__version__}: a learned base policy, improved by reinforcement learning, deployed",
         "",
     ]
-    lines += ["usage: robot-rl <verb> [group=choice …] [key=value …]", "       robot-rl <verb> --help", ""]
+    lines += ["usage: robot-rl <verb> [group=choice …] [key=value …]", "       robot-rl <verb> --help"]
+    lines += ["       (--key value and --key=value are other ways to write key=value)", ""]
     for who, names in VERBS.items():
-        lines += [who, *(f"  {name:<9} {summary(name)}" for name in names), ""]
+        lines += [who, *_lines(names), ""]
     return "\n".join(lines).rstrip()
 
 
 def _dispatch(arguments: list[str]) -> None:
     rest = [argument for argument in arguments if argument not in _HELP]
+    asks_help = rest != arguments
     if not rest:
         with _reader_may_leave():
             print(listing())
@@ -79,17 +81,42 @@ def _dispatch(arguments: list[str]) -> None:
     if rest == ["--version"]:
         print(__version__)
         return
-    verb = load_verb(rest[0])
-    if rest != arguments:
+    name, rest = _split_name(rest)
+    if not rest and (family := _family(name)):
+        with _reader_may_leave():
+            print("\n".join([f"usage: robot-rl {name} <which> [key=value …]", "", *_lines(family)]))
+        return
+    verb = load_verb(name)
+    if asks_help:
         from robot_rl.help import print_help
 
         with _reader_may_leave():
-            print_help(verb, rest[1:])
+            print_help(verb, rest)
         return
     from robot_rl.config import compose
 
-    config, _ = compose(verb, rest[1:])
+    config, _ = compose(verb, rest)
     verb.run(config)
+
+
+def _split_name(arguments: list[str]) -> tuple[str, list[str]]:
+    """The name of the verb, of two words where the first begins such verbs, and the other arguments."""
+    words = 2 if _family(arguments[0]) else 1
+    return " ".join(arguments[:words]), arguments[words:]
+
+
+def _family(word: str) -> list[str]:
+    """The verbs of two words that begin with this one."""
+    return [name for name in verb_names() if name.startswith(f"{word} ")]
+
+
+def _module(verb: str) -> str:
+    return verb.replace(" ", "_")
+
+
+def _lines(names: Sequence[str]) -> list[str]:
+    width = max(map(len, verb_names())) + 1
+    return [f"  {name:<{width}} {summary(name)}" for name in names]
 
 
 @contextmanager

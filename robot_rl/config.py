@@ -8,6 +8,7 @@ resolver, evaluates Python.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,7 +21,7 @@ from robot_rl.assets import asset_path
 from robot_rl.errors import UserError, mistakes
 from robot_rl.options import Option, options
 from robot_rl.overrides import Override, parse, split
-from robot_rl.refusals import assign, check_key, spelled_key, unknown_choice
+from robot_rl.refusals import as_list, assign, check_key, flags, spelled_key, unknown_choice
 
 T = TypeVar("T")
 
@@ -110,7 +111,7 @@ def load_group(group: str, choice: str, schema: type[T]) -> T:
 
 def draft(verb: Verb, arguments: Sequence[str]) -> Draft:
     """`compose` without the check that nothing is missing."""
-    pairs, chosen, paths = _choose(verb, split(arguments, lambda key: spelled_key(verb, key)))
+    pairs, chosen, paths = _choose(verb, split(arguments, partial(spelled_key, verb), flags(verb)))
     selection = [f"~{g}" if choice == "???" else f"{g}={choice}" for g, choice in chosen.items() if choice]
     root = verb.name if (verb.configs / f"{verb.name}.yaml").is_file() else None
     with initialize_config_dir(str(verb.configs), version_base="1.3"):
@@ -122,7 +123,7 @@ def draft(verb: Verb, arguments: Sequence[str]) -> Draft:
         assign(made, Override(f"{group}.path", path, path))
     for key, text in pairs:
         check_key(made, key, text)
-        assign(made, parse(key, text))
+        assign(made, parse(key, as_list(made, key, text)))
     return made
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.vector import ThreadVectorEnv
+from envs.vector import RobosuiteVectorEnv
 from policies.wrapped import WrappedPolicy
 from robot_rl.initial_states import InitialStates
 from robot_rl.seeds import episode_seed
@@ -52,7 +52,7 @@ class Summary:
 
 
 def evaluate(
-    envs: ThreadVectorEnv,
+    envs: RobosuiteVectorEnv,
     policy: WrappedPolicy,
     states: NDArray[np.float64],
     seed: int,

@@ -1,5 +1,6 @@
 """Builds environments and policies from names, paths and configurations."""
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -8,16 +9,17 @@ from typing import Any
 import torch
 
 import policies.residual  # registers the wrapper's loader  # noqa: F401
+from envs.process_vector import ProcessVectorEnv
 from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
-from envs.vector import ThreadVectorEnv
+from envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from policies.base import BasePolicy
 from policies.residual import Residual, ResidualPolicy
 from policies.store import load_policy_files
 from policies.wrapped import BaseOnly, WrappedPolicy
 from robot_rl.checkpoint import list_checkpoints
 from robot_rl.config import load_group
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.dataset import Dataset, render_of
 
 
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:
@@ -29,9 +31,19 @@ def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteE
     return RobosuiteEnv(config, observe_all=observe_all)
 
 
-def make_vector_env(task: TaskConfig | str, num_envs: int) -> ThreadVectorEnv:
-    """`num_envs` environments of a task, stepped together."""
-    return ThreadVectorEnv([partial(make_env, task)] * num_envs)
+def make_vector_env(task: TaskConfig | str, num_envs: int) -> RobosuiteVectorEnv:
+    """`num_envs` environments of a task, stepped together.
+
+    In threads; where the control loop cannot be compiled and would keep the others waiting, in
+    processes, of which each loads robosuite for itself. The results are the same.
+    """
+    config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
+    make = partial(RobosuiteEnv, config)
+    first = make()
+    if first.compiled or min(num_envs, os.cpu_count() or 1) == 1:
+        return ThreadVectorEnv([lambda: first, *[make] * (num_envs - 1)])
+    first.close()
+    return ProcessVectorEnv([make] * num_envs)
 
 
 def load_dataset(path: str | Path) -> Dataset:
@@ -96,6 +108,7 @@ def task_of(environment: Mapping[str, Any]) -> TaskConfig:
         state_keys=list(spec["state_keys"]),
         cameras=list(spec["cameras"]),
         image_size=list(spec["image_size"]),
+        render=render_of(environment) or TaskConfig.render,
         env_args=dict(environment["env_args"]),
     )
 

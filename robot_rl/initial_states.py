@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from envs.robosuite_env import RobosuiteEnv
+from envs.vector import RobosuiteVectorEnv
 from robot_rl.assets import asset_path
 from robot_rl.data.dataset import refuse_differences
 
@@ -54,7 +55,7 @@ def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, 
     )
 
 
-def load_states(env: RobosuiteEnv, path: Path | None = None) -> InitialStates:
+def load_states(env: RobosuiteEnv | RobosuiteVectorEnv, path: Path | None = None) -> InitialStates:
     """The list for an environment: the shipped one of its task, or the file at `path`.
 
     Raises:
@@ -75,5 +76,10 @@ def load_states(env: RobosuiteEnv, path: Path | None = None) -> InitialStates:
             states[:, file.get_tensor("varying_columns")] = varying
     except (OSError, SafetensorError, KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is not a list of initial states ({error})") from error
-    refuse_differences(environment, env.describe(), f"the list of initial states {path}")
+    refuse_differences(
+        environment,
+        env.describe(),
+        f"the list of initial states {path}",
+        accept=("observation_spec", "render"),  # the states are the same, whatever is observed of them
+    )
     return InitialStates(path.name, task, states)

@@ -1,6 +1,9 @@
-"""`key=value` arguments, in Hydra's grammar."""
+"""`key=value` arguments, in Hydra's grammar.
 
-from collections.abc import Callable, Sequence
+`--key value` and `--key=value` are other ways to write `key=value`, and `--key` alone is `key=true`.
+"""
+
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,22 +28,31 @@ class Override:
 
 
 def split(
-    arguments: Sequence[str], spelled: Callable[[str], str | None] = lambda word: word
+    arguments: Sequence[str],
+    spelled: Callable[[str], str | None] = lambda word: word,
+    flags: Collection[str] = (),
 ) -> list[tuple[str, str]]:
     """Arguments as (key, text of the value).
 
     Args:
         arguments: of the command line, after the verb.
         spelled: the valid key, or `group=choice`, that a word means; asked only for advice.
+        flags: keys that are true or false.
 
     Raises:
         UserError: an argument of another form; the message says how to write it.
     """
     pairs: list[tuple[str, str]] = []
-    for i, argument in enumerate(arguments):
+    left = list(arguments)
+    while left:
+        argument = left.pop(0)
+        following = left[0] if left else ""
         key, equals, text = argument.partition("=")
-        if argument.startswith(("-", "+", "~")) or not equals:
-            following = arguments[i + 1] if i + 1 < len(arguments) else ""
+        if argument.startswith("--"):
+            key = key[2:].replace("-", "_")
+            if key and not equals:
+                text = _value(argument, key in flags, left, spelled)
+        elif argument.startswith(("-", "+", "~")) or not equals:
             raise _malformed(argument, following, spelled)
         if not key:
             raise UserError(f"{argument}: the key is missing; write key=value")
@@ -68,6 +80,18 @@ def parse(key: str, text: str) -> Override:
     return Override(key, value.text if isinstance(value, QuotedString) else value, text)
 
 
+def _value(argument: str, flag: bool, left: list[str], spelled: Callable[[str], str | None]) -> str:
+    """The value of `--key`, taken from the arguments that are left."""
+    following = left[0] if left else ""
+    if flag and following not in ("true", "false"):
+        return "true"
+    if not left or following.startswith("--"):
+        key = argument[2:].replace("-", "_")
+        advice = (spelled(key) or key).partition("=")[0]
+        raise UserError(f"{argument}: the value is missing; write {advice}=…")
+    return left.pop(0)
+
+
 def _malformed(argument: str, following: str, spelled: Callable[[str], str | None]) -> UserError:
     """What to write in place of an argument that is not `key=value`."""
     key, equals, text = argument.lstrip("-+~").partition("=")
@@ -78,7 +102,7 @@ def _malformed(argument: str, following: str, spelled: Callable[[str], str | Non
     if "=" not in advice:
         advice = f"{advice}={text or '…'}"
     if argument.startswith("-"):
-        return UserError(f"options have no dashes here: write {advice} in place of {argument}")
+        return UserError(f"options have two dashes or none: write {advice} in place of {argument}")
     if argument.startswith("+"):
         return UserError(f"{argument}: no key can be added, since all are known; write {advice}")
     if argument.startswith("~"):

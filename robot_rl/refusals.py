@@ -1,6 +1,6 @@
 """Checks of the user's overrides against the options; a refusal names the nearest valid thing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
@@ -45,6 +45,13 @@ def check_key(draft: "Draft", key: str, text: str) -> None:
     raise UserError(f"unknown key {key}; robot-rl {draft.verb.name} --help lists all keys")
 
 
+def as_list(draft: "Draft", key: str, text: str) -> str:
+    """The text of a value with the brackets that a list may be written without: `tasks=Lift,Door`."""
+    if not any(option.key == key and option.type_name.startswith("list") for option in draft.options()):
+        return text
+    return text if text.startswith(("[", "$")) or text == "null" else f"[{text}]"
+
+
 def assign(draft: "Draft", override: Override) -> None:
     """Set a value.
 
@@ -75,21 +82,33 @@ def spelled_key(verb: "Verb", word: str) -> str | None:
 
 def all_keys(verb: "Verb") -> list[str]:
     """Every key of a verb, whatever is chosen."""
-    keys = [option.key for option in options(OmegaConf.structured(verb.config))]
-    for group in verb.groups:
-        for choice in verb.choices(group):
-            keys += _keys_of(verb, group, choice)
-    return list(dict.fromkeys(keys))
+    return list(dict.fromkeys(option.key for option in _all_options(verb)))
+
+
+def flags(verb: "Verb") -> set[str]:
+    """The keys of a verb that are true or false, whatever is chosen."""
+    return {option.key for option in _all_options(verb) if option.type_name == "bool"}
 
 
 def _choices(verb: "Verb", group: str) -> list[str]:
     return verb.choices(group) if group in verb.groups else []
 
 
+def _all_options(verb: "Verb") -> Iterator[Option]:
+    yield from options(OmegaConf.structured(verb.config))
+    for group in verb.groups:
+        for choice in verb.choices(group):
+            yield from _options_of(verb, group, choice)
+
+
 def _keys_of(verb: "Verb", group: str, choice: str) -> list[str]:
+    return [option.key for option in _options_of(verb, group, choice)]
+
+
+def _options_of(verb: "Verb", group: str, choice: str) -> Iterator[Option]:
     schema = verb.schema(group, choice)
     assert schema is not None
-    return [option.key for option in options(OmegaConf.structured(schema), f"{group}.")]
+    return options(OmegaConf.structured(schema), f"{group}.")
 
 
 def _within(key: str, known: Iterable[Option]) -> bool:

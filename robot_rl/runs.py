@@ -28,12 +28,14 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
     """
     path = directory / "config.yaml"
     if path.is_file():
-        recorded = _flat(yaml.safe_load(path.read_text()))
+        # Runs from before there was a choice had robosuite's images, or none.
+        recorded = {"task.render": "robosuite"} | _flat(yaml.safe_load(path.read_text()))
         current = _flat(resolved)
+        may_change = _MAY_CHANGE if current.get("task.cameras") else _MAY_CHANGE | {"task.render"}
         differing = [
             f"{key} was {recorded.get(key)!r}, now {current.get(key)!r}"
             for key in sorted(recorded.keys() | current.keys())
-            if recorded.get(key) != current.get(key) and key not in _MAY_CHANGE
+            if recorded.get(key) != current.get(key) and key not in may_change
         ]
         if differing:
             raise UserError(

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from envs.vector import ThreadVectorEnv
+from envs.vector import RobosuiteVectorEnv
 from policies.wrapped import WrappedPolicy
 from robot_rl.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from robot_rl.data.replay import SOURCES, Replay
@@ -147,7 +147,7 @@ class _Progress:
 
 
 def train_online(
-    envs: ThreadVectorEnv,
+    envs: RobosuiteVectorEnv,
     policy: WrappedPolicy,
     learner: OnlineLearner,
     replay: Replay,

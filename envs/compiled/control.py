@@ -16,7 +16,7 @@ from robosuite.environments.robot_env import RobotEnv
 from robosuite.models.grippers.gripper_model import GripperModel
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
-from . import contacts, kernel, queries, sampling
+from . import contacts, kernel, proof, queries, sampling
 from .arm import Arm, push, scaled
 from .model import SteppedModel
 from .symbols import NotCompilable, register_symbols
@@ -169,7 +169,7 @@ class CompiledControl:
         self._ctrl, self._ctrl_range = data.ctrl, model.actuator_ctrlrange
         self._qpos = data.qpos
         self._model, self._data_address = SteppedModel(model), data._address
-        scratch = np.zeros((6, model.nv)), np.zeros(80, dtype=np.int32), np.zeros(1200)
+        scratch = np.zeros((6, model.nv)), proof.new_scratch()
         self._arrays = (records, *_fields(data), *scratch)
         with event.install_listener("numba:compile", _Announcement()):
             self._advance(0, False)

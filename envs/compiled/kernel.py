@@ -10,13 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
+from .linalg import inv, inverse, matvec, matvec_f, multiply, multiply_vector, pinv, pseudo_inverse, transform
+from .rows import WIDTH
 from .symbols import (
     cblas_dgemm,
-    cblas_dgemv,
-    dgemm,
-    dgesdd,
-    dgetrf,
-    dgetri,
     mj_jacSite,
     mj_step1,
     mj_step2,
@@ -98,8 +95,7 @@ def advance(
     site_mat: Array,
     ctrl: Array,
     work: Array,
-    ints: Array,
-    floats: Array,
+    scratch: Array,
 ) -> None:
     """Runs `substeps` simulation steps under the control of the arms.
 
@@ -113,7 +109,7 @@ def advance(
         qpos, qvel, bias, inertia, site_pos, site_mat, ctrl: mjData's qpos [nq], qvel [nv],
             qfrc_bias [nv], qM [nM], site_xpos [nsite, 3], site_xmat [nsite, 9], ctrl [nu].
         work: float64 [6, nv], C order, of this environment alone.
-        ints, floats: int32 [80] and float64 [1200], likewise.
+        scratch: one record of `linalg.SCRATCH`, likewise.
 
     Raises:
         ValueError: a mass matrix that is singular or not finite, with `exact`.
@@ -131,7 +127,7 @@ def advance(
             if arm.kind == OSC:
                 if arm.moving:
                     _base_velocity(model, data, arm, qvel, work)
-                _osc_torque(arm, bias, site_pos, site_mat, exact, ints, floats)
+                _osc_torque(arm, bias, site_pos, site_mat, exact, scratch[0])
             elif arm.kind == JOINT_POSITION:
                 _joint_position_torque(arm, bias)
             else:
@@ -168,8 +164,8 @@ def sense(
             arm.ori[i, j] = site_mat[arm.site, 3 * i + j]
     jac = work.ctypes.data
     mj_jacSite(model, data, jac, jac + 24 * nv, arm.site)
-    _matvec(work[:3], qvel, arm.pos_vel)
-    _matvec(work[3:], qvel, arm.ori_vel)
+    matvec(work[:3], qvel, arm.pos_vel)
+    matvec(work[3:], qvel, arm.ori_vel)
     for i in range(6):
         for j in range(n):
             arm.jac[i, j] = work[i, arm.dof[j]]
@@ -179,8 +175,8 @@ def sense(
 def _base_velocity(model: int, data: int, arm: Record, qvel: Array, work: Array) -> None:
     jac, nv = work.ctypes.data, qvel.size
     mj_jacSite(model, data, jac, jac + 24 * nv, arm.base)
-    _matvec(work[:3], qvel, arm.base_vel[:3])
-    _matvec(work[3:], qvel, arm.base_vel[3:])
+    matvec(work[:3], qvel, arm.base_vel[:3])
+    matvec(work[3:], qvel, arm.base_vel[3:])
 
 
 @njit(error_model="numpy")
@@ -193,25 +189,11 @@ def _goal_in_world(arm: Record, site_pos: Array, site_mat: Array, pos: Array, or
                 ori[i, j] = arm.goal_ori[i, j]
         return
     base = site_mat[arm.base].reshape(3, 3)
-    _matvec(base, arm.goal_pos, pos)
+    matvec(base, arm.goal_pos, pos)
     for i in range(3):
         pos[i] = site_pos[arm.base, i] + pos[i]
     a, b, c = base.ctypes.data, arm.goal_ori.ctypes.data, ori.ctypes.data
     cblas_dgemm(101, 111, 111, 3, 3, 3, 1.0, a, 3, b, 3, 0.0, c, 3)
-
-
-@njit(error_model="numpy")
-def _matvec(matrix: Array, x: Array, out: Array) -> None:
-    """out := matrix x with numpy's BLAS, for C order."""
-    m, n = matrix.shape
-    cblas_dgemv(101, 111, m, n, 1.0, matrix.ctypes.data, n, x.ctypes.data, 1, 0.0, out.ctypes.data, 1)
-
-
-@njit(error_model="numpy")
-def _matvec_f(matrix: Array, x: Array, out: Array) -> None:
-    """out := matrix x with numpy's BLAS, for Fortran order."""
-    m, n = matrix.shape
-    cblas_dgemv(102, 111, m, n, 1.0, matrix.ctypes.data, m, x.ctypes.data, 1, 0.0, out.ctypes.data, 1)
 
 
 @njit(error_model="numpy")
@@ -222,7 +204,7 @@ def _joint_position_torque(arm: Record, bias: Array) -> None:
     for i in range(n):
         wanted[i] = (arm.goal[i] - arm.q[i]) * arm.kp[i] + -arm.v[i] * arm.kd[i]
     if arm.compensated:
-        _matvec_f(_mass(arm), wanted, torque)
+        matvec_f(_mass(arm), wanted, torque)
         for i in range(n):
             arm.torque[i] = torque[i] + bias[arm.dof[i]]
     else:
@@ -238,7 +220,7 @@ def _mass(arm: Record) -> Array:
 
 @njit(error_model="numpy")
 def _osc_torque(
-    arm: Record, bias: Array, site_pos: Array, site_mat: Array, exact: bool, ints: Array, floats: Array
+    arm: Record, bias: Array, site_pos: Array, site_mat: Array, exact: bool, scratch: Record
 ) -> None:
     """Operational-space torques with a null-space pull to the rest pose (Khatib 1987)."""
     n = arm.n
@@ -264,79 +246,80 @@ def _osc_torque(
     for i in range(n):
         pull[i] = 10.0 * (arm.rest[i] - arm.q[i]) - damping * arm.v[i]
     if exact or not _osc_torque_fast(arm, bias, force, pull):
-        _osc_torque_exact(arm, bias, force, pull, ints, floats)
+        _osc_torque_exact(arm, bias, force, pull, scratch)
 
 
 @njit(error_model="numpy")
-def _osc_torque_exact(
-    arm: Record, bias: Array, force: Array, pull: Array, ints: Array, floats: Array
-) -> None:
+def _osc_torque_exact(arm: Record, bias: Array, force: Array, pull: Array, scratch: Record) -> None:
     """The torques by robosuite's own sequence of operations, equal to the last bit.
 
     MuJoCo's mesh collisions are discontinuous in the state: where two meshes come into contact, a
     difference of one bit becomes one of 1e-5. So nothing less keeps robosuite's trajectory.
     """
+    if not scratch.own or not _osc_torque_own(arm, bias, force, pull, scratch):
+        _osc_torque_library(arm, bias, force, pull, scratch.ints, scratch.floats)
+
+
+@njit(error_model="numpy")
+def _osc_torque_library(
+    arm: Record, bias: Array, force: Array, pull: Array, ints: Array, floats: Array
+) -> None:
+    """With the libraries that robosuite's functions call."""
     n = arm.n
     mass = _mass(arm)
     jac = arm.jac[:, :n].copy()
-    mass_inv = _inv(mass, ints, floats)
-    full = _pinv(np.dot(np.dot(jac, mass_inv), jac.T), ints, floats)
+    mass_inv = inv(mass, ints, floats)
+    full = pinv(np.dot(np.dot(jac, mass_inv), jac.T), ints, floats)
     wrench = np.empty(6)
     if arm.uncoupled:
         for start in (0, 3):
             rows = jac[start : start + 3]
-            block = _pinv(np.dot(np.dot(rows, mass_inv), rows.T), ints, floats)
-            _matvec_f(block, force[start : start + 3], wrench[start : start + 3])
+            block = pinv(np.dot(np.dot(rows, mass_inv), rows.T), ints, floats)
+            matvec_f(block, force[start : start + 3], wrench[start : start + 3])
     else:
-        _matvec_f(full, force, wrench)
+        matvec_f(full, force, wrench)
     null_space = np.eye(n) - np.dot(np.dot(mass_inv, jac.T).dot(full), jac)
     null = np.dot(null_space.T, np.dot(mass, pull))
     torque = np.empty(n)
-    _matvec_f(jac.T, wrench, torque)
+    matvec_f(jac.T, wrench, torque)
     for i in range(n):
         arm.torque[i] = torque[i] + bias[arm.dof[i]] + null[i]
 
 
 @njit(error_model="numpy")
-def _inv(matrix: Array, ints: Array, floats: Array) -> Array:
-    """np.linalg.inv for Fortran order, by the same LAPACK calls on scratch of our own."""
-    out = matrix.T.copy().T
-    ints[0], ints[1], ints[2] = matrix.shape[0], 1024, 0
-    n, x, work = ints.ctypes.data, out.ctypes.data, floats.ctypes.data
-    lwork, info, pivots = n + 4, n + 8, n + 32
-    dgetrf(n, n, x, n, pivots, info)
-    if ints[2] == 0:
-        dgetri(n, x, n, pivots, work, lwork, info)
-    if ints[2] != 0:
-        raise ValueError("the mass matrix of the arm is singular")
-    return out
-
-
-@njit(error_model="numpy")
-def _pinv(matrix: Array, ints: Array, floats: Array) -> Array:
-    """np.linalg.pinv of a square matrix, likewise; the result is in Fortran order."""
-    size = matrix.shape[0]
-    out = matrix.T.copy().T
-    singular, right = floats[1024:1032], floats[1096:1160]  # left at 1032
-    floats[1160], floats[1161] = 1.0, 0.0
-    ints[0], ints[1], ints[2], ints[4], ints[5] = size, 1024, 0, ord("S"), ord("C")
-    n, x, work = ints.ctypes.data, out.ctypes.data, floats.ctypes.data
-    lwork, info, rank, thin, conjugate, iwork = n + 4, n + 8, n + 12, n + 16, n + 20, n + 32
-    s, u, v, one, zero = work + 8192, work + 8256, work + 8768, work + 9280, work + 9288
-    dgesdd(thin, n, n, x, n, s, u, n, v, n, work, lwork, iwork, info)
-    if ints[2] != 0:
-        raise ValueError("the mass matrix of the arm is not finite")
-    ints[3] = 1
-    cut = singular[0] * 1e-15
-    for k in range(size):
-        if singular[k] > cut:
-            singular[k] = 1.0 / singular[k]
-            ints[3] = k + 1
-    for i in range(size):
-        for j in range(ints[3]):
-            right[i * size + j] *= singular[j]
-    dgemm(conjugate, conjugate, n, n, rank, one, v, n, u, n, zero, x, n)
-    return out
+def _osc_torque_own(arm: Record, bias: Array, force: Array, pull: Array, scratch: Record) -> bool:
+    """The same roundings without the libraries' calls; False, and no torque, where they are needed."""
+    n = arm.n
+    for i in range(6):
+        for j in range(n):
+            scratch.jac_t[j, i] = arm.jac[i, j]
+    if not inverse(arm.mass, n, scratch.mass_inv, scratch):
+        return False
+    multiply(arm.jac, scratch.mass_inv, scratch.product, 6, n)
+    multiply(scratch.product, scratch.jac_t, scratch.task, 6, n)
+    if not pseudo_inverse(scratch.task, 0, 6, scratch.full, scratch):
+        return False
+    f, wrench = force.ctypes.data, scratch.rows.ctypes.data
+    if arm.uncoupled:
+        for start in (0, 3):
+            if not pseudo_inverse(scratch.task, start, 3, scratch.block, scratch):
+                return False
+            transform(scratch.block, 3, 3, f + 8 * start, wrench + 8 * start, scratch)
+    else:
+        transform(scratch.full, 6, 6, f, wrench, scratch)
+    # null space
+    multiply(scratch.mass_inv, scratch.jac_t, scratch.product, n, n)
+    multiply(scratch.product, scratch.full, scratch.block, n, 6)
+    multiply(scratch.block, arm.jac, scratch.null_space, n, 6)
+    for i in range(n):
+        for j in range(n):
+            scratch.null_space[i, j] = (1.0 if i == j else 0.0) - scratch.null_space[i, j]
+    multiply_vector(arm.mass, pull, scratch.rows[1], n)
+    multiply_vector(scratch.null_space, scratch.rows[1], scratch.rows[2], n)
+    transform(scratch.jac_t, n, 6, wrench, wrench + 8 * 3 * WIDTH, scratch)
+    for i in range(n):
+        arm.torque[i] = scratch.rows[3, i] + bias[arm.dof[i]] + scratch.rows[2, i]
+    return True
 
 
 @njit(error_model="numpy")

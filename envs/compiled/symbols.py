@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 import mujoco
 import numpy as np
 from numba import types
-from numba.extending import get_cython_function_address
+from numba.extending import get_cython_function_address, intrinsic
 
 OLDEST: Final = (3, 3)
 NEWEST: Final = (3, 9)  # what robosuite 1.5.2 runs with
@@ -47,6 +47,17 @@ dgetrf: Any = types.ExternalFunction("scipy_dgetrf", types.void(*[_ptr] * 6))
 dgetri: Any = types.ExternalFunction("scipy_dgetri", types.void(*[_ptr] * 7))
 dgesdd: Any = types.ExternalFunction("scipy_dgesdd", types.void(*[_ptr] * 14))
 dgemm: Any = types.ExternalFunction("scipy_dgemm", types.void(*[_ptr] * 13))
+dnrm2: Any = types.ExternalFunction("scipy_dnrm2", _num(*[_ptr] * 3))
+
+
+@intrinsic
+def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """A b + c, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return _num(_num, _num, _num), generate
 
 
 class NotCompilable(Exception):
@@ -81,7 +92,7 @@ def register_symbols() -> None:
         llvm.add_symbol(
             f"numpy_cblas_{name}", _address(numpy_blas, [pattern.format(name) for pattern in _BLAS_NAMES])
         )
-    for module, names in (("lapack", ("dgetrf", "dgetri", "dgesdd")), ("blas", ("dgemm",))):
+    for module, names in (("lapack", ("dgetrf", "dgetri", "dgesdd")), ("blas", ("dgemm", "dnrm2"))):
         for name in names:
             llvm.add_symbol(
                 f"scipy_{name}", get_cython_function_address(f"scipy.linalg.cython_{module}", name)

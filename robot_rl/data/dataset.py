@@ -263,6 +263,7 @@ def refuse_differences(
     Raises:
         ValueError: says what differs, each with both values.
     """
+    recorded, current = ({**env, "render": render_of(env)} for env in (recorded, current))
     differences = []
     for key in sorted(set(recorded) | set(current)):
         then, now = recorded.get(key), current.get(key)
@@ -271,9 +272,17 @@ def refuse_differences(
             now = {name: ".".join(v.split(".")[:2]) for name, v in (now or {}).items()}
         if key in _BY_HORIZON_ALONE or then == now or key in accept:
             continue
-        differences.append(f"{key} was {_short(then)}, here it is {_short(now)}")
+        hint = f" (task.render={then} gives the same images)" if key == "render" and then and now else ""
+        differences.append(f"{key} was {_short(then)}, here it is {_short(now)}{hint}")
     if differences:
         raise ValueError(f"{what} was made in another environment: {'; '.join(differences)}")
+
+
+def render_of(environment: Mapping[str, Any]) -> str | None:
+    """How the images of a described environment look, or None if it observes none."""
+    if not environment.get("observation_spec", {}).get("cameras"):
+        return None
+    return environment.get("render", "robosuite")  # from before there was a choice
 
 
 # How long an episode may last changes neither what an observation nor what an action means.

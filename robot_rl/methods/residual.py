@@ -221,7 +221,7 @@ def setup(job: Job) -> Prepared:
     networks, meta = load_networks(job.base.path, job.device)
     base = networks.base if isinstance(networks, Residual) else networks
     envs = make_vector_env(job.task, config.num_envs)
-    environment = envs.envs[0].describe()
+    environment = envs.describe()
     refuse_differences(meta["environment"], environment, f"base policy {job.base.path}", job.accept)
     state_size, action_size = envs.observation_spec.state_size, len(envs.action_spec)
     if (base.spec.state_size, base.spec.action_size) != (state_size, action_size):

@@ -2,10 +2,12 @@
 
 A verb's module has a docstring (its first line is the help line), a dataclass `Config`, `run(config)`
 and, if the configuration has groups, `GROUPS`: for each group the dataclass of each of its choices.
+A verb may have two words; `bench_sim.py` is `robot-rl bench sim`, and `robot-rl bench` lists its kin.
 """
 
 VERBS: dict[str, tuple[str, ...]] = {
     "who collects": ("doctor", "collect", "states"),
     "who trains": ("train", "eval", "report", "demo"),
+    "who measures": ("bench sim",),
 }
 """Verbs in the order of the listing, by the person who uses them."""

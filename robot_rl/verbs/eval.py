@@ -48,8 +48,8 @@ def run(config: Config) -> None:
         networks, meta = load_networks(config.policy, device)
         task = task_of(meta["environment"])
         envs = make_vector_env(task, config.num_envs)
-        refuse_differences(meta["environment"], envs.envs[0].describe(), f"policy {config.policy}")
-        initial = load_states(envs.envs[0], Path(config.states) if config.states else None)
+        refuse_differences(meta["environment"], envs.describe(), f"policy {config.policy}")
+        initial = load_states(envs, Path(config.states) if config.states else None)
         if config.episodes > len(initial.states):
             raise ValueError(
                 f"episodes={config.episodes}: the list {initial.name} has {len(initial.states)} states"

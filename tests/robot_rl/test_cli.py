@@ -29,7 +29,7 @@ def test_alone_it_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_verb_is_listed() -> None:
     modules = {path.stem for path in (ROOT / "robot_rl" / "verbs").glob("*.py")} - {"__init__"}
-    assert modules == {name for names in VERBS.values() for name in names}
+    assert modules == {name.replace(" ", "_") for names in VERBS.values() for name in names}
 
 
 def test_start_up_is_quick() -> None:
@@ -54,12 +54,35 @@ def test_help_of_a_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]
     assert "runs_dir=runs" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [["bench"], ["bench", "--help"], ["help", "bench"]])
+def test_first_word_of_several_verbs_lists_them(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "usage: robot-rl bench <which>" in text
+    assert f"  bench sim  {cli.summary('bench sim')}" in text
+    assert "doctor" not in text
+
+
+def test_help_of_a_verb_of_two_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "sim", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "usage: robot-rl bench sim [key=value …]" in text
+    assert "seconds=10.0" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
+        (["bench", "smi"], "robot-rl: there is no verb 'bench smi'; did you mean robot-rl bench sim?"),
         (["docter"], "robot-rl: there is no verb 'docter'; did you mean robot-rl doctor?"),
         (["--help-me"], "robot-rl: there is no verb '--help-me'; robot-rl alone lists the verbs"),
-        (["doctor", "--runs-dir=x"], "robot-rl: options have no dashes here: write runs_dir=x in place of"),
+        (
+            ["doctor", "-runs-dir=x"],
+            "robot-rl: options have two dashes or none: write runs_dir=x in place of",
+        ),
+        (["doctor", "--run-dir=x"], "robot-rl: unknown key run_dir; did you mean runs_dir=x?"),
         (["doctor", "run_dir=x"], "robot-rl: unknown key run_dir; did you mean runs_dir=x?"),
     ],
 )

@@ -91,14 +91,18 @@ REFUSALS = [
     ("resume=maybe", "the value must be bool"),
     ("device=gpu", "the value must be cpu|cuda"),
     ("limit=x", "the value must be float or null"),
-    ("task.cameras=3", "the value must be list[str]"),
+    ("task.image_size=84,x", "the value must be list[int]"),
     ("name=a,b", "a list is written name=[…]"),
     ("name=(a", "quote it"),
     ("name=${nothing}", "Interpolation key 'nothing' not found"),
-    ("--seed=3", "write seed=3 in place of --seed=3"),
-    ("--eval.episode=3", "write eval.episodes=3 in place of --eval.episode=3"),
-    ("--method.n-step=3", "write method.n_step=3"),
-    ("-seed", "write seed=…"),
+    ("--seeds=3", "unknown key seeds; did you mean seed=3?"),
+    ("--eval.episode=3", "did you mean eval.episodes=3?"),
+    ("--method.n-step=3", "method.n_step belongs to method=residual"),
+    ("--seed", "--seed: the value is missing; write seed=…"),
+    ("--metho", "write method=…"),
+    ("--", "the key is missing"),
+    ("-seed", "write seed=… in place of -seed"),
+    ("-seed=3", "options have two dashes or none: write seed=3 in place of -seed=3"),
     ("+seed=3", "write seed=3"),
     ("~seed", "no key can be removed"),
     ("lift", "lift is not key=value; did you mean task=lift?"),
@@ -116,10 +120,43 @@ def test_refusal_says_what_to_write(verb: Verb, argument: str, answer: str) -> N
 
 
 def test_parted_values(verb: Verb) -> None:
-    with pytest.raises(UserError, match=r"write seed=3 in place of --seed$"):
-        compose(verb, [*NEEDED, "--seed", "3"])
+    with pytest.raises(UserError, match=r"write seed=3 in place of -seed$"):
+        compose(verb, [*NEEDED, "-seed", "3"])
     with pytest.raises(UserError, match=r"did you mean seed=3\?"):
         compose(verb, [*NEEDED, "seed", "3"])
+
+
+def test_dashes_are_another_way_to_write_it(verb: Verb) -> None:
+    config, _ = compose(
+        verb, ["--name", "a=b", "--base=diffusion", "--task", "can", "seed=2", "--limit", "-3"]
+    )
+    assert (config.name, config.task.name, config.seed, config.limit) == ("a=b", "can", 2, -3)
+    config, _ = compose(verb, [*NEEDED, "method=residual", "--method.n-step", "5"])
+    assert config.method.n_step == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["--resume", "seed=1"], True),
+        (["--resume"], True),
+        (["--resume", "--seed=1"], True),
+        (["--resume", "false"], False),
+        (["--resume=false"], False),
+    ],
+)
+def test_a_flag_alone_is_true(verb: Verb, arguments: list[str], value: bool) -> None:
+    assert compose(verb, ["resume=false", *NEEDED, *arguments])[0].resume is value
+
+
+@pytest.mark.parametrize("text", ["a,b", "[a,b]", "a, b", "['a',b]"])
+def test_a_list_may_be_written_without_its_brackets(verb: Verb, text: str) -> None:
+    assert compose(verb, [*NEEDED, f"task.cameras={text}"])[0].task.cameras == ["a", "b"]
+
+
+def test_a_list_of_one_or_none(verb: Verb) -> None:
+    assert compose(verb, [*NEEDED, "task.image_size=84"])[0].task.image_size == [84]
+    assert compose(verb, [*NEEDED, "task.image_size="])[0].task.image_size == []
 
 
 def test_mandatory_values(verb: Verb) -> None:

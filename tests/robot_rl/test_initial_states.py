@@ -50,6 +50,12 @@ def test_list_of_another_environment_is_refused(tmp_path: Path) -> None:
         load_states(env(controller="X"), tmp_path / "list")
 
 
+def test_list_serves_whatever_is_observed(tmp_path: Path) -> None:
+    save_states(tmp_path / "list", some(), {**ENVIRONMENT, "observation_spec": {"cameras": []}})
+    seeing = env(observation_spec={"cameras": ["agentview"]}, render="quick")
+    assert len(load_states(seeing, tmp_path / "list").states) == len(some())
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -1,0 +1,218 @@
+"""A task's simulation: robosuite as it comes, ours, and the physics alone."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import mujoco
+import numpy as np
+import robosuite
+
+from envs.compiled import compile_control
+from envs.task import TaskConfig
+from robot_rl.assets import asset_path
+from robot_rl.bench.clock import milliseconds, take_turns
+from robot_rl.bench.images import CAMERA, SIZE, measure_images
+from robot_rl.config import load_group
+from robot_rl.spelling import nearest
+
+_ROUND = 200
+"""Control steps between resets."""
+_BLOCK = 10
+"""Control steps in one turn: so many that what a turn finds in the processor's caches is its own."""
+_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
+
+
+@dataclass(frozen=True)
+class TaskSpeed:
+    """What was measured of one task; times are medians in milliseconds."""
+
+    stock_ms: float
+    """A control step of robosuite as it comes."""
+    ours_ms: float
+    """The same with our control loop and all of robosuite's observations."""
+    asked_ms: float
+    """The same with only the observations that a policy is given."""
+    physics_ms: float
+    """MuJoCo alone: as many substeps of the same model from the same states."""
+    speedup: float
+    """`stock_ms / ours_ms`."""
+    limit_fraction: float
+    """`physics_ms / ours_ms`: 1 if nothing but physics took time."""
+    reset_stock_ms: float
+    """A reset, which by robosuite's default makes the model anew."""
+    reset_ours_ms: float
+    """A reset that keeps the model."""
+    render_stock_ms: float | None
+    """An image as robosuite's camera observation makes it; None where nothing can be rendered."""
+    render_ours_ms: float | None
+    """An image as ours."""
+    equal: bool
+    """Whether both were in the same state, to the bit, at the end of every round."""
+    max_deviation: float
+    """Largest difference of a joint position there."""
+    steps: int
+    """Control steps that each has made."""
+    processor_share: float
+    """Part of that time in which the processor was ours; well below 1, something else was running."""
+
+
+def check_tasks(tasks: Sequence[str]) -> None:
+    """Refuse what is no environment of robosuite.
+
+    Raises:
+        ValueError: with the nearest name.
+    """
+    names = {name.lower(): name for name in sorted(robosuite.ALL_ENVIRONMENTS)}
+    for task in tasks:
+        if task not in names.values():
+            spelled = nearest(task.lower(), names)
+            hint = f"did you mean {names[spelled]}? " if spelled else ""
+            raise ValueError(f"tasks={task}: {hint}robosuite has {', '.join(names.values())}")
+
+
+def measure_task(task: str, seconds: float, seed: int, *, images: bool) -> TaskSpeed:
+    """Measure one of robosuite's environments.
+
+    Args:
+        task: its name.
+        seconds: about how long to measure: most of it steps, some of it resets and images.
+        seed: of the states and the actions.
+        images: measure images too, which takes an OpenGL that works.
+    """
+    contest = _Contest(task, seed)
+    contest.run_for((0.7 if images else 0.85) * seconds)
+    stock, ours = contest.envs["stock"], contest.envs["ours"]
+    resets = _measure_resets(stock, ours, 0.15 * seconds)
+    drawn: dict[str, float] = {}
+    if images:
+        cameras = {"camera_names": CAMERA, "camera_heights": SIZE, "camera_widths": SIZE}
+        watched = _make(task, seed, has_offscreen_renderer=True, use_camera_obs=True, **cameras)
+        drawn = measure_images(watched, ours, 0.15 * seconds)
+        watched.close()
+    contest.close()
+    step = {name: median(times) for name, times in contest.times.items()}
+    return TaskSpeed(
+        stock_ms=step["stock"],
+        ours_ms=step["ours"],
+        asked_ms=step["asked"],
+        physics_ms=step["physics"],
+        speedup=step["stock"] / step["ours"],
+        limit_fraction=step["physics"] / step["ours"],
+        reset_stock_ms=resets["stock"],
+        reset_ours_ms=resets["ours"],
+        render_stock_ms=drawn.get("render_stock_ms"),
+        render_ours_ms=drawn.get("render_ours_ms"),
+        equal=contest.deviation == 0,
+        max_deviation=contest.deviation,
+        steps=len(contest.times["stock"]),
+        processor_share=contest.processor_share,
+    )
+
+
+class _Contest:
+    """Equal environments that take the same steps from the same states, turn by turn."""
+
+    def __init__(self, task: str, seed: int) -> None:
+        self.envs = {name: _make(task, seed) for name in ("stock", "ours", "asked")}
+        for env in self.envs.values():
+            env.reset()
+        ours = self.envs["ours"]
+        compile_control(ours)
+        compile_control(self.envs["asked"]).observe_only(_asked(task, ours))
+        self._model, self._data = ours.sim.model._model, ours.sim.data._data
+        alone = mujoco.MjData(self._model)
+        substeps = int(ours.control_timestep / ours.model_timestep)
+        self._alone, self._physics = alone, partial(mujoco.mj_step, self._model, alone, nstep=substeps)
+        self._rng = np.random.default_rng(seed)
+        self.times: dict[str, list[float]] = {name: [] for name in (*self.envs, "physics")}
+        self.deviation = 0.0
+        self.processor_share = 1.0
+        # What is compiled or cached at first use shall not count.
+        self._begin()
+        self._block()
+        self.times = {name: [] for name in self.times}
+
+    def run_for(self, seconds: float) -> None:
+        """Go on until so much time has passed."""
+        start, used = time.monotonic(), time.thread_time()
+        end = start + seconds
+        while time.monotonic() < end:
+            self._begin()
+            for _ in range(_ROUND // _BLOCK):
+                self._block()
+                if time.monotonic() >= end:
+                    break
+            self._compare()
+        self.processor_share = (time.thread_time() - used) / (time.monotonic() - start)
+
+    def close(self) -> None:
+        for env in self.envs.values():
+            env.close()
+
+    def _begin(self) -> None:
+        """Reset all to the same new state."""
+        seed = self._rng.integers(2**32)
+        for env in self.envs.values():
+            env.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+            env.reset()
+
+    def _block(self) -> None:
+        """A turn of each contestant: the same actions; for physics, the states that ours went through."""
+        actions = self._rng.uniform(-1, 1, (_BLOCK, self.envs["ours"].action_dim))
+        states: list[np.ndarray] = []
+        for name, env in self.envs.items():
+            for action in actions:
+                if name == "ours":
+                    states.append(self._state())
+                self.times[name].append(milliseconds(partial(env.step, action)))
+        for state in states:
+            mujoco.mj_setState(self._model, self._alone, state, _STATE)
+            self.times["physics"].append(milliseconds(self._physics))
+
+    def _state(self) -> np.ndarray:
+        """Positions, velocities, controls, warm start and whatever else MuJoCo's step begins with."""
+        state = np.empty(mujoco.mj_stateSize(self._model, _STATE))
+        mujoco.mj_getState(self._model, self._data, state, _STATE)
+        return state
+
+    def _compare(self) -> None:
+        expected = self.envs["stock"].sim.data.qpos
+        for name in ("ours", "asked"):
+            difference = np.abs(self.envs[name].sim.data.qpos - expected).max()
+            self.deviation = max(self.deviation, float(difference))
+
+
+def _measure_resets(stock: Any, ours: Any, seconds: float) -> dict[str, float]:
+    stock.hard_reset = True  # robosuite's default; for equal models it was off until here
+    return take_turns({"stock": stock.reset, "ours": ours.reset}, seconds)
+
+
+def _make(task: str, seed: int, **options: Any) -> Any:
+    """One of robosuite's environments; all of a task and a seed are equal."""
+    defaults = {"has_offscreen_renderer": False, "use_camera_obs": False}
+    return robosuite.make(
+        task,
+        robots=["Panda"] * (2 if task.startswith("TwoArm") else 1),
+        has_renderer=False,
+        ignore_done=True,
+        reward_shaping=False,
+        hard_reset=False,
+        seed=seed,
+        **defaults | options,
+    )
+
+
+def _asked(task: str, env: Any) -> list[str]:
+    """What a policy observes: as a task of ours says, else the hands and the objects."""
+    for path in sorted(asset_path("configs", "task").glob("*.yaml")):
+        ours = load_group("task", path.stem, TaskConfig)
+        if ours.env == task:
+            return ours.state_keys
+    hand = ("eef_pos", "eef_quat", "gripper_qpos")
+    keys = [f"robot{i}_{key}" for i in range(len(env.robots)) for key in hand]
+    # A peg in place of a gripper has no qpos.
+    return [*(key for key in keys if key in env._observables), "object-state"]

@@ -1,0 +1,61 @@
+"""Environment steps per second over the number of threads."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+from envs.robosuite_env import RobosuiteEnv
+from envs.vector import ThreadVectorEnv
+from robot_rl.factory import make_env
+
+_TASK = "lift"
+_ROUND = 10
+"""Steps from one set of states: far fewer than the task's horizon."""
+
+
+def thread_counts(cores: int) -> list[int]:
+    """1, 2, and its doubles as far as there are cores."""
+    counts = [1, 2]
+    while 2 * counts[-1] <= cores:
+        counts.append(2 * counts[-1])
+    return counts
+
+
+def measure_threads(counts: list[int], seconds: float, seed: int) -> dict[int, float]:
+    """Environment steps per second with each number of threads, two environments for each thread.
+
+    The same environments make the same steps for every number; the numbers take turns.
+    """
+    envs = [make_env(_TASK) for _ in range(2 * max(counts))]
+    vectors = {n: ThreadVectorEnv([_giver(env) for env in envs], threads=n) for n in counts}
+    vectors[1].reset(seed=seed)
+    states = vectors[1].get_states()
+    shape = _ROUND, len(envs), len(envs[0].action_spec)
+    actions = np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+    rates: dict[int, list[float]] = {n: [] for n in counts}
+    end = time.monotonic() + seconds
+    while len(rates[1]) < 3 or time.monotonic() < end:
+        for n, vector in vectors.items():
+            vector.set_states(states)
+            rates[n].append(_rate(vector, actions))
+    for vector in vectors.values():
+        vector.close()
+    return {n: median(values) for n, values in rates.items()}
+
+
+def _giver(env: RobosuiteEnv) -> Callable[[], RobosuiteEnv]:
+    return lambda: env
+
+
+def _rate(vector: ThreadVectorEnv, actions: np.ndarray) -> float:
+    """Environment steps per second over the actions [T, N, A], or until an episode ends."""
+    steps = 0
+    start = time.perf_counter()
+    for action in actions:
+        _, _, terminated, truncated, _ = vector.step(action)
+        steps += vector.num_envs
+        if (terminated | truncated).any():
+            break
+    return steps / (time.perf_counter() - start)
