@@ -1,7 +1,7 @@
 """A robosuite task as a Gymnasium environment with a sparse reward and exact state."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal
 
@@ -12,12 +12,15 @@ import robosuite
 from robosuite.controllers import load_composite_controller_config, load_part_controller_config
 
 from envs import simstate
-from envs.action import ActionDim, ActionSpec, spec_to_list
+from envs.action import ActionDim, ActionSpec, checked_action, spec_to_list
 from envs.cameras import observe_camera
-from envs.compiled import NotCompilable, compile_control
+from envs.compiled import CompiledControl, NotCompilable, compile_control
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 from envs.renderer import Renderer
 from envs.task import TaskConfig
+
+Step = tuple[Observation, float, bool, bool, dict[str, Any]]
+"""What a step returns: observation, reward, terminated, truncated, info."""
 
 
 class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
@@ -52,8 +55,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         self.action_space = gym.spaces.Box(-1.0, 1.0, (len(self.action_spec),), np.float32)
         self.observation_space: gym.Space = _observation_space(self.observation_spec)
         self._raw = raw
-        self.compiled = self._compile(observe_all)
-        """Whether the control loop is compiled and releases the GIL."""
+        self.control = self._compile(observe_all)
+        """The compiled control loop; None if robosuite's own runs."""
 
     def _own_cameras(self) -> ExitStack:
         """The renderers of observed cameras, unless robosuite renders them."""
@@ -62,7 +65,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
                 stack.enter_context(observe_camera(self, camera))
             return stack.pop_all()
 
-    def _compile(self, observe_all: bool) -> bool:
+    def _compile(self, observe_all: bool) -> CompiledControl | None:
         try:
             control = compile_control(self._sim)
         except NotCompilable as reason:
@@ -70,11 +73,11 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
                 f"task {self.task.name!r} runs on robosuite's own control loop, which is slower: {reason}",
                 stacklevel=3,
             )
-            return False
+            return None
         if not observe_all:
             images = [f"{camera}_image" for camera in self.task.cameras]
             control.observe_only([*self.task.state_keys, *images])
-        return True
+        return control
 
     @property
     def sim(self) -> Any:
@@ -100,12 +103,24 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             self.set_state(options["state"])
         return make_observation(self._raw, self.observation_spec), {"success": False}
 
-    def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        applied = self.checked(action)
+    def step(self, action: np.ndarray) -> Step:
+        applied = self._applied(action)
+        return self._stepped(applied, *self._sim.step(applied))
+
+    def stepping(self, action: np.ndarray) -> Generator[None, None, Step]:
+        """`step` in pieces, for `Crew.drive`; only with a compiled control loop."""
+        assert self.control is not None
+        applied = self._applied(action)
+        return self._stepped(applied, *(yield from self.control.stepping(applied)))
+
+    def _applied(self, action: np.ndarray) -> np.ndarray:
+        applied = checked_action(action, len(self.action_spec))
         self._take_graphics()
-        raw, _, _, _ = self._sim.step(applied)
+        return applied
+
+    def _stepped(self, applied: np.ndarray, raw: Mapping[str, Any], reward: float, *_: Any) -> Step:
         self._raw = self._read(raw)
-        success = bool(self._sim._check_success())
+        success = bool(reward)
         truncated = not success and self._sim.timestep >= self.task.horizon
         info = {"success": success, "applied_action": applied}
         return make_observation(self._raw, self.observation_spec), float(success), success, truncated, info
@@ -158,19 +173,6 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             self._sim.sim._render_context_offscreen.con.free()
         self._sim.close()
 
-    def checked(self, action: np.ndarray) -> np.ndarray:
-        """The action [A] that a step would apply: clipped to [-1, 1].
-
-        Raises:
-            ValueError: an action of another size, or one that is not finite.
-        """
-        action = np.asarray(action, np.float32)
-        if action.shape != self.action_space.shape:
-            raise ValueError(f"action has shape {action.shape}, the task wants {self.action_space.shape}")
-        if not np.isfinite(action).all():
-            raise ValueError(f"action is not finite: {action}")
-        return np.clip(action, -1.0, 1.0)
-
     def _take_graphics(self) -> None:
         """Make robosuite's GL context current, if it has one: it takes for granted that it is.
 
@@ -195,7 +197,7 @@ def _make_sim(task: TaskConfig) -> Any:
             f"it has {', '.join(sorted(robosuite.ALL_ENVIRONMENTS))}"
         )
     with_cameras = bool(task.cameras) and task.render == "robosuite"
-    return robosuite.make(
+    sim = robosuite.make(
         task.env,
         robots=task.robot,
         controller_configs=_controllers(task),
@@ -211,6 +213,8 @@ def _make_sim(task: TaskConfig) -> Any:
         seed=task.model_seed,
         **task.env_args,
     )
+    sim.reward = lambda action: float(sim._check_success())
+    return sim
 
 
 def _controllers(task: TaskConfig) -> dict[str, Any]:

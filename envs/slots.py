@@ -4,7 +4,7 @@ Threads and processes step alike: the actions are written into rows, whoever has
 steps it and writes the row of what came of it. Threads share the arrays anyway; processes map them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from envs.action import ActionSpec
 from envs.observation import Observation, ObservationSpec
-from envs.robosuite_env import RobosuiteEnv
+from envs.robosuite_env import RobosuiteEnv, Step
 from envs.task import TaskConfig
 
 Maker = Callable[[], RobosuiteEnv]
@@ -114,15 +114,17 @@ class Slots:
     def interface(self) -> Interface:
         return Interface.of(next(iter(self.envs.values())))
 
-    def step(self, slots: Sequence[int] | None = None) -> None:
+    def step(self, slots: Iterable[int] | None = None) -> None:
         """Apply the actions in the rows of these slots, or of all."""
-        rows = self.rows
         for slot in self.envs if slots is None else slots:
-            obs, rows.reward[slot], rows.terminated[slot], rows.truncated[slot], info = self.envs[slot].step(
-                rows.action[slot]
-            )
-            rows.success[slot] = info["success"]
-            self._observed(slot, obs)
+            self.stepped(slot, self.envs[slot].step(self.rows.action[slot]))
+
+    def stepped(self, slot: int, step: Step) -> None:
+        """Write what a step returned into the slot's rows."""
+        rows = self.rows
+        obs, rows.reward[slot], rows.terminated[slot], rows.truncated[slot], info = step
+        rows.success[slot] = info["success"]
+        self._observed(slot, obs)
 
     def reset(self, starts: Mapping[int, Start]) -> None:
         """Begin an episode in each of these slots."""

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.action import checked_action
+from envs.compiled import Crew
 from envs.observation import Observation
 from envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
 from envs.task import TaskConfig
@@ -125,8 +126,10 @@ class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
 class ThreadVectorEnv(RobosuiteVectorEnv):
     """N environments in threads of one process; results do not depend on the number of threads.
 
-    A compiled control loop releases the GIL; without one, threads would only get in each other's way.
-    There is one thread too where robosuite renders images itself, since its GL contexts stay where they are.
+    One thread does the Python of all environments, the others run their physics, see `Crew`. Where
+    images are observed, whose drawing takes longest, every thread steps whole environments. Without a
+    compiled control loop threads would only get in each other's way, so there is one; also where
+    robosuite renders images itself, since its GL contexts stay where they are.
 
     Args:
         makers: of the environments, one for each slot.
@@ -138,25 +141,38 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
         self.envs = list(self._slots.envs.values())
         super().__init__(len(self.envs), self._slots.interface())
         self._slots.rows = self._rows
-        first = self.envs[0]
-        most = min(self.num_envs, threads or os.cpu_count() or 1)
-        robosuite_renders = first.task.cameras and first.task.render == "robosuite"
-        threads = most if first.compiled and not robosuite_renders else 1
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        controls = [env.control for env in self.envs if env.control is not None]
+        threads = min(self.num_envs, threads or os.cpu_count() or 1)
+        if len(controls) < self.num_envs or (self.task.cameras and self.task.render == "robosuite"):
+            threads = 1
+        self._crew: Crew | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        if threads > 1 and self.task.cameras:
+            self._pool = ThreadPoolExecutor(threads)
+        elif threads > 1:
+            self._crew = Crew([control.stretch for control in controls], threads)
 
     def get_states(self) -> list[np.ndarray]:
         return list(self._slots.get_states().values())
 
     def close_extras(self, **kwargs: Any) -> None:
-        self._slots.close()
+        if self._crew:
+            self._crew.close()
         if self._pool:
             self._pool.shutdown()
+        self._slots.close()
 
     def _reset_slots(self, starts: Mapping[int, Start]) -> None:
         self._slots.reset(starts)
 
     def _step_slots(self) -> None:
-        if self._pool:
+        if self._crew:
+            steppers = [
+                env.stepping(action) for env, action in zip(self.envs, self._rows.action, strict=True)
+            ]
+            for slot, step in enumerate(self._crew.drive(steppers)):
+                self._slots.stepped(slot, step)
+        elif self._pool:
             list(self._pool.map(lambda slot: self._slots.step([slot]), range(self.num_envs)))
         else:
             self._slots.step()

@@ -40,7 +40,7 @@ def make_vector_env(task: TaskConfig | str, num_envs: int) -> RobosuiteVectorEnv
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
     make = partial(RobosuiteEnv, config)
     first = make()
-    if first.compiled or min(num_envs, os.cpu_count() or 1) == 1:
+    if first.control or min(num_envs, os.cpu_count() or 1) == 1:
         return ThreadVectorEnv([lambda: first, *[make] * (num_envs - 1)])
     first.close()
     return ProcessVectorEnv([make] * num_envs)

@@ -24,7 +24,7 @@ TASKS = sorted(path.stem for path in asset_path("configs", "task").glob("*.yaml"
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_builds_steps_and_has_its_initial_states(name: str) -> None:
     env = make_env(name)
-    assert env.compiled
+    assert env.control
     obs, _ = env.reset(seed=0)
     assert env.observation_space.contains(obs)
     obs, reward, terminated, truncated, info = env.step(env.action_space.sample())

@@ -7,6 +7,7 @@ Raises `NotCompilable`, with the reason in one line, where only robosuite's own 
 """
 
 from .control import CompiledControl, compile_control
+from .crew import Crew
 from .symbols import NotCompilable
 
-__all__ = ["CompiledControl", "NotCompilable", "compile_control"]
+__all__ = ["CompiledControl", "Crew", "NotCompilable", "compile_control"]

@@ -3,7 +3,8 @@
 import copy
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import mujoco
@@ -16,10 +17,13 @@ from robosuite.environments.robot_env import RobotEnv
 from robosuite.models.grippers.gripper_model import GripperModel
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
-from . import contacts, kernel, proof, queries, sampling
+from . import contacts, crew, kernel, proof, queries, sampling, stretch
 from .arm import Arm, push, scaled
 from .model import SteppedModel
 from .symbols import NotCompilable, register_symbols
+
+Step = tuple["OrderedDict[str, np.ndarray]", float, bool, dict[str, Any]]
+"""What a step returns: observations, reward, done, info."""
 
 _CALLBACKS: Final = tuple(name for name in dir(mujoco) if name.startswith("get_mjcb_"))
 
@@ -50,6 +54,8 @@ class CompiledControl:
         _check_env(env)
         self.env = env
         self._exact = exact
+        self.stretch = np.zeros(1, stretch.STRETCH)
+        self._post = crew.alone(self.stretch)
         self._bind()
         self._check_torques()
         env.step = self.step
@@ -74,7 +80,7 @@ class CompiledControl:
         """
         sampling.observe_only(self.env, names)
 
-    def step(self, action: np.ndarray) -> tuple["OrderedDict[str, np.ndarray]", float, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Step:
         """One control step, as `MujocoEnv.step`.
 
         Args:
@@ -87,6 +93,20 @@ class CompiledControl:
             ValueError: an action of another size or with a value that is not finite, or a step
                 past the end of an episode; nothing has moved then.
             NotCompilable: the environment has been given a controller that cannot be compiled.
+        """
+        stepper = self.stepping(action)
+        while True:
+            try:
+                next(stepper)
+            except StopIteration as end:
+                result: Step = end.value
+                return result
+            self._run()
+
+    def stepping(self, action: np.ndarray) -> Generator[None, None, Step]:
+        """`step` in pieces: it yields whenever `stretch` is to be run, and returns what `step` returns.
+
+        A `Crew` drives those of several environments.
         """
         env = self.env
         if env.done:
@@ -103,17 +123,22 @@ class CompiledControl:
         env.timestep += 1
         substeps = int(env.control_timestep / env.model_timestep)
         self._model.refresh()
-        kernel.step1(self._model.whole, self._data_address)
+        stretch.begin(self.stretch)
         self._begin(command)
         passed = 0
         while passed < substeps:
             # the first substep alone: robosuite's robots remember what they sense in it
             limit = substeps - passed if passed else 1
             ahead, due = sampling.skip_to_sample(env._observables.values(), env.model_timestep, limit)
-            self._advance(ahead, begun=passed == 0)
+            self.stretch["substeps"], self.stretch["begun"] = ahead, passed == 0
             if passed == 0:
+                self._run()
                 for arm in self._arms:
                     arm.remember()
+            else:
+                yield
+            if self.stretch["failed"]:
+                raise ValueError("the mass matrix of an arm is singular or not finite")
             if due:
                 sampling.sample(env)
             passed += ahead
@@ -168,27 +193,27 @@ class CompiledControl:
         self._arms = [arm for arm, _ in self._arm_actions]
         self._ctrl, self._ctrl_range = data.ctrl, model.actuator_ctrlrange
         self._qpos = data.qpos
-        self._model, self._data_address = SteppedModel(model), data._address
-        scratch = np.zeros((6, model.nv)), proof.new_scratch()
-        self._arrays = (records, *_fields(data), *scratch)
-        with event.install_listener("numba:compile", _Announcement()):
-            self._advance(0, False)
+        with _compiling():
+            self._model = SteppedModel(model)
+            self._arrays = records, np.zeros((6, model.nv)), proof.new_scratch()
+            self.stretch["exact"] = self._exact
+            self.stretch["model"], self.stretch["quiet"] = self._model.whole, self._model.quiet
+            stretch.describe(self.stretch, model, data, *self._arrays)
+            self.stretch["substeps"] = 0
+            self._run()
 
-    def _advance(self, substeps: int, begun: bool) -> None:
-        model = self._model
-        kernel.advance(
-            model.whole, model.quiet, self._data_address, substeps, begun, self._exact, *self._arrays
-        )
+    def _run(self) -> None:
+        crew.run(self._post)
 
     def _check_torques(self) -> None:
         """Compares one substep's torques, on a copy of the simulation, with robosuite's."""
         copied = copy.copy(self._sim.data._data)
         for arm in self._arms:
             arm.load()
-        records, scratch = self._arrays[0], self._arrays[8:]
-        arrays = (records, *_fields(copied), *scratch)
-        whole = self._model.whole
-        kernel.advance(whole, whole, copied._address, 1, True, self._exact, *arrays)
+        trial = self.stretch.copy()
+        stretch.describe(trial, self._sim.model._model, copied, *self._arrays)
+        trial["substeps"], trial["begun"] = 1, True
+        crew.run(crew.alone(trial))
         for arm in self._arms:
             expected, got = arm.reference_torques(), arm.record["torque"][: len(arm.actuators)]
             if self._exact and not np.array_equal(expected, got):
@@ -221,12 +246,16 @@ class CompiledControl:
             self._ctrl[actuators] = np.minimum(np.maximum(controller.vels, low), high)
 
 
-def _fields(data: mujoco.MjData) -> tuple[np.ndarray, ...]:
-    """The arrays of mjData that `kernel.advance` takes, in its order."""
-    return (
-        *(data.qpos, data.qvel, data.qfrc_bias, data.qM),
-        *(data.site_xpos, data.site_xmat, data.ctrl),
-    )
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """What is called for the first time in here may be compiled, which takes a while and a deep stack."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 10_000))  # numba follows calls within calls by recursion
+    try:
+        with event.install_listener("numba:compile", _Announcement()):
+            yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 class _Announcement(event.Listener):

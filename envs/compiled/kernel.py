@@ -72,13 +72,7 @@ ARM: Final = np.dtype(
 )
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def step1(model: int, data: int) -> None:
-    """mj_step1, by the addresses of the mjModel and mjData."""
-    mj_step1(model, data)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def advance(
     model: int,
     quiet: int,

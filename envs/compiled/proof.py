@@ -15,6 +15,7 @@ from numba import njit
 from .linalg import SCRATCH, inv, inverse, multiply, multiply_vector, pinv, pseudo_inverse
 from .lu import LARGEST, SMALLEST
 from .rows import WIDTH
+from .sources import digest
 from .symbols import register_symbols
 
 JOINTS = range(SMALLEST, LARGEST + 1)  # of the arms that the proof is about
@@ -69,54 +70,6 @@ def cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array]]:
         yield mass, jac
 
 
-@njit(cache=True, error_model="numpy")
-def equal_on(mass: Array, jac: Array, scratches: Array) -> bool:
-    """Whether the libraries and our functions compute the same of a mass matrix and a Jacobian."""
-    scratch = scratches[0]
-    n = WIDTH
-    while mass[n - 1, n - 1] == 0.0:
-        n -= 1
-    library = mass[:n, :n].copy().T
-    j = jac[:, :n].copy()
-    for i in range(6):
-        for k in range(n):
-            scratch.jac_t[k, i] = j[i, k]
-    library_inv = inv(library, scratch.ints, scratch.floats)
-    if not inverse(mass, n, scratch.mass_inv, scratch) or not _same(library_inv, scratch.mass_inv):
-        return False
-    task = np.dot(np.dot(j, library_inv), j.T)
-    multiply(jac, scratch.mass_inv, scratch.product, 6, n)
-    multiply(scratch.product, scratch.jac_t, scratch.task, 6, n)
-    if not _same(task, scratch.task):
-        return False
-    for start in (0, 3):
-        rows = j[start : start + 3]
-        block = np.dot(np.dot(rows, library_inv), rows.T)
-        if not _same(block, scratch.task[start:, start:]):
-            return False
-        if pseudo_inverse(scratch.task, start, 3, scratch.block, scratch) and not _same(
-            pinv(block, scratch.ints, scratch.floats), scratch.block
-        ):
-            return False
-    full = pinv(task, scratch.ints, scratch.floats)
-    if not pseudo_inverse(scratch.task, 0, 6, scratch.full, scratch):
-        return True
-    if not _same(full, scratch.full):
-        return False
-    multiply(scratch.mass_inv, scratch.jac_t, scratch.product, n, n)
-    multiply(scratch.product, scratch.full, scratch.block, n, 6)
-    multiply(scratch.block, jac, scratch.null_space, n, 6)
-    null_space = np.dot(np.dot(library_inv, j.T).dot(full), j)
-    if not _same(null_space, scratch.null_space):
-        return False
-    multiply_vector(mass, j[0], scratch.rows, n)
-    x = np.dot(library, j[0])
-    if not _same(x.reshape(1, n), scratch.rows):
-        return False
-    multiply_vector(scratch.null_space, x, scratch.rows, n)
-    return _same(np.dot(null_space.T, x).reshape(1, n), scratch.rows)
-
-
 @njit(error_model="numpy")
 def _same(library: Array, own: Array) -> bool:
     """Whether `library` [m, n] has the bits of that part of `own`, but for the signs of zeros and NaNs."""
@@ -125,3 +78,58 @@ def _same(library: Array, own: Array) -> bool:
             if library[i, j] != own[i, j] and library[i, j] == library[i, j]:
                 return False
     return True
+
+
+def _compiled(sources: int) -> Any:
+    @njit(cache=True, error_model="numpy")
+    def equal_on(mass: Array, jac: Array, scratches: Array) -> bool:
+        """Whether the libraries and our functions compute the same of a mass matrix and a Jacobian."""
+        assert sources
+        scratch = scratches[0]
+        n = WIDTH
+        while mass[n - 1, n - 1] == 0.0:
+            n -= 1
+        library = mass[:n, :n].copy().T
+        j = jac[:, :n].copy()
+        for i in range(6):
+            for k in range(n):
+                scratch.jac_t[k, i] = j[i, k]
+        library_inv = inv(library, scratch.ints, scratch.floats)
+        if not inverse(mass, n, scratch.mass_inv, scratch) or not _same(library_inv, scratch.mass_inv):
+            return False
+        task = np.dot(np.dot(j, library_inv), j.T)
+        multiply(jac, scratch.mass_inv, scratch.product, 6, n)
+        multiply(scratch.product, scratch.jac_t, scratch.task, 6, n)
+        if not _same(task, scratch.task):
+            return False
+        for start in (0, 3):
+            rows = j[start : start + 3]
+            block = np.dot(np.dot(rows, library_inv), rows.T)
+            if not _same(block, scratch.task[start:, start:]):
+                return False
+            if pseudo_inverse(scratch.task, start, 3, scratch.block, scratch) and not _same(
+                pinv(block, scratch.ints, scratch.floats), scratch.block
+            ):
+                return False
+        full = pinv(task, scratch.ints, scratch.floats)
+        if not pseudo_inverse(scratch.task, 0, 6, scratch.full, scratch):
+            return True
+        if not _same(full, scratch.full):
+            return False
+        multiply(scratch.mass_inv, scratch.jac_t, scratch.product, n, n)
+        multiply(scratch.product, scratch.full, scratch.block, n, 6)
+        multiply(scratch.block, jac, scratch.null_space, n, 6)
+        null_space = np.dot(np.dot(library_inv, j.T).dot(full), j)
+        if not _same(null_space, scratch.null_space):
+            return False
+        multiply_vector(mass, j[0], scratch.rows, n)
+        x = np.dot(library, j[0])
+        if not _same(x.reshape(1, n), scratch.rows):
+            return False
+        multiply_vector(scratch.null_space, x, scratch.rows, n)
+        return _same(np.dot(null_space.T, x).reshape(1, n), scratch.rows)
+
+    return equal_on
+
+
+equal_on: Any = _compiled(digest())

@@ -48,6 +48,11 @@ dgetri: Any = types.ExternalFunction("scipy_dgetri", types.void(*[_ptr] * 7))
 dgesdd: Any = types.ExternalFunction("scipy_dgesdd", types.void(*[_ptr] * 14))
 dgemm: Any = types.ExternalFunction("scipy_dgemm", types.void(*[_ptr] * 13))
 dnrm2: Any = types.ExternalFunction("scipy_dnrm2", _num(*[_ptr] * 3))
+# POSIX semaphores, by the address of a sem_t.
+sem_init: Any = types.ExternalFunction("sem_init", types.intc(_ptr, types.intc, types.uintc))
+sem_post: Any = types.ExternalFunction("sem_post", types.intc(_ptr))
+sem_wait: Any = types.ExternalFunction("sem_wait", types.intc(_ptr))
+sem_trywait: Any = types.ExternalFunction("sem_trywait", types.intc(_ptr))
 
 
 @intrinsic
@@ -85,6 +90,9 @@ def register_symbols() -> None:
         raise NotCompilable(f"{found[0].name} is not the library that mujoco {mujoco.__version__} uses")
     for name in ("mj_step1", "mj_step2", "mj_jacSite"):
         llvm.add_symbol(name, _address(library, [name]))
+    own = ctypes.CDLL(None)
+    for name in ("sem_init", "sem_post", "sem_wait", "sem_trywait"):
+        llvm.add_symbol(name, _address(own, [name]))
     # the extension module's handle finds symbols in what it is linked with, numpy's BLAS
     core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
     numpy_blas = ctypes.CDLL(sys.modules[f"{core}._multiarray_umath"].__file__)

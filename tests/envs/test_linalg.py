@@ -88,7 +88,7 @@ def torques(arms, bias, force, pull, scratch):
 def test_torques(robot: str, uncoupled: bool, scratch: np.ndarray) -> None:
     env = make("Lift", robot)
     control = compile_control(env)
-    arms, bias = control._arrays[0], control._arrays[3]
+    arms, bias = control._arrays[0], env.sim.data._data.qfrc_bias
     rng = np.random.default_rng(0)
     for action in actions(env, 30):
         env.step(action)

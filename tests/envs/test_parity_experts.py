@@ -81,7 +81,7 @@ def observed(raw: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_expert_episode_is_robosuites_to_the_bit(name: str) -> None:
     task = replace(load_group("task", name, TaskConfig), env_args={"reward_shaping": True})
     ours: RobosuiteEnv = make_env(task, observe_all=True)
-    assert ours.compiled
+    assert ours.control
     stock = stock_env(task)
     assert type(stock).step is stock.step.__func__ is robosuite.environments.base.MujocoEnv.step
     ours.reset(seed=0)
