@@ -2,7 +2,7 @@
 
 import copy
 import math
-from typing import Final
+from typing import Any, Final
 
 import mujoco
 import numpy as np
@@ -12,11 +12,11 @@ from robosuite.controllers.parts.generic.joint_pos import JointPositionControlle
 from robosuite.controllers.parts.generic.joint_tor import JointTorqueController
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 from robosuite.utils import transform_utils as T
-from robosuite.utils.buffers import DeltaBuffer
 from robosuite.utils.control_utils import set_goal_position
 from scipy.spatial.transform import Rotation
 
-from . import kernel
+from . import arithmetic, kernel
+from .buffers import PoseBuffer, push
 from .symbols import NotCompilable
 
 _KINDS: Final = {
@@ -24,25 +24,23 @@ _KINDS: Final = {
     JointPositionController: kernel.JOINT_POSITION,
     JointTorqueController: kernel.JOINT_TORQUE,
 }
-
-
-_EYE: Final = np.eye(3)
 _IDENTITY: Final = np.array([0.0, 0.0, 0.0, 1.0])
 
 
 class Arm:
     """Takes an arm controller's goals and gains to its record, and its state back."""
 
-    def __init__(self, robot: FixedBaseRobot, name: str, record: np.void) -> None:
+    def __init__(self, robot: FixedBaseRobot, name: str, record: np.ndarray) -> None:
         """Checks the controller and fills in what of the record stays.
 
         Args:
             robot, name: the robot and which of its arms ("right", "left").
-            record: one element of an array of `kernel.ARM`.
+            record: array of one `kernel.ARM`.
 
         Raises:
             NotCompilable: a controller, or a setting of it, that the compiled loop does not have.
         """
+        self._one, record = record, record[0]
         self.robot, self.name, self.record = robot, name, record
         self.controller: Controller = robot.part_controllers[name]
         self._check()
@@ -50,11 +48,9 @@ class Arm:
         self._check_inertia()
         sim, n = self.controller.sim, len(self.actuators)
         self._ctrl_range = sim.model._model.actuator_ctrlrange
-        self._site_pos = sim.data._data.site_xpos
-        self._site_mat = sim.data._data.site_xmat.reshape(-1, 3, 3)
+        self._site_pos, self._sites = sim.data._data.site_xpos, sim.data._data.site_xmat
+        self._site_mat = self._sites.reshape(-1, 3, 3)
         self._sensors, self._wrist = sim.data._data.sensordata, self._wrist_sensors()
-
-        self._origin, self._to_base, self._pose = b"", np.eye(4), np.eye(4)
 
         # Views of the record, made once.
         self._low, self._high, self._rest, self._goal = (
@@ -73,6 +69,7 @@ class Arm:
             "mass_matrix": record["mass"][:n, :n],
         }
         self._torque = record["torque"][:n]
+        self._pose_now, self._velocity = self._floats_at("pos", 12), self._floats_at("pos_vel", 6)
 
     def begin(self, action: np.ndarray) -> None:
         """Sets the goal, between mj_step1 and mj_step2 of the first substep.
@@ -89,6 +86,8 @@ class Arm:
             controller.goal_torque = np.clip(scaled(controller, action), low, high)
             controller.current_torque = np.array(controller.goal_torque)
         elif kind is OperationalSpaceController:
+            if self._move(action):
+                return
             self._set_pose(action)
         elif controller.input_type == "delta":
             here = controller.sim.data._data.qpos[controller.qpos_index]
@@ -131,6 +130,29 @@ class Arm:
             controller.kd = controller.kd * np.clip(ratio, *limits)
         return goal
 
+    def _move(self, action: np.ndarray) -> bool:
+        """All of `_set_pose` and `load` at once, in the usual case; False, and nothing done, in others."""
+        controller = self.controller
+        if (
+            controller.input_type != "delta"
+            or controller._goal_update_mode != "achieved"
+            or not controller.new_update
+        ):
+            return False
+        step = scaled(controller, action)
+        angle = sine = cosine = 0.0
+        if controller.use_ori:
+            turn = step[3:6]
+            angle = math.sqrt(turn.dot(turn))
+            sine, cosine = np.sin(angle / 2.0), np.cos(angle / 2.0)
+        goal = np.empty((4, 3))
+        arithmetic.move(
+            *(self._one, self._site_pos, self._sites, self._ctrl_range, step, angle, sine, cosine),
+            *(floats(controller.kp), floats(controller.kd), floats(controller.initial_joint), goal),
+        )
+        controller.goal_pos, controller.goal_ori = goal[0], goal[1:]
+        return True
+
     def _set_pose(self, action: np.ndarray) -> None:
         """`OperationalSpaceController.set_goal`, by the same products: their last bits count."""
         controller = self.controller
@@ -156,16 +178,8 @@ class Arm:
 
     def _in_base(self, pos: np.ndarray, ori: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A pose in the world, position [3] and orientation [3, 3], in the frame of the arm's base."""
-        origin = self._site_pos[self._base].tobytes() + self._site_mat[self._base].tobytes()
-        if origin != self._origin:
-            self._origin = origin
-            self._to_base = T.pose_inv(T.make_pose(self._site_pos[self._base], self._site_mat[self._base]))
-        pose = self._pose
-        pose[:3, 3] = pos
-        pose[:3, :3] = _EYE
-        pos = self._to_base.dot(pose)[:3, 3]
-        pose[:3, :3] = ori
-        return pos, self._to_base.dot(pose)[:3, :3]
+        pose = arithmetic.in_base(self._one, self._site_pos, self._sites, pos, ori)
+        return pose[:3, 3], pose[:3, :3]
 
     def remember(self) -> None:
         """Pushes the end effector's pose, velocity and acceleration of the first substep.
@@ -173,9 +187,9 @@ class Arm:
         robosuite smooths the acceleration over a ring buffer without unrolling it; the sum of the
         buffer's differences is its last row less its first.
         """
-        robot, arm, record = self.robot, self.name, self.record
-        push(robot.recent_ee_pose[arm], np.concatenate((record["pos"], T.mat2quat(record["ori"]))))
-        velocity = np.concatenate((record["pos_vel"], record["ori_vel"]))
+        robot, arm = self.robot, self.name
+        PoseBuffer.push_later(robot.recent_ee_pose[arm], self._pose_now.copy())
+        velocity = self._velocity.copy()
         push(robot.recent_ee_vel[arm], velocity)
         ring, acceleration = robot.recent_ee_vel_buffer[arm], robot.recent_ee_acc[arm]
         ring.push(velocity)
@@ -205,6 +219,11 @@ class Arm:
         return np.asarray(controller.run_controller())
 
     # ------------------------------------------------------------------------------------------
+
+    def _floats_at(self, field: str, count: int) -> np.ndarray:
+        """So many numbers of the record from a field on."""
+        fields: Any = kernel.ARM.fields
+        return np.ndarray(count, buffer=self._one.view(np.uint8), offset=fields[field][1])
 
     def _check(self) -> None:
         controller, where = self.controller, f"{self.robot.name}'s {self.name} arm"
@@ -269,10 +288,20 @@ def scaled(controller: Controller, action: np.ndarray) -> np.ndarray:
     """`controller.scale_action(action)`: clipped to the input range, mapped to the output range."""
     if controller.action_scale is None:
         return controller.scale_action(action)
-    clipped = np.minimum(np.maximum(action, controller.input_min), controller.input_max)
-    return (
-        clipped - controller.action_input_transform
-    ) * controller.action_scale + controller.action_output_transform
+    out: np.ndarray = arithmetic.scale(
+        action,
+        floats(controller.input_min),
+        floats(controller.input_max),
+        controller.action_input_transform,
+        controller.action_scale,
+        controller.action_output_transform,
+    )
+    return out if out.size else controller.scale_action(action)
+
+
+def floats(values: np.ndarray) -> np.ndarray:
+    """The same numbers as compiled code takes them: mostly the array itself."""
+    return np.ascontiguousarray(values, np.float64)
 
 
 def _quaternion(turn: np.ndarray) -> np.ndarray:
@@ -284,8 +313,3 @@ def _quaternion(turn: np.ndarray) -> np.ndarray:
     quaternion[:3] = turn / angle * np.sin(angle / 2.0)
     quaternion[3] = np.cos(angle / 2.0)
     return quaternion
-
-
-def push(buffer: DeltaBuffer, value: np.ndarray) -> None:
-    """`buffer.push(value)` for a value that nobody else holds."""
-    buffer.last, buffer.current = buffer.current, value

@@ -15,10 +15,12 @@ from robosuite.controllers.parts.gripper.simple_grip import SimpleGripController
 from robosuite.environments.base import MujocoEnv
 from robosuite.environments.robot_env import RobotEnv
 from robosuite.models.grippers.gripper_model import GripperModel
+from robosuite.models.grippers.panda_gripper import PandaGripper
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
-from . import contacts, crew, kernel, proof, queries, sampling, stretch
-from .arm import Arm, push, scaled
+from . import arithmetic, contacts, crew, kernel, proof, queries, sampling, stretch
+from .arm import Arm, floats, scaled
+from .buffers import push
 from .model import SteppedModel
 from .symbols import NotCompilable, register_symbols
 
@@ -125,23 +127,18 @@ class CompiledControl:
         self._model.refresh()
         stretch.begin(self.stretch)
         self._begin(command)
-        passed = 0
-        while passed < substeps:
-            # the first substep alone: robosuite's robots remember what they sense in it
-            limit = substeps - passed if passed else 1
-            ahead, due = sampling.skip_to_sample(env._observables.values(), env.model_timestep, limit)
-            self.stretch["substeps"], self.stretch["begun"] = ahead, passed == 0
-            if passed == 0:
+        first = True
+        for ahead in self._sampler.stretches(substeps):
+            self.stretch["substeps"], self.stretch["begun"] = ahead, first
+            if first:  # alone, for robosuite's robots remember what they sense in it
                 self._run()
                 for arm in self._arms:
                     arm.remember()
             else:
                 yield
+            first = False
             if self.stretch["failed"]:
                 raise ValueError("the mass matrix of an arm is singular or not finite")
-            if due:
-                sampling.sample(env)
-            passed += ahead
         for arm in self._arms:
             arm.end()
 
@@ -167,6 +164,7 @@ class CompiledControl:
         """Takes references to the simulation and the controllers as they are now."""
         env = self.env
         self._sim = env.sim
+        self._sampler = sampling.Sampler(env)
         model, data = env.sim.model._model, env.sim.data._data
         _check_model(model)
         for robot in env.robots:
@@ -185,7 +183,8 @@ class CompiledControl:
                     actuators = np.array(robot._ref_actuators_indexes_dict[name], dtype=int)
                     self._gripper_actions.append((composite.grippers[name], controller, actuators, part))
                 else:
-                    arm = Arm(robot, name, records[len(self._arm_actions)])
+                    index = len(self._arm_actions)
+                    arm = Arm(robot, name, records[index : index + 1])
                     self._arm_actions.append((arm, part))
             end = start + robot.action_dim
             self._robots.append((robot, np.array(robot._ref_joint_pos_indexes), slice(start, end)))
@@ -201,6 +200,7 @@ class CompiledControl:
             stretch.describe(self.stretch, model, data, *self._arrays)
             self.stretch["substeps"] = 0
             self._run()
+            arithmetic.compile_all(np.zeros(1, dtype=kernel.ARM))
 
     def _run(self) -> None:
         crew.run(self._post)
@@ -234,16 +234,29 @@ class CompiledControl:
             arm.begin(command[part])
         for gripper, controller, actuators, part in self._gripper_actions:
             # a gripper's command holds for the whole control step
-            goal = gripper.format_action(command[part])
+            goal = _formatted(gripper, command[part])
             if controller.use_action_scaling:
                 goal = scaled(controller, goal)
-            controller.goal_qvel = controller.vels = goal
-            if controller.use_action_scaling:
-                low, high = controller.actuator_min, controller.actuator_max
-                controller.vels = 0.5 * (high + low) + 0.5 * (high - low) * goal
+                low, high = floats(controller.actuator_min), floats(controller.actuator_max)
+                controller.goal_qvel = goal
+                controller.vels = arithmetic.grip(goal, low, high, actuators, self._ctrl_range, self._ctrl)
+            else:
+                low, high = self._ctrl_range[actuators].T
+                controller.goal_qvel = controller.vels = goal
+                self._ctrl[actuators] = np.minimum(np.maximum(goal, low), high)
             controller.new_update = True
-            low, high = self._ctrl_range[actuators].T
-            self._ctrl[actuators] = np.minimum(np.maximum(controller.vels, low), high)
+
+
+def _formatted(gripper: GripperModel, action: np.ndarray) -> np.ndarray:
+    """`gripper.format_action(action)`, for the most usual gripper without numpy."""
+    now = gripper.current_action.tolist()
+    if type(gripper).format_action is not PandaGripper.format_action or len(now) != 2:
+        return gripper.format_action(action)
+    wish = action.item()
+    move = gripper.speed * ((wish > 0.0) - (wish < 0.0))
+    fingers = zip(now, (-move, move), strict=True)
+    gripper.current_action = np.array([min(max(at + by, -1.0), 1.0) for at, by in fingers])
+    return gripper.current_action
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""robosuite's questions about grasps and distances, which rewards ask, with the ids looked up once."""
+"""robosuite's questions about grasps, distances and bins, which rewards ask, with the ids looked up once."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final
@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 from robosuite.environments.base import MujocoEnv
 from robosuite.environments.manipulation.manipulation_env import ManipulationEnv
+from robosuite.environments.manipulation.pick_place import PickPlace
 from robosuite.models.base import MujocoModel
 from robosuite.models.grippers.gripper_model import GripperModel
 
@@ -14,11 +15,12 @@ from .contacts import check_contact
 _METHODS: Final = {
     "_check_grasp": ManipulationEnv,
     "_gripper_to_target": ManipulationEnv,
+    "_check_success": PickPlace,
 }
 
 
 class Queries:
-    """Stands in for two methods of one environment."""
+    """Stands in for methods of one environment."""
 
     def __init__(self, env: MujocoEnv) -> None:
         self._env = env
@@ -36,7 +38,8 @@ class Queries:
     def attach(self) -> None:
         """Shadows the methods on the environment, but for those that a task has of its own."""
         for name, owner in _METHODS.items():
-            if getattr(type(self._env), name, None) is getattr(owner, name):
+            kind = type(self._env)
+            if getattr(kind, name, None) is getattr(owner, name) and _bins_are_robosuites(kind):
                 setattr(self._env, name, getattr(self, name.lstrip("_")))
 
     def check_grasp(self, gripper: Any, object_geoms: Any) -> bool:
@@ -77,12 +80,31 @@ class Queries:
         way = there - self._site_pos[site]
         return np.linalg.norm(way) if return_distance else way
 
+    def check_success(self) -> Any:
+        """As `PickPlace._check_success`, which measures from the gripper also what is in no bin."""
+        env = self._env
+        if env.sim is not self._sim:
+            self._renew()
+        if "objects" not in self._known:
+            self._known["objects"] = [env.obj_body_id[thing.name] for thing in env.objects]
+        _, middle, bottom = env.bin2_pos.tolist()
+        front, top = middle - float(env.bin_size[1]) / 2, bottom + 0.1
+        for _, y, z in self._body_pos[self._known["objects"]].tolist():
+            if front < y and bottom < z < top:
+                return type(env)._check_success(env)
+        env.objects_in_bins[:] = 0
+        return np.bool_(False)
+
     def _once(self, model: MujocoModel, what: str, make: Callable[[], Any]) -> Any:
         key = (id(model), what)
         if key not in self._known:
             self._known[key] = make()
             self._kept.append(model)
         return self._known[key]
+
+
+def _bins_are_robosuites(kind: type[MujocoEnv]) -> bool:
+    return not issubclass(kind, PickPlace) or kind.not_in_bin is PickPlace.not_in_bin
 
 
 def _pads(gripper: GripperModel) -> list[list[str]]:

@@ -2,16 +2,127 @@
 
 An observable keeps a timer that every substep advances, in floating point, and computes its
 sensor at the first substep of its own period, which drifts against the control step. Here the
-timers advance without the calls, up to the next substep at which some observable computes.
+timers advance without the calls, up to the next substep at which some observable computes. Mostly
+all of them have the same timers, and then there is one to advance.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from robosuite import macros
 from robosuite.environments.base import MujocoEnv
 from robosuite.utils.observables import NO_CORRUPTION, NO_DELAY, NO_FILTER, Observable
+
+from .sensors import Sensor, stand_in
+
+
+class Sampler:
+    """Divides control steps where observables of one environment compute, and computes them."""
+
+    def __init__(self, env: MujocoEnv) -> None:
+        """For as long as the environment has the simulation that it has now."""
+        self._env = env
+        self._sim = env.sim
+        self._stand_ins: dict[Sensor, Sensor | None] = {}
+
+    def stretches(self, substeps: int) -> Iterator[int]:
+        """Divides a control step of so many substeps.
+
+        Yields:
+            how many substeps to run next, the first alone. Afterwards it computes what is due.
+        """
+        env = self._env
+        timestep = env.model_timestep
+        common = _Common.of(env._observables.values())
+        passed = 0
+        while passed < substeps:
+            limit = substeps - passed if passed else 1
+            if common:
+                ahead, due = common.skip(timestep, limit)
+            else:
+                ahead, due = skip_to_sample(env._observables.values(), timestep, limit)
+            yield ahead
+            if due and common and common.sampled:
+                self._compute(common.observables)
+            elif due:
+                sample(env)
+                common = _Common.of(env._observables.values())
+            passed += ahead
+        if common:
+            common.store()
+
+    def _compute(self, observables: "list[Observable]") -> None:
+        """What `Observable.update` does for those without noise, filter or delay."""
+        cache, stand_ins = self._env._obs_cache, self._stand_ins
+        for observable in observables:
+            sensor = observable._sensor
+            if sensor not in stand_ins:
+                stand_ins[sensor] = stand_in(sensor, self._sim, cache)
+            quick = stand_ins[sensor]
+            value = quick(cache) if quick else np.array(sensor(cache))
+            single = value.shape == (1,)
+            observable._current_observed_value = value[0] if single else value
+            cache[observable.name] = np.array(value[0]) if single else value.copy()
+
+
+class _Common:
+    """The timers of all enabled observables, where these have the same and there is nothing special."""
+
+    def __init__(self, observables: "list[Observable]") -> None:
+        first = observables[0]
+        self.observables = observables
+        self.elapsed: float = first._time_since_last_sample
+        self.sampled: bool = first._sampled
+        self.period: float = first._sampling_timestep
+
+    @classmethod
+    def of(cls, observables: "Iterable[Observable]") -> "_Common | None":
+        enabled = [observable for observable in observables if observable._enabled]
+        if not enabled:
+            return None
+        common = cls(enabled)
+        elapsed, sampled, period = common.elapsed, common.sampled, common.period
+        for observable in enabled:
+            if (
+                observable._time_since_last_sample != elapsed
+                or observable._sampled != sampled
+                or observable._sampling_timestep != period
+                or observable._current_delay
+                or observable._delayer is not NO_DELAY
+                or observable._filter is not NO_FILTER
+                or observable._corrupter is not NO_CORRUPTION
+            ):
+                return None
+        return common
+
+    def skip(self, timestep: float, limit: int) -> tuple[int, bool]:
+        """As `skip_to_sample`, but if due, `sampled` says that the last substep has been advanced too.
+
+        Otherwise the observables' own timers stand one substep before it, as `sample` needs them.
+        """
+        for substep in range(1, limit + 1):
+            before = self.elapsed
+            self.elapsed += timestep
+            wraps = self.elapsed >= self.period
+            if not self.sampled:
+                if wraps:
+                    self.elapsed = before
+                    self.store()
+                else:
+                    self.sampled = True
+                return substep, True
+            if wraps:
+                self.elapsed %= self.period
+                self.sampled = False
+        return limit, False
+
+    def store(self) -> None:
+        """Sets the observables' own timers."""
+        elapsed, sampled = self.elapsed, self.sampled
+        for observable in self.observables:
+            observable._time_since_last_sample = elapsed
+            observable._sampled = sampled
 
 
 def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: int) -> tuple[int, bool]:
@@ -93,14 +204,15 @@ def sample(env: MujocoEnv) -> None:
 def observations(env: MujocoEnv) -> "OrderedDict[str, np.ndarray]":
     """What `env._get_observations()` returns, without its detours."""
     values: OrderedDict[str, np.ndarray] = OrderedDict()
-    by_modality: OrderedDict[str, list[np.ndarray]] = OrderedDict()
+    by_modality: dict[str, list[np.ndarray]] = {}
+    modality, parts = "", list[np.ndarray]()
     for name, observable in env._observables.items():
         if observable._enabled and observable._active:
-            value = observable._current_observed_value
-            values[name] = value
-            if not (type(value) is np.ndarray and value.ndim):
-                value = np.atleast_1d(value)
-            by_modality.setdefault(observable._sensor.__modality__, []).append(value)
+            values[name] = value = observable._current_observed_value
+            found = observable._sensor.__modality__
+            if found != modality or not parts:
+                modality, parts = found, by_modality.setdefault(found, [])
+            parts.append(value if type(value) is np.ndarray and value.ndim else np.atleast_1d(value))
     for modality, parts in by_modality.items():
         if modality != "image" or macros.CONCATENATE_IMAGES:
             values[modality + "-state"] = np.concatenate(parts, axis=-1)

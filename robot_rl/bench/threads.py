@@ -11,6 +11,8 @@ from envs.vector import ThreadVectorEnv
 from robot_rl.factory import make_env
 
 _TASK = "lift"
+_PER_THREAD = 8
+"""Environments for each of the most threads."""
 _ROUND = 10
 """Steps from one set of states: far fewer than the task's horizon."""
 
@@ -24,11 +26,11 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def measure_threads(counts: list[int], seconds: float, seed: int) -> dict[int, float]:
-    """Environment steps per second with each number of threads, two environments for each thread.
+    """Environment steps per second with each number of threads.
 
     The same environments make the same steps for every number; the numbers take turns.
     """
-    envs = [make_env(_TASK) for _ in range(2 * max(counts))]
+    envs = [make_env(_TASK) for _ in range(_PER_THREAD * max(counts))]
     vectors = {n: ThreadVectorEnv([_giver(env) for env in envs], threads=n) for n in counts}
     vectors[1].reset(seed=seed)
     states = vectors[1].get_states()
