@@ -5,7 +5,7 @@ import numpy as np
 
 
 def coarsen(model: mujoco.MjModel, size: int) -> None:
-    """Merge the vertices of each mesh that are one pixel where the mesh fills an image of `size` pixels.
+    """Merge vertices of a mesh that are within two pixels where the mesh fills an image of `size` pixels.
 
     Faces without an area are dropped; normals and texture coordinates stay with the corners of the
     rest. The model is changed for drawing alone: what physics reads of it is of the old meshes.
@@ -14,8 +14,8 @@ def coarsen(model: mujoco.MjModel, size: int) -> None:
         start = model.mesh_vertadr[mesh]
         vertices = model.mesh_vert[start : start + model.mesh_vertnum[mesh]]
         low = vertices.min(0)
-        pixel = np.linalg.norm(vertices.max(0) - low) / size
-        cells = ((vertices - low) / pixel).astype(np.int64) @ (1, size + 2, (size + 2) ** 2)
+        cell = 2 * np.linalg.norm(vertices.max(0) - low) / size
+        cells = ((vertices - low) / cell).astype(np.int64) @ (1, size + 2, (size + 2) ** 2)
         _, merged, count = np.unique(cells, return_inverse=True, return_counts=True)
         means = np.stack([np.bincount(merged, axis) for axis in vertices.T], axis=1) / count[:, None]
         vertices[:] = means[merged]

@@ -28,7 +28,7 @@ class Renderer:
         camera: name of a camera of the model, or a free MuJoCo camera (see `overview`).
         height, width: size of the image in pixels.
         quick: edges are not smoothed (by multisampling, as in the model) and meshes are coarser,
-            though by no more than this many pixels can show; several times quicker in software.
+            though by no more than two pixels where one fills the image; several times quicker in software.
 
     Raises:
         ValueError: the model has no such camera.

@@ -192,8 +192,8 @@ def test_coarse_meshes_fill_the_same_space(env: RobosuiteEnv) -> None:
     assert model.mesh_facenum.sum() < 0.7 * faces.sum()
     for start, count in zip(model.mesh_vertadr, model.mesh_vertnum, strict=True):
         old, new = vertices[start : start + count], model.mesh_vert[start : start + count]
-        pixel = np.linalg.norm(np.ptp(old, axis=0)) / 84
-        assert np.abs(old - new).max() <= pixel * 1.001
+        cell = 2 * np.linalg.norm(np.ptp(old, axis=0)) / 84
+        assert np.abs(old - new).max() <= cell * 1.001
 
 
 def test_contexts_are_shared_and_freed_with_their_last_user() -> None:
