@@ -316,6 +316,30 @@ def test_not_compilable(options: dict, reason: str) -> None:
     env.step(np.zeros(env.action_dim))
 
 
+def test_a_model_with_plugins_is_refused() -> None:
+    model = mujoco.MjModel.from_xml_string(
+        "<mujoco><extension><plugin plugin='mujoco.pid'><instance name='pid'/></plugin></extension>"
+        "<worldbody><body><joint name='j'/><geom size='.1'/></body></worldbody>"
+        "<actuator><plugin plugin='mujoco.pid' instance='pid' joint='j'/></actuator></mujoco>"
+    )
+    env = make()
+    compile_control(env).detach()
+    env.sim.model._model = model
+    with pytest.raises(NotCompilable, match="the model has plugins"):
+        compile_control(env)
+
+
+def test_a_callback_is_refused() -> None:
+    env = make()
+    mujoco.set_mjcb_control(lambda model, data: None)
+    try:
+        with pytest.raises(NotCompilable, match="callback"):
+            compile_control(env)
+    finally:
+        mujoco.set_mjcb_control(None)
+    env.step(np.zeros(env.action_dim))
+
+
 def test_torques_that_are_not_robosuites_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     env = make()
     right = Arm.reference_torques
