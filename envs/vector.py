@@ -1,6 +1,7 @@
 """Several environments stepped together."""
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -150,7 +151,10 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
         if threads > 1 and self.task.cameras:
             self._pool = ThreadPoolExecutor(threads)
         elif threads > 1:
-            self._crew = Crew([control.stretch for control in controls], threads)
+            try:
+                self._crew = Crew([control.stretch for control in controls], threads)
+            except OSError as reason:
+                warnings.warn(f"environments are stepped in one thread: {reason}", stacklevel=2)
 
     def get_states(self) -> list[np.ndarray]:
         return list(self._slots.get_states().values())

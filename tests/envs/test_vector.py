@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from envs.compiled import crew
 from envs.task import TaskConfig
 from envs.vector import ThreadVectorEnv
 from robot_rl.config import load_group
@@ -129,3 +130,12 @@ def test_action_that_one_slot_refuses_moves_none(vector: ThreadVectorEnv) -> Non
 def test_wrong_number_of_slots_is_refused(vector: ThreadVectorEnv, arguments: dict) -> None:
     with pytest.raises(ValueError, match="entries for 3 slots"):
         vector.reset(**arguments)
+
+
+def test_without_semaphores_one_thread_steps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "_start", lambda queue, posts: False)
+    with pytest.warns(UserWarning, match="in one thread: this system has no unnamed semaphores"):
+        vector = ThreadVectorEnv([partial(make_env, "lift")] * 2, threads=2)
+    vector.reset(seed=0)
+    vector.step(np.zeros((2, 7), np.float32))
+    vector.close()
