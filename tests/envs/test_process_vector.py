@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing import active_children
+from multiprocessing import active_children, resource_tracker
 from operator import getitem
 from pathlib import Path
 
@@ -179,6 +179,7 @@ def test_killed_process_is_named_and_all_others_go() -> None:
 def test_failure_to_build_leaves_nothing_behind(
     maker: Callable[[], RobosuiteEnv], kind: type[Exception], message: str
 ) -> None:
+    resource_tracker.ensure_running()  # the first process that is spawned starts it, with a pipe
     before = set(active_children()), len(os.listdir("/proc/self/fd"))
     with pytest.raises(kind, match=message):
         ProcessVectorEnv([maker])
