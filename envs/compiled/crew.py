@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, njit
 
 from . import stretch
-from .sources import digest
+from .sources import DIGEST
 from .symbols import sem_init, sem_post, sem_trywait, sem_wait
 
 Array = np.ndarray
@@ -25,6 +25,7 @@ _QUEUE: Final = np.dtype(
     [
         ("todo", *_SEMAPHORE),  # counts what is posted and not taken
         ("finished", *_SEMAPHORE),  # counts what is done and not collected
+        ("running", np.int64),  # how many are posted and not collected; the caller's thread alone counts
         ("stopped", np.bool_),
     ],
     align=True,
@@ -61,7 +62,9 @@ def _compiled(sources: int) -> Any:
             stretch.run(_stretch(posts, index), _ALL)
             return index
         if what == COLLECT:
-            return _collect(queue, posts)
+            index = _collect(queue, posts)
+            queue[0].running -= 1
+            return index
         while _serve(queue, posts):
             pass
         return -1
@@ -119,11 +122,12 @@ def _take(posts: Array, done: bool) -> int:
                 return i
 
 
-work: Any = _compiled(digest())
+work: Any = _compiled(DIGEST)
 
 
 @njit(cache=True, error_model="numpy")
 def _post(queue: Array, posts: Array, index: int) -> None:
+    queue[0].running += 1
     sem_post(posts[index].posted.ctypes.data)
     sem_post(queue[0].todo.ctypes.data)
 
@@ -190,9 +194,9 @@ class Crew:
             what they return.
         """
         results: dict[int, Result] = {}
-        ready, running = deque(range(len(steppers))), 0
+        ready, queue = deque(range(len(steppers))), self._queue[0]
         try:
-            while ready or running:
+            while ready or queue["running"]:
                 while ready:
                     index = ready.popleft()
                     try:
@@ -201,12 +205,11 @@ class Crew:
                         results[index] = end.value
                     else:
                         _post(self._queue, self._posts, index)
-                        running += 1
-                if running:
+                if queue["running"]:
                     ready.append(work(COLLECT, self._queue, self._posts, 0))
-                    running -= 1
         finally:
-            for _ in range(running):
+            # Counted where no Ctrl-C can come between a stretch's end and its count.
+            while queue["running"]:
                 work(COLLECT, self._queue, self._posts, 0)
         return [results[index] for index in range(len(steppers))]
 

@@ -15,7 +15,7 @@ from numba import njit
 from .linalg import SCRATCH, inv, inverse, multiply, multiply_vector, pinv, pseudo_inverse
 from .lu import LARGEST, SMALLEST
 from .rows import WIDTH
-from .sources import digest
+from .sources import DIGEST
 from .symbols import register_symbols
 
 JOINTS = range(SMALLEST, LARGEST + 1)  # of the arms that the proof is about
@@ -132,4 +132,4 @@ def _compiled(sources: int) -> Any:
     return equal_on
 
 
-equal_on: Any = _compiled(digest())
+equal_on: Any = _compiled(DIGEST)

@@ -46,7 +46,7 @@ class Sampler:
             if due and common and common.sampled:
                 self._compute(common.observables)
             elif due:
-                sample(env)
+                env._update_observables()  # advances all timers by a substep and computes what is due
                 common = _Common.of(env._observables.values())
             passed += ahead
         if common:
@@ -99,7 +99,7 @@ class _Common:
     def skip(self, timestep: float, limit: int) -> tuple[int, bool]:
         """As `skip_to_sample`, but if due, `sampled` says that the last substep has been advanced too.
 
-        Otherwise the observables' own timers stand one substep before it, as `sample` needs them.
+        Otherwise the observables' own timers stand one substep before it, for robosuite's own update.
         """
         for substep in range(1, limit + 1):
             before = self.elapsed
@@ -175,30 +175,6 @@ def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: in
                 observable._time_since_last_sample = elapsed
                 observable._sampled = sampled
     return substeps, due
-
-
-def sample(env: MujocoEnv) -> None:
-    """`env._update_observables()`: advances all timers by a substep and computes what is due."""
-    timestep, cache = env.model_timestep, env._obs_cache
-    for observable in env._observables.values():
-        if not observable._enabled:
-            continue
-        elapsed, period = observable._time_since_last_sample + timestep, observable._sampling_timestep
-        if (
-            elapsed >= period
-            or observable._delayer is not NO_DELAY
-            or observable._filter is not NO_FILTER
-            or observable._corrupter is not NO_CORRUPTION
-        ):
-            observable.update(timestep, cache)
-            continue
-        observable._time_since_last_sample = elapsed
-        if not observable._sampled and period - observable._current_delay >= elapsed:
-            value = np.array(observable._sensor(cache))
-            cache[observable.name] = value.copy() if value.shape != (1,) else np.array(value[0])
-            observable._current_observed_value = value if value.shape != (1,) else value[0]
-            observable._sampled = True
-            observable._current_delay = 0.0
 
 
 def observations(env: MujocoEnv) -> "OrderedDict[str, np.ndarray]":

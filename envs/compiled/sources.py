@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Final
 
 
 def digest(folder: Path = Path(__file__).parent) -> int:
@@ -17,3 +18,6 @@ def digest(folder: Path = Path(__file__).parent) -> int:
         if b"@njit" in source or b"@intrinsic" in source:
             content.update(source)
     return int.from_bytes(content.digest()[:7], "big") | 1
+
+
+DIGEST: Final = digest()

@@ -11,7 +11,7 @@ from robosuite.environments.base import MujocoEnv
 
 import envs.compiled
 from envs.compiled import CompiledControl, Crew, compile_control
-from envs.compiled.crew import work
+from envs.compiled.crew import COLLECT, work
 from envs.compiled.sources import digest
 from tests.envs.test_compiled import actions, make
 
@@ -74,6 +74,27 @@ def test_after_an_error_nothing_is_running_and_the_crew_goes_on(controls: list[C
     rollout(controls, crew, steps=2)
     assert crew._queue["todo"][0].tobytes()[:4] == b"\0\0\0\0"  # glibc's count of a semaphore
     assert crew._queue["finished"][0].tobytes()[:4] == b"\0\0\0\0"
+    crew.close()
+
+
+def test_ctrl_c_as_a_stretch_ends_leaves_the_crew_in_order(
+    controls: list[CompiledControl], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = Crew([control.stretch for control in controls], 2)
+    steppers = [control.stepping(np.zeros(control.env.action_dim)) for control in controls]
+
+    def interrupted(*arguments: object) -> int:
+        index = work(*arguments)
+        if arguments[0] == COLLECT:
+            monkeypatch.undo()
+            raise KeyboardInterrupt  # where Python would raise it: after the call, before anything else
+        return index
+
+    monkeypatch.setattr(envs.compiled.crew, "work", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        crew.drive(steppers)
+    assert crew._queue["running"][0] == 0
+    rollout(controls, crew, steps=2)
     crew.close()
 
 

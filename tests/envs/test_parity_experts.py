@@ -24,7 +24,7 @@ NEVER_READ = {"robot0_right_gripper.joint_pos", "robot0_right_gripper.joint_vel"
 """What robosuite's gripper controller writes down in each substep and nobody uses."""
 
 
-def stock_env(task: TaskConfig) -> robosuite.environments.base.MujocoEnv:
+def stock_env(task: TaskConfig, *, hard_reset: bool = False) -> robosuite.environments.base.MujocoEnv:
     """robosuite's own environment, made without any of our code."""
     return robosuite.make(
         task.env,
@@ -34,7 +34,7 @@ def stock_env(task: TaskConfig) -> robosuite.environments.base.MujocoEnv:
         has_offscreen_renderer=False,
         use_camera_obs=False,
         ignore_done=True,
-        hard_reset=False,
+        hard_reset=hard_reset,
         seed=task.model_seed,
         **task.env_args,
     )

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import robosuite
 from scipy.spatial.transform import Rotation
 from scipy.stats import ks_2samp
 
@@ -33,7 +32,7 @@ from envs.task import TaskConfig
 from robot_rl.config import load_group
 from robot_rl.factory import make_env
 from robot_rl.initial_states import load_states
-from tests.envs.test_parity_experts import OBJECTS, pads_touch
+from tests.envs.test_parity_experts import OBJECTS, pads_touch, stock_env
 
 TASKS = ["lift", *(pytest.param(name, marks=pytest.mark.full) for name in ("can", "square", "stack", "door"))]
 PLACED = {
@@ -63,18 +62,7 @@ def ours(request: pytest.FixtureRequest) -> Iterator[RobosuiteEnv]:
 @pytest.fixture(scope="module")
 def stock(ours: RobosuiteEnv) -> Iterator[Any]:
     """robosuite's own environment, which builds its model anew at each reset."""
-    task = ours.task
-    sim = robosuite.make(
-        task.env,
-        robots=task.robot,
-        control_freq=task.control_freq,
-        has_renderer=False,
-        has_offscreen_renderer=False,
-        use_camera_obs=False,
-        ignore_done=True,
-        hard_reset=True,
-        seed=task.model_seed,
-    )
+    sim = stock_env(ours.task, hard_reset=True)
     sim.reset()
     yield sim
     sim.close()
