@@ -32,6 +32,9 @@ class BaseSpec:
     deterministic: bool
     """True if the noise alone decides the sample."""
     cameras: tuple[str, ...] = ()
+    """Cameras whose images the policy looks at."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of these images; None without a camera."""
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -102,3 +105,24 @@ def check_observation(obs: Batch, spec: BaseSpec) -> Tensor:
             f"the policy was trained on [B, {expected[0]}, {expected[1]}]"
         )
     return state
+
+
+def check_images(obs: Batch, spec: BaseSpec) -> list[Tensor]:
+    """The images of an observation batch, uint8 [B, To, H, W, 3] for each of the spec's cameras in order.
+
+    Raises:
+        ValueError: images that are missing, or other than the spec says.
+    """
+    found = []
+    for camera in spec.cameras:
+        images = obs.get(f"images.{camera}")
+        if images is None:
+            raise ValueError(f"the observation has no images.{camera}, which the policy was trained on")
+        expected = (len(obs["state"]), spec.obs_steps, *(spec.image_size or ()), 3)
+        if images.dtype != torch.uint8 or tuple(images.shape) != expected:
+            raise ValueError(
+                f"images.{camera} are {images.dtype} {tuple(images.shape)}, "
+                f"the policy was trained on uint8 {expected}"
+            )
+        found.append(images)
+    return found

@@ -1,5 +1,6 @@
-"""Networks that predict the clean chunk from a noisy one.
+"""Networks that see a noisy chunk and predict what leads to the clean one.
 
+That is the clean chunk itself for diffusion, and the velocity towards it for flow matching.
 Both have one interface, cut in two so that what does not change between denoising steps is
 computed once for all of them:
 
@@ -19,7 +20,7 @@ TIME_SIZE = 64
 
 
 class Denoiser(nn.Module, ABC):
-    """x_k, observation and timestep k -> the prediction of the clean chunk."""
+    """Noisy chunk, observation and time -> the prediction, of the shape of the chunk."""
 
     @abstractmethod
     def condition(self, obs: Tensor, timesteps: Tensor) -> Tensor:

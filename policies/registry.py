@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
+from policies.act import ACTConfig, ACTPolicy
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.flow import FlowConfig, FlowPolicy
 from policies.imitation import ImitationPolicy
+from policies.uniform import UniformConfig, UniformPolicy
 
 if TYPE_CHECKING:
     from policies.store import Record
 
 
 class Base(NamedTuple):
-    """A base policy that `policy(config, state_size, action_size)` builds."""
+    """A base policy that `policy(config, state_size, action_size, cameras, image_size)` builds."""
 
     config: type[Any]
     policy: type[ImitationPolicy]
@@ -28,6 +31,9 @@ class Base(NamedTuple):
 
 BASES: dict[str, Base] = {
     "diffusion": Base(DiffusionConfig, DiffusionPolicy),
+    "flow": Base(FlowConfig, FlowPolicy),
+    "act": Base(ACTConfig, ACTPolicy),
+    "uniform": Base(UniformConfig, UniformPolicy),
 }
 
 LOADERS: dict[str, "Callable[[Path, Record], nn.Module]"] = {}

@@ -1,9 +1,10 @@
-"""A per-step residual around a frozen base policy (ResFiT, arXiv 2509.19301; Silver et al. 2018)."""
+"""A per-step residual around a frozen base policy (ResFiT, arXiv 2509.19301; Silver et al. 2018).
+
+Its actor is deterministic (TD3), or a squashed Gaussian (SAC) as in Policy Decorator, arXiv 2412.13630.
+"""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,43 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from policies.actors import DeterministicActor, GaussianActor
 from policies.base import BasePolicy
-from policies.imitation import ImitationPolicy
-from policies.registry import LOADERS
-from policies.store import Record, fingerprint, load_base, read_weights, save_policy, write_files
+from policies.encoder import EncoderSpec, ObservationEncoder
 from policies.wrapped import Frames, WrappedPolicy
+from policies.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
 class ResidualSpec:
-    """What makes a residual actor besides its weights."""
+    """What makes a residual besides its weights."""
 
-    state_size: int
+    encoder: EncoderSpec
     action_size: int
     hidden: tuple[int, ...]
     scale: tuple[float, ...]
     """Largest residual of each dimension, in units of the normalised action [A]."""
-
-
-class StateNorm(nn.Module):
-    """Standardised states; the statistics travel with the weights."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("std", torch.ones(size))
-
-    def fit(self, states: NDArray[np.float32], floor: float = 0.01) -> None:
-        """Take mean and standard deviation from states [T, S]; `floor` bounds the gain on near-constants."""
-        self.mean.copy_(torch.from_numpy(states.mean(0)))
-        self.std.copy_(torch.from_numpy(states.std(0)).clamp(min=floor))
-
-    def forward(self, state: Tensor) -> Tensor:
-        # A state far outside of the data should not dominate the features.
-        return ((state - self.mean) / self.std).clamp(-10, 10)
+    actor: str = "td3"
+    """`td3` or `sac`."""
 
 
 class ResidualActor(nn.Module):
@@ -55,24 +37,39 @@ class ResidualActor(nn.Module):
 
     scale: Tensor
 
-    def __init__(self, spec: ResidualSpec) -> None:
+    def __init__(self, feature_size: int, spec: ResidualSpec) -> None:
         super().__init__()
-        self.spec = spec
         self.register_buffer("scale", torch.tensor(spec.scale))
-        self.norm = StateNorm(spec.state_size)
-        sizes = (spec.state_size + spec.action_size, *spec.hidden)
-        layers: list[nn.Module] = []
-        for size_in, size_out in pairwise(sizes):
-            layers += [nn.Linear(size_in, size_out), nn.LayerNorm(size_out), nn.ReLU()]
-        self.trunk = nn.Sequential(*layers)
-        self.head = nn.Linear(sizes[-1], spec.action_size)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.net = DeterministicActor(feature_size + spec.action_size, spec.action_size, spec.hidden)
 
-    def forward(self, state: Tensor, base: Tensor) -> Tensor:
-        """Residual [B, A] for states [B, S] and base actions [B, A]."""
-        features = self.trunk(torch.cat([self.norm(state), base], -1))
-        return self.scale * torch.tanh(self.head(features))
+    def forward(self, features: Tensor, base: Tensor) -> Tensor:
+        """Residual [B, A] for features [B, F] and base actions [B, A]."""
+        return self.scale * self.net(torch.cat([features, base], -1))
+
+
+class SoftResidualActor(nn.Module):
+    """a_r = scale * tanh(N(mu(s, a_b), sigma(s, a_b)^2)), and scale * tanh(mu), zero at initialisation."""
+
+    scale: Tensor
+
+    def __init__(self, feature_size: int, spec: ResidualSpec) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(spec.scale))
+        self.net = GaussianActor(feature_size + spec.action_size, spec.action_size, spec.hidden)
+
+    def forward(self, features: Tensor, base: Tensor) -> Tensor:
+        """The residual [B, A] that is deployed."""
+        return self.scale * torch.tanh(self.net(torch.cat([features, base], -1))[0])
+
+    def sample(self, features: Tensor, base: Tensor, noise: Tensor) -> Tensor:
+        """A residual [B, A] for N(0, I) noise [B, A]."""
+        return self.scale * self.net.sample(torch.cat([features, base], -1), noise)[0]
+
+
+ACTORS: dict[str, type[ResidualActor | SoftResidualActor]] = {
+    "td3": ResidualActor,
+    "sac": SoftResidualActor,
+}
 
 
 def executed(base: Tensor, residual: Tensor) -> Tensor:
@@ -80,82 +77,96 @@ def executed(base: Tensor, residual: Tensor) -> Tensor:
     return (base + residual).clamp(-1, 1)
 
 
+class Residual(Wrapper):
+    """A residual actor around the base that it was trained with."""
+
+    kind = "residual"
+    Spec = ResidualSpec
+
+    def __init__(self, base: BasePolicy, spec: ResidualSpec) -> None:
+        super().__init__(base, spec)
+        self.encoder = ObservationEncoder(spec.encoder)
+        self.actor = ACTORS[spec.actor](self.encoder.feature_size, spec)
+
+    def policy(
+        self, slots: int, *, seed: int = 0, exploration: float = 0.0, progressive_steps: int = 0
+    ) -> "ResidualPolicy":
+        return ResidualPolicy(
+            self, slots, exploration=exploration, progressive_steps=progressive_steps, seed=seed
+        )
+
+
 class ResidualPolicy(WrappedPolicy):
-    """Base action plus the actor's residual; exploration adds Gaussian noise to the residual."""
+    """Base action plus the actor's residual.
+
+    While exploring, a Gaussian actor's residual is drawn, and a deterministic one's (and none, where
+    the actor is switched off) gets Gaussian noise. Progressive exploration lets the actor join bit by
+    bit: each action has the residual with probability min(t / progressive_steps, 1), else it is the
+    base's alone, where t counts the environment steps explored with the actor switched on.
+    """
 
     def __init__(
-        self, base: BasePolicy, actor: ResidualActor, slots: int, *, exploration: float = 0.0, seed: int = 0
+        self,
+        networks: Residual,
+        slots: int,
+        *,
+        exploration: float = 0.0,
+        progressive_steps: int = 0,
+        seed: int = 0,
     ) -> None:
-        super().__init__(base, slots)
-        self.actor = actor
+        super().__init__(networks.base, slots)
+        self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
+        self.progressive_steps = progressive_steps
+        self._joined = 0
+        """Environment steps explored with the actor switched on."""
         self._generator = torch.Generator().manual_seed(seed)
 
-    @torch.no_grad()
-    def _correct(self, frames: Frames, base: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
-        device = next(self.actor.parameters()).device
-        base_t = torch.from_numpy(base).to(device)
-        if self.active:
-            residual = self.actor(torch.from_numpy(frames["state"]).to(device), base_t)
+    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+        base = torch.from_numpy(planned).to(self.base.device)
+        if not explore:
+            residual = self._mean(frames, base)
         else:
-            residual = torch.zeros_like(base_t)
-        if explore and self.exploration > 0:
-            noise = torch.randn(base.shape, generator=self._generator).to(device)
-            scale = self.actor.scale
-            residual = (residual + self.exploration * scale * noise).clamp(-scale, scale)
-        return executed(base_t, residual).cpu().numpy()
+            residual = self._explored(frames, base) * self._used(len(base)).to(base.device)
+        return executed(base, residual).cpu().numpy()
+
+    def _mean(self, frames: Frames, base: Tensor) -> Tensor:
+        if not self.active:
+            return torch.zeros_like(base)
+        residual: Tensor = self.networks.actor(self._features(frames), base)
+        return residual
+
+    def _explored(self, frames: Frames, base: Tensor) -> Tensor:
+        actor = self.networks.actor
+        if self.active and isinstance(actor, SoftResidualActor):
+            return actor.sample(self._features(frames), base, self._noise(base))
+        residual = self._mean(frames, base)
+        if self.exploration > 0:
+            residual = residual + self.exploration * actor.scale * self._noise(base)
+        return residual.clamp(-actor.scale, actor.scale)
+
+    def _used(self, count: int) -> Tensor:
+        """1 where the residual is used and 0 where the base acts alone [B, 1]."""
+        if not self.active or self.progressive_steps == 0:
+            return torch.ones(count, 1)
+        chance = self._joined / self.progressive_steps
+        self._joined += count
+        return (torch.rand(count, 1, generator=self._generator) < chance).float()
+
+    def _features(self, frames: Frames) -> Tensor:
+        features: Tensor = self.networks.encoder(
+            {key: torch.from_numpy(value).to(self.base.device) for key, value in frames.items()}
+        )
+        return features
+
+    def _noise(self, like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=self._generator).to(like.device)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "generator": self._generator.get_state()}
+        return {**super().state_dict(), "joined": self._joined, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self._joined = state["joined"]
         self._generator.set_state(state["generator"])
-
-
-class Residual(nn.Module):
-    """A residual actor and the base that it was trained around, as they are saved together."""
-
-    base: BasePolicy
-    actor: ResidualActor
-
-    def __init__(self, base: BasePolicy, actor: ResidualActor) -> None:
-        super().__init__()
-        self.base, self.actor = base, actor
-
-
-def save_residual(residual: Residual, directory: Path, meta: Mapping[str, Any]) -> None:
-    """Write actor and base (in `base/`), so that the directory alone can be deployed."""
-    assert isinstance(residual.base, ImitationPolicy)
-    save_policy(residual.base, directory / "base", meta)
-    write_files(
-        directory,
-        kind="residual",
-        config=asdict(residual.actor.spec),
-        spec={"base_fingerprint": fingerprint(residual.base)},
-        meta=meta,
-        weights=residual.actor.state_dict(),
-    )
-
-
-def load_residual(directory: Path, record: Record) -> Residual:
-    """Read what `save_residual` wrote.
-
-    Raises:
-        ValueError: the base beside the residual is not the one that it was trained around.
-    """
-    base, _ = load_base(directory / "base")
-    if fingerprint(base) != record.spec["base_fingerprint"]:
-        raise ValueError(
-            f"the base in {directory / 'base'} is not the one that the residual was trained around; "
-            "copy the whole directory again"
-        )
-    config = dict(record.config)
-    shapes = {"hidden": tuple(config["hidden"]), "scale": tuple(config["scale"])}
-    actor = ResidualActor(ResidualSpec(**{**config, **shapes}))
-    read_weights(directory, record, actor)
-    return Residual(base, actor)
-
-
-LOADERS["residual"] = load_residual

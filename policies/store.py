@@ -148,8 +148,11 @@ def read_record(directory: Path) -> Record:
     return record
 
 
-def read_weights(directory: Path, record: Record, module: nn.Module) -> None:
-    """Fill a module with the weights of a directory; errors as in `load_policy_files`."""
+def read_weights(directory: Path, record: Record, module: nn.Module, skip: str | None = None) -> None:
+    """Fill a module with the weights of a directory; errors as in `load_policy_files`.
+
+    What begins with `skip` is not in that directory, and stays as it is.
+    """
     path = Path(directory) / WEIGHTS_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; copy the whole directory of the policy")
@@ -159,7 +162,11 @@ def read_weights(directory: Path, record: Record, module: nn.Module) -> None:
         raise ValueError(f"{path} is damaged: {error}; save the policy again") from error
     if _fingerprint(weights) != record.fingerprint:
         raise ValueError(f"{path} holds other weights than {RECORD_FILE} says (damaged, or of another save)")
-    expected = {name: (tuple(t.shape), t.dtype) for name, t in module.state_dict().items()}
+    expected = {
+        name: (tuple(t.shape), t.dtype)
+        for name, t in module.state_dict().items()
+        if skip is None or not name.startswith(skip)
+    }
     found = {name: (tuple(t.shape), t.dtype) for name, t in weights.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
@@ -167,7 +174,7 @@ def read_weights(directory: Path, record: Record, module: nn.Module) -> None:
                 f"{path} does not fit a {record.kind!r} policy of this configuration: {name} is "
                 f"{found.get(name, 'missing')}, expected {expected.get(name, 'nothing')}"
             )
-    module.load_state_dict(weights)
+    module.load_state_dict(weights, strict=skip is None)
 
 
 def _build_base(directory: Path, record: Record) -> BasePolicy:
@@ -180,14 +187,20 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
     if record.config.keys() != known:
         odd = ", ".join(sorted(record.config.keys() ^ known))
         raise ValueError(f"{path} was written by another version of the program: its config differs in {odd}")
+    # Policies that were saved when none looked at images say nothing of their size.
+    spec = {"image_size": None, **record.spec}
     try:
         policy = base.policy(
-            base.config(**record.config), record.spec["state_size"], record.spec["action_size"]
+            base.config(**record.config),
+            spec["state_size"],
+            spec["action_size"],
+            spec["cameras"],
+            spec["image_size"],
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
     # Through JSON, because that turns tuples into lists.
-    if json.loads(json.dumps(policy.spec.as_dict())) != record.spec:
+    if json.loads(json.dumps(policy.spec.as_dict())) != spec:
         raise ValueError(f"{path} is damaged: its spec is not what its config says")
     read_weights(directory, record, policy)
     return policy

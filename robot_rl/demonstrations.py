@@ -1,22 +1,31 @@
 """Demonstrations as a replay: with the base's action beside each demonstrated one."""
 
 import numpy as np
+import torch
 
 from policies.base import BasePolicy
-from policies.wrapped import ChunkRunner
+from policies.wrapped import Decision, WrappedPolicy
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.data.replay import SOURCES, Fields, Replay
 from robot_rl.seeds import episode_seed
 
 
-def demonstrations_to_replay(dataset: Dataset, base: BasePolicy, seed: int) -> Replay:
+def demonstrations_to_replay(
+    dataset: Dataset,
+    base: BasePolicy,
+    seed: int,
+    fields: Fields,
+    proposals: int = 0,
+    device: torch.device | str = "cpu",
+) -> Replay:
     """Successful episodes of a dataset, each as it would have gone with the base beside it.
 
     The base runs in chunks from each episode's start, as it does when it acts. What came after the
     last step of an episode is not recorded: a step that terminated needs it not, and a last step
-    that did not gives its observation alone, where the step before it ends.
+    that did not gives its observation alone, where the step before it ends. `fields` and `proposals`
+    are those of the replay beside which this one is sampled.
     """
-    state = dataset.observations()["state"]
+    observations = dataset.observations()
     action = dataset["applied_action"].astype(np.float32)
     reward = dataset["reward"].astype(np.float32)
     terminated = dataset["terminated"].astype(bool)
@@ -26,29 +35,31 @@ def demonstrations_to_replay(dataset: Dataset, base: BasePolicy, seed: int) -> R
             "collect more, or set method.demo_ratio=0"
         )
     episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
-    runner = ChunkRunner(base, len(episodes))
-    runner.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
+    policy = WrappedPolicy(base, len(episodes), proposals=proposals)
+    policy.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
     lengths = np.array([rows.stop - rows.start for rows in episodes])
     starts = np.array([rows.start for rows in episodes])
-    base_action = np.zeros_like(action)
-    for t in range(int(lengths.max(initial=0))):
+    # Each episode is a stream of its own, so that all of them go through the base together.
+    longest = int(lengths.max())
+    replay = Replay(longest * len(episodes), len(episodes), action.shape[1], fields, device)
+    for t in range(longest):
         slots = np.flatnonzero(lengths > t)
-        rows_now = starts[slots] + t
-        base_action[rows_now] = runner.step({"state": state[rows_now]}, slots)[0]
-    replay = Replay(int(lengths.sum()), 1, state.shape[1], action.shape[1])
-    stream = np.zeros(1, np.int64)
-    for rows in episodes:
-        whole = terminated[rows.stop - 1]
-        for t in range(rows.start, rows.stop if whole else rows.stop - 1):
+        now = starts[slots] + t
+        frames = {key: values[now] for key, values in observations.items()}
+        decision: Decision = policy.act(frames, slots=slots, record=True)
+        record = {**frames, **decision.record()}
+        unfinished = (lengths[slots] == t + 1) & ~terminated[now]
+        acting, ending = ~unfinished, unfinished
+        if acting.any():
             replay.add(
-                stream,
-                state=state[t],
-                base=base_action[t],
-                action=action[t],
-                reward=reward[t],
-                terminated=terminated[t],
+                slots[acting],
+                action=action[now[acting]],
+                reward=reward[now[acting]],
+                terminated=terminated[now[acting]],
                 source=SOURCES.index("demo"),
+                **{key: values[acting] for key, values in record.items()},
             )
-        if not whole:
-            replay.end(stream, state=state[rows.stop - 1], base=base_action[rows.stop - 1])
+        if ending.any():
+            replay.end(slots[ending], **{key: values[ending] for key, values in record.items()})
+    replay.close_episode(np.arange(len(episodes)), success=True)
     return replay

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-import policies.residual  # registers the wrapper's loader  # noqa: F401
+import policies.wrappers  # registers the wrappers' loaders  # noqa: F401
 from envs.process_vector import ProcessVectorEnv
 from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
 from envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from policies.base import BasePolicy
-from policies.residual import Residual, ResidualPolicy
 from policies.store import load_policy_files
-from policies.wrapped import BaseOnly, WrappedPolicy
+from policies.wrapped import WrappedPolicy
+from policies.wrapper import Wrapper
 from robot_rl.checkpoint import list_checkpoints
 from robot_rl.config import load_group
 from robot_rl.data.dataset import Dataset, render_of
@@ -68,25 +68,25 @@ def policy_directory(path: Path) -> Path:
 
 def load_networks(
     path: str | Path, device: torch.device | None = None
-) -> tuple[BasePolicy | Residual, dict[str, Any]]:
+) -> tuple[BasePolicy | Wrapper, dict[str, Any]]:
     """What was saved at a run or policy directory, on a device, and its meta."""
     networks, meta = load_policy_files(policy_directory(Path(path)))
-    assert isinstance(networks, BasePolicy | Residual)
+    assert isinstance(networks, BasePolicy | Wrapper)
     return networks.to(device or torch.device("cpu")).eval(), meta
 
 
-def side_by_side(networks: BasePolicy | Residual) -> dict[str, BasePolicy | Residual]:
+def side_by_side(networks: BasePolicy | Wrapper) -> dict[str, BasePolicy | Wrapper]:
     """The policies that are always shown together: `base`, and `tuned` if there is one."""
-    if isinstance(networks, Residual):
+    if isinstance(networks, Wrapper):
         return {"base": networks.base, "tuned": networks}
     return {"base": networks}
 
 
-def wrap(networks: BasePolicy | Residual, slots: int) -> WrappedPolicy:
+def wrap(networks: BasePolicy | Wrapper, slots: int) -> WrappedPolicy:
     """Something that acts in `slots` environments."""
-    if isinstance(networks, Residual):
-        return ResidualPolicy(networks.base, networks.actor, slots)
-    return BaseOnly(networks, slots)
+    if isinstance(networks, Wrapper):
+        return networks.policy(slots)
+    return WrappedPolicy(networks, slots)
 
 
 def load_policy(path: str | Path, slots: int = 1, device: torch.device | None = None) -> WrappedPolicy:

@@ -17,7 +17,15 @@ from robot_rl.errors import UserError
 from robot_rl.machine import describe_machine, describe_versions
 
 # These change what is written or how quickly, never what is computed.
-_MAY_CHANGE = {"log_every", "checkpoint_every", "threads", "runs_dir", "method.steps"}
+_MAY_CHANGE = {
+    "log_every",
+    "checkpoint_every",
+    "eval_every",
+    "eval_episodes",
+    "threads",
+    "runs_dir",
+    "method.steps",
+}
 
 
 def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:

@@ -1,8 +1,11 @@
-"""Statistics of success counts."""
+"""Statistics of success counts and of the scores of several runs."""
 
 import math
+from collections.abc import Sequence
 
-from scipy.stats import binomtest, norm
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binomtest, norm, trim_mean
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -37,3 +40,51 @@ def mcnemar(only_first: int, only_second: int) -> float:
     """
     discordant = only_first + only_second
     return float(binomtest(only_first, discordant).pvalue) if discordant else 1.0
+
+
+def iqm(scores: ArrayLike) -> float:
+    """Interquartile mean: the mean of the middle half of all scores, whatever their shape.
+
+    As in R. Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice",
+    NeurIPS 2021 (arXiv 2108.13264): of n scores the lowest and the highest floor(n / 4) are left out.
+    """
+    return float(trim_mean(np.asarray(scores, float), 0.25, axis=None))
+
+
+def iqm_interval(
+    strata: Sequence[ArrayLike], confidence: float = 0.95, repetitions: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Interval (low, high) of the IQM of all runs: the percentile stratified bootstrap of Agarwal et al.
+
+    Args:
+        strata: the scores of the runs of each task; runs are drawn, with replacement, within each alone.
+        confidence: part of the resampled IQMs inside of the interval.
+        repetitions: how often to resample.
+        seed: of the resampling, so that the same scores give the same interval.
+    """
+    rng = np.random.default_rng(seed)
+    scores = [np.asarray(stratum, float) for stratum in strata]
+    drawn = np.concatenate([rng.choice(stratum, (repetitions, len(stratum))) for stratum in scores], 1)
+    bounds = [0.5 - confidence / 2, 0.5 + confidence / 2]
+    low, high = np.quantile(trim_mean(drawn, 0.25, axis=1), bounds)
+    return float(low), float(high)
+
+
+def rolling_success(outcomes: ArrayLike, window: int) -> NDArray[np.float64]:
+    """Success rate over each `window` outcomes in a row, [..., T - window + 1] of outcomes [..., T].
+
+    Empty if there are fewer outcomes than that.
+    """
+    sums = np.cumsum(np.asarray(outcomes, float), -1)
+    padded = np.concatenate([np.zeros_like(sums[..., :1]), sums], -1)
+    return (padded[..., window:] - padded[..., :-window]) / window
+
+
+def lowest_by_chance(success: float, episodes: int, window: int, sequences: int = 1000) -> float:
+    """Mean lowest rolling success that a policy of a constant success rate shows in so many episodes.
+
+    The lowest of many rates is well below their mean even where nothing became worse: what a training
+    run's lowest is compared with. Simulated with a fixed seed; needs episodes >= window.
+    """
+    drawn = np.random.default_rng(0).random((sequences, episodes)) < success
+    return float(rolling_success(drawn, window).min(-1).mean())

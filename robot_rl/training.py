@@ -1,20 +1,24 @@
 """The two training loops. They drive what they are given and name no concrete class."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from envs.vector import RobosuiteVectorEnv
 from policies.wrapped import WrappedPolicy
 from robot_rl.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.data.replay import SOURCES, Batch, Replay
+from robot_rl.episodes import Episodes
 from robot_rl.errors import mistakes
 from robot_rl.logger import RunLogger
-from robot_rl.seeds import episode_seed
 
 
 class Learner(Protocol):
@@ -31,9 +35,14 @@ class OfflineLearner(Learner, Protocol):
 
 
 class OnlineLearner(Learner, Protocol):
-    """Learns from what the loop stores."""
+    """Learns from batches of what the loop stores."""
 
-    def update(self, online: Replay, demos: Replay | None) -> dict[str, Tensor]: ...
+    @property
+    def warm(self) -> bool:
+        """Whether what it learned may act."""
+        ...
+
+    def update(self, batch: Batch) -> dict[str, Tensor]: ...
 
 
 class Show(Protocol):
@@ -49,6 +58,8 @@ class Cadence:
     total: int
     log_every: int
     checkpoint_every: int
+    eval_every: int = 0
+    """0 never evaluates while training."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,8 @@ class Run:
     """True once the user asked to stop; the loop then saves a checkpoint and returns."""
     save_policy: Callable[[Path], None]
     """Writes the policy as it is now into a checkpoint's directory."""
+    evaluate: Callable[[int], None] | None = None
+    """Measures the policy as it is at an environment step, without a trace in the training."""
 
     @property
     def checkpoints(self) -> Path:
@@ -72,7 +85,8 @@ class NotFinite(RuntimeError):
     """A loss, value or gradient became NaN or infinite; the last checkpoint is good."""
 
 
-def _restored(run: Run) -> dict[str, Any] | None:
+def restored(run: Run) -> dict[str, Any] | None:
+    """The newest checkpoint of a run; its logger is put back already."""
     found = list_checkpoints(run.checkpoints)
     if not found:
         return None
@@ -82,7 +96,12 @@ def _restored(run: Run) -> dict[str, Any] | None:
     return state
 
 
-def _checked(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
+def checked(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
+    """Metrics as numbers.
+
+    Raises:
+        NotFinite: one of them is none.
+    """
     values = {name: float(value) for name, value in metrics.items()}
     bad = [name for name, value in values.items() if not np.isfinite(value)]
     if bad:
@@ -92,10 +111,15 @@ def _checked(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
     return values
 
 
+def due(every: int, before: int, now: int) -> bool:
+    """Whether what happens every so many steps (0: never) does so between two of them."""
+    return every > 0 and now // every > before // every
+
+
 def train_offline(learner: OfflineLearner, cadence: Cadence, run: Run) -> bool:
     """Gradient steps on a dataset. Returns True when all steps are done, False when stopped."""
     step = 0
-    if state := _restored(run):
+    if state := restored(run):
         learner.load_state_dict(state["learner"])
         step = state["step"]
         if step >= cadence.total:
@@ -104,7 +128,7 @@ def train_offline(learner: OfflineLearner, cadence: Cadence, run: Run) -> bool:
     metrics: dict[str, Tensor] = {}
 
     def save() -> None:
-        _checked(metrics, step)
+        checked(metrics, step)
         tree = {"step": step, "learner": learner.state_dict(), "logger": run.logger.state_dict()}
         save_checkpoint(run.checkpoints, step, tree, run.save_policy)
 
@@ -112,7 +136,7 @@ def train_offline(learner: OfflineLearner, cadence: Cadence, run: Run) -> bool:
         metrics = learner.update()
         step += 1
         if step % cadence.log_every == 0 or step == cadence.total:
-            values = _checked(metrics, step)
+            values = checked(metrics, step)
             run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
             run.show.update(step, **values)
         if step % cadence.checkpoint_every == 0 and step < cadence.total:
@@ -128,22 +152,16 @@ class Schedule:
     warmup_steps: int
     """The base alone acts."""
     updates_per_step: float
-    demos: Replay | None = None
+    success_weight: float = 1.0
+    """How many times as often steps of successful episodes are drawn as those of failed ones."""
 
 
-@dataclass
-class _Progress:
-    """Counters of an online run; all of them are in its checkpoints."""
+class Batches(Protocol):
+    """Where a learner's batches come from."""
 
-    step: int = 0
-    """Environment steps."""
-    episodes: int = 0
-    """Episodes begun."""
-    updates_owed: float = 0.0
-    slot_seeds: list[int] = field(default_factory=list)
-    slot_lengths: list[int] = field(default_factory=list)
-    outcomes: list[float] = field(default_factory=list)
-    """Success of the last finished episodes."""
+    def draw(self, step: int) -> Batch: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 def train_online(
@@ -151,6 +169,7 @@ def train_online(
     policy: WrappedPolicy,
     learner: OnlineLearner,
     replay: Replay,
+    batches: Batches,
     schedule: Schedule,
     cadence: Cadence,
     run: Run,
@@ -158,100 +177,116 @@ def train_online(
 ) -> bool:
     """Act, store, learn. Returns True when all steps are done, False when stopped.
 
-    The ratio of updates to environment steps is kept exactly, whatever the number of environments.
+    While the environments step, the updates are made that are owed for the steps before: the policy acts
+    with weights that are one vector step old, and the ratio of updates to environment steps is kept
+    exactly, whatever the number of environments.
     """
     n = envs.num_envs
     slots = np.arange(n)
+    episodes = Episodes(envs, policy, run.logger, seed)
     metrics: dict[str, Tensor] = {}
-    progress = _Progress(slot_seeds=[0] * n, slot_lengths=[0] * n)
+    step, owed = 0, 0.0
 
-    def begin(mask: np.ndarray) -> dict[str, np.ndarray]:
-        for slot in np.flatnonzero(mask):
-            progress.slot_seeds[slot] = episode_seed(seed, "train", progress.episodes)
-            progress.slot_lengths[slot] = 0
-            progress.episodes += 1
-        obs, _ = envs.reset(seed=progress.slot_seeds, options={"reset_mask": mask})
-        policy.reset(slots[mask].tolist(), [progress.slot_seeds[slot] for slot in slots[mask]])
-        return obs
+    def decide() -> dict[str, NDArray[Any]]:
+        policy.active = learner.warm and step >= schedule.warmup_steps
+        decision = policy.act(episodes.obs, explore=True, record=True)
+        return {"action": decision.action, **decision.record()}
+
+    def learn(updates: int, step: int) -> None:
+        for _ in range(updates):
+            batch = batches.draw(step)
+            metrics.update(learner.update(batch))
+            _refuse_not_finite(metrics, batch, step, run.directory)
 
     def save() -> None:
-        _checked(metrics, progress.step)
+        checked(metrics, step)
         tree = {
+            "step": step,
+            "owed": owed,
+            "decided": decided,
             "metrics": metrics,
-            "progress": vars(progress),
-            "obs": obs,
-            "envs": envs.get_states(),
-            "policy": policy.state_dict(),
+            "episodes": episodes.state_dict(),
             "learner": learner.state_dict(),
             "replay": replay.state_dict(),
+            "batches": batches.state_dict(),
             "logger": run.logger.state_dict(),
         }
-        save_checkpoint(run.checkpoints, progress.step, tree, run.save_policy)
+        save_checkpoint(run.checkpoints, step, tree, run.save_policy)
 
-    if state := _restored(run):
-        progress = _Progress(**state["progress"])
-        # The environments are built anew, so each slot begins an episode before its state is put back.
-        envs.reset(seed=progress.slot_seeds)
-        envs.set_states(state["envs"])
-        obs = state["obs"]
-        policy.load_state_dict(state["policy"])
+    if state := restored(run):
+        step, owed, decided, metrics = (state[name] for name in ("step", "owed", "decided", "metrics"))
+        episodes.load_state_dict(state["episodes"])
         learner.load_state_dict(state["learner"])
         replay.load_state_dict(state["replay"])
-        metrics = state["metrics"]
-        if progress.step >= cadence.total:
+        batches.load_state_dict(state["batches"])
+        if step >= cadence.total:
             return True
     else:
-        obs = begin(np.ones(n, bool))
+        episodes.begin(np.ones(n, bool))
+        decided = decide()
 
-    next_log = (progress.step // cadence.log_every + 1) * cadence.log_every
-    next_save = (progress.step // cadence.checkpoint_every + 1) * cadence.checkpoint_every
-    while progress.step < cadence.total and not run.stop():
-        warming_up = progress.step < schedule.warmup_steps
-        policy.active = not warming_up
-        decision = policy.act(obs, explore=True)
-        next_obs, reward, terminated, truncated, info = envs.step(decision.action)
-        replay.add(
-            slots,
-            state=obs["state"],
-            base=decision.base,
-            action=info["applied_action"],
-            reward=reward,
-            terminated=terminated,
-            source=SOURCES.index("base" if warming_up else "policy"),
-        )
-        obs = next_obs
-        progress.step += n
-        for slot in slots:
-            progress.slot_lengths[slot] += 1
-        done = terminated | truncated
-        if done.any():
-            ended = slots[done]
-            final = {key: value[done] for key, value in obs.items()}
-            replay.end(ended, state=final["state"], base=policy.act(final, slots=ended).base)
-            for slot in ended:
-                progress.outcomes.append(float(info["success"][slot]))
-                run.logger.log(
-                    progress.step,
-                    **{
-                        "train/success": progress.outcomes[-1],
-                        "train/episode_length": float(progress.slot_lengths[slot]),
-                    },
-                )
-            progress.outcomes = progress.outcomes[-40:]
-            obs = begin(done)
-
-        if not warming_up:
-            progress.updates_owed += n * schedule.updates_per_step
-            while progress.updates_owed >= 1:
-                metrics |= learner.update(replay, schedule.demos)
-                progress.updates_owed -= 1
-        if progress.step >= next_log:
-            next_log += cadence.log_every
-            values = _checked(metrics, progress.step)
-            run.logger.log(progress.step, **{f"learn/{name}": value for name, value in values.items()})
-            run.show.update(progress.step, success=float(np.mean(progress.outcomes or [0.0])))
-        if progress.step >= next_save and progress.step < cadence.total:
-            next_save += cadence.checkpoint_every
-            save()
+    with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
+        while step < cadence.total and not run.stop():
+            before, obs = step, episodes.obs
+            updates = int(owed)
+            owed -= updates
+            learning = worker.submit(learn, updates, before)
+            next_obs, reward, terminated, truncated, info = envs.step(decided.pop("action"))
+            learning.result()
+            if not np.isfinite(reward).all():
+                raise NotFinite(f"the reward became NaN or infinite at step {before}")
+            replay.add(
+                slots,
+                action=info["applied_action"],
+                reward=reward,
+                terminated=terminated,
+                source=SOURCES.index("policy" if policy.active else "base"),
+                **obs,
+                **decided,
+            )
+            step += n
+            episodes.advance(next_obs)
+            done = terminated | truncated
+            if done.any():
+                ended = slots[done]
+                final = {key: value[done] for key, value in next_obs.items()}
+                replay.end(ended, **final, **policy.act(final, slots=ended, record=True).record())
+                for slot in ended:
+                    success = bool(info["success"][slot])
+                    weight = 1.0 if success else 1 / schedule.success_weight
+                    replay.close_episode(np.array([slot]), success=success, weight=weight)
+                    episodes.finish(slot, step, success=success)
+                episodes.begin(done)
+            if before >= schedule.warmup_steps:
+                owed += n * schedule.updates_per_step
+            decided = decide()
+            if due(cadence.log_every, before, step):
+                values = checked(metrics, step)
+                run.logger.log(step, **{f"learn/{name}": v for name, v in values.items()})
+                run.show.update(step, success=episodes.success)
+            if step >= cadence.total:
+                # After the decision, so that a longer run goes on as if it had not paused here.
+                learn(int(owed), step)
+                owed -= int(owed)
+            if run.evaluate and due(cadence.eval_every, before, step):
+                checked(metrics, step)
+                run.evaluate(step)
+            if due(cadence.checkpoint_every, before, step) and step < cadence.total:
+                save()
     save()
-    return progress.step >= cadence.total
+    return step >= cadence.total
+
+
+def _refuse_not_finite(metrics: Mapping[str, Tensor], batch: Batch, step: int, directory: Path) -> None:
+    """Stop at the first update whose metrics are not finite, and keep the batch that made it.
+
+    On a GPU the metrics are looked at when they are logged, since looking waits for the device.
+    """
+    if any(value.device.type == "cpu" and not bool(value.isfinite()) for value in metrics.values()):
+        path = directory / "not_finite_batch.safetensors"
+        path.write_bytes(save_tensors({name: value.contiguous() for name, value in batch.items()}))
+        bad = [name for name, value in metrics.items() if not bool(value.isfinite())]
+        raise NotFinite(
+            f"{', '.join(bad)} became NaN or infinite at step {step}; the last checkpoint is untouched, "
+            f"the batch is in {path}"
+        )

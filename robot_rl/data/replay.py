@@ -1,57 +1,83 @@
-"""Replay of primitive steps, from which transitions over any window are made by index."""
+"""Replay of primitive steps on the learner's device, from which transitions over any window are made."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 SOURCES = ("demo", "base", "policy", "human", "imagined")
 
+Fields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Name -> shape and type of what a row holds besides action, reward and how the step ended."""
 
-@dataclass(frozen=True)
-class Transitions:
-    """A batch of n-step transitions; shapes [B, …]."""
+Batch = dict[str, Tensor]
+"""A batch of transitions. Each row's fields by name; `next.<field>` after the window; and
 
-    state: NDArray[np.float32]
-    base: NDArray[np.float32]
-    """Base action at the first step."""
-    action: NDArray[np.float32]
-    """Executed action at the first step."""
-    reward: NDArray[np.float32]
-    """sum_i gamma^i r_i over the valid steps of the window."""
-    discount: NDArray[np.float32]
-    """gamma^valid_len, or 0 where the window ended by termination."""
-    next_state: NDArray[np.float32]
-    """State after the window; where the window ended by termination, any (its discount is 0)."""
-    next_base: NDArray[np.float32]
-    source: NDArray[np.int8]
+    action [B, A]       executed action at the first step
+    chunk [B, h, A]     executed actions of the first h steps; where the episode ended before, what the
+                        base would have done instead (its first proposal at the last step)
+    reward [B]          sum_i gamma^i r_i over the valid steps of the window
+    discount [B]        gamma^valid_len, or 0 where the window ended by termination
+    steps [B]           sum_i gamma^i over the valid steps: what a reward of 1 per step would give
+    demo [B]            1 for a demonstration
+    success [B]         1 in an episode that is known to have succeeded
+    return [B]          gamma^k where success came k steps later, else 0
+"""
+
+_KEPT_AT_START = ("noise", "chunk_step")
+"""Fields that nothing looks at after the window."""
 
 
 class Replay:
     """Ring buffers, one per stream (environment slot), of rows in the order they were made.
 
-    A row holds an observation, the base action there and what was done. The last observation of
-    an episode is a row of its own without an action (`is_last`), so nothing is stored twice and
-    no transition crosses a reset. An episode that terminated may do without that row: nothing
-    looks at it. `capacity` counts rows of all streams together.
+    A row holds an observation, what the policy knew there and what was done. The last observation of
+    an episode is a row of its own without an action, so nothing is stored twice and no transition
+    crosses a reset. An episode that terminated may do without that row: nothing looks at it.
+    `capacity` counts rows of all streams together. Where rows are is known on the host alone, so
+    that sampling never waits for the device.
     """
 
-    _FIELDS = ("state", "base", "action", "reward", "terminated", "is_last", "source")
-
-    def __init__(self, capacity: int, streams: int, state_size: int, action_size: int) -> None:
-        rows = capacity // streams
-        self.rows, self.streams = rows, streams
-        self.state = np.zeros((streams, rows, state_size), np.float32)
-        self.base = np.zeros((streams, rows, action_size), np.float32)
-        self.action = np.zeros((streams, rows, action_size), np.float32)
-        self.reward = np.zeros((streams, rows), np.float32)
-        self.terminated = np.zeros((streams, rows), bool)
-        self.is_last = np.ones((streams, rows), bool)
-        self.source = np.zeros((streams, rows), np.int8)
+    def __init__(
+        self,
+        capacity: int,
+        streams: int,
+        action_size: int,
+        fields: Fields,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.rows, self.streams = capacity // streams, streams
+        self.device = torch.device(device)
+        self.fields = dict(fields)
+        every: Fields = {
+            **fields,
+            "action": ((action_size,), torch.float32),
+            "reward": ((), torch.float32),
+            "terminated": ((), torch.bool),
+            "source": ((), torch.int8),
+            "start": ((), torch.bool),
+            "last": ((), torch.bool),
+            "to_success": ((), torch.int32),
+        }
+        total = self.rows * streams
+        self.data = {
+            name: torch.zeros((total, *shape), dtype=dtype, device=self.device)
+            for name, (shape, dtype) in every.items()
+        }
+        self._start = np.zeros(total, bool)
+        """Rows where a step begins whose reward is known, and whose next observation is, if needed."""
+        self._last = np.zeros(total, bool)
+        """Rows without an action."""
+        self._decision = np.zeros(total, bool)
+        """Rows where a chunk was decided."""
+        self._weight = np.ones(total, np.float32)
+        """How often a row is drawn in relation to the others, at most 1."""
         self._count = np.zeros(streams, np.int64)
         """Rows ever written to each stream."""
+        self._episode_start = np.zeros(streams, np.int64)
 
     def __len__(self) -> int:
         """Rows that are held now."""
@@ -61,112 +87,184 @@ class Replay:
         self,
         streams: NDArray[np.integer[Any]],
         *,
-        state: NDArray[np.float32],
-        base: NDArray[np.float32],
         action: NDArray[np.float32],
         reward: NDArray[np.float32],
         terminated: NDArray[np.bool_],
         source: int,
+        **fields: NDArray[Any],
     ) -> None:
-        """Add one step for each of the given streams."""
-        at = self._next_rows(streams)
-        self.state[streams, at] = state
-        self.base[streams, at] = base
-        self.action[streams, at] = action
-        self.reward[streams, at] = reward
-        self.terminated[streams, at] = terminated
-        self.is_last[streams, at] = False
-        self.source[streams, at] = source
+        """Add one step for each of the given streams; fields that are not kept here are left out."""
+        at = self._write(streams, fields, is_last=False)
+        index = torch.from_numpy(at).to(self.device)
+        self.data["action"][index] = torch.from_numpy(np.asarray(action, np.float32)).to(self.device)
+        self.data["reward"][index] = torch.from_numpy(np.asarray(reward, np.float32)).to(self.device)
+        self.data["terminated"][index] = torch.from_numpy(np.asarray(terminated, bool)).to(self.device)
+        self.data["source"][index] = source
+        self._mark(at[terminated], True)
 
-    def end(
-        self, streams: NDArray[np.integer[Any]], *, state: NDArray[np.float32], base: NDArray[np.float32]
-    ) -> None:
-        """Add the last observation of an episode, and the base action there."""
-        at = self._next_rows(streams)
-        self.state[streams, at] = state
-        self.base[streams, at] = base
-        self.action[streams, at] = 0
-        self.reward[streams, at] = 0
-        self.terminated[streams, at] = False
-        self.is_last[streams, at] = True
+    def end(self, streams: NDArray[np.integer[Any]], **fields: NDArray[Any]) -> None:
+        """Add the last observation of an episode, and what the policy knew there."""
+        self._write(streams, fields, is_last=True)
 
-    def sample(self, batch: int, *, n_step: int, gamma: float, rng: np.random.Generator) -> Transitions:
-        """Draw `batch` windows uniformly over the steps whose next observation is known or not needed.
+    def close_episode(self, streams: NDArray[np.integer[Any]], *, success: bool, weight: float = 1.0) -> None:
+        """The episodes of these streams are over; draw their steps `weight` (at most 1) times as often."""
+        for stream in streams:
+            count = int(self._count[stream])
+            first = max(int(self._episode_start[stream]), count - self.rows)
+            rows = np.arange(first, count) % self.rows + stream * self.rows
+            self._weight[rows] = weight
+            final = count - 1 - int(self._last[rows[-1]])
+            left = final - np.arange(first, count) if success else np.full(count - first, -1)
+            self.data["to_success"][torch.from_numpy(rows).to(self.device)] = torch.from_numpy(left).to(
+                self.device, torch.int32
+            )
+            self._episode_start[stream] = count
+
+    def sample(
+        self,
+        batch: int,
+        *,
+        n_step: int,
+        gamma: float,
+        rng: np.random.Generator,
+        chunk: int = 0,
+        decisions_only: bool = False,
+        bootstrap_truncation: bool = True,
+    ) -> Batch:
+        """Draw `batch` windows over the steps whose next observation is known or not needed.
 
         A window is cut where its episode or the stream ends; its discount says how long it is.
+
+        Args:
+            batch: number of windows.
+            n_step: their length in steps.
+            gamma: discount per step.
+            rng: draws the first steps.
+            chunk: steps h of the executed chunk to return, at most `n_step`; 0 for none.
+            decisions_only: windows begin where a chunk was decided; elsewhere they begin at any step.
+            bootstrap_truncation: whether an episode that ended by its time limit goes on in value.
 
         Raises:
             ValueError: no whole step is held.
         """
-        stream, row = self._draw(batch, rng)
-        reward = np.zeros(batch, np.float32)
-        discount = np.ones(batch, np.float32)
-        last = row.copy()
-        running = np.ones(batch, bool)
-        for _ in range(n_step):
-            reward += np.where(running, discount * self.reward[stream, last], 0).astype(np.float32)
-            discount = np.where(running, discount * gamma, discount).astype(np.float32)
-            terminated = running & self.terminated[stream, last]
-            discount[terminated] = 0
-            running &= ~terminated
-            last = np.where(running, (last + 1) % self.rows, last)
-            running &= self._is_start(stream, last)
-        return Transitions(
-            state=self.state[stream, row],
-            base=self.base[stream, row],
-            action=self.action[stream, row],
-            reward=reward,
-            discount=discount,
-            next_state=self.state[stream, last],
-            next_base=self.base[stream, last],
-            source=self.source[stream, row],
-        )
+        data = self.data
+        row = torch.from_numpy(self._draw(batch, rng, decisions_only)).to(self.device, non_blocking=True)
+        stream_start = row - row % self.rows
+        ahead = torch.arange(n_step + 1, device=self.device)
+        rows = stream_start[:, None] + (row[:, None] - stream_start[:, None] + ahead) % self.rows
+        whole = data["start"][rows[:, :-1]]
+        ends = data["terminated"][rows[:, :-1]]
+        # Step i is in the window if all steps before it were whole and did not terminate.
+        before = (whole & ~ends)[:, :-1].long().cumprod(1)
+        inside = torch.cat([torch.ones_like(row)[:, None], before], 1) * whole
+        length = inside.sum(1)
+        powers = gamma ** ahead.float()
+        reward = (data["reward"][rows[:, :-1]] * inside * powers[:-1]).sum(1)
+        terminated = (ends & inside.bool()).any(1)
+        discount = torch.where(terminated, 0.0, powers[length])
+        # What comes after a termination may be of another episode; nobody shall see it.
+        after = length - terminated.long()
+        last = rows.gather(1, after[:, None]).squeeze(1)
+        if not bootstrap_truncation:
+            discount = torch.where(data["last"][last], 0.0, discount)
+        out: Batch = {"reward": reward, "discount": discount, "action": data["action"][row]}
+        out["steps"] = (inside * powers[:-1]).sum(1)
+        left = data["to_success"][row]
+        out["success"] = (left >= 0).float()
+        out["return"] = torch.where(left >= 0, gamma ** left.float(), 0.0)
+        out["demo"] = (data["source"][row] == SOURCES.index("demo")).float()
+        for name in self.fields:
+            out[name] = data[name][row]
+            if name not in _KEPT_AT_START:
+                out[f"next.{name}"] = data[name][last]
+        if chunk:
+            out["chunk"] = self._executed(rows[:, :chunk], length, chunk)
+        return out
 
-    def held_states(self) -> NDArray[np.float32]:
-        """All states that are held [T, S]."""
-        held = np.minimum(self._count, self.rows)
-        return np.concatenate([self.state[i, : held[i]] for i in range(self.streams)])
+    def held(self, name: str) -> NDArray[Any]:
+        """All values of a field that are held [T, …]."""
+        values = self.data[name].view(self.streams, self.rows, *self.data[name].shape[1:]).cpu().numpy()
+        return np.concatenate([values[i, : min(self._count[i], self.rows)] for i in range(self.streams)])
 
     def state_dict(self) -> dict[str, Any]:
         used = int(min(self._count.max(initial=0), self.rows))
+        shaped = {name: v.view(self.streams, self.rows, *v.shape[1:]) for name, v in self.data.items()}
         return {
             "count": self._count.copy(),
-            **{name: getattr(self, name)[:, :used].copy() for name in self._FIELDS},
+            "episode_start": self._episode_start.copy(),
+            "weight": self._weight.reshape(self.streams, -1)[:, :used].copy(),
+            **{f"data.{name}": value[:, :used].clone() for name, value in shaped.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._count[:] = state["count"]
-        for name in self._FIELDS:
-            value = state[name]
-            getattr(self, name)[:, : value.shape[1]] = value
+        self._episode_start[:] = state["episode_start"]
+        used = state["weight"].shape[1]
+        self._weight.reshape(self.streams, -1)[:, :used] = state["weight"]
+        for name, value in self.data.items():
+            value.view(self.streams, self.rows, *value.shape[1:])[:, :used] = state[f"data.{name}"]
+        self._start[:] = self.data["start"].cpu().numpy()
+        self._last[:] = self.data["last"].cpu().numpy()
+        if "chunk_step" in self.fields:
+            self._decision[:] = self.data["chunk_step"].cpu().numpy() == 0
 
-    def _next_rows(self, streams: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        at = self._count[streams] % self.rows
+    def _write(
+        self, streams: NDArray[np.integer[Any]], fields: Mapping[str, NDArray[Any]], *, is_last: bool
+    ) -> NDArray[np.int64]:
+        """Write the fields of a new row for each stream; the step before it is whole now."""
+        count = self._count[streams]
+        at = streams * self.rows + count % self.rows
+        before = streams * self.rows + (count - 1) % self.rows
+        self._mark(at, False)
+        self._mark(before[(count > 0) & ~self._last[before]], True)
+        self._last[at] = is_last
+        self._weight[at] = 1
+        self._decision[at] = fields["chunk_step"] == 0 if "chunk_step" in self.fields else False
+        index = torch.from_numpy(at).to(self.device)
+        for name in self.fields:
+            self.data[name][index] = torch.from_numpy(fields[name]).to(self.device, self.fields[name][1])
+        self.data["terminated"][index] = False
+        self.data["last"][index] = is_last
+        self.data["to_success"][index] = -1
         self._count[streams] += 1
         return at
 
-    def _is_start(self, stream: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a step begins there whose reward is known and whose next observation is, if needed."""
-        newest = row == (self._count[stream] - 1) % self.rows
-        return ~self.is_last[stream, row] & (~newest | self.terminated[stream, row])
+    def _mark(self, rows: NDArray[np.int64], start: bool) -> None:
+        if len(rows):
+            self._start[rows] = start
+            self.data["start"][torch.from_numpy(rows).to(self.device)] = start
 
-    def _draw(self, batch: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Uniform over rows that begin a step, by rejection."""
+    def _executed(self, rows: Tensor, length: Tensor, chunk: int) -> Tensor:
+        """Actions [B, h, A] of the window's first h steps, and the base's where it is shorter."""
+        actions = self.data["action"][rows]
+        if "proposals" not in self.data:
+            return actions
+        final = rows.gather(1, (length[:, None] - 1).clamp(max=chunk - 1)).squeeze(1)
+        planned = self.data["proposals"][final, 0]
+        step = torch.arange(chunk, device=self.device)[None]
+        past = (step - (length[:, None] - 1)).clamp(0, planned.shape[1] - 1)
+        instead = planned.gather(1, past[:, :, None].expand(-1, -1, planned.shape[2]))
+        return torch.where((step < length[:, None])[:, :, None], actions, instead)
+
+    def _draw(self, batch: int, rng: np.random.Generator, decisions_only: bool) -> NDArray[np.int64]:
+        """Rows that begin a step in proportion to their weight, by rejection."""
         held = np.minimum(self._count, self.rows)
         total = int(held.sum())
         starts = np.cumsum(held)
-        streams: list[NDArray[np.int64]] = []
-        rows: list[NDArray[np.int64]] = []
-        found, tries = 0, 0
-        while found < batch:
+        allowed = self._start & self._decision if decisions_only else self._start
+        weighted = bool((self._weight < 1).any())
+        found: list[NDArray[np.int64]] = []
+        missing, tries = batch, 0
+        while missing > 0:
             flat = rng.integers(total, size=batch + batch // 8) if total else np.zeros(0, np.int64)
             stream = np.searchsorted(starts, flat, side="right")
-            row = flat - (starts[stream] - held[stream])
-            good = self._is_start(stream, row)
-            streams.append(stream[good])
-            rows.append(row[good])
-            found += int(good.sum())
+            row = flat - (starts[stream] - held[stream]) + stream * self.rows
+            good = allowed[row]
+            if weighted:
+                good &= rng.random(len(row)) < self._weight[row]
+            found.append(row[good])
+            missing -= int(good.sum())
             tries += 1
             if tries > 1000:
                 raise ValueError("the replay holds no whole step to sample from")
-        return np.concatenate(streams)[:batch], np.concatenate(rows)[:batch]
+        return np.concatenate(found)[:batch]

@@ -1,10 +1,12 @@
 """Training windows of a dataset: To observations, then the H actions that follow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envs.observation import IMAGE_PREFIX
 from robot_rl.data.dataset import Dataset
 
 
@@ -13,12 +15,16 @@ class Windows:
     """Every step of every episode as the start of a chunk.
 
     `state` [M, To, S] repeats the first observation before an episode's start; `actions`
-    [M, H, A] repeats the last action past its end, where `mask` [M, H] is 0.
+    [M, H, A] repeats the last action past its end, where `mask` [M, H] is 0. The images are kept
+    once, since windows share them: `images[camera]` uint8 [T, H, W, 3] holds those of the whole dataset,
+    and `rows` [M, To] says which of them each window sees.
     """
 
     state: NDArray[np.float32]
     actions: NDArray[np.float32]
     mask: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    images: Mapping[str, NDArray[np.uint8]]
 
     def __len__(self) -> int:
         return len(self.state)
@@ -26,18 +32,21 @@ class Windows:
 
 def make_windows(dataset: Dataset, obs_steps: int, horizon: int, keep: NDArray[np.bool_]) -> Windows:
     """Cut the episodes to `keep` [N] into windows; an action belongs to its window's newest observation."""
-    state = dataset.observations()["state"]
+    observations = dataset.observations()
     actions = dataset["applied_action"].astype(np.float32)
     past = np.arange(1 - obs_steps, 1)
     ahead = np.arange(horizon)
-    state_index, action_index, mask = [], [], []
+    rows_seen, action_index, mask = [], [], []
     for rows in (rows for rows, kept in zip(dataset.episodes, keep, strict=True) if kept):
         t = np.arange(rows.start, rows.stop)[:, None]
-        state_index.append(np.maximum(t + past, rows.start))
+        rows_seen.append(np.maximum(t + past, rows.start))
         action_index.append(np.minimum(t + ahead, rows.stop - 1))
         mask.append(t + ahead < rows.stop)
+    seen = np.concatenate(rows_seen)
     return Windows(
-        state[np.concatenate(state_index)],
+        observations["state"][seen],
         actions[np.concatenate(action_index)],
         np.concatenate(mask).astype(np.float32),
+        seen,
+        {camera: observations[IMAGE_PREFIX + camera] for camera in dataset.observation_spec.cameras},
     )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from envs.observation import IMAGE_PREFIX
 from policies.ema import EMA
 from policies.imitation import ImitationPolicy
 from policies.registry import BASES
@@ -58,14 +59,22 @@ class BCLearner:
         self._data = {
             name: torch.from_numpy(getattr(windows, name)).to(device) for name in ("state", "actions", "mask")
         }
+        self._rows = torch.from_numpy(windows.rows).to(device)
+        self._images = {
+            IMAGE_PREFIX + camera: torch.from_numpy(images).to(device)
+            for camera, images in windows.images.items()
+        }
         self._rng = np.random.default_rng([seed, 2])
         self._generator = torch.Generator().manual_seed(seed)
 
     def update(self) -> dict[str, Tensor]:
         """One gradient step on a batch of windows drawn uniformly."""
         config = self.config
-        index = torch.from_numpy(self._rng.integers(len(self._data["state"]), size=config.batch_size))
-        batch = {name: values[index.to(self.device)] for name, values in self._data.items()}
+        drawn = self._rng.integers(len(self._rows), size=config.batch_size)
+        index = torch.from_numpy(drawn).to(self.device)
+        batch = {name: values[index] for name, values in self._data.items()}
+        rows = self._rows[index]
+        batch.update({name: images[rows] for name, images in self._images.items()})
         self.updates += 1
         for group in self.optimizer.param_groups:
             group["lr"] = config.lr * min(1.0, self.updates / max(1, config.lr_warmup))
@@ -113,8 +122,9 @@ def setup(job: Job) -> Prepared:
         raise ValueError(f"dataset {job.data} has no successful episode among {dataset.num_episodes}")
     windows = make_windows(dataset, job.base.obs_steps, job.base.horizon, keep)
     torch.manual_seed(job.seed)
+    observed = dataset.observation_spec
     policy = BASES[job.base.name].policy(
-        job.base, dataset.observation_spec.state_size, len(dataset.action_spec)
+        job.base, observed.state_size, len(dataset.action_spec), observed.cameras, observed.image_size
     )
     policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])
     learner = BCLearner(config, policy, windows, job.device, job.seed)

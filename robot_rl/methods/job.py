@@ -33,6 +33,8 @@ class Job:
     checkpoint_every: int
     accept: tuple[str, ...]
     """Differences between recorded and present environment to let pass."""
+    eval_every: int = 0
+    """Environment steps between evaluations while training; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,7 @@ class Prepared:
     unit: str
     """What `total` counts: `updates` or `env steps`."""
     close: Callable[[], None]
+    learner: Any = None
+    """What `train` drives, for those who look at it alone."""
+    batches: Any = None
+    """Where its batches come from; None where it makes its own."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from robot_rl.methods import bc, residual
+from robot_rl.methods import bc, dsrl, dsrl_na, expo, ibrl, residual, residual_chunk, residual_ppo, rlpd
 from robot_rl.methods.job import Job, Prepared
 
 
@@ -18,5 +18,12 @@ class Method:
 
 METHODS = {
     "bc": Method(bc.BCConfig, bc.setup),
+    "dsrl": Method(dsrl.DSRLConfig, dsrl.setup),
+    "dsrl_na": Method(dsrl_na.DSRLNAConfig, dsrl_na.setup),
+    "expo": Method(expo.ExpoConfig, expo.setup),
+    "ibrl": Method(ibrl.IBRLConfig, ibrl.setup),
     "residual": Method(residual.ResidualConfig, residual.setup),
+    "residual_chunk": Method(residual_chunk.ResidualChunkConfig, residual_chunk.setup),
+    "residual_ppo": Method(residual_ppo.ResidualPPOConfig, residual_ppo.setup),
+    "rlpd": Method(rlpd.RLPDConfig, rlpd.setup),
 }

@@ -17,8 +17,9 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import choose_device
 from robot_rl.logger import RunLogger
-from robot_rl.methods.job import Job, RunBase
+from robot_rl.methods.job import Job, Prepared, RunBase
 from robot_rl.methods.registry import METHODS
+from robot_rl.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.progress import progress
 from robot_rl.runs import now, open_run, stop_on_signal, write_run_record
 from robot_rl.training import NotFinite, Run
@@ -54,8 +55,16 @@ class Config:
     """Steps between rows of learning metrics."""
     checkpoint_every: int = 5000
     """Steps between checkpoints."""
+    eval_every: int = 0
+    """Environment steps between evaluations on the saved initial states; 0 for none."""
+    eval_episodes: int = 100
+    """How many of the saved initial states such an evaluation uses."""
     accept: list[str] = field(default_factory=list)
     """Differences between recorded and present environment to let pass, e.g. [versions]."""
+
+    def __post_init__(self) -> None:
+        if self.eval_every < 0:
+            raise ValueError(f"eval_every={self.eval_every}: it cannot be negative")
 
 
 def run(config: Config) -> None:
@@ -74,33 +83,62 @@ def run(config: Config) -> None:
             log_every=config.log_every,
             checkpoint_every=config.checkpoint_every,
             accept=tuple(config.accept),
+            eval_every=config.eval_every,
         )
         prepared = METHODS[config.method.name].setup(job)
+        clock = TrainingClock()
+        evaluation = _evaluation(config, prepared, device, clock) if config.eval_every else None
         resolved = asdict(config)
         if config.data is not None:
             # A dataset that has grown since would change a resumed run without a word.
             resolved["data_sha256"] = Dataset(Path(config.data)).sha256
         open_run(directory, resolved)
-    logger = RunLogger(directory)
+    logger = RunLogger(directory, clock=clock)
     with stop_on_signal() as stop, progress(prepared.total, config.name, prepared.unit) as show:
+
+        def evaluate(step: int) -> None:
+            if evaluation:
+                show.update(step, evaluated=evaluation.evaluate(step, directory, logger).success)
+
         try:
-            finished = prepared.train(Run(directory, logger, show, stop, prepared.save_policy))
+            finished = prepared.train(Run(directory, logger, show, stop, prepared.save_policy, evaluate))
         except NotFinite as error:
+            write_run_record(directory, started, **_facts(config, device), failed=str(error))
             raise UserError(f"{error}; a smaller learning rate may help") from error
         finally:
             prepared.close()
+            if evaluation:
+                evaluation.close()
             logger.close()
     write_run_record(
         directory,
         started,
-        method=config.method.name,
-        task=config.task.name,
-        seed=config.seed,
+        **_facts(config, device),
         env_steps=prepared.total if prepared.unit == "env steps" else 0,
         wall_seconds=logger.seconds,
-        device=str(device),
     )
     if not finished:
         print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
         raise KeyboardInterrupt
     print(f"{directory}: done. Measure it with `robot-rl eval policy={directory}`")
+
+
+def _facts(config: Config, device: torch.device) -> dict[str, Any]:
+    """What a run's record says of it, however it ended."""
+    return {
+        "method": config.method.name,
+        "task": config.task.name,
+        "seed": config.seed,
+        "device": str(device),
+    }
+
+
+def _evaluation(
+    config: Config, prepared: Prepared, device: torch.device, clock: TrainingClock
+) -> PeriodicEvaluation:
+    if prepared.unit != "env steps":
+        raise ValueError(
+            f"eval_every counts environment steps, and method={config.method.name} takes none: "
+            "leave it out, and measure the result with `robot-rl eval`"
+        )
+    return PeriodicEvaluation(config.task, config.eval_episodes, device, prepared.save_policy, clock)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robot_rl.statistics import mcnemar, wilson
+from robot_rl.statistics import iqm, iqm_interval, lowest_by_chance, mcnemar, rolling_success, wilson
 
 counts = st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -72,3 +72,49 @@ def test_mcnemar() -> None:
     assert mcnemar(1, 1) == 1.0
     assert mcnemar(0, 5) == pytest.approx(2 * 0.5**5)
     assert mcnemar(5, 0) == mcnemar(0, 5)
+
+
+@pytest.mark.parametrize(
+    ("scores", "middle"),
+    [
+        ([0.7], 0.7),
+        ([0.0, 0.6, 0.9], 0.5),  # a quarter of three is less than one
+        ([0.0, 0.5, 0.6, 1.0], 0.55),
+        ([1.0, 0.0, 0.7, 0.5, 0.6], 0.6),
+        ([[0, 100, 2, 3], [4, 5, 6, 1]], 3.5),
+    ],
+)
+def test_iqm(scores: list, middle: float) -> None:
+    assert iqm(scores) == pytest.approx(middle)
+
+
+def test_interval_of_two_runs() -> None:
+    """A quarter of the resamples are twice the worse run, a quarter twice the better."""
+    assert iqm_interval([[0.8, 1.0]]) == (0.8, 1.0)
+    assert iqm_interval([[0.8, 1.0]], confidence=0.4) == (0.9, 0.9)
+
+
+def test_runs_are_drawn_within_their_task() -> None:
+    low, high = iqm_interval([[0.0, 0.0], [1.0, 1.0]])
+    assert low == high == 0.5
+    assert iqm_interval([[0.0, 0.0, 1.0, 1.0]]) == (0.0, 1.0)
+
+
+def test_interval_is_the_same_again_and_narrows_with_runs() -> None:
+    few, many = [0.5, 0.7, 0.9], [0.5, 0.7, 0.9] * 10
+    assert iqm_interval([few]) == iqm_interval([few])
+    (low, high), (inner_low, inner_high) = iqm_interval([few]), iqm_interval([many])
+    assert low < inner_low < inner_high < high
+
+
+def test_rolling_success() -> None:
+    assert rolling_success([1, 0, 1, 1], 2).tolist() == [0.5, 0.5, 1.0]
+    assert rolling_success([1, 0], 3).tolist() == rolling_success([], 3).tolist() == []
+
+
+def test_lowest_by_chance() -> None:
+    assert lowest_by_chance(1.0, 100, 40) == 1.0
+    assert lowest_by_chance(0.0, 100, 40) == 0.0
+    # Both of two coins, and one window of 40.
+    assert lowest_by_chance(0.5, 2, 1, 20_000) == pytest.approx(0.25, abs=0.01)
+    assert lowest_by_chance(0.6, 40, 40, 20_000) == pytest.approx(0.6, abs=0.01)

@@ -1,5 +1,7 @@
 """Windows hold what a policy sees and does when it acts, and never another episode."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,30 @@ def test_windows_are_those_of_brute_force(dataset: Dataset, obs_steps: int, hori
         found = getattr(windows, name)
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found[..., 0] if name != "mask" else found, values)
+
+
+def test_images_are_those_of_the_same_steps(tmp_path: Path) -> None:
+    """The image of step t of episode e shows 10 e + t everywhere, beside a state that says the same."""
+    spec = {"state_keys": ["pos"], "state_dims": [1], "cameras": ["front"], "image_size": [4, 6]}
+    writer = DatasetWriter(tmp_path / "images.zarr", {"observation_spec": spec}, {})
+    for e, length in enumerate(LENGTHS):
+        shown = 10 * e + np.arange(length)
+        rows, zeros = shown[:, None].astype(np.float32), np.zeros(length, np.float32)
+        images = np.broadcast_to(shown[:, None, None, None], (length, 4, 6, 3)).astype(np.uint8)
+        steps = {
+            "pos": rows,
+            "action": rows,
+            "applied_action": rows,
+            "sim_state": rows,
+            "images.front": images,
+        }
+        ends = {"reward": zeros, "terminated": zeros > 0, "truncated": zeros > 0}
+        writer.append({**steps, **ends}, success=True, seed=e)
+    windows = make_windows(Dataset(tmp_path / "images.zarr"), 3, 2, np.array([True, False, True]))
+    seen = windows.images["front"][windows.rows]
+    assert seen.shape == (12, 3, 4, 6, 3)
+    assert seen.dtype == np.uint8
+    np.testing.assert_array_equal(seen, np.broadcast_to(windows.state[..., None, None], seen.shape))
 
 
 def test_only_the_episodes_to_keep_are_cut(dataset: Dataset) -> None:

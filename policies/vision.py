@@ -1,0 +1,115 @@
+"""From camera images to vectors of features, small enough to train on a CPU.
+
+Both encoders take uint8 [B, H, W, 3] as it is stored and give [B, F]. Neither has BatchNorm: target
+networks and moving averages of weights would need its statistics to be averaged with them.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+FEATURE_SIZE = 128
+
+
+def random_shift(images: Tensor, generator: torch.Generator | None = None, pad: int = 4) -> Tensor:
+    """Move each item's images by up to `pad` pixels (DrQ, arXiv 2004.13649), repeating what is at the edge.
+
+    Args:
+        images: [B, …, H, W, 3] of any type; the images of one item (a history) move together, so
+            that motion stays what it is.
+        generator: CPU generator of the shifts.
+        pad: largest shift in pixels.
+    """
+    batch, height, width = len(images), images.shape[-3], images.shape[-2]
+    frames = images.reshape(batch, -1, height, width, 3)
+    shifts = torch.randint(-pad, pad + 1, (2, batch, 1), generator=generator).to(images.device)
+    rows = (torch.arange(height, device=images.device) + shifts[0]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=images.device) + shifts[1]).clamp(0, width - 1)
+    pixels = rows.unsqueeze(2) * width + columns.unsqueeze(1)
+    first = torch.arange(batch * frames.shape[1], device=images.device) * (height * width)
+    index = first.view(batch, -1, 1, 1) + pixels.unsqueeze(1)
+    # One selection of whole pixels: indexing by four tensors takes several times as long on the CPU.
+    return frames.reshape(-1, 3).index_select(0, index.flatten()).view(images.shape)
+
+
+class ConvEncoder(nn.Module):
+    """Three convolutions, then a linear layer over the whole map: [B, H, W, 3] -> [B, F].
+
+    DrQ-v2's encoder (arXiv 2107.09645) keeps its map at 35 x 35 and takes ten times as long; here
+    84 x 84 shrink to 20, 10 and 5. The flattened map still says where things are.
+    """
+
+    def __init__(self, image_size: tuple[int, int], feature_size: int = FEATURE_SIZE) -> None:
+        super().__init__()
+        self.feature_size = feature_size
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 3, stride=2, padding=1),
+            nn.GroupNorm(4, 32),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1),
+            nn.GroupNorm(8, 64),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        self.head = nn.Sequential(
+            nn.Linear(_flat_size(self.body, image_size), feature_size), nn.LayerNorm(feature_size)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.head(self.body(_to_network(images)))
+        return features
+
+
+class ViTEncoder(nn.Module):
+    """A vision transformer of one block over patches of 8 x 8 pixels: [B, H, W, 3] -> [B, F].
+
+    After IBRL (arXiv 2311.02198): two convolutions make the patches, and overlap, so that the one block
+    need not learn what an edge is; features are read from all tokens, not from a pooled one, which
+    would lose where things are.
+    """
+
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        feature_size: int = FEATURE_SIZE,
+        width: int = 128,
+        heads: int = 4,
+        depth: int = 1,
+    ) -> None:
+        super().__init__()
+        self.feature_size = feature_size
+        self.patches = nn.Sequential(
+            nn.Conv2d(3, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, width, 3, stride=2), nn.Flatten(2)
+        )
+        tokens = _flat_size(self.patches, image_size) // width
+        self.positions = nn.Parameter(0.02 * torch.randn(tokens, width))
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.transformer = nn.TransformerEncoder(
+            layer, depth, nn.LayerNorm(width), enable_nested_tensor=False
+        )
+        self.head = nn.Sequential(
+            nn.Linear(width, 16),
+            nn.Flatten(),
+            nn.Linear(16 * tokens, feature_size),
+            nn.LayerNorm(feature_size),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.patches(_to_network(images)).transpose(1, 2)
+        features: Tensor = self.head(self.transformer(tokens + self.positions))
+        return features
+
+
+def _to_network(images: Tensor) -> Tensor:
+    """[B, H, W, 3] of 0..255 -> float32 [B, 3, H, W] in [-0.5, 0.5]."""
+    return images.permute(0, 3, 1, 2).float() / 255 - 0.5
+
+
+def _flat_size(body: nn.Module, image_size: tuple[int, int]) -> int:
+    with torch.no_grad():
+        return math.prod(body(torch.zeros(1, 3, *image_size)).shape[1:])

@@ -1,0 +1,1 @@
+"""A table of methods, filled run by run: protocols, a queue, results, and the page that shows them."""

@@ -1,0 +1,159 @@
+"""The page of results: Markdown between two markers, from result files alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from robot_rl.bench.methods.record import WINDOW
+from robot_rl.bench.methods.results import Result
+from robot_rl.bench.methods.rows import Row, interval, over_tasks
+from robot_rl.errors import UserError
+from robot_rl.runs import write_text
+from robot_rl.statistics import iqm
+
+BEGIN, END = "<!-- robot-rl bench table: begin -->", "<!-- robot-rl bench table: end -->"
+THRESHOLDS = (0.9, 0.95)
+_TITLE = "# Results\n\n"
+_NOTE = f"""\
+IQM: mean of the middle half of the seeds (of fewer than 4, of all), with a 95 % stratified bootstrap interval
+over seeds (Agarwal et al., 2021); none for one seed. Steps are environment steps; “steps to” is the first
+evaluation at or above, each seed in turn, and – where there was none. Dip: the lowest success over {WINDOW}
+training episodes in a row, exploration included, minus the base's success, of the seed where it was deepest;
+in brackets what the base alone is expected to show as its lowest in as many episodes, by chance. Wall-clock
+is training's, evaluations not counted.
+"""
+_HEAD = (
+    *("entry", "base", "final success, IQM", "each seed"),
+    *(f"steps to {threshold:g}" for threshold in THRESHOLDS),
+    *("dip (by chance)", "wall-clock per run", "seeds"),
+)
+
+
+def write_page(path: Path, content: str) -> None:
+    """Put the content between the markers of a page, or make the page.
+
+    Raises:
+        UserError: the page is there and has no markers.
+    """
+    old = path.read_text() if path.is_file() else f"{_TITLE}{BEGIN}\n{END}\n"
+    before, begin, rest = old.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"{path} has not the lines {BEGIN} and {END}, between which the table goes")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, f"{before}{BEGIN}\n{content}{END}{after}")
+
+
+def content(tables: Sequence[Sequence[Row]], images: Sequence[Sequence[str]]) -> str:
+    """The sections of all tasks; `images` are the addresses of each task's figures."""
+    parts = [_NOTE]
+    parts += [_section(rows, paths) for rows, paths in zip(tables, images, strict=True)]
+    if len(tables) > 1:
+        parts.append(_all_tasks(tables))
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
+    protocol = rows[0].protocol
+    results = [result for row in rows for result in row.results]
+    text = (
+        f"## {protocol.task.capitalize()}\n\n"
+        f"{protocol.steps:,} environment steps, measured on {protocol.eval_episodes} saved initial states.\n"
+    )
+    text += "".join(f"\n![Success on {protocol.task}]({image})\n" for image in images)
+    text += "\n" + _table([row for row in rows if row.entry.parent is None])
+    for parent in [row for row in rows if row.entry.parent is None]:
+        ablations = [row for row in rows if row.entry.parent == parent.entry.name]
+        if ablations:
+            text += f"\nAblations of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
+    return text + _remarks(results)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = [_line(_HEAD), _line(["---", *["---:"] * (len(_HEAD) - 1)])]
+    return "\n".join([*lines, *(_line(_cells(row)) for row in rows)]) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    name, planned = f"`{row.entry.name}`", len(row.entry.seeds)
+    if not row.results:
+        return [name, "", "not run", *[""] * (len(_HEAD) - 4), f"0 of {planned}"]
+    failed = len(row.results) - len(row.done)
+    seeds = f"{len(row.done)} of {planned}" if len(row.done) < planned else str(planned)
+    return [
+        name,
+        _range([result.base_success for result in row.results]),
+        _success(row) if row.done else "failed",
+        ", ".join(f"{result.final:.2f}" if result.failure is None else "failed" for result in row.results),
+        *(_reached(row, threshold) for threshold in THRESHOLDS),
+        _dip(row),
+        _minutes(row.done),
+        seeds + (f", {failed} failed" if failed else ""),
+    ]
+
+
+def _success(row: Row) -> str:
+    return _with_interval(iqm(row.finals), interval(row.finals))
+
+
+def _with_interval(value: float, bounds: tuple[float, float] | None) -> str:
+    return f"**{value:.3f}**" + (f" [{bounds[0]:.3f}, {bounds[1]:.3f}]" if bounds else "")
+
+
+def _reached(row: Row, threshold: float) -> str:
+    steps = [result.first_at(threshold) for result in row.done]
+    return ", ".join("–" if step is None else short(step) for step in steps)
+
+
+def _dip(row: Row) -> str:
+    if row.worst_dip is None:
+        return "–"
+    _, lowest = row.worst_dip
+    base = lowest.success - lowest.minus_base
+    return f"{lowest.minus_base:+.2f} at {short(lowest.step)} ({lowest.base_by_chance - base:+.2f})"
+
+
+def _minutes(results: Sequence[Result]) -> str:
+    if not results:
+        return "–"
+    return f"{sum(result.wall_seconds for result in results) / len(results) / 60:.1f} min"
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+
+
+def short(step: float) -> str:
+    """12500 as 12.5k."""
+    return f"{step / 1000:g}k" if step >= 1000 else f"{step:g}"
+
+
+def _remarks(results: Sequence[Result]) -> str:
+    """What a reader must know to compare the rows."""
+    lines = []
+    if hardware := sorted({result.hardware for result in results}):
+        lines.append(f"Trained on: {'; '.join(hardware)}.")
+    bases = {result.base_fingerprint for result in results}
+    if len(bases) > 1:
+        lines.append(f"The runs have {len(bases)} different bases (made on several machines).")
+    # What follows the first `;` is where things are on the machine that it ran on.
+    lines += [
+        f"`{result.planned.name}` failed: {result.failure.partition(';')[0]}."
+        for result in results
+        if result.failure
+    ]
+    return "".join(f"\n{line}\n" for line in lines)
+
+
+def _all_tasks(tables: Sequence[Sequence[Row]]) -> str:
+    """Over all tasks; entries without a result in each of them are left out."""
+    names = ", ".join(rows[0].protocol.task for rows in tables)
+    text = f"## All tasks\n\nIQM over the runs of {names}, of the entries that have been run on each.\n\n"
+    lines = [_line(["entry", "final success, IQM"]), _line(["---", "---:"])]
+    found = over_tasks(tables)
+    lines += [_line([f"`{name}`", _with_interval(*figures)]) for name, figures in found.items()]
+    return text + ("\n".join(lines) if found else "None yet.") + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,99 @@
+"""Success over environment steps and over wall-clock, as PNG in the style of the reports."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from robot_rl.bench.methods.page import short
+from robot_rl.bench.methods.rows import Row, interval
+from robot_rl.report.curves import time_unit
+from robot_rl.report.style import GRID, INK, MUTED, page_style
+from robot_rl.statistics import iqm
+
+# What the page's CSS says of its light mode: a PNG has no variables.
+_LIGHT = {INK: "#1a1d21", MUTED: "#5b636e", GRID: "#dde1e6"}
+_BASE = "#b3621b"
+_COLORS = (
+    *("#1f66c7", "#0f8f6b", "#8a3fb5", "#c23b5a", "#5b636e"),
+    *("#2aa4c9", "#7a9a01", "#d08a00", "#3d3d8f", "#9a6a4f"),
+)
+
+
+def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """`<task>.png` with the entries and `<task>-<entry>.png` with its ablations, of what has results."""
+    task = rows[0].protocol.task
+    entries = [row for row in rows if row.entry.parent is None]
+    groups = {folder / f"{task}.png": entries}
+    for entry in entries:
+        ablations = [row for row in rows if row.entry.parent == entry.entry.name and row.done]
+        if ablations:
+            groups[folder / f"{task}-{entry.entry.name}.png"] = [entry, *ablations]
+    written = []
+    for path, group in groups.items():
+        if shown := [row for row in group if row.done]:
+            folder.mkdir(parents=True, exist_ok=True)
+            _plot(shown, path)
+            written.append(path)
+    return written
+
+
+def _plot(rows: Sequence[Row], path: Path) -> None:
+    with _light_style():
+        figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+        by_step, by_time = figure.subplots(1, 2, sharey=True)
+        longest = max(row.curve()[1].max() for row in rows)
+        unit, unit_name = time_unit(longest)
+        for row, color in zip(rows, _COLORS * len(rows), strict=False):
+            steps, seconds, success = row.curve()
+            _draw(by_step, steps, row, success, color)
+            _draw(by_time, seconds.mean(0) / unit, row, success, color)
+        for axes, name in ((by_step, "environment steps"), (by_time, f"wall-clock of training, {unit_name}")):
+            _base_line(axes, rows)
+            axes.set_xlabel(name)
+            axes.set_xlim(left=0)
+            axes.set_ylim(-0.02, 1.03)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+        by_step.set_ylabel("success, IQM and 95 % interval")
+        by_step.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        by_step.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+        handles, labels = by_step.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        # The same results give the same bytes.
+        figure.savefig(path, dpi=150, metadata={"Software": None})
+
+
+def _draw(axes: Axes, x: np.ndarray, row: Row, success: np.ndarray, color: str) -> None:
+    """IQM over the seeds [n, T] at each evaluation, from the base's success at 0."""
+    base = float(np.mean([result.base_success for result in row.done]))
+    middle = [base, *(iqm(scores) for scores in success.T)]
+    bounds = [interval(scores) for scores in success.T]
+    label = f"{row.entry.name}, {len(success)} seed{'s' if len(success) > 1 else ''}"
+    axes.plot([0, *x], middle, color=color, marker="o", markersize=3.5, label=label)
+    known = [(base, base), *(bound for bound in bounds if bound)]
+    if len(known) == len(middle):
+        low, high = np.array(known).T
+        axes.fill_between([0, *x], low, high, color=color, alpha=0.15, linewidth=0)
+
+
+def _base_line(axes: Axes, rows: Sequence[Row]) -> None:
+    base = float(np.mean([result.base_success for row in rows for result in row.done]))
+    axes.axhline(base, color=_BASE, linewidth=1.2, linestyle=(0, (5, 3)), label="base", zorder=1)
+
+
+@contextmanager
+def _light_style() -> Iterator[None]:
+    """The reports' style with colours in place of its variables."""
+    with page_style():
+        colors = {
+            key: _LIGHT[value]
+            for key, value in matplotlib.rcParams.items()
+            if isinstance(value, str) and value in _LIGHT
+        }
+        with matplotlib.rc_context({**colors, "axes.facecolor": "white", "figure.facecolor": "white"}):
+            yield

@@ -1,0 +1,166 @@
+"""Protocols: what is run of a task, how long, and how it is measured. One YAML file per task.
+
+collect: episodes=15 noise=0.3          # options of `robot-rl collect`
+base: base=diffusion method.steps=1000  # options of `robot-rl train method=bc`
+steps: 20000                            # environment steps of every run
+eval_every: 10000                       # a divisor of steps
+eval_episodes: 100                      # saved initial states
+entries:
+  residual:
+    options: method=residual            # options of `robot-rl train`
+    seeds: [0, 1, 2, 3, 4]
+    priority: 1                         # lower is run earlier
+  residual-no_penalty:                  # an ablation: its parent's options, then its own
+    options: method.penalty=0
+    seeds: [0, 1, 2]
+    priority: 3
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from robot_rl.errors import UserError
+from robot_rl.spelling import nearest
+
+_KEYS = ("collect", "base", "steps", "eval_every", "eval_episodes", "entries")
+_ENTRY_KEYS = ("options", "seeds", "priority")
+_OURS = {
+    *("task", "data", "name", "runs_dir", "seed", "device", "threads", "episodes", "method.steps"),
+    *("checkpoint_every", "eval_every", "eval_episodes"),
+}
+"""Options of a run that are the protocol's."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method with its options, or an ablation of one (`parent-what`)."""
+
+    name: str
+    options: tuple[str, ...]
+    """Of `robot-rl train`, an ablation's parent's first."""
+    seeds: tuple[int, ...]
+    priority: int
+
+    @property
+    def parent(self) -> str | None:
+        """The entry of which this is an ablation."""
+        return self.name.partition("-")[0] if "-" in self.name else None
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How the entries of one task are run and measured."""
+
+    task: str
+    collect: tuple[str, ...]
+    base: tuple[str, ...]
+    steps: int
+    eval_every: int
+    """Environment steps."""
+    eval_episodes: int
+    entries: tuple[Entry, ...]
+
+    def preparation(self) -> dict[str, Any]:
+        """What all runs of the task have in common."""
+        return {
+            "collect": list(self.collect),
+            "base": list(self.base),
+            "eval_episodes": self.eval_episodes,
+        }
+
+    def terms(self, entry: Entry) -> dict[str, Any]:
+        """All that a result depends on but its seed; a result is one of this protocol if its are these."""
+        own = {"steps": self.steps, "eval_every": self.eval_every, "options": list(entry.options)}
+        return {**self.preparation(), **own}
+
+
+def read_protocols(path: Path) -> list[Protocol]:
+    """The protocols of a folder (one file per task), or of one file.
+
+    Raises:
+        UserError: there is none, or one is wrong; says where and how.
+    """
+    files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    if not files or not all(file.is_file() for file in files):
+        raise UserError(f"protocol={path}: no protocol is there; robot-rl's own are in benchmarks/protocol")
+    return [_read(file) for file in files]
+
+
+def _read(file: Path) -> Protocol:
+    try:
+        content = yaml.safe_load(file.read_text())
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not YAML: {error}") from error
+    content = _section(content, f"{file}:", _KEYS)
+    numbers = {key: content[key] for key in ("steps", "eval_every", "eval_episodes")}
+    for key, number in numbers.items():
+        if not isinstance(number, int) or number < 1:
+            raise UserError(f"{file}: {key} is {number!r}; it must be a whole number above 0")
+    if numbers["steps"] % numbers["eval_every"]:
+        raise UserError(f"{file}: eval_every is no divisor of steps, so that the end would not be measured")
+    if not isinstance(content["entries"], Mapping) or not content["entries"]:
+        raise UserError(f"{file}: entries must name at least one, each with {', '.join(_ENTRY_KEYS)}")
+    return Protocol(
+        file.stem,
+        _options(content["collect"], f"{file}: collect:", _OURS - {"episodes"}),
+        _options(content["base"], f"{file}: base:", _OURS - {"method.steps"}),
+        **numbers,
+        entries=tuple(_entries(content["entries"], file)),
+    )
+
+
+def _entries(entries: Mapping[str, Any], file: Path) -> Iterator[Entry]:
+    read: dict[str, tuple[str, ...]] = {}
+    for name, content in entries.items():
+        where = f"{file}: entries: {name}:"
+        if not re.fullmatch(r"\w+(-\w+)?", str(name)):
+            raise UserError(f"{where} a name is letters, digits and _, and `-` before what is ablated")
+        content = _section(content, where, _ENTRY_KEYS)
+        options = _options(content["options"], where, _OURS)
+        parent, ablated, _ = str(name).partition("-")
+        if ablated and parent not in read:
+            raise UserError(f"{where} it is an ablation of {parent}, which must be an entry above it")
+        read[str(name)] = options = (*read[parent], *options) if ablated else options
+        seeds, priority = content["seeds"], content["priority"]
+        if not isinstance(seeds, list) or not seeds or not all(type(s) is int and s >= 0 for s in seeds):
+            raise UserError(f"{where} seeds must be a list such as [0, 1, 2]")
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"{where} a seed is there twice")
+        if type(priority) is not int:
+            raise UserError(f"{where} priority must be a whole number; the lowest is run first")
+        yield Entry(str(name), options, tuple(seeds), priority)
+
+
+def _section(content: Any, where: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise UserError(f"{where} it must have the keys {', '.join(keys)}")
+    for key in content:
+        if key not in keys:
+            spelled = nearest(str(key), keys)
+            hint = f"; did you mean {spelled}?" if spelled else f"; there are {', '.join(keys)}"
+            raise UserError(f"{where} unknown key {key}{hint}")
+    for key in keys:
+        if key not in content:
+            raise UserError(f"{where} {key} is missing")
+    return content
+
+
+def _options(text: Any, where: str, taken: set[str]) -> tuple[str, ...]:
+    """Options of a command line, `key=value` each."""
+    try:
+        options = tuple(shlex.split(text or ""))
+    except (ValueError, AttributeError, TypeError):
+        raise UserError(f"{where} {text!r} is not a line of options key=value") from None
+    for option in options:
+        key, equals, _ = option.partition("=")
+        if not equals or not key[:1].isalpha():
+            raise UserError(f"{where} {option} is not key=value")
+        if key in taken:
+            raise UserError(f"{where} {key} is not an option here: the protocol sets it")
+    return options

@@ -1,0 +1,130 @@
+"""Result files: `<task>/<entry>_s<seed>.csv` with every evaluation, `.json` with all else about the run.
+
+A run counts as made once its `.json` is there, which is written last.
+"""
+
+import csv
+import io
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import robot_rl
+from robot_rl.bench.methods.commands import BASE
+from robot_rl.bench.methods.queue import Planned
+from robot_rl.logger import Series, read_metrics
+from robot_rl.periodic_evaluation import FOLDER
+from robot_rl.runs import write_text
+from robot_rl.statistics import lowest_by_chance, rolling_success, wilson
+
+FORMAT = 1
+WINDOW = 40
+"""Training episodes of a rolling success rate."""
+COLUMNS = ("step", "success", "episodes", "ci_low", "ci_high", "mean_length", "wall_seconds")
+_POINTS = 100  # of the training curve that is kept
+
+
+def write_result(planned: Planned, home: Path, results: Path, commit: str | None) -> dict[str, Any]:
+    """Write the files of a run that has come to its end, be it good or bad, and return the `.json`'s."""
+    run = home / planned.name
+    facts = json.loads((run / "run.json").read_text())
+    metrics = read_metrics(run / "metrics.csv")
+    evaluations = [_evaluation(path) for path in sorted((run / FOLDER).glob("*.json"))]
+    rows = [_row(evaluation) for evaluation in evaluations]
+    base = json.loads((home / BASE / "eval" / "summary.json").read_text())
+    base_success = base["policies"]["base"]["success"]
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "task": planned.protocol.task,
+        "entry": planned.entry.name,
+        "seed": planned.seed,
+        "status": "failed" if "failed" in facts else "done",
+        "reason": facts.get("failed"),
+        "protocol": planned.protocol.terms(planned.entry),
+        "base": {**base["policies"]["base"], "episodes": base["episodes"]},
+        "states": {key: base[key] for key in ("states", "states_sha256")},
+        "final": _final(evaluations),
+        "training": _training(metrics.get("train/success", []), base_success),
+        "wall_seconds": max((series[-1][1] for series in metrics.values()), default=0.0),
+        "eval_seconds": sum(evaluation["eval_seconds"] for evaluation in evaluations),
+        **{key: facts[key] for key in ("method", "started", "machine", "versions")},
+        "device": facts.get("device"),
+        "commit": commit,
+        "config": yaml.safe_load((run / "config.yaml").read_text()),
+    }
+    path = planned.result(results)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path.with_suffix(".csv"), table.getvalue())
+    write_text(path.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def current_commit() -> str | None:
+    """The commit that this program is run from, `+` if it was changed since; None outside of a checkout."""
+    folder = Path(robot_rl.__file__).resolve().parents[1]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        head, changes = (
+            subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.strip() + ("+" if changes.strip() else "")
+
+
+def _evaluation(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def _row(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """`wall_seconds` is training's alone."""
+    wins, n = sum(evaluation["success"]), len(evaluation["success"])
+    length = float(np.mean(evaluation["length"]))
+    values = (evaluation["step"], wins / n, n, *wilson(wins, n), length, evaluation["wall_seconds"])
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _final(evaluations: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Outcomes of the last evaluation, by initial state: "1" is success."""
+    if not evaluations:
+        return None
+    last = evaluations[-1]
+    wins, n = sum(last["success"]), len(last["success"])
+    return {
+        "step": last["step"],
+        "success": wins / n,
+        "interval": wilson(wins, n),
+        "outcomes": "".join(map(str, last["success"])),
+        "lengths": last["length"],
+    }
+
+
+def _training(series: Series, base_success: float) -> dict[str, Any]:
+    """Success while training, explored actions included, over the last 40 episodes at each episode."""
+    rates = rolling_success([success for *_, success in series], WINDOW)
+    ends = series[WINDOW - 1 :]
+    lowest = None
+    curve: list[list[float]] = []
+    if len(rates):
+        at = int(rates.argmin())
+        success = float(rates[at])
+        lowest = {
+            "step": ends[at][0],
+            "success": success,
+            "minus_base": success - base_success,
+            # What the base itself would have shown at its lowest in as many episodes, measured the same way.
+            "base_by_chance": lowest_by_chance(base_success, len(series), WINDOW),
+        }
+        kept = np.unique(np.linspace(0, len(rates) - 1, _POINTS).astype(int))
+        curve = [[ends[i][0], round(ends[i][1], 1), round(float(rates[i]), 4)] for i in kept]
+    return {"episodes": len(series), "window": WINDOW, "lowest": lowest, "rolling": curve}

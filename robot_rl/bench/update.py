@@ -1,0 +1,295 @@
+"""Milliseconds of one learner update: ours, Stable-Baselines3's, and the floor that matrix products set.
+
+The arithmetic that both share is that of SAC (`sac_<width>_e<E>`): actor and E critics of three hidden
+layers with ReLU and without LayerNorm, the least of all E critics in target and actor, the entropy in
+the target, one step each of critics, actor and temperature, the targets' step, and drawing the batch.
+
+Floor: the multiply-adds of our update's matrix products over the rate at which this machine multiplies
+matrices of the hidden layers' shapes. With batch B, width w, state S, action A, a forward pass costs
+
+    f = 2B ((S + A) w + 2 w^2 + w)      per critic
+    a = 2B (S w + 2 w^2 + 2 A w)        the actor
+
+and an update (a derivative with respect to weights costs as much as a pass, with respect to inputs too):
+
+    target    a + E f
+    critics   3 E f - E 2B (S + A) w    nobody asks for the derivative with respect to the batch
+    actor     3 a - 2B S w  +  E f + f  each row's derivative goes through its least critic alone
+
+On a GPU the last f is E f: which critic is least is not known to the host.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from envs.task import TaskConfig
+from policies.actors import GaussianActor
+from policies.encoder import EncoderSpec, ObservationEncoder
+from policies.flow import FlowConfig, FlowPolicy
+from policies.store import save_policy
+from robot_rl.bench.clock import Action, take_turns
+from robot_rl.config import load_group
+from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.factory import make_env
+from robot_rl.learning.graphs import graphed
+from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.sac import SACConfig, SACLearner
+from robot_rl.learning.sampling import Mixture, Window
+from robot_rl.methods.job import Job, RunBase
+from robot_rl.methods.registry import METHODS
+
+STATE, ACTION, LAYERS = 19, 7, 3
+"""Sizes of Lift, and hidden layers of every network."""
+_ROWS = 2_000
+"""Transitions to draw from."""
+_EPISODE = 50
+"""Steps of an episode in them."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the networks are."""
+
+    width: int
+    members: int
+    batch: int = 256
+
+    @property
+    def name(self) -> str:
+        return f"{self.width}_e{self.members}"
+
+
+@dataclass(frozen=True)
+class UpdateSpeed:
+    """Medians in milliseconds; None where there is nothing to compare with."""
+
+    ours_ms: float
+    """One update, its batch included."""
+    sb3_ms: float | None = None
+    """The same of Stable-Baselines3."""
+    floor_ms: float | None = None
+    """Our update's matrix products, at the measured rate."""
+    speedup: float | None = None
+    """`sb3_ms / ours_ms`."""
+    over_floor: float | None = None
+    """`ours_ms / floor_ms`."""
+    gflop: float | None = None
+    """Of our update's matrix products."""
+    gflop_per_s: float | None = None
+    """The measured rate."""
+    processor_share: float | None = None
+    """Part of the time in which a processor was ours; well below 1, something else was running."""
+
+
+def sb3_missing() -> str | None:
+    """How to install what is compared with, if it is missing."""
+    try:
+        import stable_baselines3  # noqa: F401
+    except ImportError:
+        return "Stable-Baselines3 is not installed; to compare with it: pip install -e '.[bench]'"
+    return None
+
+
+def update_gflop(size: Size, *, routed: bool = True) -> float:
+    """Billions of floating-point operations of our update's matrix products; see the module's text.
+
+    Args:
+        size: of the networks.
+        routed: whether the actor's derivative goes through each row's least critic alone.
+    """
+    b, w, e = size.batch, size.width, size.members
+    inner = (LAYERS - 1) * w * w
+    critic = 2 * b * ((STATE + ACTION) * w + inner + w)
+    actor = 2 * b * (STATE * w + inner + 2 * ACTION * w)
+    total = actor + e * critic
+    total += e * (3 * critic - 2 * b * (STATE + ACTION) * w)
+    total += 3 * actor - 2 * b * STATE * w + e * critic + (1 if routed else e) * critic
+    return total / 1e9
+
+
+def measure_sac(size: Size, seconds: float, device: torch.device, seed: int = 0) -> UpdateSpeed:
+    """Ours, Stable-Baselines3's and the products by themselves, in turns."""
+    contestants = {"ours": _ours(size, device, seed), "products": _products(size, device)}
+    if not sb3_missing():
+        contestants["sb3"] = _sb3(size, device, seed)
+    wall, used = time.monotonic(), time.thread_time()
+    times = _measure(contestants, seconds, device)
+    share = (time.thread_time() - used) / (time.monotonic() - wall)
+    # Three products, [E, B, w] x [E, w, w] and the two of its derivative.
+    rate = 3 * 2 * size.members * size.batch * size.width**2 / times["products"] / 1e6
+    gflop = update_gflop(size, routed=device.type == "cpu")
+    floor, ours, sb3 = 1e3 * gflop / rate, times["ours"], times.get("sb3")
+    return UpdateSpeed(ours, sb3, floor, sb3 and sb3 / ours, ours / floor, gflop, rate, share)
+
+
+def off_policy_methods() -> list[str]:
+    """Registered methods that learn from a replay."""
+    return [name for name, method in METHODS.items() if issubclass(method.config, OffPolicyConfig)]
+
+
+def save_base(directory: Path) -> None:
+    """A base policy for Lift as it was born, which is as fast as a trained one."""
+    env = make_env("lift")
+    policy = FlowPolicy(FlowConfig(), env.observation_spec.state_size, len(env.action_spec))
+    save_policy(policy, directory, {"environment": env.describe()})
+    env.close()
+
+
+def measure_method(
+    name: str, size: Size, base: Path, seconds: float, device: torch.device, seed: int = 0
+) -> UpdateSpeed:
+    """A method's own learner with its own options, on random transitions of Lift.
+
+    What it does only at every few updates counts in proportion.
+    """
+    config = METHODS[name].config(
+        hidden=[size.width] * LAYERS,
+        members=size.members,
+        subset=min(2, size.members),
+        batch_size=size.batch,
+        num_envs=1,
+        critic_warmup=0,
+        demo_ratio=0.0,
+        demo_ratio_end=0.0,
+        replay_capacity=_ROWS,
+    )
+    job = Job(
+        method=config,
+        base=RunBase(str(base)),
+        task=load_group("task", "lift", TaskConfig),
+        data=None,
+        seed=seed,
+        device=device,
+        log_every=0,
+        checkpoint_every=0,
+        accept=(),
+    )
+    prepared = METHODS[name].setup(job)
+    prepared.close()
+    _fill(prepared.batches.online, np.random.default_rng(seed))
+    learner, batches = graphed(prepared.learner), prepared.batches
+    block = config.actor_every
+
+    def updates() -> None:
+        for _ in range(block):
+            learner.update(batches.draw(0))
+
+    return UpdateSpeed(_measure({"ours": updates}, seconds, device)["ours"] / block)
+
+
+def _measure(contestants: Mapping[str, Action], seconds: float, device: torch.device) -> dict[str, float]:
+    whole = {name: _finished(action, device) for name, action in contestants.items()}
+    take_turns(whole, 0.0, least=2)  # what is made at first use shall not count
+    return take_turns(whole, seconds, block=2)
+
+
+def _finished(action: Action, device: torch.device) -> Action:
+    """The action and, on a GPU, all that it has begun there."""
+    if device.type != "cuda":
+        return action
+
+    def finished() -> None:
+        action()
+        torch.cuda.synchronize(device)
+
+    return finished
+
+
+def _ours(size: Size, device: torch.device, seed: int) -> Action:
+    torch.manual_seed(seed)
+    config = SACConfig(
+        name="sac",
+        batch_size=size.batch,
+        critic_warmup=0,
+        actor_every=1,
+        demo_ratio=0.0,
+        demo_ratio_end=0.0,
+        n_step=1,
+        gamma=0.99,
+        members=size.members,
+        subset=size.members,
+        aggregation="min",
+        actor_aggregation="min",
+        backup_entropy=True,
+        layer_norm=False,
+        hidden=[size.width] * LAYERS,
+        actor_lr=3e-4,
+        critic_lr=3e-4,
+        tau=0.005,
+        max_grad_norm=float("inf"),
+    )
+    actor = GaussianActor(STATE, ACTION, config.hidden, layer_norm=False)
+    learner = SACLearner(config, ObservationEncoder(EncoderSpec(STATE)), actor, ACTION, device, seed)
+    replay = Replay(_ROWS, 1, ACTION, {"state": ((STATE,), torch.float32)}, device)
+    _fill(replay, np.random.default_rng(seed))
+    mixture, fast = Mixture(config, replay, None, Window(), seed), graphed(learner)
+    return lambda: fast.update(mixture.draw(0))
+
+
+def _sb3(size: Size, device: torch.device, seed: int) -> Action:
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.logger import Logger
+
+    model = SAC(
+        "MlpPolicy",
+        _Nothing(),
+        buffer_size=_ROWS,
+        batch_size=size.batch,
+        policy_kwargs={"net_arch": [size.width] * LAYERS, "n_critics": size.members},
+        device=device,
+        seed=seed,
+    )
+    model.set_logger(Logger(None, []))
+    rng = np.random.default_rng(seed)
+    for _ in range(_ROWS):
+        state = rng.uniform(-1, 1, (1, STATE)).astype(np.float32)
+        action = rng.uniform(-1, 1, (1, ACTION)).astype(np.float32)
+        assert model.replay_buffer is not None
+        model.replay_buffer.add(state, state, action, np.zeros(1), np.zeros(1), [{}])
+    return lambda: model.train(gradient_steps=1, batch_size=size.batch)
+
+
+def _products(size: Size, device: torch.device) -> Callable[[], None]:
+    """A hidden layer's product and the two of its derivative, into memory that is there already."""
+    e, b, w = size.members, size.batch, size.width
+    x, weight = torch.randn(e, b, w, device=device), torch.randn(e, w, w, device=device)
+    like_x, like_weight = torch.empty_like(x), torch.empty_like(weight)
+
+    def products() -> None:
+        torch.bmm(x, weight, out=like_x)
+        torch.bmm(x, weight.mT, out=like_x)
+        torch.bmm(x.mT, like_x, out=like_weight)
+
+    return products
+
+
+def _fill(replay: Replay, rng: np.random.Generator) -> None:
+    """Random transitions of whatever a replay keeps."""
+    streams = np.arange(replay.streams)
+    for step in range(replay.rows):
+        fields: dict[str, Any] = {}
+        for name, (shape, dtype) in replay.fields.items():
+            values = rng.uniform(-1, 1, (replay.streams, *shape))
+            fields[name] = values.astype(str(dtype).removeprefix("torch."))
+        replay.add(
+            streams,
+            action=rng.uniform(-1, 1, (replay.streams, replay.data["action"].shape[1])).astype(np.float32),
+            reward=np.zeros(replay.streams, np.float32),
+            terminated=np.full(replay.streams, step % _EPISODE == _EPISODE - 1),
+            source=SOURCES.index("policy"),
+            **fields,
+        )
+
+
+class _Nothing(gym.Env):
+    """An environment of Lift's sizes, which is never stepped."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (STATE,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (ACTION,), np.float32)

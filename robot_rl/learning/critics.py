@@ -1,0 +1,133 @@
+"""Critics, their targets and the step that trains them; what every off-policy learner holds."""
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from policies.critic import EnsembleCritic
+from policies.encoder import Observation, ObservationEncoder
+from policies.values import ValueCodec, ValueSpec
+from robot_rl.data.replay import Batch
+from robot_rl.learning.options import OffPolicyConfig
+
+
+class Critics(nn.Module):
+    """An encoder and an ensemble of Q functions on its features, with their slowly moving targets.
+
+    Values are [E, B]. The encoder is trained by the critics' loss alone. Where the critics are a part
+    of the policy, they are given as `online`.
+    """
+
+    def __init__(
+        self,
+        config: OffPolicyConfig,
+        encoder: ObservationEncoder,
+        action_size: int,
+        *,
+        online: EnsembleCritic | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.codec = ValueCodec(ValueSpec(config.critic_loss, *config.value_range))
+        self.encoder = encoder
+        self.online = online or EnsembleCritic(
+            config.members,
+            encoder.feature_size,
+            action_size,
+            config.hidden,
+            outputs=self.codec.spec.outputs,
+            layer_norm=config.layer_norm,
+        )
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self.target_encoder = copy.deepcopy(encoder).requires_grad_(False)
+        # To look for them each time would cost as much as a product.
+        self._followed: list[Tensor] = [*encoder.parameters(), *self.online.parameters()]
+        self._following: list[Tensor] = [*self.target_encoder.parameters(), *self.target.parameters()]
+
+    def trained(self) -> list[nn.Parameter]:
+        """What the critics' optimiser steps."""
+        return [p for p in (*self.encoder.parameters(), *self.online.parameters()) if p.requires_grad]
+
+    def values(self, features: Tensor, action: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """Online values [E, B]; gradients flow to features and actions, not to the critics."""
+        return self.codec.decode(self.online(features, action, chosen, frozen=True))
+
+    @torch.no_grad()
+    def target_values(self, features: Tensor, action: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """Target values [E, B], or of the chosen members alone [K, B]."""
+        return self.codec.decode(self.target(features, action, chosen))
+
+    def choose(self, generator: torch.Generator | None) -> Tensor:
+        """`subset` random members (REDQ, eq. 2)."""
+        where = generator.device if generator else None
+        # Not `randperm`, which no CUDA graph can hold.
+        order = torch.rand(self.online.members, generator=generator, device=where).argsort()
+        return order[: self.config.subset].to(self.online.head.weight.device, non_blocking=True)
+
+    def backup(self, batch: Batch, next_values: Tensor) -> Tensor:
+        """Targets [B]: R + discount * V', inside the range of possible returns."""
+        target = (batch["reward"] + batch["discount"] * next_values).clamp(*self.config.value_range)
+        return torch.maximum(target, batch["return"]) if self.config.return_bound else target
+
+    def loss(self, features: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss summed over the members, and their values [E, B] without gradient."""
+        outputs = self.online(features, action)
+        return self.codec.loss(outputs, target).mean(1).sum(), self.codec.decode(outputs.detach())
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the targets by `tau` towards the online networks."""
+        torch._foreach_lerp_(self._following, self._followed, self.config.tau)
+
+    def target_features(self, obs: Observation) -> Tensor:
+        """Features of the next observation, without gradient."""
+        with torch.no_grad():
+            features: Tensor = self.target_encoder(obs)
+            return features
+
+
+def aggregate(values: Tensor, how: str) -> Tensor:
+    """One value [B] of several members' [K, B]: their minimum, mean, or lower quartile."""
+    if how == "min":
+        return values.amin(0)
+    return values.mean(0) if how == "mean" else values.quantile(0.25, dim=0)
+
+
+def imitation_loss(action: Tensor, batch: Batch) -> Tensor:
+    """Mean square distance of actions or chunks [B, …] to those of successful episodes, a scalar.
+
+    Demonstrations and the policy's own successes alike (self-imitation, arXiv 1806.05635): the few steps
+    of a robot hold more about what works than the critics' gradients do at first.
+    """
+    done = batch["chunk" if action.ndim == 3 else "action"]
+    error = (action - done).square().flatten(1).mean(1)
+    return (error * batch["success"]).sum() / batch["success"].sum().clamp(min=1)
+
+
+@torch.no_grad()
+def polyak(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """target <- (1 - tau) target + tau online."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+
+
+def gradient_step(
+    optimizer: torch.optim.Optimizer, loss: Tensor, parameters: Sequence[nn.Parameter], max_norm: float
+) -> Tensor:
+    """One clipped step of the optimiser; returns the gradient's norm before clipping."""
+    norm = clipped_gradients(loss, parameters, max_norm)
+    optimizer.step()
+    return norm
+
+
+def clipped_gradients(loss: Tensor, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
+    """Give these parameters, and no others, their gradients; returns the norm before clipping."""
+    gradients = torch.autograd.grad(loss, parameters)
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if max_norm < math.inf:
+        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1))
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    return norm

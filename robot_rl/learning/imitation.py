@@ -1,0 +1,77 @@
+"""Goes on training a base policy while RL works on top of it, by imitation of what succeeded."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.base import BasePolicy, Chunk
+from policies.imitation import ImitationPolicy
+from robot_rl.data.replay import Batch
+from robot_rl.learning.critics import gradient_step, polyak
+from robot_rl.learning.offpolicy import observation
+
+AVERAGING = 0.001
+"""Step of the acting base towards the trained one (EXPO's)."""
+
+
+class Imitation:
+    """Trains a copy of the base by its own loss; the base itself, which acts, follows it slowly.
+
+    Args:
+        base: what acts.
+        lr: learning rate.
+        max_grad_norm: largest norm of a gradient.
+        seed: of what the base's loss draws.
+    """
+
+    def __init__(self, base: BasePolicy, lr: float, max_grad_norm: float, seed: int) -> None:
+        assert isinstance(base, ImitationPolicy)
+        self.base, self.max_grad_norm = base, max_grad_norm
+        self.trained = copy.deepcopy(base).requires_grad_(True).train()
+        self.optimizer = torch.optim.AdamW(self.trained.parameters(), lr, fused=True)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def update(self, batch: Batch, gamma: float) -> dict[str, Tensor]:
+        """One step on the windows of a batch that lie in successful episodes.
+
+        Args:
+            batch: windows with at least H steps and a `chunk` [B, H, A].
+            gamma: discount per step that the batch was made with.
+        """
+        actions = batch["chunk"]
+        mask = inside(batch, gamma, actions.shape[1]) * batch["success"][:, None]
+        loss = self.trained.loss({**_as_history(batch), "actions": actions, "mask": mask}, self._generator)
+        gradient_step(self.optimizer, loss, list(self.trained.parameters()), self.max_grad_norm)
+        polyak(self.base, self.trained, AVERAGING)
+        return {"base_loss": loss.detach()}
+
+    def sample(self, batch: Batch, noise: Tensor | None, count: int, prefix: str = "") -> Chunk:
+        """Executed parts [B, count, h, A] of the acting base's samples now, for noise [B, count, Hn, Dn]."""
+        chunk = self.base.sample(_as_history(batch, prefix), noise=noise, num_samples=count)
+        return Chunk(chunk.actions[:, :, : self.base.spec.execute], chunk.noise)
+
+    def state_dict(self) -> dict[str, Any]:
+        saved = {name: getattr(self, name).state_dict() for name in self._SAVED}
+        return {**saved, "generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in self._SAVED:
+            getattr(self, name).load_state_dict(state[name])
+        self._generator.set_state(state["generator"])
+
+    _SAVED = ("base", "trained", "optimizer")
+
+
+def inside(batch: Batch, gamma: float, steps: int) -> Tensor:
+    """1 where step i < `steps` of a window comes before its end, [B, steps]."""
+    powers = gamma ** torch.arange(steps, device=batch["steps"].device)
+    # `steps` of a batch is the sum of gamma^i over the window: at least so much if step i is in it.
+    return (batch["steps"][:, None] > powers.cumsum(0) - powers / 2).float()
+
+
+def _as_history(batch: Batch, prefix: str = "") -> dict[str, Tensor]:
+    """Observations [B, 1, …], as a base takes them that sees one step."""
+    return {name: value[:, None] for name, value in observation(batch, prefix).items()}

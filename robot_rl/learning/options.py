@@ -1,0 +1,94 @@
+"""What all off-policy methods share, each switch once."""
+
+from dataclasses import dataclass, field
+
+AGGREGATIONS = ("min", "mean", "quantile")
+
+
+@dataclass
+class OffPolicyConfig:
+    """Off-policy learning with an ensemble of critics and prior data."""
+
+    name: str = "???"
+    """Name of the method."""
+    steps: int = 20_000
+    """Environment steps, warm-up included."""
+    num_envs: int = 8
+    """Environments stepped together."""
+    warmup_steps: int = 2_000
+    """First environment steps, in which only the frozen base acts (WSRL, arXiv 2412.07762)."""
+    utd: float = 0.5
+    """Critic updates per environment step."""
+    critic_warmup: int = 1_000
+    """Critic updates before the actor's first one and before the critics choose actions."""
+    actor_every: int = 2
+    """Critic updates per actor update."""
+    batch_size: int = 256
+    """Transitions per update."""
+    demo_ratio: float = 0.5
+    """Part of each batch that comes from the demonstrations at first; 0 leaves them out."""
+    demo_ratio_end: float = 0.5
+    """The same at last."""
+    demo_ratio_steps: int = 20_000
+    """Environment steps over which it moves from first to last."""
+    success_weight: float = 1.0
+    """How many times as often steps of successful episodes are drawn as those of failed ones."""
+    n_step: int = 8
+    """Steps of reward before the bootstrap."""
+    gamma: float = 0.98
+    """Discount per environment step."""
+    bootstrap_truncation: bool = True
+    """Whether value goes on where a time limit ended the episode."""
+    reward_offset: float = 0.0
+    """Added to each step's reward: -1 makes it -1 until success."""
+    members: int = 10
+    """Critics in the ensemble."""
+    aggregation: str = "min"
+    """How the ensemble's target is made of `subset` members: `min`, `mean` or `quantile` (the lower one)."""
+    subset: int = 2
+    """Random members that make the target."""
+    critic_loss: str = "mse"
+    """`mse`, `huber` or `hl_gauss` (categorical, arXiv 2403.03950)."""
+    layer_norm: bool = True
+    """LayerNorm in the critics."""
+    hidden: list[int] = field(default_factory=lambda: [128, 128])
+    """Widths of the hidden layers of actor and critics."""
+    actor_lr: float = 1e-4
+    """Learning rate of the actor."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critics."""
+    tau: float = 0.01
+    """Step of the target networks towards the online ones."""
+    return_bound: bool = False
+    """Raise a target to the return that its episode had, where it succeeded (arXiv 1806.05635)."""
+    imitation: float = 0.0
+    """Weight of the squared distance to the actions of successful episodes in the actor's loss."""
+    max_grad_norm: float = 1.0
+    """Largest norm of a gradient."""
+    replay_capacity: int = 200_000
+    """Rows of the replay."""
+
+    def __post_init__(self) -> None:
+        for name in ("demo_ratio", "demo_ratio_end"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"method.{name}={getattr(self, name)}: choose it in [0, 1)")
+        if self.subset > self.members:
+            raise ValueError(
+                f"method.subset={self.subset} is more than method.members={self.members} critics"
+            )
+        if self.aggregation not in AGGREGATIONS:
+            raise ValueError(
+                f"method.aggregation={self.aggregation}: choose one of {', '.join(AGGREGATIONS)}"
+            )
+        if self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"method.warmup_steps={self.warmup_steps} leaves nothing of method.steps={self.steps}"
+            )
+        if self.success_weight < 1:
+            raise ValueError(f"method.success_weight={self.success_weight}: choose 1 or more")
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """Smallest and largest return: success gives 1 once and ends, every step gives the offset."""
+        lowest, highest = self.reward_offset, 1 + self.reward_offset
+        return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)

@@ -1,0 +1,65 @@
+"""Batches of online and prior data, half and half as in RLPD (arXiv 2302.02948) or on a schedule."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from robot_rl.data.replay import Batch, Replay
+from robot_rl.learning.options import OffPolicyConfig
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which windows a method learns from; see `Replay.sample`."""
+
+    chunk: int = 0
+    decisions_only: bool = False
+
+
+class Mixture:
+    """Draws the batches of one run; `state_dict` holds its generator."""
+
+    def __init__(
+        self, config: OffPolicyConfig, online: Replay, demos: Replay | None, window: Window, seed: int
+    ) -> None:
+        self.config, self.online, self.demos, self.window = config, online, demos, window
+        self._rng = np.random.default_rng([seed, 1])
+
+    def demo_part(self, step: int) -> float:
+        """Part of a batch that demonstrations make at an environment step."""
+        config = self.config
+        if self.demos is None:
+            return 0.0
+        progress = min(step / max(config.demo_ratio_steps, 1), 1.0)
+        return config.demo_ratio + progress * (config.demo_ratio_end - config.demo_ratio)
+
+    def draw(self, step: int) -> Batch:
+        """One batch; demonstrations come last."""
+        config = self.config
+        n_demo = round(config.batch_size * self.demo_part(step))
+        parts = []
+        for replay, size in ((self.online, config.batch_size - n_demo), (self.demos, n_demo)):
+            if replay is not None and size:
+                part = replay.sample(
+                    size,
+                    n_step=config.n_step,
+                    gamma=config.gamma,
+                    rng=self._rng,
+                    chunk=self.window.chunk,
+                    decisions_only=self.window.decisions_only,
+                    bootstrap_truncation=config.bootstrap_truncation,
+                )
+                parts.append(part)
+        batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        if config.reward_offset:
+            batch["reward"] = batch["reward"] + config.reward_offset * batch["steps"]
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]

@@ -1,0 +1,182 @@
+"""Soft actor-critic in the noise of a frozen base (DSRL-SAC, arXiv 2506.15799).
+
+    w ~ pi_W(s) = b_W tanh(N(mu(s), sigma(s))),  A = pi(s, w)
+    y = R_h + gamma^h (1 - terminated) min_{j in subset} Q'_j(s', w'),  w' ~ pi_W(s')
+    L_pi = E[alpha log pi_W(w|s) - mean_i Q_i(s, w)]
+
+To the learner the base is a part of the environment: an action is the noise of a decision, which lasts
+for the h steps of its chunk. Demonstrations have no noise and cannot be learned from.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from policies.base import BasePolicy
+from policies.dsrl import DSRL, DSRLSpec
+from policies.imitation import ImitationPolicy
+from policies.probe import probe_noise
+from policies.values import ValueSpec
+from robot_rl.data.replay import Batch
+from robot_rl.learning.critics import Critics, aggregate
+from robot_rl.learning.offpolicy import OffPolicyLearner, observation
+from robot_rl.learning.sac import SACConfig, SoftActor, Temperature
+from robot_rl.learning.sampling import Window
+from robot_rl.methods.job import Job, Prepared
+from robot_rl.methods.online import Ingredients, fit_encoder, frozen_base, gather, prepare
+
+
+@dataclass
+class NoiseSACConfig(SACConfig):
+    """What both variants of DSRL are configured by."""
+
+    gamma: float = 0.99
+    """Discount per environment step."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor and of the temperature."""
+    bound: float = 1.5
+    """Largest noise b_W of the actor in each dimension; the base was trained with N(0, 1)."""
+    init_alpha: float = 0.003
+    """Weight of the entropy at first, as a part of the range of possible returns."""
+    alpha_min: float = 0.001
+    """The least that it may fall to, in the same unit; 0 lets it fall to where the paper's fell."""
+    target_entropy: float = 0.0
+    """Entropy of w / b_W that the temperature aims at; uniform noise of D dimensions has D ln 2."""
+    gate: bool = True
+    """Whether the base's own samples are executed where the critics value them more than the actor's."""
+    pessimism: float = 0.5
+    """Standard deviations of the ensemble below its mean at which both are valued."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bound <= 0:
+            raise ValueError(f"method.bound={self.bound}: it must be more than 0; 1.5 is usual")
+        if not 0 <= self.alpha_min <= self.init_alpha:
+            raise ValueError(
+                f"method.alpha_min={self.alpha_min}: choose it in [0, method.init_alpha={self.init_alpha}]"
+            )
+
+
+@dataclass
+class DSRLConfig(NoiseSACConfig):
+    """SAC in the noise of a frozen base (DSRL)."""
+
+    name: str = "dsrl"
+    """Name of the method."""
+    n_step: int = 0
+    """Steps of reward before the bootstrap, a multiple of the executed steps h; 0 for h itself."""
+    demo_ratio: float = 0.0
+    """Must be 0: nobody knows the noise of a demonstration."""
+    demo_ratio_end: float = 0.0
+    """The same."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.demo_ratio > 0 or self.demo_ratio_end > 0:
+            raise ValueError(
+                "method=dsrl learns of noise, which demonstrations have none of: set method.demo_ratio=0 "
+                "and method.demo_ratio_end=0, or use method=dsrl_na"
+            )
+
+
+class DSRLLearner(OffPolicyLearner):
+    """Critics of noise and a soft actor that follows them."""
+
+    SAVED = ("soft",)
+
+    def __init__(self, config: DSRLConfig, networks: DSRL, device: torch.device, seed: int) -> None:
+        critics = Critics(config, networks.encoder, networks.noise_size, online=networks.critic)
+        super().__init__(config, critics, device, seed)
+        self.config: DSRLConfig = config
+        self.networks = networks.to(device)
+        self.soft = soft_actor(config, self.networks, self.noise)
+
+    def _judged(self, batch: Batch) -> Tensor:
+        return batch["noise"].flatten(1)
+
+    def _target(self, batch: Batch) -> Tensor:
+        critics, after = self.critics, observation(batch, "next.")
+        squashed, log_prob = self.soft.sample(critics.encoder(after))
+        noise = self.networks.as_noise(squashed).flatten(1)
+        values = critics.target_values(critics.target_features(after), noise, critics.choose(self.generator))
+        value = aggregate(values, self.config.aggregation)
+        return self.soft.backup(critics, batch, value, log_prob)
+
+    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        def value(squashed: Tensor) -> Tensor:
+            noise = self.networks.as_noise(squashed).flatten(1)
+            return aggregate(self.critics.values(features, noise), self.config.actor_aggregation)
+
+        return self.soft.update(features, value)
+
+
+def soft_actor(config: NoiseSACConfig, networks: DSRL, noise: Callable[[int, int], Tensor]) -> SoftActor:
+    """The actor of noise; its temperature is measured by the range of returns, and has a floor."""
+    low, high = config.value_range
+    temperature = Temperature(
+        config.init_alpha * (high - low), config.target_entropy, config.alpha_min * (high - low)
+    )
+    return SoftActor(config, networks.actor, networks.noise_size, noise, temperature)
+
+
+def refuse_unsteerable(job: Job) -> BasePolicy:
+    """The frozen base, if its noise decides what it does.
+
+    Raises:
+        ValueError: it takes no noise, or takes it and does the same whatever it is.
+    """
+    base, _ = frozen_base(job)
+    spec = base.spec
+    states = torch.randn(4, spec.obs_steps, spec.state_size, generator=torch.Generator().manual_seed(0))
+    if spec.noise_shape is None or not probe_noise(base, {"state": states.to(job.device)}):
+        raise ValueError(
+            f"the base policy {job.base.path} cannot be steered by its noise, and method={job.method.name} "
+            "does nothing else; use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"
+        )
+    return base
+
+
+def build(job: Job, made: Ingredients, judged: str, proposals: int) -> DSRL:
+    """Actor and critics around the base; `judged` and `proposals` as in `DSRLSpec`."""
+    config: NoiseSACConfig = job.method
+    torch.manual_seed(job.seed)
+    spec = DSRLSpec(
+        encoder=made.encoder,
+        value=ValueSpec(config.critic_loss, *config.value_range),
+        hidden=tuple(config.hidden),
+        bound=config.bound,
+        members=config.members,
+        layer_norm=config.layer_norm,
+        judged=judged,
+        proposals=proposals,
+        gate=config.gate,
+        pessimism=config.pessimism,
+    )
+    networks = DSRL(made.base, spec)
+    fit_encoder(networks, made.demos)
+    return networks
+
+
+def setup(job: Job) -> Prepared:
+    """Load the frozen base, build environments and learner."""
+    execute = refuse_unsteerable(job).spec.execute
+    config: DSRLConfig = job.method
+    if config.n_step % execute:
+        raise ValueError(
+            f"method.n_step={config.n_step}: method=dsrl acts in chunks of {execute} executed steps; "
+            f"choose a multiple of {execute}"
+        )
+    config = replace(config, n_step=config.n_step or execute)
+    job = replace(job, method=config)
+    made = gather(job, kept=("noise", "chunk_step"))
+    networks = build(job, made, "noise", proposals=0)
+    if isinstance(made.base, ImitationPolicy):
+        # There are no demonstrations here, but the base knows their range.
+        normalizer = made.base.state_normalizer
+        networks.encoder.norm.mean.copy_(normalizer.center)
+        networks.encoder.norm.std.copy_(normalizer.half_range)
+    learner = DSRLLearner(config, networks, job.device, job.seed)
+    policy = networks.policy(config.num_envs, seed=job.seed)
+    return prepare(job, made, networks, policy, learner, Window(decisions_only=True))

@@ -1,0 +1,138 @@
+"""DSRL with noise aliasing: values are learned of chunks and distilled to noise (arXiv 2506.15799).
+
+    Q^A:  y = R_n + gamma^n (1 - terminated) min_{j in subset} Q^A'_j(s', pi(s', w')),  w' ~ pi_W(s')
+    Q^W:  L = sum_i (Q^W_i(s, w) - Q^A_i(s, pi(s, w)))^2,  w ~ N(0, I)
+    pi_W: L = E[alpha log pi_W(w|s) - mean_i Q^W_i(s, w)]
+
+Many w make the same chunk; what is learned of one is learned of all of them. Q^A judges executed chunks,
+from windows that begin at every primitive step, and demonstrations are as good as any. The base's
+samples are kept in the replay, so that Q^W is distilled without a pass through the base.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from policies.critic import EnsembleCritic
+from policies.dsrl import DSRL
+from robot_rl.data.replay import Batch
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
+from robot_rl.learning.offpolicy import OffPolicyLearner, observation
+from robot_rl.learning.sampling import Window
+from robot_rl.methods.dsrl import NoiseSACConfig, build, refuse_unsteerable, soft_actor
+from robot_rl.methods.job import Job, Prepared
+from robot_rl.methods.online import gather, prepare
+
+BACKUPS = ("sampled", "distilled")
+
+
+@dataclass
+class DSRLNAConfig(NoiseSACConfig):
+    """SAC in the noise of a frozen base, with values of chunks (DSRL-NA)."""
+
+    name: str = "dsrl_na"
+    """Name of the method."""
+    n_step: int = 12
+    """Steps of reward before the bootstrap, at least the executed steps h."""
+    proposals: int = 4
+    """Samples of the base kept at each step; from them Q^W is distilled, and they pass the gate."""
+    backup: str = "sampled"
+    """Value of the next w: `sampled`, of the chunk that the base makes of it, or `distilled`, by Q^W."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.backup not in BACKUPS:
+            raise ValueError(f"method.backup={self.backup}: choose one of {', '.join(BACKUPS)}")
+        if self.proposals < 1:
+            raise ValueError(f"method.proposals={self.proposals}: Q^W is learned from them; keep 1 or more")
+
+
+class DSRLNALearner(OffPolicyLearner):
+    """Critics of chunks, critics of noise that imitate them, and a soft actor that follows these."""
+
+    SAVED = ("soft", "noise_critic", "target_noise_critic", "distiller")
+
+    def __init__(self, config: DSRLNAConfig, networks: DSRL, device: torch.device, seed: int) -> None:
+        critics = Critics(config, networks.encoder, networks.chunk_size, online=networks.critic)
+        super().__init__(config, critics, device, seed)
+        self.config: DSRLNAConfig = config
+        self.networks = networks.to(device)
+        self.soft = soft_actor(config, self.networks, self.noise)
+        self.noise_critic = EnsembleCritic(
+            config.members,
+            networks.encoder.feature_size,
+            networks.noise_size,
+            config.hidden,
+            outputs=critics.codec.spec.outputs,
+            layer_norm=config.layer_norm,
+        ).to(device)
+        self.target_noise_critic = copy.deepcopy(self.noise_critic).requires_grad_(False)
+        self.distiller = torch.optim.AdamW(self.noise_critic.parameters(), config.critic_lr, fused=True)
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """As the other learners; then, as often as the actor is updated, Q^W is distilled."""
+        metrics = super().update(batch)
+        if self.updates % self.config.actor_every == 0:
+            metrics |= self._distill(batch)
+        return metrics
+
+    def _judged(self, batch: Batch) -> Tensor:
+        return batch["chunk"].flatten(1)
+
+    def _target(self, batch: Batch) -> Tensor:
+        config, critics, after = self.config, self.critics, observation(batch, "next.")
+        squashed, log_prob = self.soft.sample(critics.encoder(after))
+        noise = self.networks.as_noise(squashed)
+        features, chosen = critics.target_features(after), critics.choose(self.generator)
+        if config.backup == "sampled":
+            frames = {name: value[:, None] for name, value in after.items()}
+            chunk = self.networks.decode(frames, noise)
+            values = critics.target_values(features, chunk.flatten(1), chosen)
+        else:
+            values = critics.codec.decode(self.target_noise_critic(features, noise.flatten(1), chosen))
+        return self.soft.backup(critics, batch, aggregate(values, config.aggregation), log_prob)
+
+    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        def value(squashed: Tensor) -> Tensor:
+            noise = self.networks.as_noise(squashed).flatten(1)
+            values = self.critics.codec.decode(self.noise_critic(features, noise))
+            return aggregate(values, self.config.actor_aggregation)
+
+        return self.soft.update(features, value)
+
+    def _distill(self, batch: Batch) -> dict[str, Tensor]:
+        """Q^W_i of a sample's noise towards Q^A_i of its chunk, head by head."""
+        pick = self.updates // self.config.actor_every % self.config.proposals
+        codec = self.critics.codec
+        with torch.no_grad():
+            features = self.critics.encoder(observation(batch))
+            target = self.critics.values(features, batch["proposals"][:, pick].flatten(1))
+        outputs = self.noise_critic(features, batch["proposal_noise"][:, pick].flatten(1))
+        loss = codec.loss(outputs, target).mean(1).sum()
+        parameters = list(self.noise_critic.parameters())
+        gradient_step(self.distiller, loss, parameters, self.config.max_grad_norm)
+        polyak(self.target_noise_critic, self.noise_critic, self.config.tau)
+        return {"distill_loss": loss.detach() / self.config.members}
+
+
+def setup(job: Job) -> Prepared:
+    """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
+    config: DSRLNAConfig = job.method
+    spec = refuse_unsteerable(job).spec
+    if config.n_step < spec.execute:
+        raise ValueError(
+            f"method.n_step={config.n_step} is less than the {spec.execute} executed steps that are judged"
+        )
+    if config.backup == "sampled" and spec.obs_steps > 1:
+        raise ValueError(
+            f"the base policy {job.base.path} observes {spec.obs_steps} steps, the replay keeps one: "
+            "use method.backup=distilled"
+        )
+    kept = ("proposals", "proposal_noise")
+    made = gather(job, kept=kept, proposals=config.proposals)
+    networks = build(job, made, "chunk", config.proposals)
+    learner = DSRLNALearner(config, networks, job.device, job.seed)
+    policy = networks.policy(config.num_envs, seed=job.seed)
+    return prepare(job, made, networks, policy, learner, Window(chunk=spec.execute))

@@ -1,0 +1,227 @@
+"""Expressive policies by edits and a choice on the fly (EXPO, arXiv 2507.07986; EXPO-FT, 2605.25477).
+
+    A~ = clip(A + beta a_hat, -1, 1),  a_hat ~ pi_e(. | s, A)
+    pi(s) = argmax of min_{j in subset} Q'_j(s, .) over A_1..A_N ~ base and their edits
+    y = R_n + gamma^n (1 - terminated) min_{j in subset} Q'_j(s', pi(s'))
+    L_e = E[alpha log pi_e(a_hat | s, A) - mean_i Q_i(s, clip(A + beta a_hat))],  A the executed chunk
+
+Critics judge executed chunks, from windows that begin at every primitive step. The base's samples are
+kept when it acts, so that a backup needs no pass through it. `faster=true` (FASTER, arXiv 2604.19730)
+adds a critic of the seed, Q_f(s, z), regressed to the value of the chunk that z becomes; of N seeds
+only the best one is denoised. With `base_lr` > 0 the base goes on learning from what succeeded.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from policies.base import BaseSpec, Chunk
+from policies.expo import Expo, ExpoSpec
+from policies.values import ValueSpec
+from robot_rl.data.replay import Batch
+from robot_rl.learning.critics import Critics, aggregate, gradient_step
+from robot_rl.learning.imitation import Imitation
+from robot_rl.learning.offpolicy import OffPolicyLearner, observation
+from robot_rl.learning.sac import SACConfig, SoftActor, Temperature
+from robot_rl.learning.sampling import Window
+from robot_rl.methods.job import Job, Prepared, RunBase
+from robot_rl.methods.online import fit_encoder, frozen_base, gather, prepare
+
+
+@dataclass
+class ExpoConfig(SACConfig):
+    """Edits of chunks, best of 2N by value (EXPO)."""
+
+    name: str = "expo"
+    """Name of the method."""
+    n_step: int = 12
+    """Steps of reward before the bootstrap."""
+    gamma: float = 0.99
+    """Discount per environment step."""
+    actor_lr: float = 3e-4
+    """Learning rate of the edit policy and of the temperature."""
+    init_alpha: float = 0.002
+    """Weight of the edits' entropy at first; it is adjusted towards an entropy of -h A/2."""
+    scale: float = 0.2
+    """Largest edit (the paper's beta), in units of the normalised action."""
+    gripper_scale: float = 0.2
+    """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
+    candidates: int = 8
+    """Samples of the base among which, and whose edits, the critics choose."""
+    target_candidates: int = 4
+    """Of these, how many make a target."""
+    pessimism: float = 0.5
+    """Standard deviations of the ensemble below its mean at which a candidate is valued when acting."""
+    alpha_min: float = 0.0
+    """The least that the weight of the entropy may fall to."""
+    faster: bool = False
+    """Whether a critic of the latent noise ranks the seeds, and only the best is denoised (FASTER)."""
+    base_lr: float = 0.0
+    """Learning rate of the base, which goes on imitating successful episodes; 0 leaves it frozen."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.backup_entropy:
+            raise ValueError("method.backup_entropy=true is not for expo, whose targets hold no entropy")
+        if not 0 < self.scale <= 2:
+            raise ValueError(f"method.scale={self.scale}: choose it in (0, 2]; 0.05 to 0.3 is usual")
+        if not 1 <= self.target_candidates <= self.candidates:
+            raise ValueError(
+                f"method.target_candidates={self.target_candidates}: choose 1 to method.candidates="
+                f"{self.candidates}"
+            )
+        if not 0 <= self.alpha_min <= self.init_alpha:
+            raise ValueError(
+                f"method.alpha_min={self.alpha_min}: choose it in [0, method.init_alpha={self.init_alpha}]"
+            )
+
+
+class ExpoLearner(OffPolicyLearner):
+    """Critics of executed chunks, an edit policy with its temperature, and a critic of seeds."""
+
+    def __init__(self, config: ExpoConfig, networks: Expo, device: torch.device, seed: int) -> None:
+        networks.to(device)
+        size = networks.base.spec.execute * networks.base.spec.action_size
+        critics = Critics(config, networks.encoder, size, online=networks.critic)
+        super().__init__(config, critics, device, seed)
+        self.config: ExpoConfig = config
+        self.networks = networks
+        temperature = Temperature(config.init_alpha, -size / 2, config.alpha_min)
+        self.soft = SoftActor(config, networks.edit, size, self.noise, temperature)
+        self.imitation = None
+        if config.base_lr > 0:
+            self.imitation = Imitation(networks.base, config.base_lr, config.max_grad_norm, seed)
+        self.noise_critic = networks.noise_critic
+        if self.noise_critic is not None:
+            self.noise_optimizer = torch.optim.AdamW(
+                self.noise_critic.parameters(), config.critic_lr, fused=True
+            )
+
+    def _judged(self, batch: Batch) -> Tensor:
+        return self._executed(batch).flatten(1)
+
+    def _executed(self, batch: Batch) -> Tensor:
+        """The executed chunks [B, h, A]; those that a base learns from are longer."""
+        return batch["chunk"][:, : self.networks.base.spec.execute]
+
+    def _samples(self, batch: Batch, prefix: str = "") -> Chunk:
+        """Samples of the base, kept when it acted, or drawn anew where it has moved since."""
+        k, spec = self.config.target_candidates, self.networks.base.spec
+        if self.imitation is not None:
+            noise = None
+            if spec.noise_shape is not None:
+                rows, columns = spec.noise_shape
+                noise = self.noise(len(batch["reward"]), k, rows, columns)
+            return self.imitation.sample(batch, noise, k, prefix)
+        noise = batch[f"{prefix}proposal_noise"][:, :k] if self.noise_critic is not None else None
+        return Chunk(batch[f"{prefix}proposals"][:, :k], noise)
+
+    def _target(self, batch: Batch) -> Tensor:
+        after = observation(batch, "next.")
+        values = self._candidate_values(
+            self.critics.encoder(after),
+            self.critics.target_features(after),
+            self._samples(batch, "next.").actions,
+        )
+        # Edits that nobody trained yet are not to be chosen: until then it is the base that is judged.
+        value = values.amax((1, 2)) if self.warm else values[:, 0].mean(1)
+        return self.critics.backup(batch, value)
+
+    def _candidate_values(self, features: Tensor, target_features: Tensor, samples: Tensor) -> Tensor:
+        """Target values [B, 2, N] of samples of the base [B, N, h, A] and of an edit of each."""
+        b, n = samples.shape[:2]
+        chunks = self.networks.candidates(features, samples, self.noise(b * n, self.soft.size))
+        values = self.critics.target_values(
+            target_features.repeat_interleave(2 * n, 0),
+            chunks.flatten(0, 1).flatten(1),
+            self.critics.choose(self.generator),
+        )
+        return aggregate(values, self.config.aggregation).view(b, 2, n)
+
+    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        chunk = self._executed(batch)
+
+        def value(edit: Tensor) -> Tensor:
+            edited = self.networks.edited(chunk, edit).flatten(1)
+            return aggregate(self.critics.values(features, edited), self.config.actor_aggregation)
+
+        metrics = self.soft.update(torch.cat([features, chunk.flatten(1)], -1), value)
+        if self.noise_critic is not None:
+            metrics |= self._update_noise_critic(batch, features)
+        if self.imitation is not None:
+            metrics |= self.imitation.update(batch, self.config.gamma)
+        return metrics
+
+    def _update_noise_critic(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        """Regress Q_f(s, z) to the value of the better of z's chunk and its edit."""
+        samples = self._samples(batch)
+        assert self.noise_critic is not None
+        assert samples.noise is not None
+        with torch.no_grad():
+            now = self.critics.target_features(observation(batch))
+            target = self._candidate_values(features, now, samples.actions).amax(1)
+        loss = F.mse_loss(self.networks.seed_values(features, samples.noise), target)
+        gradient_step(
+            self.noise_optimizer, loss, list(self.noise_critic.parameters()), self.config.max_grad_norm
+        )
+        return {"seed_loss": loss.detach()}
+
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        ranking = ("noise_critic", "noise_optimizer") if self.noise_critic is not None else ()
+        learning = ("imitation",) if self.imitation is not None else ()
+        return (*super()._saved, "soft", *ranking, *learning)
+
+
+def setup(job: Job) -> Prepared:
+    """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
+    config: ExpoConfig = job.method
+    single = config.faster
+    if isinstance(job.base, RunBase):
+        base = frozen_base(job)[0].spec
+        _refuse(config, base, job.base.path)
+        single |= base.noise_shape is None
+    elif config.base_lr > 0:
+        raise ValueError("method.base_lr > 0 trains the base; base=uniform cannot be trained")
+    kept = ("proposals", "proposal_noise") if config.faster else ("proposals",)
+    # Of ranked seeds the first alone is denoised; a base without noise has one sample to offer.
+    made = gather(job, kept=kept, proposals=1 if single else config.candidates)
+    torch.manual_seed(job.seed)
+    spec = ExpoSpec(
+        encoder=made.encoder,
+        value=ValueSpec(config.critic_loss, *config.value_range),
+        hidden=tuple(config.hidden),
+        scale=made.scale(config.scale, config.gripper_scale),
+        members=config.members,
+        layer_norm=config.layer_norm,
+        candidates=config.candidates,
+        pessimism=config.pessimism,
+        faster=config.faster,
+    )
+    networks = Expo(made.base, spec)
+    fit_encoder(networks, made.demos)
+    learner = ExpoLearner(config, networks, job.device, job.seed)
+    policy = networks.policy(config.num_envs, seed=job.seed)
+    steps = made.base.spec.horizon if config.base_lr > 0 else made.base.spec.execute
+    return prepare(job, made, networks, policy, learner, Window(chunk=steps))
+
+
+def _refuse(config: ExpoConfig, base: BaseSpec, path: str) -> None:
+    """Refuse a base that this cannot be done with."""
+    if config.faster and base.noise_shape is None:
+        raise ValueError(
+            f"the base policy {path} takes no noise, so there are no seeds to rank: "
+            "use method.faster=false, or a base=diffusion or flow"
+        )
+    needed, what = base.execute, "executed steps that are judged"
+    if config.base_lr > 0:
+        needed, what = base.horizon, "steps that the base learns to predict"
+        if base.obs_steps > 1:
+            raise ValueError(
+                f"the base policy {path} observes {base.obs_steps} steps, the replay keeps one to train it "
+                "with: use method.base_lr=0, or a base with obs_steps=1"
+            )
+    if config.n_step < needed:
+        raise ValueError(f"method.n_step={config.n_step} is less than the {needed} {what}")

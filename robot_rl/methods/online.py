@@ -1,0 +1,171 @@
+"""What the off-policy methods around a base have in common: their ingredients and how they are run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs.vector import RobosuiteVectorEnv
+from policies.base import BasePolicy
+from policies.encoder import EncoderSpec
+from policies.uniform import UniformConfig, UniformPolicy
+from policies.wrapped import WrappedPolicy
+from policies.wrapper import Wrapper, save_wrapper
+from robot_rl.data.dataset import Dataset, refuse_differences
+from robot_rl.data.replay import Fields, Replay
+from robot_rl.demonstrations import demonstrations_to_replay
+from robot_rl.factory import load_networks, make_vector_env
+from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.sampling import Mixture, Window
+from robot_rl.methods.job import Job, Prepared, RunBase
+from robot_rl.training import Cadence, OnlineLearner, Schedule, train_online
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A base and the environments that it acts in, checked against each other."""
+
+    base: BasePolicy
+    envs: RobosuiteVectorEnv
+    environment: dict[str, Any]
+    encoder: EncoderSpec
+
+    @property
+    def action_size(self) -> int:
+        return len(self.envs.action_spec)
+
+    def scale(self, motion: float, gripper: float) -> tuple[float, ...]:
+        """One scale for each dimension of the action."""
+        return tuple(gripper if dim.kind == "gripper" else motion for dim in self.envs.action_spec)
+
+
+@dataclass(frozen=True)
+class Ingredients(Ground):
+    """What an off-policy method is built from."""
+
+    demos: Replay | None
+    fields: Fields
+    """What the replay keeps."""
+
+
+def gather(job: Job, kept: Sequence[str] = (), proposals: int = 0) -> Ingredients:
+    """Load the frozen base, build the environments, relabel the demonstrations with the base.
+
+    Args:
+        job: the configuration.
+        kept: what the replay keeps of each decision (names as in `Decision.record`).
+        proposals: samples of the base that it keeps at each step.
+
+    Raises:
+        ValueError: whatever cannot work together.
+    """
+    config: OffPolicyConfig = job.method
+    made = ground(job)
+    base = made.base
+    shapes = record_shapes(base, proposals)
+    fields: Fields = {
+        "state": ((made.encoder.state_size,), torch.float32),
+        **{name: shapes[name] for name in kept},
+    }
+    demos = None
+    if config.demo_ratio > 0:
+        if job.data is None:
+            raise ValueError(
+                f"method={config.name} takes a part of each batch from demonstrations: add data=…, "
+                "or set method.demo_ratio=0"
+            )
+        dataset = Dataset(Path(job.data))
+        refuse_differences(dataset.environment, made.environment, f"dataset {job.data}", job.accept)
+        demos = demonstrations_to_replay(dataset, base, job.seed, fields, proposals, job.device)
+    return Ingredients(base, made.envs, made.environment, made.encoder, demos, fields)
+
+
+def ground(job: Job) -> Ground:
+    """Load the frozen base and build the environments.
+
+    Raises:
+        ValueError: they cannot work together.
+    """
+    trained = None if isinstance(job.base, UniformConfig) else frozen_base(job)
+    envs = make_vector_env(job.task, job.method.num_envs)
+    environment = envs.describe()
+    state_size, action_size = envs.observation_spec.state_size, len(envs.action_spec)
+    if trained is None:
+        base: BasePolicy = UniformPolicy(job.base, state_size, action_size).to(job.device)
+    else:
+        base, meta = trained
+        refuse_differences(meta["environment"], environment, f"base policy {job.base.path}", job.accept)
+    if (base.spec.state_size, base.spec.action_size) != (state_size, action_size):
+        raise ValueError(
+            f"base policy {job.base.path} maps states of size {base.spec.state_size} to actions of size "
+            f"{base.spec.action_size}; task {job.task.name} has {state_size} and {action_size}"
+        )
+    return Ground(base, envs, environment, EncoderSpec(state_size))
+
+
+def frozen_base(job: Job) -> tuple[BasePolicy, dict[str, Any]]:
+    """The base policy of an earlier run, and what was saved with it.
+
+    Raises:
+        ValueError: `base=` names no earlier run.
+    """
+    if not isinstance(job.base, RunBase):
+        raise ValueError(
+            f"method={job.method.name} improves a trained base policy: give its run, base=runs/…  "
+            "(`robot-rl train method=bc` makes one), or base=uniform to learn without one"
+        )
+    networks, meta = load_networks(job.base.path, job.device)
+    return (networks.base if isinstance(networks, Wrapper) else networks), meta
+
+
+def record_shapes(base: BasePolicy, proposals: int) -> Fields:
+    """Shapes and types of what `Decision.record` gives, per row."""
+    spec = base.spec
+    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+        "base": ((spec.action_size,), torch.float32),
+        "chunk_step": ((), torch.int64),
+        "proposals": ((proposals, spec.execute, spec.action_size), torch.float32),
+    }
+    if spec.noise_shape is not None:
+        shapes["noise"] = (spec.noise_shape, torch.float32)
+        shapes["proposal_noise"] = ((proposals, *spec.noise_shape), torch.float32)
+    return shapes
+
+
+def fit_encoder(wrapper: Any, demos: Replay | None) -> None:
+    """Standardise states by the demonstrations, where there are any."""
+    if demos:
+        wrapper.encoder.norm.fit(demos.held("state"))
+
+
+def prepare(
+    job: Job,
+    made: Ingredients,
+    wrapper: Wrapper,
+    policy: WrappedPolicy,
+    learner: OnlineLearner,
+    window: Window | None = None,
+) -> Prepared:
+    """A method that is ready to train."""
+    config: OffPolicyConfig = job.method
+    replay = Replay(config.replay_capacity, config.num_envs, made.action_size, made.fields, job.device)
+    mixture = Mixture(config, replay, made.demos, window or Window(), job.seed)
+    schedule = Schedule(config.warmup_steps, config.utd, config.success_weight)
+    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every)
+
+    def save(directory: Path) -> None:
+        save_wrapper(wrapper, directory / "policy", {"environment": made.environment, "method": config.name})
+
+    return Prepared(
+        train=lambda run: train_online(
+            made.envs, policy, learner, replay, mixture, schedule, cadence, run, job.seed
+        ),
+        save_policy=save,
+        total=config.steps,
+        unit="env steps",
+        close=made.envs.close,
+        learner=learner,
+        batches=mixture,
+    )

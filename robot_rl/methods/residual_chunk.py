@@ -1,0 +1,141 @@
+"""Residual on chunks with a choice among samples (DICE-RL, arXiv 2603.10263).
+
+    A = clip(pi(s, z) + r(s, z), -1, 1)
+    y = R_n + gamma^n (1 - terminated) mean_k min_{j in subset} Q'_j(s', A'(z'_k))
+    L_r = -mean_i Q_i(s, A) / |Q| + beta |r|^2
+
+Critics judge executed chunks, from windows that begin at every primitive step. The base is sampled
+when it acts and its samples are kept, so that an update needs no pass through it.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from policies.base import Chunk
+from policies.residual_chunk import ResidualChunk, ResidualChunkSpec
+from policies.values import ValueSpec
+from robot_rl.data.replay import Batch
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, imitation_loss, polyak
+from robot_rl.learning.offpolicy import OffPolicyLearner, observation
+from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.sampling import Window
+from robot_rl.methods.job import Job, Prepared
+from robot_rl.methods.online import fit_encoder, gather, prepare
+
+
+@dataclass
+class ResidualChunkConfig(OffPolicyConfig):
+    """Residual on chunks, best of N by value (DICE-RL)."""
+
+    name: str = "residual_chunk"
+    """Name of the method."""
+    n_step: int = 12
+    """Steps of reward before the bootstrap."""
+    gamma: float = 0.99
+    """Discount per environment step."""
+    scale: float = 0.3
+    """Largest residual, in units of the normalised action."""
+    gripper_scale: float = 0.3
+    """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
+    exploration: float = 0.1
+    """Standard deviation of the exploration noise, as a part of the scale."""
+    beta: float = 0.1
+    """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
+    value_weight: float = 1.0
+    """Weight of the critics' value, divided by its mean size, in the actor's loss."""
+    candidates: int = 8
+    """Samples of the base among which the critics choose; the replay keeps them all."""
+    backup: str = "max"
+    """Value of the next state: `max` over base and corrected candidates, or `mean` over corrected ones."""
+    target_candidates: int = 2
+    """Of these, how many make a target."""
+    pessimism: float = 0.5
+    """Standard deviations of the ensemble below its mean at which a candidate is valued."""
+
+
+class ResidualChunkLearner(OffPolicyLearner):
+    """Critics of executed chunks and a deterministic actor of residuals."""
+
+    SAVED = ("actor", "target_actor", "actor_optimizer")
+
+    def __init__(
+        self, config: ResidualChunkConfig, networks: ResidualChunk, device: torch.device, seed: int
+    ) -> None:
+        size = networks.base.spec.execute * networks.base.spec.action_size
+        critics = Critics(config, networks.encoder, size, online=networks.critic)
+        super().__init__(config, critics, device, seed)
+        self.config: ResidualChunkConfig = config
+        self.actor = networks.actor.to(device)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), config.actor_lr, fused=True)
+
+    def _judged(self, batch: Batch) -> Tensor:
+        return batch["chunk"].flatten(1)
+
+    def _target(self, batch: Batch) -> Tensor:
+        config = self.config
+        features = self.critics.target_features(observation(batch, "next."))
+        k = config.target_candidates
+        proposals = Chunk(batch["next.proposals"][:, :k], batch["next.proposal_noise"][:, :k])
+        base, noise = proposals.actions, proposals.noise
+        assert noise is not None
+        repeated = features.repeat_interleave(k, 0)
+        residual = self.target_actor(repeated, noise.flatten(0, 1), base.flatten(0, 1))
+        corrected = (base + residual.view_as(base)).clamp(-1, 1)
+        chunks = torch.cat([base, corrected], 1) if config.backup == "max" else corrected
+        m = chunks.shape[1]
+        values = self.critics.target_values(
+            features.repeat_interleave(m, 0),
+            chunks.flatten(0, 1).flatten(1),
+            self.critics.choose(self.generator),
+        )
+        each = aggregate(values, config.aggregation).view(-1, m)
+        return self.critics.backup(batch, each.amax(1) if config.backup == "max" else each.mean(1))
+
+    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        config = self.config
+        pick = self.updates // config.actor_every % config.candidates
+        base, noise = batch["proposals"][:, pick], batch["proposal_noise"][:, pick]
+        residual = self.actor(features, noise, base)
+        self.critics.online.requires_grad_(False)
+        chunk = (base + residual).clamp(-1, 1)
+        q = self.critics.values(features, chunk.flatten(1)).mean(0)
+        effort = (residual / self.actor.scale).square().mean()
+        imitation = imitation_loss(chunk, batch)
+        value = q.mean() / q.detach().abs().mean().clamp(min=1e-3)
+        loss = config.beta * effort + config.imitation * imitation - config.value_weight * value
+        norm = gradient_step(self.actor_optimizer, loss, list(self.actor.parameters()), config.max_grad_norm)
+        self.critics.online.requires_grad_(True)
+        polyak(self.target_actor, self.actor, config.tau)
+        return {
+            "actor_q": q.detach().mean(),
+            "imitation": imitation.detach(),
+            "residual_abs": (residual.detach() / self.actor.scale).abs().mean(),
+            "actor_grad": norm,
+        }
+
+
+def setup(job: Job) -> Prepared:
+    """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
+    config: ResidualChunkConfig = job.method
+    made = gather(job, kept=("proposals", "proposal_noise"), proposals=config.candidates)
+    torch.manual_seed(job.seed)
+    spec = ResidualChunkSpec(
+        encoder=made.encoder,
+        value=ValueSpec(config.critic_loss, *config.value_range),
+        hidden=tuple(config.hidden),
+        scale=made.scale(config.scale, config.gripper_scale),
+        members=config.members,
+        layer_norm=config.layer_norm,
+        candidates=config.candidates,
+        pessimism=config.pessimism,
+    )
+    networks = ResidualChunk(made.base, spec)
+    fit_encoder(networks, made.demos)
+    learner = ResidualChunkLearner(config, networks, job.device, job.seed)
+    policy = networks.policy(config.num_envs, seed=job.seed, exploration=config.exploration)
+    window = Window(chunk=made.base.spec.execute)
+    return prepare(job, made, networks, policy, learner, window)

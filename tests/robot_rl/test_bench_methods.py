@@ -1,0 +1,482 @@
+"""The table of methods: what is run in which order, what is written, and what is shown of it."""
+
+import contextlib
+import csv
+import fcntl
+import io
+import json
+import shutil
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robot_rl import cli
+from robot_rl.bench.methods import runner
+from robot_rl.bench.methods.crew import Crew, Stopped
+from robot_rl.bench.methods.page import BEGIN, END
+from robot_rl.bench.methods.protocol import Entry, Protocol, read_protocols
+from robot_rl.bench.methods.queue import Planned, queue, select
+from robot_rl.bench.methods.record import COLUMNS
+from robot_rl.bench.methods.results import read_result
+from robot_rl.errors import UserError
+from robot_rl.logger import read_metrics
+from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+from tests.robot_rl.test_training import assert_same, final_state, metrics, residual
+
+SMALL = f"""
+collect: episodes=3 noise=0.1
+base: base=diffusion method.steps=30 {" ".join(SMALL_BASE)}
+steps: 120
+eval_every: 40
+eval_episodes: 2
+entries:
+  residual:
+    options: method=residual method.warmup_steps=40 task.horizon=20 {" ".join(SMALL_RL[:-1])}
+    seeds: [0]
+    priority: 1
+  residual-nan:
+    options: method.critic_lr=1e38
+    seeds: [0]
+    priority: 2
+  residual-typo:
+    options: method.critik_lr=1
+    seeds: [0]
+    priority: 3
+"""
+
+PROTOCOL = Protocol(
+    "lift",
+    ("episodes=3",),
+    (),
+    steps=200,
+    eval_every=100,
+    eval_episodes=20,
+    entries=(
+        Entry("good", ("method=residual",), (0, 1), 1),
+        Entry("good-less", ("method=residual", "method.utd=1"), (0,), 2),
+        Entry("other", ("method=rlpd",), (0,), 1),
+    ),
+)
+"""The same as `YAML`."""
+YAML = """
+collect: episodes=3
+base:
+steps: 200
+eval_every: 100
+eval_episodes: 20
+entries:
+  good: {options: method=residual, seeds: [0, 1], priority: 1}
+  good-less: {options: method.utd=1, seeds: [0], priority: 2}
+  other: {options: method=rlpd, seeds: [0], priority: 1}
+"""
+
+
+def protocol_file(folder: Path, text: str = YAML, task: str = "lift") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{task}.yaml"
+    path.write_text(text)
+    return path
+
+
+# Protocols and the queue.
+
+
+def test_a_protocol_is_read(tmp_path: Path) -> None:
+    assert read_protocols(protocol_file(tmp_path)) == read_protocols(tmp_path) == [PROTOCOL]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("eval_every: 100", "eval_every: 150", "no divisor of steps"),
+        ("steps: 200", "steps: many", "steps is 'many'"),
+        ("steps: 200", "step: 200", "unknown key step; did you mean steps"),
+        ("collect: episodes=3\n", "", "collect is missing"),
+        ("good-less", "bad-less", "ablation of bad, which must be an entry above"),
+        ("method.utd=1", "seed=3", "seed is not an option here"),
+        ("method.utd=1", "method.utd", "method.utd is not key=value"),
+        ("[0, 1]", "[0, 0]", "a seed is there twice"),
+        ("[0, 1]", "3", r"seeds must be a list such as \[0, 1, 2\]"),
+        ("priority: 2", "priority: soon", "priority must be a whole number"),
+        ("  good:", "  a/b:", "a name is letters"),
+        ("entries:", "entries: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_protocol_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_protocols(protocol_file(tmp_path, YAML.replace(old, new)))
+
+
+def test_no_protocol(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no protocol is there"):
+        read_protocols(tmp_path)
+
+
+def test_the_shipped_protocols_are_read() -> None:
+    assert read_protocols(Path(__file__).parents[2] / "benchmarks" / "protocol")
+
+
+def test_order_of_the_queue() -> None:
+    longer = replace(PROTOCOL, task="can", steps=400)
+    assert [run.label for run in queue([longer, PROTOCOL])] == [
+        *("lift/good_s0", "lift/other_s0", "can/good_s0", "can/other_s0"),
+        *("lift/good_s1", "can/good_s1", "lift/good-less_s0", "can/good-less_s0"),
+    ]
+
+
+def test_filters() -> None:
+    runs = queue([PROTOCOL])
+    assert [run.name for run in select(runs, [], ["good*"], [0])] == ["good_s0", "good-less_s0"]
+    assert select(runs, ["lift"], [], []) == runs
+    with pytest.raises(UserError, match="only=bad: the protocols have no such run; they have good, good-l"):
+        select(runs, [], ["bad"], [])
+
+
+# Real runs.
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Where a short protocol was run from its first to its last run, and what was said of it."""
+    home = tmp_path_factory.mktemp("bench")
+    protocol_file(home / "protocol", SMALL)
+    with contextlib.redirect_stderr(io.StringIO()) as written:
+        assert bench(home, "workers=2") == 1
+    return home, written.getvalue()
+
+
+def bench(home: Path, *options: str) -> int:
+    folders = (f"protocol={home / 'protocol'}", f"results={home / 'results'}", f"runs_dir={home / 'runs'}")
+    try:
+        return cli.main(["bench", "methods", *folders, "device=cpu", *options])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def test_results_of_a_run(filled: tuple[Path, str]) -> None:
+    home, told = filled
+    assert "lift/residual_s0: base 0." in told
+    path = home / "results" / "lift" / "residual_s0.json"
+    record = json.loads(path.read_text())
+    with path.with_suffix(".csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == list(COLUMNS)
+    assert [int(row["step"]) for row in rows] == [40, 80, 120]
+    assert [row["episodes"] for row in rows] == ["2"] * 3
+    seconds = [float(row["wall_seconds"]) for row in rows]
+    assert 0 < seconds[0] < seconds[1] < seconds[2] <= record["wall_seconds"]
+    assert record["status"] == "done"
+    assert record["eval_seconds"] > 0
+    assert record["final"]["success"] == float(rows[-1]["success"])
+    assert record["config"]["method"]["members"] == 3
+    assert record["training"]["episodes"] == 6  # of 20 steps each
+    assert record["training"]["lowest"] is None
+    assert not list((home / "results").rglob("*.part"))
+
+
+def test_the_last_evaluation_is_that_of_robot_rl_eval(filled: tuple[Path, str], verb: Verb) -> None:
+    """Though it has other networks, environments and neighbours."""
+    home, _ = filled
+    run = home / "runs" / "lift" / "residual_s0"
+    # The task of the run has shorter episodes, which the policy's files say too.
+    verb("eval", f"policy={run}", "episodes=2", "device=cpu")
+    with (run / "eval" / "episodes.csv").open(newline="") as file:
+        tuned = [row for row in csv.DictReader(file) if row["policy"] == "tuned"]
+    final = json.loads((home / "results" / "lift" / "residual_s0.json").read_text())["final"]
+    assert [row["success"] for row in tuned] == list(final["outcomes"])
+    assert [int(row["length"]) for row in tuned] == final["lengths"]
+
+
+def test_a_run_whose_training_failed_is_a_result(filled: tuple[Path, str]) -> None:
+    home, told = filled
+    record = json.loads((home / "results" / "lift" / "residual-nan_s0.json").read_text())
+    assert record["status"] == "failed"
+    assert "became NaN or infinite at step" in record["reason"]
+    assert "lift/residual-nan_s0: failed, " in told
+
+
+def test_a_run_that_could_not_begin_is_none(filled: tuple[Path, str]) -> None:
+    home, told = filled
+    assert not (home / "results" / "lift" / "residual-typo_s0.json").exists()
+    assert "unknown key method.critik_lr; did you mean method.critic_lr" in told
+    assert "1 run has no result" in told
+
+
+def test_what_has_a_result_is_not_run_again(
+    filled: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, _ = filled
+    monkeypatch.setattr(Crew, "run", lambda *_: pytest.fail("something was run"))
+    assert bench(home, "only=residual,residual-nan") == 0
+    assert "2 of 2 runs have results" in capsys.readouterr().out
+
+
+def test_a_finished_run_without_its_result_is_only_read(filled: tuple[Path, str]) -> None:
+    home, _ = filled
+    path = home / "results" / "lift" / "residual_s0.json"
+    before = path.read_text()
+    path.unlink()
+    assert bench(home, "only=residual") == 0
+    before_record, record = json.loads(before), json.loads(path.read_text())
+    for varying in ("started", "commit"):
+        del before_record[varying], record[varying]
+    assert record == before_record
+
+
+def test_a_base_of_another_protocol_is_refused(
+    filled: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, _ = filled
+    protocol_file(tmp_path / "protocol", SMALL.replace("noise=0.1", "noise=0.2"))
+    (tmp_path / "runs").symlink_to(home / "runs")
+    assert bench(tmp_path, "only=residual") == 1
+    assert "has demonstrations and a base of another protocol" in capsys.readouterr().err
+
+
+def test_one_sitting_at_a_time(tmp_path: Path) -> None:
+    with (
+        runner.alone_in(tmp_path) as descriptor,
+        pytest.raises(UserError, match="another `robot-rl bench methods` is at work"),
+        runner.alone_in(tmp_path),
+    ):
+        pass
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        fcntl.fcntl(descriptor, fcntl.F_GETFD)
+    with runner.alone_in(tmp_path):
+        pass
+
+
+def test_a_crew_stops_cleanly(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as lock:
+        crew = Crew(lock.fileno())
+        stopped: list[bool] = []
+
+        def work() -> None:
+            try:
+                crew.run(["collect", f"data={tmp_path / 'd.zarr'}", "episodes=10000"], tmp_path / "log")
+            except Stopped:
+                stopped.append(True)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "d.zarr" / "meta").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1)
+        crew.stop()
+        thread.join(60)
+        assert stopped == [True]
+        assert "stopped; the same command adds the rest" in (tmp_path / "log").read_text()
+        with pytest.raises(Stopped):
+            crew.run(["doctor"], tmp_path / "log")
+
+
+# Evaluation while training.
+
+
+def test_evaluation_leaves_no_trace_in_training(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    """Nor does a run that is stopped, or ends without a word, lose any of it when it goes on."""
+    verb("train", *residual(demonstrations, base_run, tmp_path, "plain", 120))
+    evaluated = ("eval_every=40", "eval_episodes=2")
+    verb("train", *residual(demonstrations, base_run, tmp_path, "straight", 120), *evaluated)
+    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 80), *evaluated)
+    often = (*evaluated, "checkpoint_every=40")
+    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 120), *often)
+    plain, straight, resumed, cut = (tmp_path / name for name in ("plain", "straight", "resumed", "cut"))
+    verb("train", *residual(demonstrations, base_run, tmp_path, "cut", 120), *often)
+    # As if it had ended between step 80, where it was evaluated and saved, and 120.
+    shutil.rmtree(cut / "checkpoints" / "00000120")
+    verb("train", *residual(demonstrations, base_run, tmp_path, "cut", 120), *often)
+    for run in (straight, resumed, cut):
+        assert_same(final_state(plain), final_state(run))
+    assert metrics(straight) == metrics(cut)
+    assert metrics(straight) == metrics(resumed)
+    without = {name: rows for name, rows in metrics(straight).items() if not name.startswith("eval/")}
+    assert without == metrics(plain)
+    assert [step for step, _ in metrics(straight)["eval/success"]] == [40, 80, 120]
+    evaluations = [json.loads(p.read_text()) for p in sorted((straight / "evaluations").glob("*.json"))]
+    seconds = read_metrics(straight / "metrics.csv")["eval/success"][-1][1]
+    assert evaluations[-1]["wall_seconds"] == pytest.approx(seconds, abs=0.1)
+
+
+def test_what_cannot_be_evaluated_is_refused(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    options = residual(demonstrations, base_run, tmp_path, "run", 120)
+    with pytest.raises(UserError, match=r"eval_episodes=101: the list lift\.safetensors has 100 states"):
+        verb("train", *options, "eval_every=40", "eval_episodes=101")
+    with pytest.raises(UserError, match="eval_every=-1"):
+        verb("train", *options, "eval_every=-1")
+    with pytest.raises(UserError, match="method=bc takes none"):
+        verb("train", "method=bc", f"data={demonstrations}", f"runs_dir={tmp_path}", "eval_every=5")
+    assert not list(tmp_path.iterdir())
+
+
+# The table.
+
+
+def put(results: Path, planned: Planned, success: list[float], **changes: Any) -> Path:
+    """Write result files with these successes at each evaluation and a minute of training in all."""
+    path = planned.result(results)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    steps = [planned.protocol.eval_every * (i + 1) for i in range(len(success))]
+    lines = [
+        f"{s},{y},20,0.0,1.0,50.0,{30.0 * (i + 1)}"
+        for i, (s, y) in enumerate(zip(steps, success, strict=True))
+    ]
+    path.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+    record = {
+        "format": 1,
+        "status": "done",
+        "reason": None,
+        "protocol": planned.protocol.terms(planned.entry),
+        "base": {"success": 0.5, "fingerprint": "a"},
+        "final": {"success": success[-1]} if success else None,
+        "training": {
+            "lowest": {"step": 120, "success": 0.3, "minus_base": -0.2, "base_by_chance": 0.35},
+        },
+        "wall_seconds": 60.0,
+        "machine": {"cpu": "a processor", "gpu": "a card"},
+        "device": "cpu",
+        **changes,
+    }
+    path.with_suffix(".json").write_text(json.dumps(record))
+    return path.with_suffix(".json")
+
+
+def table(home: Path) -> int:
+    return cli.main(
+        [
+            *("bench", "table", f"protocol={home / 'protocol'}", f"results={home / 'results'}"),
+            *(f"out={home / 'page.md'}", f"plots={home / 'plots'}"),
+        ]
+    )
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Two seeds of one entry, one failed run, and nothing of the third entry."""
+    protocol_file(tmp_path / "protocol")
+    good, less, _ = PROTOCOL.entries
+    put(tmp_path / "results", Planned(PROTOCOL, good, 0), [0.9, 0.9])
+    lowest = {"step": 1500, "success": 0.55, "minus_base": 0.05, "base_by_chance": 0.35}
+    put(
+        tmp_path / "results",
+        Planned(PROTOCOL, good, 1),
+        [0.7, 1.0],
+        training={"lowest": lowest},
+        wall_seconds=120.0,
+        device="cuda",
+    )
+    put(
+        tmp_path / "results",
+        Planned(PROTOCOL, less, 0),
+        [0.6],
+        status="failed",
+        reason="loss became NaN; the batch is in /somewhere",
+        training={"lowest": None},
+        base={"success": 0.55, "fingerprint": "b"},
+        final=None,
+    )
+    return tmp_path
+
+
+def test_the_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two runs of 0.9 and 1.0: IQM 0.95, and resamples from twice the one to twice the other."""
+    assert table(home) == 0
+    page = (home / "page.md").read_text()
+    assert "page.md: 3 of 4 runs have results" in capsys.readouterr().out
+    good = (
+        "| `good` | 0.50 | **0.950** [0.900, 1.000] | 0.90, 1.00 | 100, 200 | –, 200 "
+        "| -0.20 at 120 (-0.15) | 1.5 min | 2 |"
+    )
+    assert page.count(good) == 2  # and again above its ablations
+    assert "| `good-less` | 0.55 | failed | failed |  |  | – | – | 0 of 1, 1 failed |" in page
+    assert "| `other` |  | not run |  |  |  |  |  | 0 of 1 |" in page
+    assert "Trained on: a card; a processor." in page
+    assert "The runs have 2 different bases" in page
+    assert "`good-less_s0` failed: loss became NaN.\n" in page
+    assert "/somewhere" not in page
+    assert "![Success on lift](plots/lift.png)" in page
+    assert [path.name for path in (home / "plots").iterdir()] == ["lift.png"]
+
+
+def test_the_same_results_give_the_same_files(home: Path) -> None:
+    table(home)
+    files = [home / "page.md", home / "plots" / "lift.png"]
+    before = [path.read_bytes() for path in files]
+    table(home)
+    assert [path.read_bytes() for path in files] == before
+
+
+def test_only_what_is_between_the_markers_is_replaced(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = home / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert table(home) == 0
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "old" not in text
+    page.write_text("no markers\n")
+    assert table(home) == 2
+    assert "between which the table goes" in capsys.readouterr().err
+    assert page.read_text() == "no markers\n"
+
+
+def test_several_tasks(home: Path) -> None:
+    """An entry with 0.9 and 1.0 on one task, 0.0 and 0.1 on another: the middle two of four."""
+    can = replace(PROTOCOL, task="can")
+    protocol_file(home / "protocol", task="can")
+    for seed, success in enumerate((0.0, 0.1)):
+        put(home / "results", Planned(can, can.entries[0], seed), [success] * 2)
+    assert table(home) == 0
+    page = (home / "page.md").read_text()
+    assert "| `good` | **0.500** [0.450, 0.550] |" in page[page.index("## All tasks") :]
+    assert "`other`" not in page[page.index("## All tasks") :]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.write_text("{"), "is broken"),
+        (lambda path: path.write_text("[]"), "is broken"),
+        (lambda path: path.with_suffix(".csv").unlink(), "is broken"),
+        (lambda path: path.with_suffix(".csv").write_text("step\n1\n"), "has not the columns"),
+        (lambda path: path.with_suffix(".csv").write_text(",".join(COLUMNS) + "\n"), "is broken"),
+        (lambda path: edit(path, final={"success": 0.1}), "end differently"),
+        (lambda path: edit(path, format=2), "has format 2"),
+        (lambda path: edit(path, protocol={}), "is of another protocol"),
+        (lambda path: edit(path, machine=None), "is broken"),
+    ],
+)
+def test_a_broken_result_is_refused_in_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str], change: Any, message: str
+) -> None:
+    path = home / "results" / "lift" / "good_s0.json"
+    change(path)
+    assert table(home) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert str(path) in error
+    assert "remove it, and the run is made again" in error
+    assert bench(home) == 2  # it is neither made anew nor passed over
+    assert not (home / "page.md").exists()
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_result_is_read_as_it_was_written(home: Path) -> None:
+    result = read_result(Planned(PROTOCOL, PROTOCOL.entries[0], 1), home / "results")
+    assert result is not None
+    assert (result.final, result.first_at(0.7), result.first_at(1.1)) == (1.0, 100, None)
+    assert [point.wall_seconds for point in result.curve] == [30, 60]
+    assert result.hardware == "a card"
