@@ -38,7 +38,6 @@ class ChunkResidualActor(nn.Module):
 
     def forward(self, features: Tensor, noise: Tensor, base: Tensor) -> Tensor:
         """Residual [B, h, A] for features [B, F], noise [B, Hn, Dn] and the base's chunk [B, h, A]."""
-
         out = self.net(torch.cat([features, noise.flatten(1), base.flatten(1)], -1))
         return self.scale * out.view_as(base)
 

@@ -5,8 +5,8 @@
     pi_W: L = E[alpha log pi_W(w|s) - mean_i Q^W_i(s, w)]
 
 Many w make the same chunk; what is learned of one is learned of all of them. Q^A judges executed chunks,
-from windows that begin at every primitive step, and demonstrations are as good as any. The base's
-samples are kept in the replay, so that Q^W is distilled without a pass through the base.
+from windows that begin at every primitive step, and demonstrations are as good as any. Each step of the
+distillation draws other w and runs the base: of a few that are kept with each state, Q^W learns by heart.
 """
 
 import copy
@@ -36,8 +36,12 @@ class DSRLNAConfig(NoiseSACConfig):
     """Name of the method."""
     n_step: int = 12
     """Steps of reward before the bootstrap, at least the executed steps h."""
+    critic_warmup: int = 2_000
+    """Critic updates before the actor's first one and before it acts; Q^W learns slower than Q^A."""
+    distill_lr: float = 1e-3
+    """Learning rate of Q^W."""
     proposals: int = 4
-    """Samples of the base kept at each step; from them Q^W is distilled, and they pass the gate."""
+    """Samples of the base that compete with the actor's where `gate` is on; 1 or more."""
     backup: str = "sampled"
     """Value of the next w: `sampled`, of the chunk that the base makes of it, or `distilled`, by Q^W."""
 
@@ -46,7 +50,7 @@ class DSRLNAConfig(NoiseSACConfig):
         if self.backup not in BACKUPS:
             raise ValueError(f"method.backup={self.backup}: choose one of {', '.join(BACKUPS)}")
         if self.proposals < 1:
-            raise ValueError(f"method.proposals={self.proposals}: Q^W is learned from them; keep 1 or more")
+            raise ValueError(f"method.proposals={self.proposals}: one at least makes the chunk")
 
 
 class DSRLNALearner(OffPolicyLearner):
@@ -69,7 +73,7 @@ class DSRLNALearner(OffPolicyLearner):
             layer_norm=config.layer_norm,
         ).to(device)
         self.target_noise_critic = copy.deepcopy(self.noise_critic).requires_grad_(False)
-        self.distiller = torch.optim.AdamW(self.noise_critic.parameters(), config.critic_lr, fused=True)
+        self.distiller = torch.optim.AdamW(self.noise_critic.parameters(), config.distill_lr, fused=True)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """As the other learners; then, as often as the actor is updated, Q^W is distilled."""
@@ -103,13 +107,17 @@ class DSRLNALearner(OffPolicyLearner):
         return self.soft.update(features, value)
 
     def _distill(self, batch: Batch) -> dict[str, Tensor]:
-        """Q^W_i of a sample's noise towards Q^A_i of its chunk, head by head."""
-        pick = self.updates // self.config.actor_every % self.config.proposals
-        codec = self.critics.codec
+        """Q^W_i of N(0, I) noise towards Q^A_i of what the base makes of it, head by head."""
+        now, codec = observation(batch), self.critics.codec
+        shape = self.networks.base.spec.noise_shape
+        assert shape is not None
         with torch.no_grad():
-            features = self.critics.encoder(observation(batch))
-            target = self.critics.values(features, batch["proposals"][:, pick].flatten(1))
-        outputs = self.noise_critic(features, batch["proposal_noise"][:, pick].flatten(1))
+            noise = self.noise(len(batch["reward"]), self.networks.noise_size)
+            frames = {name: value[:, None] for name, value in now.items()}
+            chunk = self.networks.decode(frames, noise.view(-1, *shape))
+            features = self.critics.encoder(now)
+            target = self.critics.values(features, chunk.flatten(1))
+        outputs = self.noise_critic(features, noise)
         loss = codec.loss(outputs, target).mean(1).sum()
         parameters = list(self.noise_critic.parameters())
         gradient_step(self.distiller, loss, parameters, self.config.max_grad_norm)
@@ -125,13 +133,12 @@ def setup(job: Job) -> Prepared:
         raise ValueError(
             f"method.n_step={config.n_step} is less than the {spec.execute} executed steps that are judged"
         )
-    if config.backup == "sampled" and spec.obs_steps > 1:
+    if spec.obs_steps > 1:
         raise ValueError(
-            f"the base policy {job.base.path} observes {spec.obs_steps} steps, the replay keeps one: "
-            "use method.backup=distilled"
+            f"the base policy {job.base.path} observes {spec.obs_steps} steps; to learn, method=dsrl_na runs "
+            "it on what the replay keeps, which is one: use method=dsrl, or a base with base.obs_steps=1"
         )
-    kept = ("proposals", "proposal_noise")
-    made = gather(job, kept=kept, proposals=config.proposals)
+    made = gather(job, kept=("proposals",), proposals=config.proposals)
     networks = build(job, made, "chunk", config.proposals)
     learner = DSRLNALearner(config, networks, job.device, job.seed)
     policy = networks.policy(config.num_envs, seed=job.seed)

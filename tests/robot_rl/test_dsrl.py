@@ -57,8 +57,6 @@ def batch(seed: int = 0) -> Batch:
         "next.state": torch.randn(B, STATE, generator=g),
         "noise": torch.randn(B, H, ACTION, generator=g),
         "chunk": torch.rand(B, EXECUTE, ACTION, generator=g) * 2 - 1,
-        "proposals": torch.rand(B, N, EXECUTE, ACTION, generator=g) * 2 - 1,
-        "proposal_noise": torch.randn(B, N, H, ACTION, generator=g),
         "reward": torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0]),
         "discount": torch.tensor([0.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]),
     }
@@ -117,26 +115,26 @@ def test_base_stays_as_it_is(config: NoiseSACConfig) -> None:
     assert any(not torch.equal(a, b) for a, b in zip(actor, learner.networks.actor.parameters(), strict=True))
 
 
-def test_noise_critics_learn_what_the_chunk_critics_say_of_the_samples() -> None:
+def test_noise_critics_learn_what_the_chunk_critics_say_of_noise_never_seen() -> None:
     learner, data = make(DSRLNAConfig(**SMALL, proposals=N)), batch()
     assert isinstance(learner, DSRLNALearner)
-    features = learner.networks.encoder({"state": data["state"]})
+    networks = learner.networks
+    obs = {"state": data["state"].repeat(20, 1)}
+    noise = torch.randn(len(obs["state"]), H, ACTION, generator=torch.Generator().manual_seed(9))
 
     def error() -> float:
         with torch.no_grad():
-            judged = [learner.critics.values(features, data["proposals"][:, i].flatten(1)) for i in range(N)]
-            known = [
-                learner.noise_critic(features, data["proposal_noise"][:, i].flatten(1)).squeeze(-1)
-                for i in range(N)
-            ]
+            features = networks.encoder(obs)
+            chunk = networks.decode({"state": obs["state"][:, None]}, noise)
+            judged = learner.critics.values(features, chunk.flatten(1))
+            known = learner.noise_critic(features, noise.flatten(1)).squeeze(-1)
         # Head by head: the members differ.
-        return float((torch.stack(judged) - torch.stack(known)).square().mean())
+        return float((judged - known).square().mean() / judged.var(1).mean())
 
     before = error()
     for _ in range(600):
-        learner.updates += learner.config.actor_every  # another of the samples each time
         learner._distill(data)
-    assert error() < 0.02 * before
+    assert error() < min(0.3, 0.2 * before)
 
 
 @pytest.mark.parametrize("offset", [0.0, -1.0])
