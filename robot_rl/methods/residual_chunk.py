@@ -34,15 +34,21 @@ class ResidualChunkConfig(OffPolicyConfig):
     """Name of the method."""
     n_step: int = 12
     """Steps of reward before the bootstrap."""
-    gamma: float = 0.99
+    gamma: float = 0.97
     """Discount per environment step."""
-    scale: float = 0.3
+    critic_warmup: int = 500
+    """Critic updates before the actor's first one and before the critics choose actions."""
+    members: int = 5
+    """Critics in the ensemble."""
+    imitation: float = 5.0
+    """Weight of the squared distance to the actions of successful episodes in the actor's loss."""
+    scale: float = 0.5
     """Largest residual, in units of the normalised action."""
-    gripper_scale: float = 0.3
+    gripper_scale: float = 1.0
     """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
     exploration: float = 0.1
     """Standard deviation of the exploration noise, as a part of the scale."""
-    beta: float = 0.1
+    beta: float = 0.0
     """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
     value_weight: float = 1.0
     """Weight of the critics' value, divided by its mean size, in the actor's loss."""
