@@ -44,9 +44,9 @@ def test_the_demo_makes_data_base_tuned_policy_results_and_report(demo: Path) ->
         assert 0 <= low <= report[name]["success"] <= high <= 1
     assert report["env_steps"] == 240
     stages = json.loads((home / "stages.json").read_text())
-    assert list(stages) == ["collect", "base", "residual", "eval"]
+    assert list(stages) == ["collect", "base", "tuned", "eval"]
     assert report["wall_seconds"] == pytest.approx(sum(stages.values()))
-    with (home / "residual" / "eval" / "episodes.csv").open() as file:
+    with (home / "tuned" / "eval" / "episodes.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["policy"], row["episode"]) for row in rows] == [
         ("base", "0"),

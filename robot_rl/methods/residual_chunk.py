@@ -1,10 +1,10 @@
 """Residual on chunks with a choice among samples (DICE-RL, arXiv 2603.10263).
 
-    A = clip(pi(s, z) + r(s, z), -1, 1)
-    y = R_n + gamma^n (1 - terminated) mean_k min_{j in subset} Q'_j(s', A'(z'_k))
-    L_r = -mean_i Q_i(s, A) / |Q| + beta |r|^2
+    A~_k = clip(A_k + r(s, z_k, A_k), -1, 1),  A_k = pi(s, z_k)
+    y = R_n + gamma^n (1 - terminated) max over A'_k, A~'_k of min_{j in subset} Q'_j(s', .)
+    L_r = -mean_i Q_i(s, A~) / |Q| + imitation [successful] |A~ - A|^2 + beta |r / scale|^2
 
-Critics judge executed chunks, from windows that begin at every primitive step. The base is sampled
+Critics judge executed chunks A, from windows that begin at every primitive step. The base is sampled
 when it acts and its samples are kept, so that an update needs no pass through it.
 """
 
@@ -50,8 +50,6 @@ class ResidualChunkConfig(OffPolicyConfig):
     """Standard deviation of the exploration noise, as a part of the scale."""
     beta: float = 0.0
     """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
-    value_weight: float = 1.0
-    """Weight of the critics' value, divided by its mean size, in the actor's loss."""
     candidates: int = 8
     """Samples of the base among which the critics choose; the replay keeps them all."""
     backup: str = "max"
@@ -60,6 +58,16 @@ class ResidualChunkConfig(OffPolicyConfig):
     """Of these, how many make a target."""
     pessimism: float = 0.5
     """Standard deviations of the ensemble below its mean at which a candidate is valued."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.backup not in ("max", "mean"):
+            raise ValueError(f"method.backup={self.backup}: choose max or mean")
+        if not 1 <= self.target_candidates <= self.candidates:
+            raise ValueError(
+                f"method.target_candidates={self.target_candidates}: choose 1 to {self.candidates}, "
+                "which is method.candidates"
+            )
 
 
 class ResidualChunkLearner(OffPolicyLearner):
@@ -106,15 +114,13 @@ class ResidualChunkLearner(OffPolicyLearner):
         pick = self.updates // config.actor_every % config.candidates
         base, noise = batch["proposals"][:, pick], batch["proposal_noise"][:, pick]
         residual = self.actor(features, noise, base)
-        self.critics.online.requires_grad_(False)
         chunk = (base + residual).clamp(-1, 1)
         q = self.critics.values(features, chunk.flatten(1)).mean(0)
         effort = (residual / self.actor.scale).square().mean()
         imitation = imitation_loss(chunk, batch)
         value = q.mean() / q.detach().abs().mean().clamp(min=1e-3)
-        loss = config.beta * effort + config.imitation * imitation - config.value_weight * value
+        loss = config.beta * effort + config.imitation * imitation - value
         norm = gradient_step(self.actor_optimizer, loss, list(self.actor.parameters()), config.max_grad_norm)
-        self.critics.online.requires_grad_(True)
         polyak(self.target_actor, self.actor, config.tau)
         return {
             "actor_q": q.detach().mean(),

@@ -1,4 +1,4 @@
-"""The main job from end to end: demonstrations, a weak base policy, residual RL, evaluation, report.
+"""The main job from end to end: demonstrations, a weak base policy, RL on top, evaluation, report.
 
 Every stage is a verb of its own with the settings below; what is done already is not done again,
 so the same command goes on with a demo that was stopped.
@@ -29,19 +29,19 @@ class Config:
     """Where that directory is."""
     seed: int = 0
     """Seed of everything random."""
-    episodes: int = 15
+    episodes: int = 8
     """Demonstrations to collect."""
     noise: float = 0.3
     """Action noise of the demonstrating expert."""
     skill: float = 1.0
     """Skill of the demonstrating expert."""
-    base_updates: int = 1000
+    base_updates: int = 600
     """Gradient steps of the base policy."""
-    base_width: int = 256
+    base_width: int = 128
     """Width of the base policy's network."""
-    rl_steps: int = 60_000
-    """Environment steps of residual RL."""
-    rl_warmup_steps: int = 6_000
+    rl_steps: int = 20_000
+    """Environment steps of RL."""
+    rl_warmup_steps: int = 2_000
     """Of these, steps in which the base alone acts."""
     eval_episodes: int = 100
     """Saved initial states to evaluate on."""
@@ -51,7 +51,7 @@ class Config:
 
 def run(config: Config) -> None:
     home = Path(config.runs_dir) / config.name
-    data, base, tuned = home / "data.zarr", home / "base", home / "residual"
+    data, base, tuned = home / "data.zarr", home / "base", home / "tuned"
     stages = _Stages(home / "stages.json")
     common = [f"task={config.task}", f"seed={config.seed}", f"data={data}"]
     training = [*common, f"runs_dir={home}", f"device={config.device}"]
@@ -72,13 +72,14 @@ def run(config: Config) -> None:
             *training,
             f"method.steps={config.base_updates}",
             f"base.width={config.base_width}",
+            "base.inference_steps=5",
         )
-    with stages("residual"):
+    with stages("tuned"):
         _verb(
             "train",
-            "method=residual",
+            "method=residual_chunk",
             f"base={base}",
-            "name=residual",
+            "name=tuned",
             *training,
             f"method.steps={config.rl_steps}",
             f"method.warmup_steps={config.rl_warmup_steps}",
