@@ -49,7 +49,12 @@ def score(
     b, m = chunks.shape[:2]
     flat = chunks.flatten(0, 1).flatten(1)
     values = codec.decode(critic(features.repeat_interleave(m, 0), flat))
-    return (values.mean(0) - pessimism * values.std(0)).view(b, m)
+    return (values.mean(0) - pessimism * spread(values)).view(b, m)
+
+
+def spread(values: Tensor) -> Tensor:
+    """Standard deviation [B] over the members of an ensemble's values [E, B]; 0 where there is but one."""
+    return values.std(0, unbiased=False)
 
 
 def take_best(chunks: Tensor, scores: Tensor, proposals: Chunk) -> Plan:

@@ -5,9 +5,7 @@ actor chooses w in place of N(0, I); what comes out is always something that the
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +16,7 @@ from policies.candidates import score
 from policies.critic import EnsembleCritic
 from policies.encoder import EncoderSpec, ObservationEncoder
 from policies.values import ValueCodec, ValueSpec
-from policies.wrapped import Plan, WrappedPolicy, first_proposal
+from policies.wrapped import Plan, WrappedPolicy, first_proposal, newest
 from policies.wrapper import Wrapper
 
 JUDGED = ("noise", "chunk")
@@ -103,17 +101,15 @@ class DSRLPolicy(WrappedPolicy):
     """
 
     def __init__(self, networks: DSRL, slots: int, *, seed: int = 0) -> None:
-        super().__init__(networks.base, slots, proposals=networks.spec.proposals)
+        super().__init__(networks.base, slots, proposals=networks.spec.proposals, seed=seed)
         self.networks = networks
-        self._generator = torch.Generator().manual_seed(seed)
 
     def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
         networks = self.networks
         assert proposals.noise is not None
-        features = networks.encoder({key: value[:, -1] for key, value in obs.items()})
+        features = networks.encoder(newest(obs))
         if explore:
-            eps = torch.randn(len(features), networks.noise_size, generator=self._generator)
-            squashed = networks.actor.sample(features, eps.to(features.device))[0]
+            squashed = networks.actor.sample(features, self._noise(len(features), networks.noise_size))[0]
         else:
             squashed = torch.tanh(networks.actor(features)[0])
         steered = networks.as_noise(squashed)
@@ -128,13 +124,6 @@ class DSRLPolicy(WrappedPolicy):
         picked = scores.argmax(1)
         at = torch.arange(len(picked), device=picked.device)
         return Plan(chunks[at, picked], alone.base, noise[at, picked])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._generator.set_state(state["generator"])
 
 
 def scale_of_unit_noise(bound: float) -> float:

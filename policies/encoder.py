@@ -1,6 +1,6 @@
 """What actors and critics see of an observation: one vector of features."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from policies.normalizer import Normalizer
+from policies.vision import ConvEncoder, ViTEncoder
 
 Observation = Mapping[str, Tensor]
 """One frame per item: `state` float32 [B, S], `images.<camera>` uint8 [B, H, W, 3]."""
@@ -19,6 +20,18 @@ class EncoderSpec:
     """What makes an encoder besides its weights."""
 
     state_size: int
+    cameras: tuple[str, ...] = ()
+    """Cameras whose images are looked at, each by an encoder of its own."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of their images; None without a camera."""
+    kind: str = "conv"
+    """`conv` or `vit`."""
+
+
+ENCODERS: dict[str, Callable[[tuple[int, int]], ConvEncoder | ViTEncoder]] = {
+    "conv": ConvEncoder,
+    "vit": ViTEncoder,
+}
 
 
 class StateNorm(nn.Module):
@@ -48,14 +61,29 @@ class StateNorm(nn.Module):
 
 
 class ObservationEncoder(nn.Module):
-    """Observation -> features [B, F]."""
+    """Observation -> features [B, F]: the standardised state, then the features of each camera's image.
+
+    Cameras that the spec does not name are not looked at.
+    """
 
     def __init__(self, spec: EncoderSpec) -> None:
         super().__init__()
         self.spec = spec
         self.norm = StateNorm(spec.state_size)
-        self.feature_size = spec.state_size
+        vision = []
+        if spec.cameras:
+            if spec.image_size is None:
+                raise ValueError(f"cameras {', '.join(spec.cameras)} need the size of their images")
+            vision = [ENCODERS[spec.kind](spec.image_size) for _ in spec.cameras]
+        self.vision = nn.ModuleList(vision)
+        self.feature_size = spec.state_size + sum(encoder.feature_size for encoder in vision)
 
     def forward(self, obs: Observation) -> Tensor:
-        features: Tensor = self.norm(obs["state"])
-        return features
+        state: Tensor = self.norm(obs["state"])
+        if not self.vision:
+            return state
+        seen = [
+            encoder(obs[f"images.{camera}"])
+            for camera, encoder in zip(self.spec.cameras, self.vision, strict=True)
+        ]
+        return torch.cat([state, *seen], -1)

@@ -6,9 +6,8 @@ the one is executed that the critics value most. FASTER (arXiv 2604.19730): a cr
 ranks N seeds, so that only the best is denoised and edited.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from policies.candidates import CandidatesSpec, chunk_critic, score, take_best
 from policies.critic import EnsembleCritic
 from policies.encoder import ObservationEncoder
 from policies.values import ValueCodec
-from policies.wrapped import Plan, WrappedPolicy
+from policies.wrapped import Plan, WrappedPolicy, newest
 from policies.wrapper import Wrapper
 
 
@@ -118,17 +117,15 @@ class ExpoPolicy(WrappedPolicy):
 
     def __init__(self, networks: Expo, slots: int, *, seed: int = 0) -> None:
         base = Ranked(networks.base, self._best_seed) if networks.spec.faster else networks.base
-        super().__init__(base, slots, proposals=networks.spec.candidates)
+        super().__init__(base, slots, proposals=networks.spec.candidates, seed=seed)
         self.networks = networks
-        self._generator = torch.Generator().manual_seed(seed)
 
     def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
         networks, base = self.networks, proposals.actions
-        features = networks.encoder(_newest(obs))
+        features = networks.encoder(newest(obs))
         noise = None
         if explore:
-            shape = base.flatten(0, 1).flatten(1).shape
-            noise = torch.randn(shape, generator=self._generator).to(base.device)
+            noise = self._noise(*base.flatten(0, 1).flatten(1).shape)
         chunks = networks.candidates(features, base, noise)
         scores = score(networks.critic, networks.codec, features, chunks, networks.spec.pessimism)
         return take_best(chunks, scores, proposals)
@@ -137,15 +134,4 @@ class ExpoPolicy(WrappedPolicy):
         if not self.active:
             # The first seed is the one that the base alone would denoise.
             return torch.zeros(len(noise), dtype=torch.long, device=noise.device)
-        return self.networks.seed_values(self.networks.encoder(_newest(obs)), noise).argmax(1)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._generator.set_state(state["generator"])
-
-
-def _newest(obs: Batch) -> dict[str, Tensor]:
-    return {key: value[:, -1] for key, value in obs.items()}
+        return self.networks.seed_values(self.networks.encoder(newest(obs)), noise).argmax(1)

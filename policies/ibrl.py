@@ -3,10 +3,9 @@
 IBRL (arXiv 2311.02198): a = argmax of Q(s, .) over {a_IL, a_RL}, or drawn from softmax(Q / T) (soft IBRL).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,24 +88,20 @@ class IBRLPolicy(WrappedPolicy):
     """Executes the base's action or the actor's; exploration adds Gaussian noise to the actor's."""
 
     def __init__(self, networks: IBRL, slots: int, *, exploration: float = 0.0, seed: int = 0) -> None:
-        super().__init__(networks.base, slots)
+        super().__init__(networks.base, slots, seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the normalised action."""
-        self._generator = torch.Generator().manual_seed(seed)
 
     def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
         if not self.active:
             return planned
         networks, device = self.networks, self.base.device
         base = torch.from_numpy(planned).to(device)
-        features = networks.encoder(
-            {key: torch.from_numpy(value).to(device) for key, value in frames.items()}
-        )
+        features = networks.encoder(self._tensors(frames))
         own = networks.actor(features)
         if explore:
-            noise = torch.randn(base.shape, generator=self._generator).to(device)
-            own = (own + self.exploration * noise).clamp(-1, 1)
+            own = (own + self.exploration * self._noise(*base.shape)).clamp(-1, 1)
         actions = torch.stack([base, own], 1)
         scores = score(networks.critic, networks.codec, features, actions, networks.spec.pessimism)
         # A sample of softmax(scores / T) is the argmax of scores + T * Gumbel noise.
@@ -115,10 +110,3 @@ class IBRLPolicy(WrappedPolicy):
             scores = scores - networks.spec.temperature * torch.log(-torch.log(uniform))
         picked = scores.argmax(1)
         return actions[torch.arange(len(picked), device=device), picked].cpu().numpy()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._generator.set_state(state["generator"])

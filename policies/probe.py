@@ -2,10 +2,20 @@
 
 import torch
 
-from policies.base import BasePolicy, Batch
+from policies.base import BasePolicy, BaseSpec, Batch
 
 TOLERANCE = 1e-5
 """Largest difference of two normalised actions that a GPU's order of summation may cause."""
+
+
+def made_up(spec: BaseSpec, batch: int, device: torch.device) -> Batch:
+    """Observations [B, To, …] such as a policy of this kind takes, drawn at random."""
+    generator = torch.Generator().manual_seed(0)
+    obs = {"state": torch.randn(batch, spec.obs_steps, spec.state_size, generator=generator)}
+    for camera in spec.cameras:
+        shape = (batch, spec.obs_steps, *(spec.image_size or ()), 3)
+        obs[f"images.{camera}"] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    return {name: value.to(device) for name, value in obs.items()}
 
 
 def probe_noise(policy: BasePolicy, obs: Batch) -> bool:

@@ -114,14 +114,13 @@ class ResidualPolicy(WrappedPolicy):
         progressive_steps: int = 0,
         seed: int = 0,
     ) -> None:
-        super().__init__(networks.base, slots)
+        super().__init__(networks.base, slots, seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
         self.progressive_steps = progressive_steps
         self._joined = 0
         """Environment steps explored with the actor switched on."""
-        self._generator = torch.Generator().manual_seed(seed)
 
     def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
         base = torch.from_numpy(planned).to(self.base.device)
@@ -140,10 +139,10 @@ class ResidualPolicy(WrappedPolicy):
     def _explored(self, frames: Frames, base: Tensor) -> Tensor:
         actor = self.networks.actor
         if self.active and isinstance(actor, SoftResidualActor):
-            return actor.sample(self._features(frames), base, self._noise(base))
+            return actor.sample(self._features(frames), base, self._noise(*base.shape))
         residual = self._mean(frames, base)
         if self.exploration > 0:
-            residual = residual + self.exploration * actor.scale * self._noise(base)
+            residual = residual + self.exploration * actor.scale * self._noise(*base.shape)
         return residual.clamp(-actor.scale, actor.scale)
 
     def _used(self, count: int) -> Tensor:
@@ -155,18 +154,12 @@ class ResidualPolicy(WrappedPolicy):
         return (torch.rand(count, 1, generator=self._generator) < chance).float()
 
     def _features(self, frames: Frames) -> Tensor:
-        features: Tensor = self.networks.encoder(
-            {key: torch.from_numpy(value).to(self.base.device) for key, value in frames.items()}
-        )
+        features: Tensor = self.networks.encoder(self._tensors(frames))
         return features
 
-    def _noise(self, like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=self._generator).to(like.device)
-
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "joined": self._joined, "generator": self._generator.get_state()}
+        return {**super().state_dict(), "joined": self._joined}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._joined = state["joined"]
-        self._generator.set_state(state["generator"])

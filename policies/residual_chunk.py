@@ -4,9 +4,7 @@ DICE-RL (arXiv 2603.10263): the chunk is A = pi(s, z) + r(s, z), both from the s
 several z the one is executed whose chunk the critics value most.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +14,7 @@ from policies.base import BasePolicy, Batch, Chunk
 from policies.candidates import CandidatesSpec, chunk_critic, score, take_best
 from policies.encoder import ObservationEncoder
 from policies.values import ValueCodec
-from policies.wrapped import Plan, WrappedPolicy
+from policies.wrapped import Plan, WrappedPolicy, newest
 from policies.wrapper import Wrapper
 
 
@@ -80,26 +78,18 @@ class ResidualChunkPolicy(WrappedPolicy):
     def __init__(
         self, networks: ResidualChunk, slots: int, *, exploration: float = 0.0, seed: int = 0
     ) -> None:
-        super().__init__(networks.base, slots, proposals=networks.spec.candidates)
+        super().__init__(networks.base, slots, proposals=networks.spec.candidates, seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
-        self._generator = torch.Generator().manual_seed(seed)
 
     def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
         networks = self.networks
-        features = networks.encoder({key: value[:, -1] for key, value in obs.items()})
+        features = networks.encoder(newest(obs))
         plan = take_best(*networks.candidates(features, proposals), proposals)
         if explore and self.exploration > 0:
             chunk = plan.actions
-            noise = torch.randn(chunk.shape, generator=self._generator).to(chunk.device)
-            chunk = (chunk + self.exploration * networks.actor.scale * noise).clamp(-1, 1)
+            noise = self.exploration * networks.actor.scale * self._noise(*chunk.shape)
+            chunk = (chunk + noise).clamp(-1, 1)
             plan = replace(plan, actions=chunk)
         return plan
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._generator.set_state(state["generator"])

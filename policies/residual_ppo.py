@@ -85,7 +85,7 @@ class DrawnResidualPolicy(ResidualPolicy):
             return super()._correct(frames, planned, explore=False)
         base = torch.from_numpy(planned).to(self.base.device)
         mean = self.gaussian(self._features(frames), base)
-        sample = mean + self.gaussian.log_std.exp() * self._noise(base)
+        sample = mean + self.gaussian.log_std.exp() * self._noise(*base.shape)
         log_prob = self.gaussian.log_prob(mean, sample)
         self._drawn = sample.cpu().numpy(), log_prob.cpu().numpy()
         return executed(base, self.networks.actor.scale * sample).cpu().numpy()

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from policies.base import Batch, Chunk, check_observation
-from policies.imitation import ImitationConfig, ImitationPolicy, check_num_samples
+from policies.imitation import ImitationConfig, ImitationPolicy
 
 
 @dataclass
@@ -53,13 +53,7 @@ class UniformPolicy(ImitationPolicy):
         generator: torch.Generator | None = None,
     ) -> Chunk:
         batch = len(check_observation(obs, self.spec))
-        check_num_samples(num_samples)
-        shape = (batch, num_samples, self.spec.horizon, self.spec.action_size)
-        if noise is None:
-            noise = self.draw_noise(batch, num_samples, generator)
-        elif tuple(noise.shape) != shape:
-            raise ValueError(f"noise has shape {tuple(noise.shape)}; this call needs {shape}, [B, N, H, A]")
-        noise = noise.to(self.device, torch.float32)
+        noise = self._take_noise(noise, batch, num_samples, generator)
         return Chunk(torch.erf(noise / math.sqrt(2)), noise)
 
 

@@ -18,12 +18,14 @@ def random_shift(images: Tensor, generator: torch.Generator | None = None, pad: 
     Args:
         images: [B, …, H, W, 3] of any type; the images of one item (a history) move together, so
             that motion stays what it is.
-        generator: CPU generator of the shifts.
+        generator: of the shifts, on any device.
         pad: largest shift in pixels.
     """
     batch, height, width = len(images), images.shape[-3], images.shape[-2]
     frames = images.reshape(batch, -1, height, width, 3)
-    shifts = torch.randint(-pad, pad + 1, (2, batch, 1), generator=generator).to(images.device)
+    where = generator.device if generator else None
+    shifts = torch.randint(-pad, pad + 1, (2, batch, 1), generator=generator, device=where)
+    shifts = shifts.to(images.device, non_blocking=True)
     rows = (torch.arange(height, device=images.device) + shifts[0]).clamp(0, height - 1)
     columns = (torch.arange(width, device=images.device) + shifts[1]).clamp(0, width - 1)
     pixels = rows.unsqueeze(2) * width + columns.unsqueeze(1)

@@ -181,8 +181,8 @@ class ChunkRunner:
 
     def _remember(self, frames: Frames, slots: NDArray[np.int64]) -> None:
         spec = self.base.spec
-        for key in ("state", *(f"images.{camera}" for camera in spec.cameras)):
-            frame = frames[key]
+        # All that is observed: a wrapper may look at what its base does not.
+        for key, frame in frames.items():
             if key not in self._history:
                 self._history[key] = np.zeros((self.slots, spec.obs_steps, *frame.shape[1:]), frame.dtype)
             history = self._history[key]
@@ -226,6 +226,11 @@ def first_proposal(chunk: Chunk) -> Plan:
     return Plan(chunk.actions[:, 0], chunk.actions[:, 0], noise)
 
 
+def newest(obs: Batch) -> dict[str, Tensor]:
+    """The last frame [B, …] of observations [B, To, …]."""
+    return {key: value[:, -1] for key, value in obs.items()}
+
+
 def _executed_part(chunk: Chunk, execute: int) -> Chunk:
     return Chunk(chunk.actions[:, :, :execute], chunk.noise)
 
@@ -242,9 +247,11 @@ class WrappedPolicy:
     that is switched off acts exactly as its base; this class alone is the base with nothing around.
     """
 
-    def __init__(self, base: BasePolicy, slots: int, *, proposals: int = 0) -> None:
+    def __init__(self, base: BasePolicy, slots: int, *, proposals: int = 0, seed: int = 0) -> None:
+        """`proposals` as in `ChunkRunner`; `seed` is that of what the wrapper itself draws."""
         self.base = base
         self.runner = ChunkRunner(base, slots, proposals)
+        self._generator = torch.Generator().manual_seed(seed)
         self.active = True
         """False switches the wrapper off (warm-up): the base acts, with exploration if asked for."""
 
@@ -292,8 +299,21 @@ class WrappedPolicy:
 
     def state_dict(self) -> dict[str, Any]:
         """What changes while acting: histories, chunks and generators, not weights."""
-        return {"runner": self.runner.state_dict(), "active": self.active}
+        return {
+            "runner": self.runner.state_dict(),
+            "active": self.active,
+            "generator": self._generator.get_state(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.runner.load_state_dict(state["runner"])
         self.active = state["active"]
+        self._generator.set_state(state["generator"])
+
+    def _noise(self, *shape: int) -> Tensor:
+        """N(0, I) of the wrapper's own generator, on the base's device."""
+        return torch.randn(shape, generator=self._generator).to(self.base.device)
+
+    def _tensors(self, frames: Frames) -> dict[str, Tensor]:
+        """Frames on the base's device."""
+        return {key: torch.from_numpy(value).to(self.base.device) for key, value in frames.items()}

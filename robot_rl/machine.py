@@ -22,6 +22,13 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def memory_bytes(device: torch.device) -> int:
+    """All memory of the device that tensors are kept on."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def describe_versions() -> dict[str, str]:
     """Version of Python and of each installed package that can change a result."""
     versions = {"python": platform.python_version()}

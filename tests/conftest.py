@@ -58,3 +58,12 @@ def base_run(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstration
         *SMALL_BASE,
     )
     return runs / "base"
+
+
+@pytest.fixture(scope="session")
+def act_run(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstrations: Path) -> Path:
+    """The run of a small base policy without noise."""
+    runs = tmp_path_factory.mktemp("act")
+    small = ("base.width=16", "base.heads=2", "base.layers=1", "method.steps=2", "threads=1")
+    verb("train", "method=bc", "base=act", f"data={demonstrations}", f"runs_dir={runs}", "name=act", *small)
+    return runs / "act"

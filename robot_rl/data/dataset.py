@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -254,15 +254,22 @@ class Dataset:
 
 
 def refuse_differences(
-    recorded: Mapping[str, Any], current: Mapping[str, Any], what: str, accept: tuple[str, ...] = ()
+    recorded: Mapping[str, Any],
+    current: Mapping[str, Any],
+    what: str,
+    accept: tuple[str, ...] = (),
+    cameras: Sequence[str] | None = None,
 ) -> None:
     """Refuse data or weights that were made in another environment than the one at hand.
 
-    Patch releases of the simulators are no difference. `accept` names differences to let pass.
+    Patch releases of the simulators are no difference. `accept` names differences to let pass. If
+    nobody will look at other images than those of `cameras`, it does not matter whether they are there.
 
     Raises:
         ValueError: says what differs, each with both values.
     """
+    if cameras is not None:
+        recorded, current = (_seen_by(cameras, env) for env in (recorded, current))
     recorded, current = ({**env, "render": render_of(env)} for env in (recorded, current))
     differences = []
     for key in sorted(set(recorded) | set(current)):
@@ -276,6 +283,14 @@ def refuse_differences(
         differences.append(f"{key} was {_short(then)}, here it is {_short(now)}{hint}")
     if differences:
         raise ValueError(f"{what} was made in another environment: {'; '.join(differences)}")
+
+
+def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """A described environment as one sees it who looks at some cameras alone."""
+    spec = environment["observation_spec"]
+    seen = [camera for camera in cameras if camera in spec["cameras"]]
+    size = spec["image_size"] if seen else None
+    return {**environment, "observation_spec": {**spec, "cameras": seen, "image_size": size}}
 
 
 def render_of(environment: Mapping[str, Any]) -> str | None:

@@ -24,7 +24,6 @@ Batch = dict[str, Tensor]
     steps [B]           sum_i gamma^i over the valid steps: what a reward of 1 per step would give
     demo [B]            1 for a demonstration
     success [B]         1 in an episode that is known to have succeeded
-    return [B]          gamma^k where success came k steps later, else 0
 """
 
 _KEPT_AT_START = ("noise", "chunk_step")
@@ -60,7 +59,7 @@ class Replay:
             "source": ((), torch.int8),
             "start": ((), torch.bool),
             "last": ((), torch.bool),
-            "to_success": ((), torch.int32),
+            "success": ((), torch.bool),
         }
         total = self.rows * streams
         self.data = {
@@ -113,11 +112,7 @@ class Replay:
             first = max(int(self._episode_start[stream]), count - self.rows)
             rows = np.arange(first, count) % self.rows + stream * self.rows
             self._weight[rows] = weight
-            final = count - 1 - int(self._last[rows[-1]])
-            left = final - np.arange(first, count) if success else np.full(count - first, -1)
-            self.data["to_success"][torch.from_numpy(rows).to(self.device)] = torch.from_numpy(left).to(
-                self.device, torch.int32
-            )
+            self.data["success"][torch.from_numpy(rows).to(self.device)] = success
             self._episode_start[stream] = count
 
     def sample(
@@ -169,9 +164,7 @@ class Replay:
             discount = torch.where(data["last"][last], 0.0, discount)
         out: Batch = {"reward": reward, "discount": discount, "action": data["action"][row]}
         out["steps"] = (inside * powers[:-1]).sum(1)
-        left = data["to_success"][row]
-        out["success"] = (left >= 0).float()
-        out["return"] = torch.where(left >= 0, gamma ** left.float(), 0.0)
+        out["success"] = data["success"][row].float()
         out["demo"] = (data["source"][row] == SOURCES.index("demo")).float()
         for name in self.fields:
             out[name] = data[name][row]
@@ -225,7 +218,7 @@ class Replay:
             self.data[name][index] = torch.from_numpy(fields[name]).to(self.device, self.fields[name][1])
         self.data["terminated"][index] = False
         self.data["last"][index] = is_last
-        self.data["to_success"][index] = -1
+        self.data["success"][index] = False
         self._count[streams] += 1
         return at
 

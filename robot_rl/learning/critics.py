@@ -69,8 +69,7 @@ class Critics(nn.Module):
 
     def backup(self, batch: Batch, next_values: Tensor) -> Tensor:
         """Targets [B]: R + discount * V', inside the range of possible returns."""
-        target = (batch["reward"] + batch["discount"] * next_values).clamp(*self.config.value_range)
-        return torch.maximum(target, batch["return"]) if self.config.return_bound else target
+        return (batch["reward"] + batch["discount"] * next_values).clamp(*self.config.value_range)
 
     def loss(self, features: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Loss summed over the members, and their values [E, B] without gradient."""

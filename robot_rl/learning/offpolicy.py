@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from policies.candidates import spread
 from policies.encoder import Observation
+from policies.vision import random_shift
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, gradient_step
 from robot_rl.learning.options import OffPolicyConfig
@@ -33,6 +35,10 @@ class OffPolicyLearner(ABC):
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One step of the critics, and every `actor_every`-th time, once warm, one of the actor."""
+        return self._learn(shifted(batch, self.generator))
+
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        """`update` on a batch whose images are shifted already."""
         features = self.critics.encoder(observation(batch))
         with torch.no_grad():
             target = self._target(batch)
@@ -61,7 +67,7 @@ class OffPolicyLearner(ABC):
         return {
             "critic_loss": loss.detach() / self.config.members,
             "q_mean": q.mean(),
-            "q_spread": q.std(0).mean(),
+            "q_spread": spread(q).mean(),
             # Values that no return can have: the sign of critics that run away.
             "q_excess": torch.maximum(low - q, q - high).amax().clamp(min=0),
             "critic_grad": norm,
@@ -87,6 +93,19 @@ class OffPolicyLearner(ABC):
     @property
     def _saved(self) -> tuple[str, ...]:
         return ("critics", "critic_optimizer", *self.SAVED)
+
+
+def shifted(batch: Batch, generator: torch.Generator) -> Batch:
+    """The batch with the images of both observations moved at random, each on its own (DrQ, 2004.13649).
+
+    What moves by a few pixels means the same; without that, critics learn a replay's few images by heart.
+    """
+    images = {
+        name: random_shift(value, generator)
+        for name, value in batch.items()
+        if name.removeprefix("next.").startswith("images.")
+    }
+    return {**batch, **images} if images else batch
 
 
 def observation(batch: Batch, prefix: str = "") -> Observation:

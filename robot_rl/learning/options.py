@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from policies.encoder import ENCODERS
+
 AGGREGATIONS = ("min", "mean", "quantile")
+STATE_ALONE = "state"
+"""The choice of an encoder that looks at no image."""
 
 
 @dataclass
@@ -59,14 +63,14 @@ class OffPolicyConfig:
     """Learning rate of the critics."""
     tau: float = 0.01
     """Step of the target networks towards the online ones."""
-    return_bound: bool = False
-    """Raise a target to the return that its episode had, where it succeeded (arXiv 1806.05635)."""
     imitation: float = 0.0
     """Weight of the squared distance to the actions of successful episodes in the actor's loss."""
     max_grad_norm: float = 1.0
     """Largest norm of a gradient."""
+    encoder: str = "conv"
+    """What looks at the images of `task.cameras`: `conv` or `vit`; `state` leaves them to the base."""
     replay_capacity: int = 200_000
-    """Rows of the replay."""
+    """Rows of the replay, at most."""
 
     def __post_init__(self) -> None:
         for name in ("demo_ratio", "demo_ratio_end"):
@@ -84,6 +88,8 @@ class OffPolicyConfig:
             raise ValueError(
                 f"method.warmup_steps={self.warmup_steps} leaves nothing of method.steps={self.steps}"
             )
+        if self.encoder not in (*ENCODERS, STATE_ALONE):
+            raise ValueError(f"method.encoder={self.encoder}: choose {', '.join(ENCODERS)} or {STATE_ALONE}")
         if self.success_weight < 1:
             raise ValueError(f"method.success_weight={self.success_weight}: choose 1 or more")
 

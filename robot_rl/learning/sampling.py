@@ -25,6 +25,12 @@ class Mixture:
     def __init__(
         self, config: OffPolicyConfig, online: Replay, demos: Replay | None, window: Window, seed: int
     ) -> None:
+        """Raises ValueError where `n_step` is too short for the window's chunk."""
+        if config.n_step < window.chunk:
+            raise ValueError(
+                f"method.n_step={config.n_step} is less than the {window.chunk} steps of a chunk that "
+                f"method={config.name} learns from: set method.n_step={window.chunk} or more"
+            )
         self.config, self.online, self.demos, self.window = config, online, demos, window
         self._rng = np.random.default_rng([seed, 1])
 

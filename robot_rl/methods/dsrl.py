@@ -17,7 +17,7 @@ from torch import Tensor
 from policies.base import BasePolicy
 from policies.dsrl import DSRL, DSRLSpec
 from policies.imitation import ImitationPolicy
-from policies.probe import probe_noise
+from policies.probe import made_up, probe_noise
 from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, aggregate
@@ -128,9 +128,7 @@ def refuse_unsteerable(job: Job) -> BasePolicy:
         ValueError: it takes no noise, or takes it and does the same whatever it is.
     """
     base, _ = frozen_base(job)
-    spec = base.spec
-    states = torch.randn(4, spec.obs_steps, spec.state_size, generator=torch.Generator().manual_seed(0))
-    if spec.noise_shape is None or not probe_noise(base, {"state": states.to(job.device)}):
+    if not probe_noise(base, made_up(base.spec, 4, job.device)):
         raise ValueError(
             f"the base policy {job.base.path} cannot be steered by its noise, and method={job.method.name} "
             "does nothing else; use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"

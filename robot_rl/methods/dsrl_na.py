@@ -75,9 +75,9 @@ class DSRLNALearner(OffPolicyLearner):
         self.target_noise_critic = copy.deepcopy(self.noise_critic).requires_grad_(False)
         self.distiller = torch.optim.AdamW(self.noise_critic.parameters(), config.distill_lr, fused=True)
 
-    def update(self, batch: Batch) -> dict[str, Tensor]:
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
         """As the other learners; then, as often as the actor is updated, Q^W is distilled."""
-        metrics = super().update(batch)
+        metrics = super()._learn(batch)
         if self.updates % self.config.actor_every == 0:
             metrics |= self._distill(batch)
         return metrics
@@ -129,16 +129,12 @@ def setup(job: Job) -> Prepared:
     """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
     config: DSRLNAConfig = job.method
     spec = refuse_unsteerable(job).spec
-    if config.n_step < spec.execute:
-        raise ValueError(
-            f"method.n_step={config.n_step} is less than the {spec.execute} executed steps that are judged"
-        )
     if spec.obs_steps > 1:
         raise ValueError(
             f"the base policy {job.base.path} observes {spec.obs_steps} steps; to learn, method=dsrl_na runs "
             "it on what the replay keeps, which is one: use method=dsrl, or a base with base.obs_steps=1"
         )
-    made = gather(job, kept=("proposals",), proposals=config.proposals)
+    made = gather(job, kept=("proposals",), proposals=config.proposals, runs_base=True)
     networks = build(job, made, "chunk", config.proposals)
     learner = DSRLNALearner(config, networks, job.device, job.seed)
     policy = networks.policy(config.num_envs, seed=job.seed)

@@ -178,16 +178,14 @@ class ExpoLearner(OffPolicyLearner):
 def setup(job: Job) -> Prepared:
     """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
     config: ExpoConfig = job.method
-    single = config.faster
     if isinstance(job.base, RunBase):
-        base = frozen_base(job)[0].spec
-        _refuse(config, base, job.base.path)
-        single |= base.noise_shape is None
+        _refuse(config, frozen_base(job)[0].spec, job.base.path)
     elif config.base_lr > 0:
         raise ValueError("method.base_lr > 0 trains the base; base=uniform cannot be trained")
     kept = ("proposals", "proposal_noise") if config.faster else ("proposals",)
-    # Of ranked seeds the first alone is denoised; a base without noise has one sample to offer.
-    made = gather(job, kept=kept, proposals=1 if single else config.candidates)
+    # Of ranked seeds the first alone is denoised.
+    proposals = 1 if config.faster else config.candidates
+    made = gather(job, kept=kept, proposals=proposals, runs_base=config.base_lr > 0)
     torch.manual_seed(job.seed)
     spec = ExpoSpec(
         encoder=made.encoder,
@@ -215,13 +213,8 @@ def _refuse(config: ExpoConfig, base: BaseSpec, path: str) -> None:
             f"the base policy {path} takes no noise, so there are no seeds to rank: "
             "use method.faster=false, or a base=diffusion or flow"
         )
-    needed, what = base.execute, "executed steps that are judged"
-    if config.base_lr > 0:
-        needed, what = base.horizon, "steps that the base learns to predict"
-        if base.obs_steps > 1:
-            raise ValueError(
-                f"the base policy {path} observes {base.obs_steps} steps, the replay keeps one to train it "
-                "with: use method.base_lr=0, or a base with obs_steps=1"
-            )
-    if config.n_step < needed:
-        raise ValueError(f"method.n_step={config.n_step} is less than the {needed} {what}")
+    if config.base_lr > 0 and base.obs_steps > 1:
+        raise ValueError(
+            f"the base policy {path} observes {base.obs_steps} steps, the replay keeps one to train it "
+            "with: use method.base_lr=0, or a base with obs_steps=1"
+        )

@@ -1,5 +1,6 @@
 """What the off-policy methods around a base have in common: their ingredients and how they are run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from envs.observation import IMAGE_PREFIX
 from envs.vector import RobosuiteVectorEnv
 from policies.base import BasePolicy
 from policies.encoder import EncoderSpec
@@ -17,8 +19,9 @@ from robot_rl.data.dataset import Dataset, refuse_differences
 from robot_rl.data.replay import Fields, Replay
 from robot_rl.demonstrations import demonstrations_to_replay
 from robot_rl.factory import load_networks, make_vector_env
-from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.options import STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.sampling import Mixture, Window
+from robot_rl.machine import memory_bytes
 from robot_rl.methods.job import Job, Prepared, RunBase
 from robot_rl.training import Cadence, OnlineLearner, Schedule, train_online
 
@@ -50,25 +53,36 @@ class Ingredients(Ground):
     """What the replay keeps."""
 
 
-def gather(job: Job, kept: Sequence[str] = (), proposals: int = 0) -> Ingredients:
+def gather(job: Job, kept: Sequence[str] = (), proposals: int = 0, *, runs_base: bool = False) -> Ingredients:
     """Load the frozen base, build the environments, relabel the demonstrations with the base.
 
     Args:
         job: the configuration.
         kept: what the replay keeps of each decision (names as in `Decision.record`).
-        proposals: samples of the base that it keeps at each step.
+        proposals: samples of the base that it keeps at each step; one of a base without noise.
+        runs_base: whether learning runs the base on what the replay keeps, which then has its images.
 
     Raises:
         ValueError: whatever cannot work together.
     """
     config: OffPolicyConfig = job.method
-    made = ground(job)
+    made = ground(job, config.encoder)
     base = made.base
+    if base.spec.noise_shape is None:
+        proposals = min(proposals, 1)
+        if lacking := {"noise", "proposal_noise"} & set(kept):
+            raise ValueError(
+                f"the base policy {job.base.path} takes no noise, and method={config.name} learns from its "
+                f"{lacking.pop()}: use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"
+            )
     shapes = record_shapes(base, proposals)
+    cameras = dict.fromkeys((*made.encoder.cameras, *(base.spec.cameras if runs_base else ())))
     fields: Fields = {
         "state": ((made.encoder.state_size,), torch.float32),
+        **{f"{IMAGE_PREFIX}{camera}": ((*job.task.image_size, 3), torch.uint8) for camera in cameras},
         **{name: shapes[name] for name in kept},
     }
+    _refuse_more_than_memory(config, fields, job.device)
     demos = None
     if config.demo_ratio > 0:
         if job.data is None:
@@ -77,18 +91,40 @@ def gather(job: Job, kept: Sequence[str] = (), proposals: int = 0) -> Ingredient
                 "or set method.demo_ratio=0"
             )
         dataset = Dataset(Path(job.data))
-        refuse_differences(dataset.environment, made.environment, f"dataset {job.data}", job.accept)
+        looked_at = dict.fromkeys((*cameras, *base.spec.cameras))
+        if unseen := [camera for camera in looked_at if camera not in dataset.observation_spec.cameras]:
+            raise ValueError(
+                f"dataset {job.data} has no images of {', '.join(unseen)}: `robot-rl collect "
+                f"task.cameras=[{','.join(looked_at)}]` makes one that has, method.demo_ratio=0 needs none"
+            )
+        refuse_differences(
+            dataset.environment, made.environment, f"dataset {job.data}", job.accept, tuple(looked_at)
+        )
         demos = demonstrations_to_replay(dataset, base, job.seed, fields, proposals, job.device)
     return Ingredients(base, made.envs, made.environment, made.encoder, demos, fields)
 
 
-def ground(job: Job) -> Ground:
-    """Load the frozen base and build the environments.
+def ground(job: Job, encoder: str = STATE_ALONE) -> Ground:
+    """Load the frozen base and build the environments; `encoder` as in `OffPolicyConfig`.
+
+    Base and RL look at what each was made for: one at images, the other at the state alone, or both.
 
     Raises:
         ValueError: they cannot work together.
     """
     trained = None if isinstance(job.base, UniformConfig) else frozen_base(job)
+    looks = trained[0].spec.cameras if trained else ()
+    cameras = () if encoder == STATE_ALONE else tuple(job.task.cameras)
+    if unseen := [camera for camera in looks if camera not in job.task.cameras]:
+        raise ValueError(
+            f"the base policy {job.base.path} looks at {', '.join(unseen)}, which the task does not observe: "
+            f"add task.cameras=[{','.join(dict.fromkeys((*job.task.cameras, *looks)))}]"
+        )
+    if unused := [camera for camera in job.task.cameras if camera not in (*looks, *cameras)]:
+        raise ValueError(
+            f"nothing looks at the images of {', '.join(unused)}: the base does not, and method="
+            f"{job.method.name} would learn from the state alone; leave them out of task.cameras"
+        )
     envs = make_vector_env(job.task, job.method.num_envs)
     environment = envs.describe()
     state_size, action_size = envs.observation_spec.state_size, len(envs.action_spec)
@@ -96,13 +132,18 @@ def ground(job: Job) -> Ground:
         base: BasePolicy = UniformPolicy(job.base, state_size, action_size).to(job.device)
     else:
         base, meta = trained
-        refuse_differences(meta["environment"], environment, f"base policy {job.base.path}", job.accept)
+        refuse_differences(
+            meta["environment"], environment, f"base policy {job.base.path}", job.accept, looks
+        )
     if (base.spec.state_size, base.spec.action_size) != (state_size, action_size):
         raise ValueError(
             f"base policy {job.base.path} maps states of size {base.spec.state_size} to actions of size "
             f"{base.spec.action_size}; task {job.task.name} has {state_size} and {action_size}"
         )
-    return Ground(base, envs, environment, EncoderSpec(state_size))
+    if not cameras:
+        return Ground(base, envs, environment, EncoderSpec(state_size))
+    size = envs.observation_spec.image_size
+    return Ground(base, envs, environment, EncoderSpec(state_size, cameras, size, encoder))
 
 
 def frozen_base(job: Job) -> tuple[BasePolicy, dict[str, Any]]:
@@ -134,6 +175,24 @@ def record_shapes(base: BasePolicy, proposals: int) -> Fields:
     return shapes
 
 
+def replay_rows(config: OffPolicyConfig) -> int:
+    """Rows of the replay: no more than a run can fill, with every step the last of its episode."""
+    fillable = 2 * -(-config.steps // config.num_envs) * config.num_envs
+    return min(config.replay_capacity, fillable)
+
+
+def _refuse_more_than_memory(config: OffPolicyConfig, fields: Fields, device: torch.device) -> None:
+    row = sum(math.prod(shape) * kind.itemsize for shape, kind in fields.values())
+    # A checkpoint is made of a copy of the replay, and written from another.
+    most = memory_bytes(device) // (3 * row)
+    if replay_rows(config) > most:
+        raise ValueError(
+            f"a replay of {replay_rows(config)} rows of {row} bytes needs more memory than this machine has: "
+            f"set method.replay_capacity={most} or less, or fewer or smaller images (task.cameras, "
+            "task.image_size)"
+        )
+
+
 def fit_encoder(wrapper: Any, demos: Replay | None) -> None:
     """Standardise states by the demonstrations, where there are any."""
     if demos:
@@ -150,7 +209,7 @@ def prepare(
 ) -> Prepared:
     """A method that is ready to train."""
     config: OffPolicyConfig = job.method
-    replay = Replay(config.replay_capacity, config.num_envs, made.action_size, made.fields, job.device)
+    replay = Replay(replay_rows(config), config.num_envs, made.action_size, made.fields, job.device)
     mixture = Mixture(config, replay, made.demos, window or Window(), job.seed)
     schedule = Schedule(config.warmup_steps, config.utd, config.success_weight)
     cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every)

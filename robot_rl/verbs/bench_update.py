@@ -31,7 +31,6 @@ from robot_rl.factory import choose_device
 from robot_rl.machine import describe_machine
 from robot_rl.progress import progress
 
-
 _QUIET = 0.95
 """Part of a processor that one must have for times that mean something."""
 

@@ -3,7 +3,7 @@
 import torch
 
 from policies.base import Chunk
-from policies.candidates import score, take_best
+from policies.candidates import score, spread, take_best
 from policies.critic import EnsembleCritic
 from policies.values import ValueCodec, ValueSpec
 
@@ -18,7 +18,11 @@ def test_score_is_the_mean_less_deviations_of_the_ensemble() -> None:
     scores = score(critic, codec, features, chunks, pessimism=0.7)
     assert scores.shape == (2, 6)
     values = critic(features[1:], chunks[1, 4].reshape(1, -1))[:, 0, 0]
-    torch.testing.assert_close(scores[1, 4], values.mean() - 0.7 * values.std())
+    torch.testing.assert_close(scores[1, 4], values.mean() - 0.7 * values.std(unbiased=False))
+
+
+def test_a_single_member_has_no_deviation() -> None:
+    assert torch.equal(spread(torch.rand(1, 4)), torch.zeros(4))
 
 
 def test_best_candidate_comes_with_the_sample_that_it_was_made_of() -> None:

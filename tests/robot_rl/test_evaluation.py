@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from policies.base import BasePolicy, BaseSpec, Chunk
-from policies.wrapped import BaseOnly
+from policies.wrapped import WrappedPolicy
 from robot_rl.evaluation import Outcome, Summary, evaluate, write_evaluation
 from robot_rl.initial_states import InitialStates
 from robot_rl.statistics import wilson
@@ -67,7 +67,7 @@ def run(
     num_envs: int, states: np.ndarray = STATES, seed: int = 0, **more: Any
 ) -> tuple[list[Outcome], Walks]:
     envs = Walks(num_envs)
-    return evaluate(envs, BaseOnly(Noise(), num_envs), list(states), seed, **more), envs  # type: ignore[arg-type]
+    return evaluate(envs, WrappedPolicy(Noise(), num_envs), list(states), seed, **more), envs  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_envs", [2, 3, 7, 11, 16])

@@ -118,6 +118,12 @@ def test_a_restored_learner_goes_on_the_same(actor: str) -> None:
     assert_same(one.state_dict(), other.state_dict())
 
 
+def test_a_single_critic_learns() -> None:
+    metrics = learner("td3", members=1, subset=1).update(batch())
+    assert all(value.isfinite() for value in metrics.values())
+    assert metrics["q_spread"] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -61,7 +61,6 @@ def batches() -> Iterator[dict[str, Tensor]]:
             "reward": torch.tensor([0.0, 1, 0, 0, 0, 0]),
             "discount": torch.tensor([0.9, 0, 0.9, 0.9, 0.9, 0.9]),
             "success": torch.tensor([1.0, 1, 0, 0, 0, 1]),
-            "return": torch.zeros(B),
         }
 
 
