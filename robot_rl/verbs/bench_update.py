@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from robot_rl.allocator import keep_freed_memory
 from robot_rl.bench.update import (
     Size,
     UpdateSpeed,
@@ -70,6 +71,7 @@ class Config:
 
 
 def run(config: Config) -> None:
+    keep_freed_memory()
     with mistakes():
         device = choose_device(config.device)
     torch.set_num_threads(config.threads)

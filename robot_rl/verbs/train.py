@@ -13,6 +13,7 @@ import torch
 
 from envs.task import TaskConfig
 from policies.registry import BASES
+from robot_rl.allocator import keep_freed_memory
 from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import choose_device
@@ -68,6 +69,7 @@ class Config:
 
 
 def run(config: Config) -> None:
+    keep_freed_memory()
     directory = Path(config.runs_dir) / config.name
     started = now()
     with mistakes():
