@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 .PHONY: help setup demo test test-full lint format
 
 help:
-	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 20 minutes)"
+	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 10 minutes)"
 	@echo "make test        set up, then lint and the test suite"
 	@echo "make test-full   also the tests that take long"
 	@echo "make setup       the environment in $(VENV), with pinned packages"
