@@ -1,7 +1,8 @@
 """What the off-policy methods around a base have in common: their ingredients and how they are run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,41 +68,43 @@ def gather(job: Job, kept: Sequence[str] = (), proposals: int = 0, *, runs_base:
     """
     config: OffPolicyConfig = job.method
     made = ground(job, config.encoder)
-    base = made.base
-    if base.spec.noise_shape is None:
-        proposals = min(proposals, 1)
-        if lacking := {"noise", "proposal_noise"} & set(kept):
-            raise ValueError(
-                f"the base policy {job.base.path} takes no noise, and method={config.name} learns from its "
-                f"{lacking.pop()}: use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"
-            )
-    shapes = record_shapes(base, proposals)
-    cameras = dict.fromkeys((*made.encoder.cameras, *(base.spec.cameras if runs_base else ())))
-    fields: Fields = {
-        "state": ((made.encoder.state_size,), torch.float32),
-        **{f"{IMAGE_PREFIX}{camera}": ((*job.task.image_size, 3), torch.uint8) for camera in cameras},
-        **{name: shapes[name] for name in kept},
-    }
-    _refuse_more_than_memory(config, fields, job.device)
-    demos = None
-    if config.demo_ratio > 0:
-        if job.data is None:
-            raise ValueError(
-                f"method={config.name} takes a part of each batch from demonstrations: add data=…, "
-                "or set method.demo_ratio=0"
-            )
-        dataset = Dataset(Path(job.data))
-        looked_at = dict.fromkeys((*cameras, *base.spec.cameras))
-        if unseen := [camera for camera in looked_at if camera not in dataset.observation_spec.cameras]:
-            raise ValueError(
-                f"dataset {job.data} has no images of {', '.join(unseen)}: `robot-rl collect "
-                f"task.cameras=[{','.join(looked_at)}]` makes one that has, method.demo_ratio=0 needs none"
-            )
-        refuse_differences(
-            dataset.environment, made.environment, f"dataset {job.data}", job.accept, tuple(looked_at)
+    with closed_if_refused(made.envs):
+        base = made.base
+        if base.spec.noise_shape is None:
+            proposals = min(proposals, 1)
+            if lacking := {"noise", "proposal_noise"} & set(kept):
+                raise ValueError(
+                    f"the base policy {job.base.path} takes no noise, and {config.name} learns from its "
+                    f"{lacking.pop()}: use method=residual, ibrl or residual_ppo, or base=diffusion or flow"
+                )
+        shapes = record_shapes(base, proposals)
+        cameras = dict.fromkeys((*made.encoder.cameras, *(base.spec.cameras if runs_base else ())))
+        fields: Fields = {
+            "state": ((made.encoder.state_size,), torch.float32),
+            **{f"{IMAGE_PREFIX}{camera}": ((*job.task.image_size, 3), torch.uint8) for camera in cameras},
+            **{name: shapes[name] for name in kept},
+        }
+        _refuse_more_than_memory(config, fields, job.device)
+        demos = _relabelled(job, made, tuple(cameras), fields, proposals) if config.demo_ratio > 0 else None
+        return Ingredients(base, made.envs, made.environment, made.encoder, demos, fields)
+
+
+def _relabelled(job: Job, made: Ground, cameras: tuple[str, ...], fields: Fields, proposals: int) -> Replay:
+    """The demonstrations as the method would have kept them."""
+    if job.data is None:
+        raise ValueError(
+            f"method={job.method.name} takes a part of each batch from demonstrations: add data=…, "
+            "or set method.demo_ratio=0"
         )
-        demos = demonstrations_to_replay(dataset, base, job.seed, fields, proposals, job.device)
-    return Ingredients(base, made.envs, made.environment, made.encoder, demos, fields)
+    dataset = Dataset(Path(job.data))
+    looked_at = tuple(dict.fromkeys((*cameras, *made.base.spec.cameras)))
+    if unseen := [camera for camera in looked_at if camera not in dataset.observation_spec.cameras]:
+        raise ValueError(
+            f"dataset {job.data} has no images of {', '.join(unseen)}: `robot-rl collect "
+            f"task.cameras=[{','.join(looked_at)}]` makes one that has, method.demo_ratio=0 needs none"
+        )
+    refuse_differences(dataset.environment, made.environment, f"dataset {job.data}", job.accept, looked_at)
+    return demonstrations_to_replay(dataset, made.base, job.seed, fields, proposals, job.device)
 
 
 def ground(job: Job, encoder: str = STATE_ALONE) -> Ground:
@@ -126,24 +129,35 @@ def ground(job: Job, encoder: str = STATE_ALONE) -> Ground:
             f"{job.method.name} would learn from the state alone; leave them out of task.cameras"
         )
     envs = make_vector_env(job.task, job.method.num_envs)
-    environment = envs.describe()
-    state_size, action_size = envs.observation_spec.state_size, len(envs.action_spec)
-    if trained is None:
-        base: BasePolicy = UniformPolicy(job.base, state_size, action_size).to(job.device)
-    else:
-        base, meta = trained
-        refuse_differences(
-            meta["environment"], environment, f"base policy {job.base.path}", job.accept, looks
-        )
-    if (base.spec.state_size, base.spec.action_size) != (state_size, action_size):
-        raise ValueError(
-            f"base policy {job.base.path} maps states of size {base.spec.state_size} to actions of size "
-            f"{base.spec.action_size}; task {job.task.name} has {state_size} and {action_size}"
-        )
-    if not cameras:
-        return Ground(base, envs, environment, EncoderSpec(state_size))
-    size = envs.observation_spec.image_size
-    return Ground(base, envs, environment, EncoderSpec(state_size, cameras, size, encoder))
+    with closed_if_refused(envs):
+        environment = envs.describe()
+        state_size, action_size = envs.observation_spec.state_size, len(envs.action_spec)
+        if trained is None:
+            base: BasePolicy = UniformPolicy(job.base, state_size, action_size).to(job.device)
+        else:
+            base, meta = trained
+            refuse_differences(
+                meta["environment"], environment, f"base policy {job.base.path}", job.accept, looks
+            )
+        if (base.spec.state_size, base.spec.action_size) != (state_size, action_size):
+            raise ValueError(
+                f"base policy {job.base.path} maps states of size {base.spec.state_size} to actions of size "
+                f"{base.spec.action_size}; task {job.task.name} has {state_size} and {action_size}"
+            )
+        if not cameras:
+            return Ground(base, envs, environment, EncoderSpec(state_size))
+        size = envs.observation_spec.image_size
+        return Ground(base, envs, environment, EncoderSpec(state_size, cameras, size, encoder))
+
+
+@contextmanager
+def closed_if_refused(envs: RobosuiteVectorEnv) -> Iterator[None]:
+    """Closes the environments where a user's mistake ends what is done with them."""
+    try:
+        yield
+    except ValueError:
+        envs.close()
+        raise
 
 
 def frozen_base(job: Job) -> tuple[BasePolicy, dict[str, Any]]:
@@ -210,7 +224,8 @@ def prepare(
     """A method that is ready to train."""
     config: OffPolicyConfig = job.method
     replay = Replay(replay_rows(config), config.num_envs, made.action_size, made.fields, job.device)
-    mixture = Mixture(config, replay, made.demos, window or Window(), job.seed)
+    with closed_if_refused(made.envs):
+        mixture = Mixture(config, replay, made.demos, window or Window(), job.seed)
     schedule = Schedule(config.warmup_steps, config.utd, config.success_weight)
     cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every)
 
