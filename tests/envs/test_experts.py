@@ -52,6 +52,26 @@ def test_solves_its_task(env: RobosuiteEnv, seed: int) -> None:
     assert len(actions) <= 0.6 * env.task.horizon
 
 
+def test_no_quaternion_of_the_state_changes_its_sign(env: RobosuiteEnv) -> None:
+    """q and -q are one rotation, but to a network a jump; robosuite's relative quaternions do that."""
+    obs, _ = env.reset(seed=0)
+    expert = make_expert(env.task.name, noise=0.2, skill=1.0, rng=np.random.default_rng(0))
+    expert.reset(env.sim)
+    states = [obs["state"]]
+    for _ in range(120):
+        obs, *_, info = env.step(expert.act(env.sim))
+        states.append(obs["state"])
+        if info["success"]:
+            break
+    path = np.array(states)
+    spec = env.observation_spec
+    columns = np.split(path, np.cumsum(spec.state_dims)[:-1], axis=1)
+    rotations = {key: part for key, part in zip(spec.state_keys, columns, strict=True) if "_quat" in key}
+    assert "robot0_eef_quat" in rotations
+    for key, quaternions in rotations.items():
+        assert ((quaternions[1:] * quaternions[:-1]).sum(1) > 0).all(), key
+
+
 def test_actions_are_valid(env: RobosuiteEnv) -> None:
     _, actions = episode(env, seed=0, noise=0.5, skill=0.0, steps=40)
     assert actions.dtype == np.float32
