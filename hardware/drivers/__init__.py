@@ -1,0 +1,1 @@
+"""Arms behind one small interface."""

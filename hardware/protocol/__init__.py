@@ -1,0 +1,1 @@
+"""What goes over the wire: docs/protocol.md."""
