@@ -5,6 +5,7 @@ import csv
 import fcntl
 import io
 import json
+import os
 import shutil
 import threading
 import time
@@ -16,12 +17,16 @@ import pytest
 
 from robot_rl import cli
 from robot_rl.bench.methods import runner
+from robot_rl.bench.methods.commands import own_data
 from robot_rl.bench.methods.crew import Crew, Stopped
+from robot_rl.bench.methods.imitation import read_collection, timed_collection
 from robot_rl.bench.methods.page import BEGIN, END
 from robot_rl.bench.methods.protocol import Entry, Protocol, read_protocols
 from robot_rl.bench.methods.queue import Planned, queue, select
 from robot_rl.bench.methods.record import COLUMNS
 from robot_rl.bench.methods.results import read_result
+from robot_rl.bench.methods.rows import rows_of
+from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError
 from robot_rl.logger import read_metrics
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
@@ -46,6 +51,11 @@ entries:
     options: method.critik_lr=1
     seeds: [0]
     priority: 3
+  bc:
+    collect: episodes=2 noise=0.1
+    options: method=bc base=diffusion method.steps=20 task.horizon=20 {" ".join(SMALL_BASE)}
+    seeds: [1]
+    priority: 1
 """
 
 PROTOCOL = Protocol(
@@ -75,6 +85,13 @@ entries:
 """
 
 
+WITH_IMITATION = f"""{YAML}
+  bc: {{collect: episodes=9 noise=0.1, options: method=bc method.steps=5, seeds: [0, 1], priority: 1}}
+  bc-exact: {{collect: noise=0, options: method.lr=1, seeds: [0], priority: 2}}
+"""
+BC = Entry("bc", ("method=bc", "method.steps=5"), (0, 1), 1, ("episodes=9", "noise=0.1"))
+
+
 def protocol_file(folder: Path, text: str = YAML, task: str = "lift") -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / f"{task}.yaml"
@@ -89,6 +106,32 @@ def test_a_protocol_is_read(tmp_path: Path) -> None:
     assert read_protocols(protocol_file(tmp_path)) == read_protocols(tmp_path) == [PROTOCOL]
 
 
+def test_an_ablation_of_imitation_has_the_demonstrations_of_its_parent_but_for_its_own_options(
+    tmp_path: Path,
+) -> None:
+    (protocol,) = read_protocols(protocol_file(tmp_path, WITH_IMITATION))
+    *others, bc, exact = protocol.entries
+    assert tuple(others) == PROTOCOL.entries
+    assert bc == BC
+    assert exact.options == ("method=bc", "method.steps=5", "method.lr=1")
+    assert exact.collect == ("episodes=9", "noise=0.1", "noise=0")
+
+
+def test_terms_of_imitation_have_its_demonstrations_and_not_the_budget_of_the_others() -> None:
+    terms = PROTOCOL.terms(BC)
+    assert terms["demonstrations"] == ["episodes=9", "noise=0.1"]
+    assert terms == replace(PROTOCOL, steps=400).terms(BC)
+    assert set(PROTOCOL.terms(PROTOCOL.entries[0])) == {
+        *("collect", "base", "eval_episodes", "steps", "eval_every", "options"),
+    }
+
+
+def test_the_shipped_results_are_of_the_shipped_protocols() -> None:
+    benchmarks = Path(__file__).parents[2] / "benchmarks"
+    for protocol in read_protocols(benchmarks / "protocol"):
+        rows_of(protocol, benchmarks / "results" / "methods")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -101,6 +144,10 @@ def test_a_protocol_is_read(tmp_path: Path) -> None:
         ("method.utd=1", "method.utd", "method.utd is not key=value"),
         ("[0, 1]", "[0, 0]", "a seed is there twice"),
         ("[0, 1]", "3", r"seeds must be a list such as \[0, 1, 2\]"),
+        ("method=rlpd", "method=bc", "method=bc needs a collect of its own"),
+        ("{options: method=rlpd", "{collect: , options: method=rlpd", "no other method has one"),
+        ("{options: method=rlpd", "{collect: seed=1, options: method=bc", "collect: seed is not an option"),
+        ("{options: method=rlpd", "{colect: , options: method=bc", "unknown key colect; did you mean col"),
         ("priority: 2", "priority: soon", "priority must be a whole number"),
         ("  good:", "  a/b:", "a name is letters"),
         ("entries:", "entries: [", "is not YAML"),
@@ -227,6 +274,104 @@ def test_a_finished_run_without_its_result_is_only_read(filled: tuple[Path, str]
     assert record == before_record
 
 
+def test_imitation_is_measured_once_at_the_steps_of_the_demonstrations_of_its_seed(
+    filled: tuple[Path, str],
+) -> None:
+    home, told = filled
+    assert "lift/bc_s1: base 0." in told
+    (protocol,) = read_protocols(home / "protocol")
+    planned = next(run for run in queue([protocol]) if run.name == "bc_s1")
+    runs = home / "runs" / "lift"
+    result = read_result(planned, home / "results")
+    collection = read_collection(planned, runs)
+    assert result is not None
+    assert collection is not None
+    demonstrations = Dataset(own_data(planned, runs))
+    assert (demonstrations.num_episodes, demonstrations.collection["seed"]) == (2, 1)
+    assert [point.step for point in result.curve] == [demonstrations.num_steps]
+    _, training, _ = read_metrics(runs / "bc_s1" / "metrics.csv")["learn/loss"][-1]
+    assert collection.complete
+    assert collection.seconds > 0
+    assert training > 0
+    assert result.wall_seconds == result.curve[-1].wall_seconds == collection.seconds + training
+    assert result.lowest is None
+    with (runs / "bc_s1" / "eval" / "episodes.csv").open(newline="") as file:
+        successes = [row["success"] for row in csv.DictReader(file)]
+    final = json.loads((home / "results" / "lift" / "bc_s1.json").read_text())["final"]
+    assert final["outcomes"] == "".join(successes)
+
+
+def test_imitation_whose_result_is_gone_does_not_collect_again(
+    filled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, _ = filled
+    path = home / "results" / "lift" / "bc_s1.json"
+    before = json.loads(path.read_text())
+    path.unlink()
+    run, verbs = Crew.run, []
+
+    def noted(crew: Crew, arguments: list[str], log: Path) -> int:
+        verbs.append(arguments[0])
+        return run(crew, arguments, log)
+
+    monkeypatch.setattr(Crew, "run", noted)
+    assert bench(home, "only=bc") == 0
+    assert verbs == ["train", "eval"]
+    after = json.loads(path.read_text())
+    assert (after["final"], after["wall_seconds"]) == (before["final"], before["wall_seconds"])
+
+
+def test_demonstrations_of_another_protocol_are_refused(
+    filled: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, _ = filled
+    protocol_file(tmp_path / "protocol", SMALL.replace("episodes=2 ", "episodes=1 "))
+    (tmp_path / "runs").symlink_to(home / "runs")
+    assert bench(tmp_path, "only=bc") == 1
+    assert "bc_s1.zarr is of another protocol; remove it" in capsys.readouterr().err
+
+
+def test_collecting_that_was_stopped_goes_on_and_so_does_its_time(tmp_path: Path) -> None:
+    """The start of the program that makes the dataset is not counted, nor one with nothing left to do."""
+    planned = Planned(PROTOCOL, BC, 0)
+    data = own_data(planned, tmp_path)
+    ends = data / "meta" / "episode_ends"
+    now = time.time()
+    with contextlib.suppress(Stopped), timed_collection(planned, tmp_path):
+        ends.mkdir(parents=True)
+        for file, seconds in ((data / ".zgroup", 100), (ends / "0", 107)):
+            file.touch()
+            os.utime(file, (now + seconds, now + seconds))
+        raise Stopped
+    stopped = read_collection(planned, tmp_path)
+    assert stopped is not None
+    assert not stopped.complete
+    assert stopped.seconds == pytest.approx(7, abs=0.01)
+    os.utime(data / ".zgroup", (now, now))
+    with timed_collection(planned, tmp_path):
+        os.utime(ends / "0", (time.time() + 5, time.time() + 5))
+    with timed_collection(planned, tmp_path) as collection:
+        os.utime(ends / "0", (now, now))
+        collection.complete = True
+    complete = read_collection(planned, tmp_path)
+    assert complete is not None
+    assert complete.complete
+    assert complete.seconds == pytest.approx(12, abs=1)
+
+
+def test_collecting_whose_time_nobody_knows_begins_anew(tmp_path: Path) -> None:
+    """Nor does it go on with what other options began."""
+    planned = Planned(PROTOCOL, BC, 0)
+    data = own_data(planned, tmp_path)
+    data.mkdir()
+    with timed_collection(planned, tmp_path):
+        assert not data.exists()
+        data.mkdir()
+    with timed_collection(Planned(PROTOCOL, replace(BC, collect=("noise=0",)), 0), tmp_path) as collection:
+        assert not data.exists()
+        assert collection.seconds == 0
+
+
 def test_a_base_of_another_protocol_is_refused(
     filled: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,11 +466,13 @@ def test_what_cannot_be_evaluated_is_refused(
 # The table.
 
 
-def put(results: Path, planned: Planned, success: list[float], **changes: Any) -> Path:
+def put(
+    results: Path, planned: Planned, success: list[float], every: int | None = None, **changes: Any
+) -> Path:
     """Write result files with these successes at each evaluation and a minute of training in all."""
     path = planned.result(results)
     path.parent.mkdir(parents=True, exist_ok=True)
-    steps = [planned.protocol.eval_every * (i + 1) for i in range(len(success))]
+    steps = [(every or planned.protocol.eval_every) * (i + 1) for i in range(len(success))]
     lines = [
         f"{s},{y},20,0.0,1.0,50.0,{30.0 * (i + 1)}"
         for i, (s, y) in enumerate(zip(steps, success, strict=True))
@@ -439,6 +586,26 @@ def test_several_tasks(home: Path) -> None:
     page = (home / "page.md").read_text()
     assert "| `good` | **0.500** [0.450, 0.550] |" in page[page.index("## All tasks") :]
     assert "`other`" not in page[page.index("## All tasks") :]
+
+
+def test_imitation_stands_in_the_table_at_the_steps_of_its_demonstrations(home: Path) -> None:
+    protocol_file(home / "protocol", WITH_IMITATION)
+    table(home)
+    page, plot = (home / "page.md").read_text(), (home / "plots" / "lift.png").read_bytes()
+    assert "| `bc` |  | not run |" in page
+    assert "By imitation" not in page
+    (protocol,) = read_protocols(home / "protocol")
+    nothing: dict[str, Any] = {"training": {"lowest": None}}
+    for seed, (success, steps) in enumerate(((0.92, 1200), (1.0, 1300))):
+        put(home / "results", Planned(protocol, BC, seed), [success], every=steps, **nothing)
+    assert table(home) == 0
+    page = (home / "page.md").read_text()
+    row = "| 0.92, 1.00 | 1.2k, 1.3k | –, 1.3k | – | 1.0 min | 2 |"
+    assert f"| `bc` | 0.50 | **0.960** [0.920, 1.000] {row}" in page
+    assert "alone: `bc` (episodes=9 noise=0.1: 1.2k, 1.3k steps). Steps are those of the demon" in page
+    bc = next(row for row in rows_of(protocol, home / "results") if row.entry == BC)
+    assert bc.curve()[0].tolist() == [1250]
+    assert (home / "plots" / "lift.png").read_bytes() != plot
 
 
 @pytest.mark.parametrize(

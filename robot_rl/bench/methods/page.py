@@ -65,7 +65,7 @@ def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
         ablations = [row for row in rows if row.entry.parent == parent.entry.name]
         if ablations:
             text += f"\nAblations of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
-    return text + _remarks(results)
+    return text + _imitation(rows) + _remarks(results)
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -126,6 +126,21 @@ def _range(values: Sequence[float]) -> str:
 def short(step: float) -> str:
     """12500 as 12.5k."""
     return f"{step / 1000:g}k" if step >= 1000 else f"{step:g}"
+
+
+def _imitation(rows: Sequence[Row]) -> str:
+    """What steps and wall-clock are of the entries that collect for themselves and have results."""
+    told = []
+    for row in rows:
+        if row.entry.collect is not None and row.done:
+            steps = ", ".join(short(result.curve[-1].step) for result in row.done)
+            told.append(f"`{row.entry.name}` ({' '.join(row.entry.collect)}: {steps} steps)")
+    if not told:
+        return ""
+    return (
+        f"\nBy imitation of more demonstrations alone: {'; '.join(told)}. Steps are those of the "
+        "demonstrations, wall-clock that of collecting and training.\n"
+    )
 
 
 def _remarks(results: Sequence[Result]) -> str:

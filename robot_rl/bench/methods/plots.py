@@ -69,11 +69,22 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def _draw(axes: Axes, x: np.ndarray, row: Row, success: np.ndarray, color: str) -> None:
-    """IQM over the seeds [n, T] at each evaluation, from the base's success at 0."""
-    base = float(np.mean([result.base_success for result in row.done]))
-    middle = [base, *(iqm(scores) for scores in success.T)]
+    """IQM over the seeds [n, T] at each evaluation, from the base's success at 0.
+
+    What imitates demonstrations of its own did not start at the base: it is a point.
+    """
     bounds = [interval(scores) for scores in success.T]
     label = f"{row.entry.name}, {len(success)} seed{'s' if len(success) > 1 else ''}"
+    if row.entry.collect is not None:
+        point = iqm(success)
+        low, high = bounds[-1] or (point, point)
+        around = [[point - low], [high - point]]
+        axes.errorbar(
+            x, [point], around, color=color, fmt="D", markersize=4.5, capsize=3, elinewidth=1.2, label=label
+        )
+        return
+    base = float(np.mean([result.base_success for result in row.done]))
+    middle = [base, *(iqm(scores) for scores in success.T)]
     axes.plot([0, *x], middle, color=color, marker="o", markersize=3.5, label=label)
     known = [(base, base), *(bound for bound in bounds if bound)]
     if len(known) == len(middle):

@@ -14,6 +14,13 @@ entries:
     options: method.penalty=0
     seeds: [0, 1, 2]
     priority: 3
+  bc:                                   # imitation alone, of more demonstrations than the base has seen
+    collect: episodes=60 noise=0.3      # options of `robot-rl collect`; each seed collects its own
+    options: method=bc base=diffusion method.steps=3000
+    seeds: [0, 1, 2]
+    priority: 4
+
+The last one is measured once, when it is trained; its steps are those of its demonstrations.
 """
 
 import re
@@ -30,6 +37,7 @@ from robot_rl.spelling import nearest
 
 _KEYS = ("collect", "base", "steps", "eval_every", "eval_episodes", "entries")
 _ENTRY_KEYS = ("options", "seeds", "priority")
+_OPTIONAL = ("collect",)
 _OURS = {
     *("task", "data", "name", "runs_dir", "seed", "device", "threads", "episodes", "method.steps"),
     *("checkpoint_every", "eval_every", "eval_episodes"),
@@ -46,6 +54,8 @@ class Entry:
     """Of `robot-rl train`, an ablation's parent's first."""
     seeds: tuple[int, ...]
     priority: int
+    collect: tuple[str, ...] | None = None
+    """Of `robot-rl collect`, for an entry that imitates demonstrations of its own and does nothing else."""
 
     @property
     def parent(self) -> str | None:
@@ -76,8 +86,10 @@ class Protocol:
 
     def terms(self, entry: Entry) -> dict[str, Any]:
         """All that a result depends on but its seed; a result is one of this protocol if its are these."""
-        own = {"steps": self.steps, "eval_every": self.eval_every, "options": list(entry.options)}
-        return {**self.preparation(), **own}
+        own: dict[str, Any] = {"steps": self.steps, "eval_every": self.eval_every}
+        if entry.collect is not None:
+            own = {"demonstrations": list(entry.collect)}
+        return {**self.preparation(), **own, "options": list(entry.options)}
 
 
 def read_protocols(path: Path) -> list[Protocol]:
@@ -116,17 +128,25 @@ def _read(file: Path) -> Protocol:
 
 
 def _entries(entries: Mapping[str, Any], file: Path) -> Iterator[Entry]:
-    read: dict[str, tuple[str, ...]] = {}
+    read: dict[str, Entry] = {}
     for name, content in entries.items():
         where = f"{file}: entries: {name}:"
         if not re.fullmatch(r"\w+(-\w+)?", str(name)):
             raise UserError(f"{where} a name is letters, digits and _, and `-` before what is ablated")
-        content = _section(content, where, _ENTRY_KEYS)
-        options = _options(content["options"], where, _OURS)
+        content = _section(content, where, _ENTRY_KEYS, _OPTIONAL)
         parent, ablated, _ = str(name).partition("-")
         if ablated and parent not in read:
             raise UserError(f"{where} it is an ablation of {parent}, which must be an entry above it")
-        read[str(name)] = options = (*read[parent], *options) if ablated else options
+        inherited = read[parent] if ablated else None
+        collect = inherited.collect if inherited else None
+        if "collect" in content:
+            own = _options(content["collect"], f"{where} collect:", _OURS - {"episodes"})
+            collect = (*(collect or ()), *own)
+        taken = _OURS if collect is None else _OURS - {"method.steps"}
+        options = (*(inherited.options if inherited else ()), *_options(content["options"], where, taken))
+        methods = [option for option in options if option.startswith("method=")]
+        if (methods[-1:] == ["method=bc"]) != (collect is not None):
+            raise UserError(f"{where} method=bc needs a collect of its own, and no other method has one")
         seeds, priority = content["seeds"], content["priority"]
         if not isinstance(seeds, list) or not seeds or not all(type(s) is int and s >= 0 for s in seeds):
             raise UserError(f"{where} seeds must be a list such as [0, 1, 2]")
@@ -134,16 +154,20 @@ def _entries(entries: Mapping[str, Any], file: Path) -> Iterator[Entry]:
             raise UserError(f"{where} a seed is there twice")
         if type(priority) is not int:
             raise UserError(f"{where} priority must be a whole number; the lowest is run first")
-        yield Entry(str(name), options, tuple(seeds), priority)
+        read[str(name)] = Entry(str(name), options, tuple(seeds), priority, collect)
+        yield read[str(name)]
 
 
-def _section(content: Any, where: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
+def _section(
+    content: Any, where: str, keys: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         raise UserError(f"{where} it must have the keys {', '.join(keys)}")
+    known = (*keys, *optional)
     for key in content:
-        if key not in keys:
-            spelled = nearest(str(key), keys)
-            hint = f"; did you mean {spelled}?" if spelled else f"; there are {', '.join(keys)}"
+        if key not in known:
+            spelled = nearest(str(key), known)
+            hint = f"; did you mean {spelled}?" if spelled else f"; there are {', '.join(known)}"
             raise UserError(f"{where} unknown key {key}{hint}")
     for key in keys:
         if key not in content:

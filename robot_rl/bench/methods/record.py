@@ -15,6 +15,7 @@ import yaml
 
 import robot_rl
 from robot_rl.bench.methods.commands import BASE
+from robot_rl.bench.methods.imitation import wall_seconds
 from robot_rl.bench.methods.queue import Planned
 from robot_rl.logger import Series, read_metrics
 from robot_rl.periodic_evaluation import FOLDER
@@ -49,7 +50,7 @@ def write_result(planned: Planned, home: Path, results: Path, commit: str | None
         "states": {key: base[key] for key in ("states", "states_sha256")},
         "final": _final(evaluations),
         "training": _training(metrics.get("train/success", []), base_success),
-        "wall_seconds": max((series[-1][1] for series in metrics.values()), default=0.0),
+        "wall_seconds": wall_seconds(planned, home, metrics),
         "eval_seconds": sum(evaluation["eval_seconds"] for evaluation in evaluations),
         **{key: facts[key] for key in ("method", "started", "machine", "versions")},
         "device": facts.get("device"),
@@ -87,7 +88,7 @@ def _evaluation(path: Path) -> dict[str, Any]:
 
 
 def _row(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """`wall_seconds` is training's alone."""
+    """`wall_seconds` leaves evaluations out."""
     wins, n = sum(evaluation["success"]), len(evaluation["success"])
     length = float(np.mean(evaluation["length"]))
     values = (evaluation["step"], wins / n, n, *wilson(wins, n), length, evaluation["wall_seconds"])

@@ -16,10 +16,10 @@ class Point:
     """An evaluation in the course of a run."""
 
     step: int
-    """Environment steps."""
+    """Environment steps; for imitation of its own demonstrations, theirs."""
     success: float
     wall_seconds: float
-    """Of training, evaluations not counted."""
+    """Of training and, where a run collects for itself, of collecting; evaluations not counted."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Result:
     lowest: Lowest | None
     """None for fewer than 40 training episodes."""
     wall_seconds: float
-    """Of training, evaluations not counted."""
+    """As that of a point, at the end."""
     hardware: str
 
     @property
@@ -84,7 +84,7 @@ def read_result(planned: Planned, results: Path) -> Result | None:
                 )
         result = _result(planned, record, _curve(path.with_suffix(".csv")))
         if result.failure is None and (
-            result.final != record["final"]["success"] or result.curve[-1].step < terms["steps"]
+            result.final != record["final"]["success"] or result.curve[-1].step < terms.get("steps", 0)
         ):
             raise ValueError("it and its .csv end differently")
     except UserError:

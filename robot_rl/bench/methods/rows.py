@@ -39,13 +39,14 @@ class Row:
         return min(dips, key=lambda dip: dip[1].minus_base, default=None)
 
     def curve(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Steps [T], wall-clock seconds of training [n, T] and success [n, T] at each evaluation.
+        """Steps [T], wall-clock seconds [n, T] and success [n, T] at each evaluation.
 
-        All seeds were evaluated at the same steps, since they are of the same protocol.
+        All seeds were evaluated at the same steps, since they are of the same protocol; only where each
+        collected demonstrations of its own, these took some more steps and some fewer: it is their mean.
         """
         points = [[(p.step, p.wall_seconds, p.success) for p in result.curve] for result in self.done]
         steps, seconds, success = np.array(points, float).transpose(2, 0, 1)
-        return steps[0], seconds, success
+        return steps.mean(0), seconds, success
 
 
 def interval(*strata: NDArray[np.float64]) -> tuple[float, float] | None:

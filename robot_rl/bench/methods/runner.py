@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -12,10 +13,12 @@ from typing import Any
 
 from robot_rl.bench.methods import commands
 from robot_rl.bench.methods.crew import Crew, Stopped
+from robot_rl.bench.methods.imitation import read_collection, timed_collection, write_evaluation
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.queue import Planned
 from robot_rl.bench.methods.record import current_commit, write_result
 from robot_rl.errors import UserError
+from robot_rl.logger import read_metrics
 from robot_rl.progress import Progress
 from robot_rl.runs import write_text
 
@@ -31,7 +34,7 @@ class Runner:
         self._runs_dir, self._results, self._device = runs_dir, results, device
         self._crew = Crew(keep_open)
         self._preparing: dict[str, threading.Lock] = {}
-        self._now: dict[Planned, Path] = {}
+        self._now: dict[Planned, str] = {}
 
     def run(
         self, planned: Sequence[Planned], workers: int, stop: Callable[[], bool], show: Progress
@@ -70,15 +73,45 @@ class Runner:
         run = home / planned.name
         _forget_failure(run / "run.json")
         commit = current_commit()
-        self._now[planned] = run
+        if planned.entry.collect is not None:
+            self._collect(planned, home)
+        code = self._command(commands.train(planned, home, self._device), planned, home)
+        if code != 0 and not _failure(run / "run.json"):
+            raise _fault(code, _log(planned, home))
+        if planned.entry.collect is not None and code == 0:
+            self._evaluate(planned, home)
+        return write_result(planned, home, self._results, commit)
+
+    def _command(self, command: list[str], planned: Planned, home: Path) -> int:
+        self._now[planned] = command[0]
         try:
-            log = home / f"{planned.name}.log"
-            code = self._crew.run(commands.train(planned, home, self._device), log)
+            return self._crew.run(command, _log(planned, home))
         finally:
             del self._now[planned]
-        if code != 0 and not _failure(run / "run.json"):
-            raise _fault(code, log)
-        return write_result(planned, home, self._results, commit)
+
+    def _collect(self, planned: Planned, home: Path) -> None:
+        """The run's own demonstrations, unless they are there."""
+        there = read_collection(planned, home)
+        if there and there.complete:
+            if there.options != list(planned.entry.collect or ()):
+                raise Fault(
+                    f"{commands.own_data(planned, home)} is of another protocol; remove it and "
+                    f"{home / planned.name}, or choose another runs_dir=…"
+                )
+            return
+        with timed_collection(planned, home) as collection:
+            code = self._command(commands.collect(planned, home), planned, home)
+            collection.complete = code == 0
+        if code:
+            raise _fault(code, _log(planned, home))
+
+    def _evaluate(self, planned: Planned, home: Path) -> None:
+        """Anew, even if there is one: training may have gone on since."""
+        begun = time.monotonic()
+        if code := self._command(commands.evaluate(planned, home, self._device), planned, home):
+            raise _fault(code, _log(planned, home))
+        metrics = read_metrics(home / planned.name / "metrics.csv")
+        write_evaluation(planned, home, metrics, time.monotonic() - begun)
 
     def _prepare(self, protocol: Protocol, home: Path) -> None:
         """Demonstrations and base of a task, unless they are there."""
@@ -100,9 +133,10 @@ class Runner:
     def _doing(self) -> str:
         """The runs in work and how far they are."""
         texts = []
-        for planned, run in list(self._now.items()):
-            part = _last_step(run / "metrics.csv") / planned.protocol.steps
-            texts.append(f"{planned.label} {part:.0%}")
+        for planned, verb in list(self._now.items()):
+            metrics = self._runs_dir / planned.protocol.task / planned.name / "metrics.csv"
+            part = f"{_last_step(metrics) / planned.protocol.steps:.0%}"
+            texts.append(f"{planned.label} {part if planned.entry.collect is None else verb}")
         return ", ".join(texts) or "preparing"
 
 
@@ -141,6 +175,10 @@ def _forget_failure(path: Path) -> None:
     """Its result was removed, so that it is tried again; it must fail anew to count."""
     if _failure(path):
         path.unlink()
+
+
+def _log(planned: Planned, home: Path) -> Path:
+    return home / f"{planned.name}.log"
 
 
 def _fault(code: int, log: Path) -> Fault:
