@@ -1,0 +1,138 @@
+"""Where a server is: six sockets from one address, and nobody else's."""
+
+import fcntl
+import ipaddress
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+Channel = Literal["ctrl", "cmd", "state", "image", "event", "estop"]
+CHANNELS: Final[tuple[Channel, ...]] = get_args(Channel)
+
+_MAX_PATH = 107
+"""Bytes of the longest path of a Unix socket on Linux."""
+_MAX_PORT = 65535
+_HELP = "write ipc:///run/user/1000/robot, or tcp://192.168.1.2:5550 (six ports from 5550)"
+
+
+@dataclass(frozen=True)
+class Address:
+    """`ipc:///directory` or `tcp://host:port`."""
+
+    directory: Path | None = None
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        if self.directory is not None:
+            return f"ipc://{self.directory}"
+        return f"tcp://{self.host}:{self.port}"
+
+    def endpoint(self, channel: Channel) -> str:
+        """What ZMQ binds or connects to."""
+        if self.directory is not None:
+            return f"ipc://{self.directory / channel}"
+        return f"tcp://{self.host}:{self.port + CHANNELS.index(channel)}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether no other machine can reach it. A name may mean anything, so it is not believed."""
+        if self.directory is not None:
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_ipv6(self) -> bool:
+        return self.host.startswith("[")
+
+
+def parse(text: str) -> Address:
+    """The address that a user wrote.
+
+    Raises:
+        ValueError: it is none; the message says how one looks.
+    """
+    if text.startswith("ipc://"):
+        return _parse_ipc(text)
+    match = re.fullmatch(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})", text)
+    if not match:
+        raise ValueError(f"{text!r} is no address of a robot; {_HELP}")
+    port, last = int(match["port"]), int(match["port"]) + len(CHANNELS) - 1
+    if port == 0 or last > _MAX_PORT:
+        raise ValueError(f"{text} needs the ports {port} to {last}; choose from 1 to {_MAX_PORT - 5}")
+    # ZMQ binds to no names, and this one is no other machine whatever a resolver says.
+    host = "127.0.0.1" if match["host"] == "localhost" else match["host"]
+    return Address(host=host, port=port)
+
+
+def _parse_ipc(text: str) -> Address:
+    directory = Path(text.removeprefix("ipc://"))
+    if not directory.is_absolute() or directory == Path("/"):
+        raise ValueError(f"{text!r} names no directory of its own; {_HELP}")
+    longest = max(len(os.fsencode(directory / channel)) for channel in CHANNELS)
+    if longest > _MAX_PATH:
+        raise ValueError(
+            f"{text} is too long for a socket by {longest - _MAX_PATH} bytes; choose a shorter path"
+        )
+    return Address(directory=directory)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory that only this user can enter, or make sure that it is one.
+
+    Raises:
+        ValueError: it is not; the message says what to do.
+    """
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        raise ValueError(f"{directory.parent} does not exist; make it, or choose another directory") from None
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise ValueError(f"{directory} is not a directory; choose another one")
+    if found.st_uid != os.geteuid():
+        raise ValueError(f"{directory} belongs to another user; choose one of your own")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise ValueError(f"others may enter {directory}; run: chmod 700 {directory}")
+
+
+class Claim:
+    """The right to serve an address, until `close`.
+
+    ZMQ would take over the socket files of a living server without a word; two servers would drive one arm.
+    """
+
+    def __init__(self, address: Address) -> None:
+        """Make the directory of an ipc address and lock it; a tcp port is taken by binding.
+
+        Raises:
+            ValueError: another server has it, or others may enter the directory.
+        """
+        self.address = address
+        self._lock: int | None = None
+        if address.directory is None:
+            return
+        make_private(address.directory)
+        lock = os.open(
+            address.directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ValueError(f"another server is at {address}; stop it or choose another address") from None
+        self._lock = lock
+
+    def close(self) -> None:
+        """Let the next one have it. Safe to call twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

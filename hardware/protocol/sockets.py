@@ -1,0 +1,248 @@
+"""The only place where sockets are made: all options are set before one is bound or connected.
+
+An option that is set later is silently ignored, and with it goes "only the newest".
+
+No socket ever blocks, neither to send nor to receive: who wants to wait polls, with a time limit.
+"""
+
+import errno
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import zmq
+
+from hardware.protocol.arrays import MAX_IMAGE, topic
+from hardware.protocol.codec import MAX_CONTROL
+from hardware.protocol.doorkeeper import DOMAIN, Caller, Doorkeeper, Refusal
+from hardware.protocol.endpoints import Address, Channel, Claim, make_private
+from hardware.protocol.security import ClientKeys, ServerKeys, check_keys
+
+Options = dict[int, int]
+
+_REQUESTS: Final[frozenset[Channel]] = frozenset(("ctrl", "cmd", "estop"))
+
+_COMMON: Final[Options] = {
+    zmq.LINGER: 0,
+    zmq.SNDTIMEO: 0,
+    zmq.RCVTIMEO: 0,
+    zmq.MAXMSGSIZE: MAX_CONTROL,
+    # These only find connections that are dead. They are no watchdog: the I/O thread of a process that hangs
+    # goes on answering.
+    zmq.HEARTBEAT_IVL: 100,
+    zmq.HEARTBEAT_TIMEOUT: 1000,
+    zmq.HEARTBEAT_TTL: 1000,
+    zmq.TCP_MAXRT: 1000,
+    zmq.HANDSHAKE_IVL: 2000,
+}
+_ROUTER: Final[Options] = {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 100, zmq.RCVHWM: 100}
+# IMMEDIATE: nothing is queued for a server that is not there, to be delivered old when it comes back.
+_DEALER: Final[Options] = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 100, zmq.RCVHWM: 100}
+
+_SERVER: Final[Mapping[Channel, tuple[int, Options]]] = {
+    "ctrl": (zmq.ROUTER, _ROUTER),
+    "cmd": (zmq.ROUTER, _ROUTER | {zmq.RCVHWM: 8}),
+    "estop": (zmq.ROUTER, _ROUTER),
+    "state": (zmq.PUB, {zmq.SNDHWM: 1000}),
+    # Of large images: more than a few are worth less than their memory.
+    "image": (zmq.PUB, {zmq.SNDHWM: 2}),
+    "event": (zmq.PUB, {zmq.SNDHWM: 10_000}),
+}
+_CLIENT: Final[Mapping[Channel, tuple[int, Options]]] = {
+    "ctrl": (zmq.DEALER, _DEALER),
+    "cmd": (zmq.DEALER, _DEALER | {zmq.SNDHWM: 2}),
+    "estop": (zmq.DEALER, _DEALER),
+    "state": (zmq.SUB, {zmq.RCVHWM: 1000}),
+    "image": (zmq.SUB, {zmq.RCVHWM: 64, zmq.MAXMSGSIZE: MAX_IMAGE + MAX_CONTROL}),
+    "event": (zmq.SUB, {zmq.RCVHWM: 10_000}),
+}
+
+
+class Incoming(NamedTuple):
+    """What somebody sent to a ROUTER."""
+
+    route: bytes
+    """For the answer."""
+    caller: Caller | None
+    """By its key; None on a socket without keys, where whoever can reach it may be anything."""
+    frame: memoryview
+    """For `decode_client`; empty, so that it is refused, if the message had several parts."""
+
+
+class ServerSockets:
+    """The sockets of a server, bound at its address. A context has room for one server."""
+
+    def __init__(
+        self,
+        context: zmq.Context,
+        address: Address,
+        keys: ServerKeys | None = None,
+        *,
+        insecure: bool = False,
+    ) -> None:
+        """Take the address and post the doorkeeper; `bind` opens the doors.
+
+        Raises:
+            ValueError: other machines could come in without a key, another server is there, or others may
+                enter the directory.
+        """
+        check_keys(address, keys, insecure)
+        self._context = context
+        self._address = address
+        self._keys = keys
+        self._claim = Claim(address)
+        self._doorkeeper = Doorkeeper(context, keys)
+        self._sockets: list[zmq.Socket[bytes]] = []
+
+    def bind(self, channel: Channel) -> zmq.Socket[bytes]:
+        """A socket for the one thread that will use it.
+
+        Raises:
+            ValueError: the address is taken or is not this machine's.
+        """
+        kind, options = _SERVER[channel]
+        socket = _new(self._context, kind, self._address, options)
+        if self._keys:
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+        # An empty domain would mean that nobody is asked.
+        socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        endpoint = self._address.endpoint(channel)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            socket.close()
+            reason = zmq.strerror(error.errno or 0).lower()
+            raise ValueError(f"{endpoint}: {reason}; choose another address") from None
+        self._sockets.append(socket)
+        return socket
+
+    def receive(self, router: zmq.Socket[bytes]) -> Incoming | None:
+        """The next message of a ROUTER, None where there is none now.
+
+        On a secured socket, what no key vouches for is not heard.
+        """
+        while True:
+            try:
+                route, *frames = router.recv_multipart(copy=False)
+            except zmq.Again:
+                return None
+            content = frames[0] if len(frames) == 1 else zmq.Frame()
+            caller = self._doorkeeper.caller(frames[-1]) if self._keys else None
+            if caller or not self._keys:
+                return Incoming(route.bytes, caller, content.buffer)
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """Who was not let in since this was last asked."""
+        found: list[Refusal] = []
+        while self._doorkeeper.refused:
+            found.append(self._doorkeeper.refused.popleft())
+        return found
+
+    def close(self) -> None:
+        """Close all sockets, once the threads that used them have ended. Safe to call twice."""
+        for socket in self._sockets:
+            socket.close()
+        self._doorkeeper.close()
+        self._claim.close()
+
+
+class ClientSockets:
+    """The sockets of a client of the server at an address; whether it is there yet does not matter."""
+
+    def __init__(
+        self,
+        context: zmq.Context,
+        address: Address,
+        keys: ClientKeys | None = None,
+        *,
+        insecure: bool = False,
+    ) -> None:
+        """Make nothing yet.
+
+        Raises:
+            ValueError: a network without keys, or others may enter the directory.
+        """
+        check_keys(address, keys, insecure)
+        if address.directory is not None:
+            make_private(address.directory)
+        self._context = context
+        self._address = address
+        self._keys = keys
+
+    def request(self, channel: Channel) -> zmq.Socket[bytes]:
+        """A DEALER for ctrl, cmd or estop. Sending without a connection raises `zmq.Again`."""
+        assert channel in _REQUESTS, channel
+        return self._connect(channel, {}, b"")
+
+    def state(self, *, every: bool = False) -> zmq.Socket[bytes]:
+        """States: only the newest, or `every` one for a recorder, which finds gaps by their `seq`."""
+        return self._connect("state", {} if every else {zmq.CONFLATE: 1}, b"")
+
+    def image(self, camera: str, *, every: bool = False) -> zmq.Socket[bytes]:
+        """Images of a camera: only the newest, or `every` one for a recorder, with gaps in `number`."""
+        return self._connect("image", {} if every else {zmq.CONFLATE: 1}, topic(camera))
+
+    def event(self) -> zmq.Socket[bytes]:
+        """Events from now on; earlier ones are asked for with `EventsSince`."""
+        return self._connect("event", {}, b"")
+
+    def reconnect(self, socket: zmq.Socket[bytes]) -> None:
+        """Connect one of these sockets anew; for when the server has been silent for too long.
+
+        ZMQ comes back by itself where a connection broke, but never where it was refused or had a damaged
+        byte in it: the socket would be silent for ever. What is queued for sending is dropped.
+        """
+        endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        try:
+            socket.disconnect(endpoint)
+        except zmq.ZMQError as error:
+            # It has given up already.
+            if error.errno != errno.ENOENT:
+                raise
+        socket.connect(endpoint)
+
+    def _connect(self, channel: Channel, more: Options, prefix: bytes) -> zmq.Socket[bytes]:
+        kind, options = _CLIENT[channel]
+        socket = _new(self._context, kind, self._address, options | more)
+        if self._keys:
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server)
+        if kind == zmq.SUB:
+            socket.setsockopt(zmq.SUBSCRIBE, prefix)
+        socket.connect(self._address.endpoint(channel))
+        return socket
+
+
+def reply(router: zmq.Socket[bytes], route: bytes, frame: bytes) -> bool:
+    """Send an answer; False if the asker is gone or does not read its answers."""
+    try:
+        router.send_multipart((route, frame))
+    except zmq.Again:
+        return False
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EHOSTUNREACH:
+            raise
+        return False
+    return True
+
+
+def drain_newest(socket: zmq.Socket[bytes]) -> memoryview | None:
+    """The newest message that has arrived, None where there is none; older ones are thrown away."""
+    newest = None
+    while True:
+        try:
+            newest = socket.recv(copy=False)
+        except zmq.Again:
+            return newest.buffer if newest is not None else None
+
+
+def _new(context: zmq.Context, kind: int, address: Address, options: Options) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = context.socket(kind)
+    for option, value in (_COMMON | options).items():
+        socket.setsockopt(option, value)
+    if address.is_ipv6:
+        socket.setsockopt(zmq.IPV6, 1)
+    return socket
