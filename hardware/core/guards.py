@@ -1,0 +1,147 @@
+"""What a command must be to be followed: checks that need no arm."""
+
+import math
+from collections.abc import Iterable
+
+from hardware.clock import MS
+from hardware.core.lease import Lease
+from hardware.core.refusal import Refusal
+from hardware.protocol.messages import Code, Command
+from hardware.spec import RobotSpec
+
+FUTURE = 20 * MS
+"""Farthest that a command may have been sent in the future: beyond it the clocks disagree, ns."""
+HORIZON = 2000 * MS
+"""Farthest ahead that a command may be timed, ns."""
+_UNIT_LENGTH = 1e-3
+
+
+def check_form(command: Command, spec: RobotSpec) -> None:
+    """Finite numbers, as many as the mode has, that mean something.
+
+    Raises:
+        Refusal: NAN or SHAPE.
+    """
+    numbers = command.data if command.gripper is None else (*command.data, command.gripper)
+    if not all(map(math.isfinite, numbers)):
+        raise Refusal(Code.NAN, f"{command.mode} has numbers that are not finite: {command.data}")
+    size = {"joint_position": len(spec.joints), "cartesian_pose": 7, "cartesian_delta": 6}[command.mode]
+    if len(command.data) != size:
+        raise Refusal(Code.SHAPE, f"{command.mode} has {size} numbers here, not {len(command.data)}")
+    if command.mode == "cartesian_pose" and abs(math.hypot(*command.data[3:]) - 1) > _UNIT_LENGTH:
+        raise Refusal(Code.SHAPE, f"the quaternion {command.data[3:]} has not the length 1")
+    if command.mode == "cartesian_delta" and math.hypot(*command.data[3:]) > math.pi:
+        raise Refusal(Code.SHAPE, f"the rotation vector {command.data[3:]} is longer than pi")
+    if command.gripper is not None and spec.gripper is None:
+        raise Refusal(Code.SHAPE, f"{spec.name} has no gripper: leave it out")
+    if command.gripper is not None and not 0 <= command.gripper <= 1:
+        raise Refusal(Code.SHAPE, f"a gripper's opening is in 0 to 1, not {command.gripper}")
+
+
+def check_mode(command: Command, spec: RobotSpec) -> None:
+    """A mode that this robot takes.
+
+    Raises:
+        Refusal: MODE.
+    """
+    if command.mode not in spec.modes:
+        raise Refusal(Code.MODE, f"{spec.name} takes {', '.join(spec.modes)}, not {command.mode}")
+
+
+def check_fresh(command: Command, now: int) -> None:
+    """Not older than its ttl, and not from the future.
+
+    Raises:
+        Refusal: STALE, or LIMIT where it is timed too far ahead.
+    """
+    age = now - command.t_sent
+    if age > command.ttl_ms * MS:
+        raise Refusal(Code.STALE, f"it is {age / MS:.1f} ms old, its ttl is {command.ttl_ms} ms")
+    if age < -FUTURE:
+        raise Refusal(Code.STALE, f"it was sent {-age / MS:.1f} ms in the future: synchronise the clock")
+    if command.t_target:
+        ahead = command.t_target - now
+        if ahead < -command.ttl_ms * MS:
+            raise Refusal(
+                Code.STALE, f"its time was {-ahead / MS:.1f} ms ago, its ttl is {command.ttl_ms} ms"
+            )
+        if ahead > HORIZON:
+            raise Refusal(
+                Code.LIMIT, f"it is timed {ahead / MS:.0f} ms ahead; the most is {HORIZON // MS} ms"
+            )
+
+
+def check_order(command: Command, lease: Lease) -> None:
+    """Later than the last one of its lease.
+
+    Raises:
+        Refusal: BAD_SEQ.
+    """
+    if command.seq <= lease.last_seq:
+        raise Refusal(Code.BAD_SEQ, f"command {command.seq} comes after {lease.last_seq}")
+
+
+def check_spec(spec: RobotSpec) -> None:
+    """Numbers per joint, limits that leave room, a rest that is inside.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    limits, n = spec.limits, len(spec.joints)
+    per_joint = {
+        "home": spec.home,
+        "joint_lower": limits.joint_lower,
+        "joint_upper": limits.joint_upper,
+        "joint_velocity": limits.joint_velocity,
+        "joint_acceleration": limits.joint_acceleration,
+        "joint_jerk": limits.joint_jerk,
+    }
+    for name, values in per_joint.items():
+        if len(values) != n:
+            raise ValueError(f"{spec.name}: {name} has {len(values)} numbers for {n} joints")
+    positive = {
+        **{name: values for name, values in per_joint.items() if name in _POSITIVE},
+        **{name: (getattr(limits, name),) for name in _POSITIVE - per_joint.keys()},
+        "rate": (spec.rate,),
+    }
+    for name, values in positive.items():
+        if not _all_positive(values):
+            raise ValueError(f"{spec.name}: {name} has to be finite and above 0, not {values}")
+    for name, low, high in (
+        ("joint", limits.joint_lower, limits.joint_upper),
+        ("workspace", limits.workspace_lower, limits.workspace_upper),
+    ):
+        if not all(a < b for a, b in zip(low, high, strict=True)):
+            raise ValueError(f"{spec.name}: {name}_lower {low} is not below {name}_upper {high}")
+    if not all(
+        low <= q <= high
+        for low, q, high in zip(limits.joint_lower, spec.home, limits.joint_upper, strict=True)
+    ):
+        raise ValueError(f"{spec.name}: home {spec.home} is outside joint_lower and joint_upper")
+    if not spec.modes:
+        raise ValueError(f"{spec.name}: it has no command mode")
+    if spec.space == "cartesian" and "joint_position" in spec.modes:
+        raise ValueError(f"{spec.name}: a cartesian driver takes no joint_position; take it out of modes")
+
+
+_POSITIVE = {
+    "joint_velocity",
+    "joint_acceleration",
+    "joint_jerk",
+    "linear_velocity",
+    "linear_acceleration",
+    "linear_jerk",
+    "angular_velocity",
+    "angular_acceleration",
+    "angular_jerk",
+    "lead_joint",
+    "lead_linear",
+    "lead_angular",
+    "first_joint",
+    "first_linear",
+    "first_angular",
+}
+
+
+def _all_positive(values: Iterable[float]) -> bool:
+    return all(math.isfinite(value) and value > 0 for value in values)

@@ -1,0 +1,119 @@
+"""The setpoint of an arm that takes joint positions."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hardware.core import rotation
+from hardware.core.motion import EXACT, EXACT_AT_REST, Box, Limiter, Move, momentum
+from hardware.core.profile import MotionState, Profile, at_rest
+from hardware.drivers.base import Array, Kinematics, Measurement, Pose
+from hardware.spec import RobotSpec
+
+
+class JointLimiter(Limiter[Array]):
+    """n joints, [n] rad. The tool point keeps its own speed and box: kinematics tells where it is."""
+
+    def __init__(self, spec: RobotSpec, kinematics: Kinematics) -> None:
+        limits = spec.limits
+        self._limits = limits
+        self._dt = 1 / spec.rate
+        self._kinematics = kinematics
+        self._profile = Profile(self._dt, limits.joint_velocity, limits.joint_acceleration, limits.joint_jerk)
+        self._most = [velocity * self._dt for velocity in limits.joint_velocity]
+        self._joints = Box(limits.joint_lower, limits.joint_upper, ("joint_lower", "joint_upper"))
+        self._workspace = Box(
+            limits.workspace_lower, limits.workspace_upper, ("workspace_lower", "workspace_upper")
+        )
+        self._state = at_rest(spec.home)
+        self._pose = kinematics.forward(np.array(spec.home))
+
+    @property
+    def setpoint(self) -> Array:
+        return np.array(self._state.position)
+
+    @property
+    def pose(self) -> Pose:
+        return self._pose
+
+    @property
+    def moving(self) -> bool:
+        return self._state.moving
+
+    def reset(self, measured: Measurement) -> None:
+        self._state = at_rest(measured.q.tolist())
+        self._pose = self._kinematics.forward(measured.q)
+
+    def freeze(self) -> None:
+        self._state = at_rest(self._state.position)
+
+    def _toward(self, goal: Array) -> MotionState | None:
+        return self._profile.toward(self._state, goal.tolist())
+
+    def _braked(self) -> MotionState:
+        return self._profile.braked(self._state)
+
+    def _bounded(self, plan: MotionState, measured: Measurement) -> Move:
+        start = self._state.position
+        lead = self._limits.lead_joint
+        clipped: tuple[str, ...] = ()
+        position = []
+        for planned, here, arm, most in zip(
+            plan.position, start, measured.q.tolist(), self._most, strict=True
+        ):
+            if arm - lead <= planned <= arm + lead:
+                position.append(planned)
+            else:
+                held = min(max(planned, arm - lead), arm + lead)
+                position.append(min(max(held, here - most), here + most))
+                clipped = ("lead_joint",)
+        pose = self._pose if position == start else self._forward(position)
+        part, limit = self._part(pose)
+        if part < 1:
+            clipped = (*clipped, limit)
+            position = [here + part * (there - here) for here, there in zip(start, position, strict=True)]
+            pose = self._forward(position)
+        if not clipped:
+            return Move(plan, pose, ())
+        same = [new == planned for new, planned in zip(position, plan.position, strict=True)]
+        velocity = [
+            planned if kept else momentum([new - here], [planned], self._dt)[0]
+            for kept, new, here, planned in zip(same, position, start, plan.velocity, strict=True)
+        ]
+        acceleration = [
+            planned if kept else 0.0 for kept, planned in zip(same, plan.acceleration, strict=True)
+        ]
+        return Move(MotionState(position, velocity, acceleration), pose, clipped)
+
+    def _part(self, pose: Pose) -> tuple[float, str]:
+        """How much of the step to `pose` the tool point's speed allows, and which limit says so."""
+        linear = math.dist(pose.position.tolist(), self._pose.position.tolist())
+        angular = rotation.angle(self._pose.quaternion.tolist(), pose.quaternion.tolist())
+        part, limit = 1.0, ""
+        if linear > self._limits.linear_velocity * self._dt:
+            part, limit = self._limits.linear_velocity * self._dt / linear, "linear_velocity"
+        if angular * part > self._limits.angular_velocity * self._dt:
+            part, limit = self._limits.angular_velocity * self._dt / angular, "angular_velocity"
+        return part, limit
+
+    def _leaves(self, state: MotionState, pose: Pose) -> str:
+        return self._beyond(state.position, pose)
+
+    def _will_leave(self, state: MotionState) -> str:
+        if not state.moving:
+            return ""
+        end = self._profile.rest_of(state)
+        return self._beyond(end, self._forward(end), EXACT_AT_REST)
+
+    def _beyond(self, position: Sequence[float], pose: Pose, slack: float = EXACT) -> str:
+        return self._joints.left_by(position, self._state.position, slack) or self._workspace.left_by(
+            pose.position.tolist(), self._pose.position.tolist(), slack
+        )
+
+    def _forward(self, position: Sequence[float]) -> Pose:
+        return self._kinematics.forward(np.array(position))
+
+    def _go_to(self, move: Move) -> None:
+        self._state = move.state
+        self._pose = move.pose

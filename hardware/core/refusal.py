@@ -1,0 +1,12 @@
+"""Saying no, with a reason."""
+
+from hardware.protocol.messages import Code
+
+
+class Refusal(Exception):
+    """A request that is not carried out; the arm does as before."""
+
+    def __init__(self, code: Code, reason: str) -> None:
+        super().__init__(f"{code.value}: {reason}")
+        self.code = code
+        self.reason = reason[:500]
