@@ -74,7 +74,7 @@ class Gripper(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stay as it is."""
+        """Stay as it is, also with what it holds. From any thread; a running `move` ends and returns."""
         ...
 
 
@@ -99,7 +99,11 @@ class Driver(Protocol):
         ...
 
     def enable(self) -> None:
-        """Hold the present position with torque and take setpoints from now on."""
+        """Hold the present position with torque and take setpoints from now on.
+
+        Raises:
+            DriverError: it is not open, or it reports a fault.
+        """
         ...
 
     def read(self) -> Measurement:
@@ -113,8 +117,10 @@ class Driver(Protocol):
     def write(self, setpoint: Array | Pose) -> None:
         """Where the arm shall be at the next tick: joints [n], or a pose for a cartesian driver.
 
+        While it is enabled, the arm is told so at every tick.
+
         Raises:
-            DriverError: the arm did not take it.
+            DriverError: the arm did not take it, as it takes nothing that is not finite.
         """
         ...
 
@@ -124,6 +130,8 @@ class Driver(Protocol):
 
     def recover(self) -> None:
         """Clear what the arm calls an error; only ever called for an operator who gave a reason.
+
+        It stays at rest until `enable`; where there is no error, nothing happens.
 
         Raises:
             DriverError: it persists.

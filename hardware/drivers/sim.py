@@ -1,0 +1,241 @@
+"""A simulated arm in real time, or in whatever time its clock has."""
+
+import threading
+from dataclasses import dataclass
+
+import msgspec
+import mujoco
+import numpy as np
+
+from hardware.clock import MS, Clock
+from hardware.config import RobotConfig, checked_struct
+from hardware.drivers.base import Array, DriverError, Measurement, Pose
+from hardware.drivers.models import (
+    ARMS,
+    CUBE_JOINT,
+    STIFFNESS_RATE,
+    TIMESTEP,
+    TOOL_SITE,
+    build_world,
+    start_positions,
+)
+from hardware.drivers.sim_gripper import SimGripper
+from hardware.kinematics import MujocoKinematics
+from hardware.spec import RobotSpec
+
+CATCH_UP = 50 * MS
+"""The longest time that one `read` simulates, ns; what is beyond it never happens and is counted."""
+
+SENSORS = {"cube": 7}
+"""The cube's pose in the base frame: m, quaternion xyzw."""
+
+_STEP = round(TIMESTEP * 1e9)
+_DIVERGED = (
+    mujoco.mjtWarning.mjWARN_BADQPOS,
+    mujoco.mjtWarning.mjWARN_BADQVEL,
+    mujoco.mjtWarning.mjWARN_BADQACC,
+)
+
+
+class SimOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a robot's file says under `options`."""
+
+    arm: str
+    """One of `hardware.drivers.models.ARMS`."""
+
+
+@dataclass(frozen=True)
+class WorldState:
+    """What another process needs for a picture of the world, together with its `scene`."""
+
+    t: int
+    """Server's clock, ns."""
+    qpos: Array
+    qvel: Array
+
+
+def make(config: RobotConfig, clock: Clock) -> "SimDriver":
+    """The driver `sim`.
+
+    Raises:
+        ValueError: the spec is not one of the simulated arm.
+    """
+    return SimDriver(config.spec, checked_struct(config.options, SimOptions, "options").arm, clock)
+
+
+class SimDriver:
+    """The world of `hardware.drivers.models`, in which time passes when it is read.
+
+    `read` lets the physics catch up with the clock, so the same setpoints at the same times on a
+    `SteppedClock` give the same numbers, bit for bit. The world outlives `close`, as a real one does.
+    """
+
+    def __init__(self, spec: RobotSpec, arm: str, clock: Clock) -> None:
+        if spec.gripper is None:
+            raise ValueError("the simulated arms have a gripper: give width, force and speed under `gripper`")
+        if arm in ARMS and (spec.space != "joint" or spec.joints != ARMS[arm].joints):
+            raise ValueError(
+                f"the simulated {arm} has space: joint and joints: [{', '.join(ARMS[arm].joints)}]"
+            )
+        if spec.sensors != SENSORS:
+            raise ValueError(f"the simulated arms have sensors: {SENSORS}")
+        self._model, self._world = build_world(arm, spec.home, spec.gripper)
+        self._spec = spec
+        self._clock = clock
+        limits = spec.limits
+        self._kinematics = MujocoKinematics(
+            self._model, spec.joints, site=TOOL_SITE, within=(limits.joint_lower, limits.joint_upper)
+        )
+        joints = [self._model.joint(name).id for name in spec.joints]
+        self._lower, self._upper = self._model.jnt_range[joints].T
+        if (limits.joint_lower < self._lower).any() or (limits.joint_upper > self._upper).any():
+            raise ValueError(
+                f"limits.joint_lower and joint_upper go beyond the {arm}'s own: "
+                f"{self._lower.tolist()} … {self._upper.tolist()}"
+            )
+        self._data = mujoco.MjData(self._model)
+        self._data.qpos[:] = start_positions(self._model, arm, spec.home)
+        self._qpos = self._model.jnt_qposadr[joints]
+        self._dofs = self._model.jnt_dofadr[joints]
+        self._cube = int(self._model.joint(CUBE_JOINT).qposadr[0])
+        self._n = len(joints)
+        # Guards the world: the gripper's thread and whoever calls `stop` are not the control thread.
+        self._lock = threading.RLock()
+        self._time = 0
+        self._open = False
+        self._enabled = False
+        self._error: str | None = None
+        self._recoverable = True
+        self._dropped = 0
+        self._gripper = SimGripper(self._model, self._data, self._lock)
+        self._gripper.move(1.0)
+        self._rest()
+        mujoco.mj_forward(self._model, self._data)
+
+    @property
+    def spec(self) -> RobotSpec:
+        return self._spec
+
+    @property
+    def kinematics(self) -> MujocoKinematics:
+        return self._kinematics
+
+    @property
+    def gripper(self) -> SimGripper:
+        return self._gripper
+
+    def scene(self) -> str:
+        """The world as MJCF for those who draw it, with the cameras `front` and `wrist`; takes a second."""
+        return self._world.to_xml()
+
+    @property
+    def dropped_ns(self) -> int:
+        """Time that was too long ago to be simulated, since the first `open`, ns."""
+        return self._dropped
+
+    def open(self) -> None:
+        with self._lock:
+            if not self._open:
+                self._open = True
+                self._time = self._clock.now()
+                self._rest()
+
+    def enable(self) -> None:
+        with self._lock:
+            self._check()
+            self._rest()
+            self._enabled = True
+
+    def read(self) -> Measurement:
+        with self._lock:
+            self._advance()
+            self._check()
+            data = self._data
+            q = data.qpos[self._qpos]
+            cube = data.qpos[self._cube : self._cube + 7]
+            return Measurement(
+                t=self._time,
+                q=q,
+                dq=data.qvel[self._dofs],
+                # What the motors give, with what holds the arm's own weight.
+                tau=(data.qfrc_actuator + data.qfrc_gravcomp)[self._dofs],
+                pose=self._kinematics.forward(q),
+                wrench=np.empty(0),
+                sensors={"cube": cube[[0, 1, 2, 4, 5, 6, 3]]},
+            )
+
+    def write(self, setpoint: Array | Pose) -> None:
+        if isinstance(setpoint, Pose):
+            raise DriverError("the simulated arm takes joints, not poses")
+        setpoint = np.asarray(setpoint, np.float64)
+        if setpoint.shape != (self._n,) or not np.isfinite(setpoint).all():
+            raise DriverError(f"the simulated arm takes {self._n} finite joints, not {setpoint.tolist()}")
+        if (setpoint < self._lower).any() or (setpoint > self._upper).any():
+            raise DriverError(f"a joint would go beyond its range: {setpoint.round(4).tolist()}")
+        with self._lock:
+            self._check()
+            if self._enabled:
+                self._data.ctrl[: self._n] = setpoint
+
+    def stop(self) -> None:
+        with self._lock:
+            self._enabled = False
+            self._rest()
+
+    def recover(self) -> None:
+        with self._lock:
+            if self._error is None:
+                return
+            if not self._recoverable:
+                raise DriverError(self._error)
+            self._error = None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._open:
+                self.stop()
+                self._open = False
+                self._error = None
+
+    def inject(self, error: DriverError, recoverable: bool = True) -> None:
+        """Stop as an arm does that reports `error`: for tests of those who use the driver.
+
+        It is reported until `recover`, or where it is not `recoverable` until `close`.
+        """
+        with self._lock:
+            self.stop()
+            self._error, self._recoverable = str(error), recoverable
+
+    def render_state(self) -> WorldState:
+        """A copy of the world's state; from any thread."""
+        with self._lock:
+            return WorldState(self._time, self._data.qpos.copy(), self._data.qvel.copy())
+
+    def _check(self) -> None:
+        if not self._open:
+            raise DriverError("the simulated arm is not open")
+        if self._error is not None:
+            raise DriverError(self._error)
+
+    def _advance(self) -> None:
+        if not self._open:
+            return
+        behind = self._clock.now() - self._time
+        if behind > CATCH_UP:
+            self._dropped += behind - CATCH_UP
+            self._time += behind - CATCH_UP
+            behind = CATCH_UP
+        steps = behind // _STEP
+        if steps:
+            mujoco.mj_step(self._model, self._data, steps)
+            self._time += steps * _STEP
+        if any(self._data.warning[kind].number for kind in _DIVERGED):
+            self._error, self._recoverable = "the simulation diverged; start it anew", False
+
+    def _rest(self) -> None:
+        """Hold, from motion without overshoot.
+
+        A critically damped joint at speed v and v / rate short of its goal loses both at the same rate.
+        """
+        goal = self._data.qpos[self._qpos] + self._data.qvel[self._dofs] / STIFFNESS_RATE
+        self._data.ctrl[: self._n] = np.clip(goal, self._lower, self._upper)

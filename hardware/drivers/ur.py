@@ -1,0 +1,235 @@
+"""Universal Robots arms through ur_rtde: servoj on the controller, setpoints at the server's rate.
+
+The controller itself watches the setpoints: when none comes within `watchdog` seconds it ends the program and
+the arm stops, whether the server, its connection or the whole machine is gone.
+"""
+
+import contextlib
+
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from hardware.clock import Clock
+from hardware.config import RobotConfig, checked_struct
+from hardware.drivers.base import Array, DriverError, Measurement, Pose
+from hardware.drivers.chains import CHAINS, chain_kinematics, check_tool
+from hardware.drivers.extras import needed
+from hardware.drivers.ur_client import UrClient
+from hardware.drivers.ur_messages import Joints, UrOptions, UrState, fault
+from hardware.kinematics import MujocoKinematics
+from hardware.spec import RobotSpec
+
+SENSORS = {"speed_scaling": 1}
+"""What the teach pendant's slider and the safety system leave of the speed, 0 … 1."""
+
+_JOINTS = 6
+# From the teach pendant's base frame to ours: half a turn about z.
+_BASE = Rotation.from_quat([0, 0, 1, 0])
+
+
+def make(config: RobotConfig, clock: Clock) -> "UrDriver":
+    """The driver `ur`.
+
+    Raises:
+        ValueError: the spec or the options are not those of such an arm, or ur_rtde is not installed.
+    """
+    return UrDriver(config.spec, checked_struct(config.options, UrOptions, "options"), clock)
+
+
+class UrDriver:
+    """One arm, without a gripper.
+
+    While it is enabled it wants a setpoint at every tick: the arm's watchdog counts. A fault is kept, and
+    the arm left alone, until `recover`.
+    """
+
+    def __init__(self, spec: RobotSpec, options: UrOptions, clock: Clock) -> None:
+        if spec.space != "joint":
+            raise ValueError("a UR arm is driven in space: joint")
+        if spec.gripper is not None:
+            raise ValueError("the driver ur has no gripper")
+        if spec.sensors != SENSORS:
+            raise ValueError(f"a UR arm has sensors: {SENSORS}")
+        if options.watchdog * spec.rate < 3:
+            raise ValueError(f"options.watchdog is {options.watchdog} s; it must be 3 ticks or more")
+        if options.arm not in CHAINS:
+            raise ValueError(f"options.arm is {options.arm!r}; there are {', '.join(sorted(CHAINS))}")
+        if not 0.03 <= options.lookahead <= 0.2 or not 100 <= options.gain <= 2000:
+            raise ValueError("options.lookahead is in 0.03 … 0.2 s and options.gain in 100 … 2000")
+        self._kinematics = chain_kinematics(options.arm, spec, options.tool)
+        for module in ("rtde_control", "rtde_receive", "dashboard_client"):
+            needed(module, "ur")
+        self._spec = spec
+        self._options = options
+        self._clock = clock
+        self._client: UrClient | None = None
+        self._enabled = False
+        self._failure: str | None = None
+        self._written = 0
+        self._arm_time = -1.0
+        self._sensed = 0
+
+    @property
+    def spec(self) -> RobotSpec:
+        return self._spec
+
+    @property
+    def kinematics(self) -> MujocoKinematics:
+        return self._kinematics
+
+    @property
+    def gripper(self) -> None:
+        return None
+
+    def open(self) -> None:
+        if self._client is not None:
+            return
+        client = UrClient(self._options, 1 / self._spec.rate)
+        try:
+            state = client.state()
+            check_tool(self._spec.name, self._kinematics.forward(np.array(state.q)), _pose(state.tool))
+        except DriverError:
+            client.kill()
+            raise
+        self._client, self._failure = client, None
+
+    def enable(self) -> None:
+        """Waits only if the control script has to be loaded again, because it was stopped by hand."""
+        client = self._ready()
+        state = self._state(client)
+        # First, so that a `stop` in the meantime is the last word.
+        self._enabled = True
+        try:
+            client.start()
+            client.follow(np.array(state.q))
+        except DriverError as error:
+            raise self._failed(str(error)) from error
+        self._written = self._clock.now()
+
+    def read(self) -> Measurement:
+        client = self._ready()
+        state = self._state(client)
+        if self._enabled and not state.playing:
+            raise self._failed(
+                "the arm's program ended: no setpoint reached it for "
+                f"{self._options.watchdog} s, or it was stopped by hand"
+            )
+        if not self._enabled:
+            client.feed()
+        if state.time != self._arm_time:
+            self._arm_time, self._sensed = state.time, self._clock.now()
+        force = np.array(state.force).reshape(2, 3)
+        return Measurement(
+            t=self._sensed,
+            q=np.array(state.q),
+            dq=np.array(state.dq),
+            tau=np.empty(0),
+            pose=_pose(state.tool),
+            wrench=_BASE.apply(force).ravel(),
+            sensors={"speed_scaling": np.array([state.speed_scaling])},
+        )
+
+    def write(self, setpoint: Array | Pose) -> None:
+        if isinstance(setpoint, Pose):
+            raise DriverError("a UR arm takes joints here, not poses")
+        setpoint = np.array(setpoint, np.float64)
+        if setpoint.shape != (_JOINTS,) or not np.isfinite(setpoint).all():
+            raise DriverError(f"a UR arm takes {_JOINTS} finite joints, not {setpoint.tolist()}")
+        client = self._ready()
+        if not self._enabled:
+            return
+        now = self._clock.now()
+        if now - self._written > self._options.watchdog * 1e9:
+            raise self._failed(f"no setpoint for {(now - self._written) * 1e-9:.3f} s")
+        try:
+            client.follow(setpoint)
+        except DriverError as error:
+            raise self._failed(str(error)) from error
+        self._written = now
+
+    def stop(self) -> None:
+        self._enabled = False
+        if self._client is None:
+            return
+        try:
+            self._client.halt()
+        except DriverError as error:
+            # The controller's watchdog stops the arm; the next `read` says why.
+            self._failure = self._failure or str(error)
+
+    def recover(self) -> None:
+        if self._client is None and self._failure is None:
+            raise DriverError(f"{self._spec.name} is not open")
+        client = self._reached()
+        state = client.state()
+        if self._failure is None and not fault(state.robot_mode, state.safety_mode):
+            return
+        self._enabled = False
+        client.recover()
+        self._failure = None
+        self._state(client)
+
+    def close(self) -> None:
+        """Waits until the arm is at rest."""
+        client, self._client = self._client, None
+        self._enabled, self._failure = False, None
+        if client is not None:
+            try:
+                client.quit()
+            except DriverError as error:
+                # Its process was ended all the same, and the watchdog does the rest.
+                self._failure = str(error)
+
+    def _reached(self) -> UrClient:
+        """The client, in a new process where the connection is lost."""
+        if self._client is not None:
+            # A process that does not answer has no connection either.
+            with contextlib.suppress(DriverError):
+                if self._client.state().connected:
+                    return self._client
+            self._lose()
+        failure = self._failure
+        try:
+            self.open()
+        finally:
+            self._failure = failure
+        assert self._client is not None
+        return self._client
+
+    def _lose(self) -> None:
+        """End a process without a connection: the library in it would connect and start things by itself."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.kill()
+
+    def _ready(self) -> UrClient:
+        if self._failure is not None:
+            raise DriverError(self._failure)
+        if self._client is None:
+            raise DriverError(f"{self._spec.name} is not open")
+        return self._client
+
+    def _state(self, client: UrClient) -> UrState:
+        """The newest state of an arm without a fault."""
+        try:
+            state = client.state()
+        except DriverError as error:
+            self._lose()
+            raise self._failed(str(error)) from error
+        if not state.connected:
+            self._lose()
+            raise self._failed("the connection to the arm is lost")
+        if why := fault(state.robot_mode, state.safety_mode) or state.trouble:
+            raise self._failed(why)
+        return state
+
+    def _failed(self, why: str) -> DriverError:
+        """The error, which stays until `recover`."""
+        self._enabled = False
+        self._failure = f"{self._spec.name}: {why}"
+        return DriverError(self._failure)
+
+
+def _pose(tool: Joints) -> Pose:
+    rotation = _BASE * Rotation.from_rotvec(tool[3:])
+    return Pose(_BASE.apply(tool[:3]), rotation.as_quat())

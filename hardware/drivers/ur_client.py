@@ -1,0 +1,163 @@
+"""The server's end of the process that holds ur_rtde; see `ur_process.py`."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+import hardware
+from hardware.drivers.base import Array, DriverError
+from hardware.drivers.ur_messages import (
+    ASK,
+    Command,
+    Done,
+    Feed,
+    Follow,
+    Halt,
+    Order,
+    Quit,
+    Recover,
+    Start,
+    UrOptions,
+    UrState,
+)
+
+_MAX_MESSAGE = 4096
+# How long the process may take to connect, to carry out a command, and to say what it knows, s.
+_CONNECT, _ANSWER, _STATE = 60.0, 15.0, 1.0
+
+
+class UrClient:
+    """A running process and its two sockets. `halt` is for any thread, all else for one."""
+
+    def __init__(self, options: UrOptions, period: float) -> None:
+        """Connect.
+
+        Raises:
+            DriverError: it cannot.
+        """
+        self._commands, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._states, states = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._commands.settimeout(_CONNECT)
+        self._states.settimeout(_STATE)
+        self._state = msgspec.msgpack.Decoder(UrState)
+        # Between `halt` and a setpoint: none may slip in behind it.
+        self._lock = threading.Lock()
+        self._following = False
+        root = str(Path(hardware.__file__).resolve().parent.parent)
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        with commands, states:
+            ends = (commands.fileno(), states.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "hardware.drivers.ur_process", *map(str, ends)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=ends,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        try:
+            self._send(Order(options=options, period=period))
+            self._answered("cannot connect to the arm at " + options.host)
+        except DriverError:
+            self.kill()
+            raise
+        self._commands.settimeout(_ANSWER)
+
+    def state(self) -> UrState:
+        """The newest state.
+
+        Raises:
+            DriverError: the process is gone or hangs.
+        """
+        try:
+            self._states.send(ASK)
+            data = self._states.recv(_MAX_MESSAGE)
+        except OSError as error:
+            raise DriverError(f"the arm's process does not answer: {error}") from error
+        if not data:
+            raise DriverError("the arm's process ended")
+        return self._state.decode(data)
+
+    def start(self) -> None:
+        """Take setpoints from now on. Waits only if the control script has to be loaded again.
+
+        Raises:
+            DriverError: the arm is not able to.
+        """
+        # First, so that a `halt` in the meantime is the last word.
+        with self._lock:
+            self._following = True
+        self._send(Start())
+        self._answered("the arm takes no setpoints")
+
+    def follow(self, q: Array) -> None:
+        """Be at `q` [6] rad one tick from now; nothing after `halt`.
+
+        Raises:
+            DriverError: the process is gone or hangs.
+        """
+        with self._lock:
+            if self._following:
+                self._send(Follow(tuple(q.tolist()), time.monotonic_ns()))
+
+    def feed(self) -> None:
+        """Keep the control script running while there are no setpoints.
+
+        Raises:
+            DriverError: the process is gone or hangs.
+        """
+        self._send(Feed())
+
+    def halt(self) -> None:
+        """Come to rest.
+
+        Raises:
+            DriverError: the process is gone or hangs; the controller's watchdog stops the arm.
+        """
+        with self._lock:
+            self._following = False
+            self._send(Halt())
+
+    def recover(self) -> None:
+        """Release a protective stop.
+
+        Raises:
+            DriverError: the arm refuses.
+        """
+        self._send(Recover())
+        self._answered("the arm does not recover")
+
+    def quit(self) -> None:
+        """End the control script and the process, when the arm is at rest."""
+        try:
+            self._send(Quit())
+            self._answered("the control script did not end")
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process. The controller's watchdog stops what moves."""
+        self._process.kill()
+        self._process.wait()
+        self._commands.close()
+        self._states.close()
+
+    def _send(self, message: Command | Order) -> None:
+        try:
+            self._commands.send(msgspec.msgpack.encode(message), socket.MSG_DONTWAIT)
+        except OSError as error:
+            raise DriverError(f"the arm's process takes no commands: {error}") from error
+
+    def _answered(self, what: str) -> None:
+        try:
+            data = self._commands.recv(_MAX_MESSAGE)
+        except OSError as error:
+            raise DriverError(f"{what}: {error}") from error
+        if not data:
+            raise DriverError(f"{what}: its process ended")
+        if why := msgspec.msgpack.decode(data, type=Done).error:
+            raise DriverError(f"{what}: {why}")

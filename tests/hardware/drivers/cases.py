@@ -1,0 +1,63 @@
+"""Which drivers the conformance suite runs, and how each comes to stand before it."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hardware.clock import Clock, MonotonicClock, SteppedClock
+from hardware.config import load_robot
+from hardware.drivers.base import Driver, DriverError
+from hardware.drivers.registry import make_driver
+from hardware.drivers.sim import SimDriver
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "robot"
+
+
+@dataclass
+class Rig:
+    """A driver that is not open yet, and what the suite may expect of it."""
+
+    driver: Driver
+    clock: Clock
+    """The driver's; to sleep on it lets time pass."""
+    break_it: Callable[[str], None] | None = None
+    """Makes the arm report an error with this text, where that can be arranged."""
+    tolerance: float = 0.005
+    """How close to its setpoint the arm settles, in rad, or in m for a cartesian driver."""
+    pose_tolerance: float = 0.001
+    """How well the arm's own tool point agrees with the kinematics, m."""
+    settle: float = 1.0
+    """How long that takes, s."""
+
+
+Case = Callable[[], AbstractContextManager[Rig]]
+
+
+@contextmanager
+def stepped(name: str) -> Iterator[Rig]:
+    """A robot's file whose driver goes by its clock alone, in time that the test lets pass."""
+    clock = SteppedClock()
+    driver = make_driver(load_robot(CONFIGS / f"{name}.yaml"), clock)
+    if isinstance(driver, SimDriver):
+        yield Rig(driver, clock, break_it=lambda text: driver.inject(DriverError(text)), tolerance=0.001)
+    else:
+        yield Rig(driver, clock)
+
+
+@contextmanager
+def real_time(name: str) -> Iterator[Rig]:
+    """Any robot's file, in real time."""
+    yield Rig(make_driver(load_robot(CONFIGS / f"{name}.yaml"), MonotonicClock()), MonotonicClock())
+
+
+CASES: dict[str, Case] = {
+    "sim_panda": partial(stepped, "sim_panda"),
+    "sim_ur5e": partial(stepped, "sim_ur5e"),
+}
+
+# A real arm moves: it joins only when somebody who stands beside it names its file.
+if named := os.environ.get("ROBOT_RL_TEST_ROBOT"):
+    CASES[named] = partial(real_time, named)

@@ -1,0 +1,30 @@
+"""The simulated Franka arm with the driver on its other end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from hardware.config import RobotConfig, load_robot
+from hardware.drivers.franka import make
+from tests.hardware.drivers.cases import CONFIGS, Rig
+from tests.hardware.fakes.arm_process import ArmClock, running
+
+PROGRAM = "franka_arm.py"
+ROBOT = CONFIGS / "franka.yaml"
+
+
+def config(host: str, **options: Any) -> RobotConfig:
+    """The project's own file for this arm, which needs no real-time kernel."""
+    own = load_robot(ROBOT)
+    changed = {**own.options, "host": host, "realtime": False, **options}
+    return msgspec.structs.replace(own, options=changed)
+
+
+@contextmanager
+def franka() -> Iterator[Rig]:
+    """For the conformance suite."""
+    with running(PROGRAM) as arm:
+        clock = ArmClock(arm)
+        yield Rig(make(config(arm.host, watchdog=0.5), clock), clock, tolerance=0.01)

@@ -1,0 +1,29 @@
+"""The simulated UR5e with the driver on its other end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from hardware.config import RobotConfig, load_robot
+from hardware.drivers.ur import make
+from tests.hardware.drivers.cases import CONFIGS, Rig
+from tests.hardware.fakes.arm_process import ArmClock, running
+
+PROGRAM = "ur_controller.py"
+ROBOT = CONFIGS / "ur5e.yaml"
+
+
+def config(host: str, **options: Any) -> RobotConfig:
+    """The project's own file for this arm."""
+    own = load_robot(ROBOT)
+    return msgspec.structs.replace(own, options={**own.options, "host": host, **options})
+
+
+@contextmanager
+def ur5e() -> Iterator[Rig]:
+    """For the conformance suite."""
+    with running(PROGRAM) as arm:
+        clock = ArmClock(arm)
+        yield Rig(make(config(arm.host, watchdog=0.5), clock), clock)
