@@ -1,0 +1,77 @@
+"""USB cameras (V4L2) and video files through OpenCV."""
+
+import time
+from pathlib import Path
+
+import cv2
+
+from hardware.cameras.device import CameraError, RawFrame
+from hardware.cameras.settings import OpenCV
+from hardware.clock import MS
+from hardware.spec import CameraSpec
+
+
+class OpenCVCamera:
+    """The camera with this name in `/dev/v4l/by-id`, which stays the same over plugging and rebooting."""
+
+    def __init__(self, spec: CameraSpec, source: OpenCV) -> None:
+        self._spec = spec
+        self._source = source
+        self._path = Path(source.folder) / spec.serial
+        self._capture: cv2.VideoCapture | None = None
+        self._is_device = False
+        self._number = -1
+        self._stamp: float | None = None
+        self.serial = ""
+
+    def open(self) -> None:
+        if not self._path.exists():
+            there = ", ".join(sorted(path.name for path in self._path.parent.glob("*"))) or "none"
+            raise CameraError(
+                f"there is no {self._path} (there are: {there}); check the camera's cable, or the serial in "
+                "the robot's configuration"
+            )
+        # The cores are for the arm.
+        cv2.setNumThreads(1)
+        self._is_device = self._path.is_char_device()
+        # Left to choose, OpenCV would try to read a camera as if it were a file.
+        capture = cv2.VideoCapture(str(self._path), cv2.CAP_V4L2 if self._is_device else cv2.CAP_FFMPEG)
+        self._capture = capture
+        if not capture.isOpened():
+            raise CameraError(f"{self._path} cannot be opened; is another program using it?")
+        if self._is_device:
+            capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*self._source.fourcc))
+            capture.set(cv2.CAP_PROP_FRAME_WIDTH, self._spec.width)
+            capture.set(cv2.CAP_PROP_FRAME_HEIGHT, self._spec.height)
+            capture.set(cv2.CAP_PROP_FPS, self._spec.rate)
+        self.serial = self._path.name
+
+    def next_frame(self, timeout: float) -> RawFrame | None:
+        """See `CameraDevice`; V4L2 itself waits for up to 10 s, whatever `timeout` says."""
+        assert self._capture is not None, "not open"
+        there, image = self._capture.read()
+        t_recv = time.monotonic_ns()
+        if not there:
+            raise CameraError(f"{self._path} gives no more images")
+        # V4L2: when the exposure began or ended, by CLOCK_MONOTONIC. A file: the time in the film.
+        stamp = self._capture.get(cv2.CAP_PROP_POS_MSEC)
+        self._number += self._periods_since_last(stamp)
+        self._stamp = stamp
+        return RawFrame(
+            image=cv2.cvtColor(image, cv2.COLOR_BGR2RGB),
+            number=self._number,
+            t_device=round(stamp * MS) if stamp > 0 or not self._is_device else None,
+            t_recv=t_recv,
+            clock="monotonic" if self._is_device else "own",
+        )
+
+    def close(self) -> None:
+        if self._capture is not None:
+            self._capture.release()
+            self._capture = None
+
+    def _periods_since_last(self, stamp: float) -> int:
+        """How far the count advances. OpenCV hides the driver's own, so the time stamps must show gaps."""
+        if self._stamp is None:
+            return 1
+        return max(1, round((stamp - self._stamp) * 1e-3 * self._spec.rate))

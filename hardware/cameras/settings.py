@@ -1,0 +1,90 @@
+"""What a camera is and what the server expects of it."""
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from hardware.protocol.arrays import MAX_IMAGE, MAX_SIDE, CameraName
+from hardware.spec import CameraSpec
+
+MS = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class RealSense(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="realsense"):
+    """A RealSense camera; its serial is the one that `rs-enumerate-devices -s` prints."""
+
+    noisy: ClassVar[bool] = True
+    stream: Literal["color", "depth"] = "color"
+
+
+class OpenCV(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="opencv"):
+    """A USB camera or a video file; its serial is its name in `folder`."""
+
+    noisy: ClassVar[bool] = True
+    folder: str = "/dev/v4l/by-id"
+    """`/dev/v4l/by-path` tells cameras without a serial number apart by the port they are in."""
+    fourcc: Annotated[str, msgspec.Meta(min_length=4, max_length=4)] = "MJPG"
+    """Pixel format on the bus; uncompressed (`YUYV`) takes some ten times the bandwidth."""
+
+
+class Sim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="sim"):
+    """A camera of a MuJoCo scene; its serial is its name there."""
+
+    noisy: ClassVar[bool] = False
+    scene: str
+    """Path of the MJCF file."""
+    feed: str
+    """Endpoint where the simulated arm publishes what is to be seen (`feed.py`)."""
+
+
+class Custom(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="custom"):
+    """Any other camera: `factory(spec, **options)` gives its `CameraDevice`."""
+
+    noisy: ClassVar[bool] = True
+    factory: Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
+    """`package.module:function`, of an installed package or one on PYTHONPATH."""
+    options: dict[str, str | int | float | bool] = {}
+
+
+Source = RealSense | OpenCV | Sim | Custom
+"""`noisy` ones never give the same image twice, unless they are frozen."""
+
+
+class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One camera of the server's."""
+
+    spec: CameraSpec
+    source: Source
+    encoding: Literal["raw", "jpeg"] = "raw"
+    jpeg_quality: Annotated[int, msgspec.Meta(ge=1, le=100)] = 90
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        msgspec.convert(spec.name, CameraName)
+        sides = 0 < spec.width <= MAX_SIDE and 0 < spec.height <= MAX_SIDE
+        if not (sides and spec.rate > 0 and 3 * spec.width * spec.height <= MAX_IMAGE):
+            raise ValueError(f"camera {spec.name}: {spec.width}x{spec.height}@{spec.rate:g} is not possible")
+        if not spec.serial:
+            raise ValueError(f"camera {spec.name} needs a serial: any other camera could be taken for it")
+        if self.encoding == "jpeg" and isinstance(self.source, RealSense) and self.source.stream == "depth":
+            raise ValueError(f"camera {spec.name}: a JPEG holds no depth; write encoding raw")
+
+
+class WatchLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the server puts up with."""
+
+    start_ms: MS = 15_000
+    """Longest time from the start of a camera's process to its first frame."""
+    stall_ms: MS = 1_000
+    """Longest time without a new frame, and never below five periods."""
+    frozen_after: Annotated[int, msgspec.Meta(ge=2)] = 10
+    """Equal images in a row that make a noisy camera a frozen one."""
+    min_rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
+    """Part of the nominal rate below which a camera is slow."""
+    rate_window_ms: MS = 2_000
+    """Over which the rate is measured."""
+    restarts: Annotated[int, msgspec.Meta(ge=0)] = 3
+    """Within `restart_window_ms`; a camera that needs more has failed."""
+    restart_window_ms: MS = 60_000
+    backoff_ms: MS = 1_000
+    """Wait before the first restart of a window; each further one waits twice as long."""

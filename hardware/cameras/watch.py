@@ -1,0 +1,199 @@
+"""What the server knows about a camera and makes of it: pure logic, time is an argument."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from hardware.cameras.settings import CameraSettings, WatchLimits
+from hardware.cameras.wire import Image
+from hardware.clock import MS
+
+OnEvent = Callable[[str, str], None]
+"""What happened (`camera_running`, `camera_stalled`, `camera_frozen`, `camera_slow`, `camera_restored`,
+`camera_down`, `camera_failed`) and a line about it that begins with the camera's name."""
+
+Phase = Literal["starting", "running", "waiting", "failed"]
+"""`waiting` for its restart; `failed` until somebody restarts it by name."""
+
+_STALL_PERIODS = 5
+_RATE_PERIODS = 20
+"""Fewer would make a late image a slow camera."""
+
+
+class CameraStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a camera does."""
+
+    name: str
+    phase: Phase
+    number: int | None
+    """Of its newest image."""
+    pid: int | None
+    """Of the process that took it."""
+    age_ms: float | None
+    """Since it was taken."""
+    fps: float
+    """Images per second, lately."""
+    dropped: int
+    """Images lost so far: gaps in the numbers."""
+    frozen: bool
+    """The device gives the same image again and again."""
+    slow: bool
+    restarts: int
+    """So far."""
+    trouble: str
+    """Why it ended last, or why it failed."""
+
+
+class CameraWatch:
+    """Follows one camera from process to process."""
+
+    def __init__(self, settings: CameraSettings, limits: WatchLimits, on_event: OnEvent) -> None:
+        self._name = settings.spec.name
+        self._rate = settings.spec.rate
+        self._noisy = settings.source.noisy
+        self._limits = limits
+        self._on_event = on_event
+        self._stall = round(max(limits.stall_ms * MS, _STALL_PERIODS * 1e9 / self._rate))
+        self._window = round(max(limits.rate_window_ms * MS, _RATE_PERIODS * 1e9 / self._rate))
+        self._phase: Phase = "waiting"
+        self._due: int | None = None
+        self._restarted: deque[int] = deque()
+        self._restarts = 0
+        self._trouble = ""
+        self._newest: Image | None = None
+        self._forget(0)
+
+    def _forget(self, now: int) -> None:
+        """What was true of the last process need not be of the next."""
+        self._began = now
+        self._looked = now
+        self._excused = False
+        self._first: int | None = None
+        self._received: deque[int] = deque()
+        self._equal = 0
+        self._frozen = False
+        self._slow = False
+
+    # ---- what happens to it --------------------------------------------------------------------------
+
+    def start(self, now: int) -> tuple[int, int]:
+        """Its process is about to start; returns the number of the first image and how many were lost."""
+        self._phase = "starting"
+        self._forget(now)
+        if self._newest is None:
+            return 0, 0
+        # Images that it would have taken meanwhile are lost: numbers stay true to time, and nobody sees one
+        # twice, even if the last process had sent more than has arrived here.
+        missed = max(0, round((now - self._newest.t_recv) * 1e-9 * self._rate))
+        return self._newest.number + 1 + missed, self._newest.dropped + missed
+
+    def image(self, image: Image) -> None:
+        """It sent an image."""
+        if self._newest is not None and self._first is not None:
+            same = image.fingerprint == self._newest.fingerprint
+            self._equal = self._equal + 1 if same else 1
+        else:
+            self._equal = 1
+        if self._first is None:
+            self._first = image.t_recv
+            self._phase = "running"
+            self._say("running", f"images from number {image.number} on")
+        self._newest = image
+        self._received.append(image.t_recv)
+        frozen = self._noisy and self._equal >= self._limits.frozen_after
+        if frozen and not self._frozen:
+            self._say("frozen", f"{self._equal} equal images in a row, the last one is number {image.number}")
+        self._frozen = frozen
+
+    def ended(self, now: int, reason: str, *, final: bool = False) -> None:
+        """Its process is gone. It is started again, unless that was in vain too often or is `final`."""
+        limits = self._limits
+        self._trouble = reason
+        while self._restarted and self._restarted[0] <= now - limits.restart_window_ms * MS:
+            self._restarted.popleft()
+        tries = len(self._restarted)
+        if final or tries >= limits.restarts:
+            self._phase, self._due = "failed", None
+            after = "" if final else f" ({tries} restarts in {limits.restart_window_ms * 1e-3:g} s)"
+            self._say("failed", f"{reason}{after}; it stays off until it is restarted by name")
+            return
+        wait = limits.backoff_ms * 2**tries
+        self._phase, self._due = "waiting", now + round(wait * MS)
+        self._restarted.append(self._due)
+        self._restarts += 1
+        self._say("down", f"{reason}; restart {tries + 1} of {limits.restarts} in {wait * 1e-3:g} s")
+
+    def restart(self, now: int) -> None:
+        """Somebody wants it to be started, whatever happened before."""
+        self._restarted.clear()
+        self._phase, self._due = "waiting", now
+        self._trouble = ""
+
+    # ---- what to make of it --------------------------------------------------------------------------
+
+    def is_due(self, now: int) -> bool:
+        """Whether its process shall be started."""
+        return self._phase == "waiting" and self._due is not None and now >= self._due
+
+    def verdict(self, now: int) -> str | None:
+        """Why its process must be ended, None where it may go on."""
+        asleep = now - self._looked > self._stall // 2
+        self._looked = now
+        self._excused = asleep and not self._excused
+        if self._excused:
+            # The server itself did not run: its cameras' images wait to be seen.
+            return None
+        if self._frozen:
+            return "it was frozen"
+        if self._phase == "starting" and now - self._began > self._limits.start_ms * MS:
+            self._say("stalled", reason := f"no image {self._limits.start_ms * 1e-3:g} s after its start")
+            return reason
+        if self._phase == "running":
+            assert self._newest is not None
+            if (silent := now - self._newest.t_recv) > self._stall:
+                self._say("stalled", reason := f"no new image for {silent / MS:.0f} ms")
+                return reason
+            self._judge_rate(now)
+        return None
+
+    def status(self, now: int) -> CameraStatus:
+        """How it does."""
+        newest = self._newest
+        return CameraStatus(
+            name=self._name,
+            phase=self._phase,
+            number=newest.number if newest else None,
+            pid=newest.pid if newest else None,
+            age_ms=(now - newest.t_capture) / MS if newest else None,
+            fps=self._fps(now),
+            dropped=newest.dropped if newest else 0,
+            frozen=self._frozen,
+            slow=self._slow,
+            restarts=self._restarts,
+            trouble=self._trouble,
+        )
+
+    def _judge_rate(self, now: int) -> None:
+        if self._first is None or now - self._first < self._window:
+            return
+        fps = self._fps(now)
+        least = self._limits.min_rate * self._rate
+        if not self._slow and fps < least:
+            self._slow = True
+            self._say("slow", f"{fps:.1f} images per second, it should be {self._rate:g}")
+        elif self._slow and fps >= (least + self._rate) / 2:
+            self._slow = False
+            self._say("restored", f"{fps:.1f} images per second")
+
+    def _fps(self, now: int) -> float:
+        """Images per second over the last window, or since it began if that is less."""
+        while self._received and self._received[0] <= now - self._window:
+            self._received.popleft()
+        if self._first is None or now <= self._first:
+            return 0.0
+        return len(self._received) / (min(self._window, now - self._first) * 1e-9)
+
+    def _say(self, what: str, text: str) -> None:
+        self._on_event(f"camera_{what}", f"{self._name}: {text}")

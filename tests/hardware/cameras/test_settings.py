@@ -1,0 +1,36 @@
+"""What a user may write about a camera."""
+
+import msgspec
+import pytest
+
+from hardware.cameras.settings import CameraSettings
+
+SPEC = {"name": "wrist", "serial": "1", "width": 64, "height": 48, "rate": 30.0}
+
+
+def read(**fields: object) -> CameraSettings:
+    return msgspec.convert({"spec": SPEC, **fields}, CameraSettings)
+
+
+def test_a_source_is_named_by_its_type() -> None:
+    settings = read(source={"type": "realsense", "stream": "depth"})
+    assert settings == msgspec.json.decode(msgspec.json.encode(settings), type=CameraSettings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"source": {"type": "webcam"}}, "webcam"),
+        ({"source": {"type": "realsense", "streem": "depth"}}, "streem"),
+        ({"source": {"type": "custom", "factory": "os.system('true')"}}, "factory"),
+        ({"source": {"type": "realsense", "stream": "depth"}, "encoding": "jpeg"}, "JPEG holds no depth"),
+        ({"source": {"type": "realsense"}, "spec": {**SPEC, "rate": 0.0}}, "not possible"),
+        ({"source": {"type": "realsense"}, "spec": {**SPEC, "width": 10**6}}, "not possible"),
+        ({"source": {"type": "realsense"}, "spec": {**SPEC, "width": 8192, "height": 8192}}, "not possible"),
+        ({"source": {"type": "realsense"}, "spec": {**SPEC, "name": "left wrist"}}, "matching regex"),
+        ({"source": {"type": "realsense"}, "spec": {**SPEC, "serial": ""}}, "needs a serial"),
+    ],
+)
+def test_what_cannot_work_is_refused(fields: dict[str, object], why: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=why):
+        read(**fields)
