@@ -82,7 +82,7 @@ def _dispatch(arguments: list[str]) -> None:
         print(__version__)
         return
     name, rest = _split_name(rest)
-    if not rest and (family := _family(name)):
+    if not rest and name not in verb_names() and (family := _family(name)):
         with _reader_may_leave():
             print("\n".join([f"usage: robot-rl {name} <which> [key=value …]", "", *_lines(family)]))
         return
@@ -101,7 +101,8 @@ def _dispatch(arguments: list[str]) -> None:
 
 def _split_name(arguments: list[str]) -> tuple[str, list[str]]:
     """The name of the verb, of two words where the first begins such verbs, and the other arguments."""
-    words = 2 if _family(arguments[0]) else 1
+    first, two = arguments[0], " ".join(arguments[:2])
+    words = 2 if two in verb_names() or (_family(first) and first not in verb_names()) else 1
     return " ".join(arguments[:words]), arguments[words:]
 
 

@@ -8,6 +8,7 @@ A verb may have two words; `bench_sim.py` is `robot-rl bench sim`, and `robot-rl
 VERBS: dict[str, tuple[str, ...]] = {
     "who collects": ("doctor", "collect", "states"),
     "who trains": ("train", "eval", "report", "demo"),
-    "who measures": ("bench sim", "bench update", "bench methods", "bench table"),
+    "who runs the robot": ("robot", "robot keys"),
+    "who measures": ("bench sim", "bench update", "bench control", "bench methods", "bench table"),
 }
 """Verbs in the order of the listing, by the person who uses them."""

@@ -1,0 +1,327 @@
+"""A client of the robot's server. Every call ends within its time limit, with an answer or a named error."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Self
+
+from hardware.clock import MS, Clock, MonotonicClock
+from hardware.connection import Connection, NoAnswer, RequestRefused, RobotError, ServerChanged
+from hardware.protocol.clock_sync import Estimate
+from hardware.protocol.endpoints import Address, parse
+from hardware.protocol.messages import (
+    Ack,
+    AcknowledgeFault,
+    AcquireLease,
+    Arm,
+    Code,
+    Command,
+    Disarm,
+    Done,
+    Event,
+    Events,
+    EventsSince,
+    Home,
+    Kind,
+    Pause,
+    ReleaseLease,
+    Resume,
+    Role,
+    SampleNow,
+    State,
+    Stop,
+)
+from hardware.protocol.security import ClientKeys
+from hardware.spec import CommandMode, RobotSpec
+
+__all__ = [
+    "CommandRefused",
+    "NoAnswer",
+    "RequestRefused",
+    "RobotClient",
+    "RobotError",
+    "ServerChanged",
+    "StaleState",
+]
+
+REST = 0.01
+"""Below this speed a joint is at rest, rad/s."""
+_STANDS = 10
+"""States with the same setpoint after which the arm has come to where it goes."""
+
+
+class StaleState(RobotError):
+    """The newest state is older than what was asked for."""
+
+    def __init__(self, age: float, text: str) -> None:
+        super().__init__(text)
+        self.age = age
+        """s; infinite where there was no state at all."""
+
+
+class CommandRefused(RequestRefused):
+    """The request was a command."""
+
+
+class RobotClient:
+    """One connection, for one thread: `with RobotClient("ipc:///run/user/1000/robot", "me") as robot: …`.
+
+    Where nothing else is said, calls raise `NoAnswer` (also if there is no server), `ServerChanged` or
+    `RequestRefused`; all are a `RobotError`.
+    """
+
+    def __init__(
+        self,
+        address: Address | str,
+        name: str,
+        role: Role = "observer",
+        *,
+        keys: ClientKeys | None = None,
+        insecure: bool = False,
+        timeout: float = 1.0,
+        clock: Clock | None = None,
+    ) -> None:
+        """Connect; the with statement says hello.
+
+        Args:
+            address: where the server is.
+            name: for its log; with keys, theirs counts.
+            role: what this client wants to be.
+            keys: required where the server's address is on a network.
+            insecure: use a network without keys.
+            timeout: longest time for an answer, s.
+            clock: this machine's monotonic one.
+
+        Raises:
+            ValueError: an address that is none, or a network without keys.
+        """
+        self.name, self.role, self.timeout = name, role, timeout
+        self.lease_number = 0
+        """Of the lease that this client has taken last, 0 for none."""
+        self._clock = clock or MonotonicClock()
+        address = parse(address) if isinstance(address, str) else address
+        self._line = Connection(address, keys, insecure, timeout, self._clock)
+        self._state: State | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._line.greet(self.name, self.role)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; a lease that is held runs out. Safe to call twice."""
+        self._line.close()
+
+    # ---- what the server is ----------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> RobotSpec:
+        """The robot's."""
+        return self._line.welcome.spec
+
+    @property
+    def session(self) -> str:
+        """The server's, which is another one after each start."""
+        return self._line.welcome.session
+
+    @property
+    def lease_ms(self) -> int:
+        """How long a lease lasts without a valid command."""
+        return self._line.welcome.lease_ms
+
+    @property
+    def late(self) -> int:
+        """Answers that came too late, or damaged, and were dropped."""
+        return self._line.late
+
+    def clock_offset(self) -> Estimate:
+        """How far the server's clock is ahead of this machine's now."""
+        return self._line.offset()
+
+    def server_time(self) -> int:
+        """Now on the server's clock, ns."""
+        return self._line.server_time()
+
+    # ---- requests --------------------------------------------------------------------------------------
+
+    def arm(self, spec_sha256: str = "") -> Done:
+        """Hold the arm with torque. `spec_sha256`: of the robot that one was set up for."""
+        return self._line.ask(Done, Arm, spec_sha256=spec_sha256 or self._line.welcome.spec_sha256)
+
+    def disarm(self) -> Done:
+        """Come to rest and take no commands."""
+        return self._line.ask(Done, Disarm)
+
+    def acquire(self, kind: Kind, *, preempt: bool = False) -> int:
+        """Become the one who commands; returns the lease's number. `lease` gives it back by itself."""
+        self.lease_number = self._line.ask(Done, AcquireLease, kind=kind, preempt=preempt).lease
+        return self.lease_number
+
+    def release(self) -> None:
+        """Give the lease back; the arm brakes and is held. Nothing happens to one that has ended."""
+        number, self.lease_number = self.lease_number, 0
+        if number:
+            try:
+                self._line.ask(Done, ReleaseLease, lease=number)
+            except RequestRefused as refusal:
+                # It has ended already, which is what was wanted.
+                if refusal.code not in (Code.NO_LEASE, Code.MODE, Code.FAULT):
+                    raise
+
+    @contextmanager
+    def lease(self, kind: Kind, *, preempt: bool = False) -> Iterator[int]:
+        """Have the lease for the length of a block. Without a command every `lease_ms` it is lost."""
+        number = self.acquire(kind, preempt=preempt)
+        try:
+            yield number
+        except BaseException:
+            # What happened in the block matters more; at the worst the lease runs out.
+            with suppress(RobotError):
+                self.release()
+            raise
+        self.release()
+
+    def pause(self) -> Done:
+        """Hold; commands are refused, the lease stays."""
+        return self._line.ask(Done, Pause)
+
+    def resume(self) -> Done:
+        """End a pause."""
+        return self._line.ask(Done, Resume)
+
+    def acknowledge(self, reason: str) -> Done:
+        """A person has looked at the fault; the reason has 3 to 500 characters. Operators only."""
+        return self._line.ask(Done, AcknowledgeFault, reason=reason)
+
+    def events(self, since: int = 0) -> list[Event]:
+        """All events that the server still has with a number above `since`."""
+        found: list[Event] = []
+        while True:
+            more = self._line.ask(Events, EventsSince, after=found[-1].seq if found else since).events
+            if not more:
+                return found
+            found += more
+
+    def sample(self) -> State:
+        """The state as it is now, not as it was at the last tick."""
+        return self._line.ask(State, SampleNow)
+
+    def stop(self, reason: str = "") -> Done:
+        """The software e-stop: on its own connection, heard whatever the server is doing."""
+        return self._line.ask(Done, Stop, socket=self._line.estop, reason=reason[:500])
+
+    def command(
+        self,
+        mode: CommandMode,
+        data: Sequence[float],
+        gripper: float | None = None,
+        *,
+        ttl_ms: int = 100,
+        t_target: int = 0,
+        obs_seq: int = 0,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Send the arm somewhere, under the lease that this client has.
+
+        Args:
+            mode: what `data` is.
+            data: see `Command`.
+            gripper: opening in [0, 1]; None leaves it.
+            ttl_ms: age at which it is worthless.
+            t_target: when it shall be acted on, on the server's clock, ns; 0 is at once.
+            obs_seq: number of the state from which it was computed.
+            timeout: longest time for the answer, s; by default the client's.
+
+        Returns:
+            What was applied, and the names of the limits that changed it.
+
+        Raises:
+            CommandRefused: stale, out of order, without a lease …: the arm does as before.
+            NoAnswer: none in time.
+            ServerChanged: connect anew.
+        """
+        line = self._line
+        line.keep_time()
+        deadline = line.deadline(timeout)
+        line.await_connection(line.cmd, Command, deadline)
+        request = line.stamp.request(
+            Command,
+            lease=self.lease_number,
+            mode=mode,
+            data=tuple(float(value) for value in data),
+            gripper=gripper,
+            ttl_ms=ttl_ms,
+            t_sent=line.server_time(),
+            t_target=t_target,
+            obs_seq=obs_seq,
+        )
+        try:
+            return line.exchange(line.cmd, request, Ack, deadline)
+        except RequestRefused as refusal:
+            raise CommandRefused(refusal.code, refusal.reason) from None
+
+    def home(self, timeout: float = 30.0) -> State:
+        """Move to rest within the limits, under the lease; returns the state there.
+
+        Raises:
+            NoAnswer: the arm was not there within `timeout` [s].
+        """
+        line = self._line
+        end = line.deadline(timeout)
+        begun, stood = 0, 0
+        last: State | None = None
+        while self._clock.now() < end:
+            done = line.ask(Done, Home, lease=self.lease_number)
+            begun = begun or done.tm
+            # Repeated three times within a lease: whoever wants the arm to go on says so.
+            again = self._clock.now() + self.lease_ms * MS // 3
+            while self._clock.now() < again:
+                state = self.state(self.timeout)
+                if state.tm > begun and (last is None or state.seq > last.seq):
+                    stood = stood + 1 if last and state.setpoint == last.setpoint else 0
+                    last = state
+                    if stood >= _STANDS and max(map(abs, state.dq)) < REST:
+                        return state
+                line.states.poll(self.lease_ms // 3)
+        raise NoAnswer(f"the arm was not at home after {timeout:g} s")
+
+    # ---- states ----------------------------------------------------------------------------------------
+
+    def state(self, max_age: float = 0.1) -> State:
+        """The newest state, measured at most `max_age` [s] ago; waits so long for one, for the first longer.
+
+        Raises:
+            StaleState: there is none so new; the message says how old the newest is.
+            ServerChanged: another server publishes here.
+        """
+        line = self._line
+        deadline = line.deadline(min(max_age, self.timeout) if self._state else None)
+        while True:
+            self._state = line.newest_state(self._state)
+            age = math.inf
+            if self._state is not None and self._state.t_sample:
+                age = (line.server_time() - self._state.t_sample) * 1e-9
+                # One from the future is a clock that is wrong, or damage.
+                if abs(age) <= max_age:
+                    return self._state
+            left = deadline - self._clock.now()
+            if left <= 0:
+                raise StaleState(age, self._stale(age, max_age))
+            line.states.poll(-(-left // MS))
+
+    def _stale(self, age: float, max_age: float) -> str:
+        if self._state is None:
+            return f"no state has come from {self._line.address}"
+        about = f"mode {self._state.mode}" + (f", {self._state.fault}" if self._state.fault else "")
+        if math.isinf(age):
+            return f"the arm has measured nothing yet ({about})"
+        return f"the newest state is {age * 1e3:.0f} ms old, {max_age * 1e3:.0f} ms were allowed ({about})"

@@ -1,0 +1,224 @@
+"""The robot's server: one thread that answers between ticks and moves the arm at each tick."""
+
+import gc
+import queue
+import select
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import zmq
+
+from hardware.cameras.camera_set import CameraSet
+from hardware.cameras.settings import CameraSettings
+from hardware.clock import MS, MonotonicClock
+from hardware.core import modes
+from hardware.core.core import CoreSettings, RobotCore
+from hardware.core.peer import Peer
+from hardware.drivers.base import Driver
+from hardware.estop import EstopThread
+from hardware.gripper import GripperMailbox
+from hardware.lateness import Lateness
+from hardware.protocol.codec import Stamper, encode
+from hardware.protocol.endpoints import Address
+from hardware.protocol.messages import AcquireLease, Mode, State
+from hardware.protocol.security import ServerKeys
+from hardware.protocol.sockets import Incoming, ServerSockets, reply
+from hardware.reception import Reception
+
+REST = 0.01
+"""Below this speed a joint is at rest, rad/s."""
+_BRAKE = 3000 * MS
+"""Longest time that the arm is waited for at the end, ns."""
+_AT_TICK = 16
+"""Messages that are still answered when the tick is due: a flood does not keep the arm from its tick."""
+_LAST_WORDS = 200
+"""ms that the last states and events are given to leave."""
+
+Show = Callable[[State], None]
+
+
+class RobotServer:
+    """One arm at one address. `run` serves until `close_soon`, from the thread that made it.
+
+    Whichever way it ends, the arm comes to rest and is held before the driver is closed.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        address: Address,
+        settings: CoreSettings,
+        *,
+        keys: ServerKeys | None = None,
+        insecure: bool = False,
+        cameras: Sequence[CameraSettings] = (),
+        shows: Sequence[Show] = (),
+    ) -> None:
+        """Take the address; the driver stays closed until `run`.
+
+        Args:
+            driver: of the arm; its clock has to be the monotonic one.
+            address: where clients find it.
+            settings: of the core.
+            keys: required where other machines can reach the address.
+            insecure: serve a network without keys.
+            cameras: whose images are published.
+            shows: given every state; they must return at once.
+
+        Raises:
+            ValueError: another server is there, keys are missing, or the spec cannot be.
+        """
+        self.session = uuid.uuid4().hex
+        self.name = driver.spec.name
+        self._driver = driver
+        self._clock = MonotonicClock()
+        self._shows = tuple(shows)
+        self._stamp = Stamper(self.session, self._clock)
+        self._period = round(1e9 / driver.spec.rate)
+        self._lateness = Lateness(self._period)
+        self._closing = threading.Event()
+        self._hurry = False
+        self._brake_until: int | None = None
+        self._last_setpoint: tuple[float, ...] | None = None
+        self._published = 0
+        self._happened: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self._gripper = GripperMailbox(driver.gripper, self._clock) if driver.gripper else None
+        self._gripper_fault = ""
+        self.core = RobotCore(driver, settings, self._clock, self.session, self._gripper)
+        self._reception = Reception(self.core, self._stamp, self._clock)
+        self._ended = ExitStack()
+        """What is undone at the end, the last first: the arm before everything else."""
+        with ExitStack() as taken:
+            context = taken.enter_context(zmq.Context())
+            taken.callback(context.destroy, linger=_LAST_WORDS)
+            self._sockets = ServerSockets(context, address, keys, insecure=insecure)
+            taken.callback(self._sockets.close)
+            self._cmd, self._ctrl = self._sockets.bind("cmd"), self._sockets.bind("ctrl")
+            self._states, self._events = self._sockets.bind("state"), self._sockets.bind("event")
+            for socket in (self._states, self._events):
+                socket.linger = _LAST_WORDS
+            self._estop = EstopThread(self._sockets, driver, self.core.estop, self._reception, self._stamp)
+            taken.callback(self._estop.close)
+            self._cameras = CameraSet(
+                cameras, self._sockets.bind("image"), lambda what, text: self._happened.put((what, text))
+            )
+            taken.callback(self._cameras.close)
+            self._ended = taken.pop_all()
+        # A descriptor tells of what is new only: everything is taken before it is waited on.
+        self._descriptors = [socket.fileno() for socket in (self._cmd, self._ctrl)]
+
+    def close_soon(self) -> None:
+        """Let the arm come to rest and end `run`; told twice, at once. From any thread or signal handler."""
+        if self._closing.is_set():
+            self._hurry = True
+        self._closing.set()
+
+    def run(self) -> None:
+        """Serve.
+
+        Raises:
+            DriverError: the arm cannot be connected, or did not take its last stop.
+        """
+        with self._ended:
+            if self._gripper:
+                self._ended.callback(self._gripper.close)
+            self._ended.callback(self._say_goodbye)
+            self._ended.callback(self.core.close)
+            self.core.open()
+            if self._gripper:
+                self._gripper.start()
+            self._cameras.start()
+            self._estop.start()
+            # What lives as long as the server need not be searched by the garbage collector again and again.
+            gc.collect()
+            gc.freeze()
+            self._ended.callback(gc.unfreeze)
+            self._loop()
+
+    def _loop(self) -> None:
+        due = self._clock.now()
+        while True:
+            self._answer_until(due)
+            began = self._clock.now()
+            self._lateness.add(began - due)
+            state = self._tick()
+            if self._closing.is_set() and self._rests(state):
+                return
+            due += self._period
+            # After a late tick the next is left out rather than made too soon: the arm would have to jump.
+            if (short := began + self._period // 2 - due) > 0:
+                due += -(-short // self._period) * self._period
+
+    def _answer_until(self, due: int) -> None:
+        """Answer what comes until `due`, and what has come by then."""
+        at_tick = _AT_TICK
+        while True:
+            answered = self._answer(self._cmd)
+            answered = self._answer(self._ctrl) or answered
+            left = due - self._clock.now()
+            if left <= 0:
+                at_tick -= 1
+                if not answered or not at_tick:
+                    return
+            elif not answered:
+                select.select(self._descriptors, (), (), left * 1e-9)
+
+    def _answer(self, router: "zmq.Socket[bytes]") -> bool:
+        incoming: Incoming | None = self._sockets.receive(router)
+        if incoming is None:
+            return False
+        reply(router, incoming.route, self._reception.answer(incoming))
+        return True
+
+    def _tick(self) -> State:
+        if not self._estop.alive:
+            raise RuntimeError("the e-stop's thread has ended: nobody could stop the arm any more")
+        while not self._happened.empty():
+            self.core.events.append(*self._happened.get())
+        for refusal in self._sockets.refused:
+            key = refusal.public or "no key"
+            self._reception.note(f"{refusal.address} was not let in with {key}", "", "role")
+        self._see_gripper()
+        self.core.loop = self._lateness.report()
+        state = self.core.tick()
+        self._publish(state)
+        return state
+
+    def _publish(self, state: State) -> None:
+        self._states.send(encode(state))
+        if self.core.events.newest > self._published:
+            for event in self.core.events.since(self._published):
+                self._events.send(encode(event))
+            self._published = self.core.events.newest
+        for show in self._shows:
+            show(state)
+
+    def _see_gripper(self) -> None:
+        """A gripper that fails stops the arm; it is taken up again when the fault has been acknowledged."""
+        if not self._gripper:
+            return
+        if self._gripper_fault and self.core.mode is not Mode.FAULT:
+            self._gripper.acknowledge()
+            self._gripper_fault = ""
+        if (fault := self._gripper.fault) and not self._gripper_fault:
+            self._gripper_fault = fault
+            self.core.estop.pull("gripper", fault)
+
+    def _rests(self, state: State) -> bool:
+        """Take the arm from whoever has it, brake it within its limits, and say when it stands."""
+        now = self._clock.now()
+        if self._brake_until is None:
+            self._brake_until = now + _BRAKE
+            if self.core.mode in modes.ENABLED:
+                me = Peer("server", "operator", self.session)
+                self.core.handle(me, self._stamp(AcquireLease, kind="script", preempt=True))
+            return False
+        stands = state.setpoint == self._last_setpoint
+        self._last_setpoint = state.setpoint
+        slow = bool(state.dq) and max(map(abs, state.dq)) < REST
+        return (stands and slow) or self._hurry or now > self._brake_until
+
+    def _say_goodbye(self) -> None:
+        self._publish(self.core.tick())

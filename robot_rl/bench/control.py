@@ -1,0 +1,218 @@
+"""How fast and how steadily a robot's server answers, and how soon it holds the arm when nobody commands.
+
+Everything is measured from outside, through the sockets: a server process with the simulated Panda and all
+of its checks, clients in other processes. All share CLOCK_MONOTONIC.
+"""
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import zmq
+
+from hardware.client import NoAnswer, RobotClient
+from hardware.protocol.arrays import decode_image
+from hardware.protocol.codec import decode_server
+from hardware.protocol.endpoints import CHANNELS, parse
+from hardware.protocol.messages import Event, State
+from hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
+from hardware.protocol.sockets import ClientSockets
+
+_PATIENCE = 60.0
+"""Seconds until a server that does not come up is given up."""
+_RATE = 100.0
+"""Commands per second."""
+
+
+@dataclass(frozen=True)
+class ControlFigures:
+    """What was measured."""
+
+    round_trip_us: dict[str, float] = field(default_factory=dict)
+    """From a command's sending to its answer: p50 and p99 over a Unix socket, `curve_p99` with keys over
+    loopback TCP."""
+    loop_lateness_us: dict[str, float] = field(default_factory=dict)
+    """How late ticks begin; `overrun_fraction` of them by more than half a period."""
+    command_loss_to_hold_ms: dict[str, float] = field(default_factory=dict)
+    """From the signal that ends or stops the commander to the mode HOLD; the lease is part of it."""
+    hold_to_soft_stop_ms: float = math.nan
+    """From HOLD to the latched fault."""
+    state_rate_hz: float = math.nan
+    """States that reached a subscriber."""
+    image_age_ms_p99: float | None = None
+    """From taking a picture to its arrival at a subscriber; None where nothing can be drawn."""
+
+    def plain(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def measure_control(seconds: float, folder: Path, *, images: bool) -> ControlFigures:
+    """Measure for about so long each; `folder` is an empty one with a short path."""
+    address = f"ipc://{folder / 'r'}"
+    with _serving(address), RobotClient(address, "bench", "operator") as robot:
+        trips = _round_trips(robot, seconds)
+        rate = _state_rate(address, seconds)
+        # After the round trips: its percentiles are of the newest 2000 ticks.
+        loop = robot.state(math.inf).loop
+        assert loop is not None
+        held = {name: _hold(robot, address, end) for name, end in _ENDS.items()}
+    return ControlFigures(
+        round_trip_us={
+            "p50": _percentile(trips, 50),
+            "p99": _percentile(trips, 99),
+            "curve_p99": _percentile(_curve_trips(seconds, folder), 99),
+        },
+        loop_lateness_us={
+            "p50": loop.late_us_p50,
+            "p99": loop.late_us_p99,
+            "overrun_fraction": loop.overruns / loop.ticks,
+        },
+        command_loss_to_hold_ms={name: hold for name, (hold, _) in held.items()},
+        hold_to_soft_stop_ms=max(stop for _, stop in held.values()),
+        state_rate_hz=rate,
+        image_age_ms_p99=_image_age(seconds, folder) if images else None,
+    )
+
+
+_ENDS = {"sigkill": signal.SIGKILL, "sigstop": signal.SIGSTOP}
+
+
+@contextmanager
+def _serving(address: str, *arguments: str, keys: ClientKeys | None = None) -> Iterator[None]:
+    """A server that answers."""
+    command = [sys.executable, "-m", "robot_rl", "robot", "driver=sim_panda", f"address={address}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, env=environment)
+    try:
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                with RobotClient(address, "bench", "observer", keys=keys) as robot:
+                    robot.state(1.0)
+                break
+            except NoAnswer:
+                if server.poll() is not None or time.monotonic() > give_up:
+                    raise
+        yield
+    finally:
+        server.terminate()
+        server.wait(_PATIENCE)
+
+
+def _round_trips(robot: RobotClient, seconds: float) -> list[float]:
+    """Microseconds of each command that holds the arm where it is."""
+    robot.arm()
+    trips: list[float] = []
+    with robot.lease("script"):
+        here = robot.state(math.inf).q
+        due = time.monotonic_ns()
+        end = due + round(seconds * 1e9)
+        while due < end:
+            begun = time.monotonic_ns()
+            robot.command("joint_position", here)
+            trips.append((time.monotonic_ns() - begun) / 1e3)
+            # Not in step with the ticks, or all commands would come at the same phase of one.
+            due = max(due + round(random.uniform(0.5, 1.5) * 1e9 / _RATE), begun)
+            time.sleep(max(0, due - time.monotonic_ns()) * 1e-9)
+    robot.disarm()
+    return trips
+
+
+def _curve_trips(seconds: float, folder: Path) -> list[float]:
+    client = make_client_keys(folder / "keys", "bench", "operator")
+    keys = load_client_keys(client)
+    port = random.randrange(20_000, 30_000 - len(CHANNELS))
+    address = f"tcp://127.0.0.1:{port}"
+    with (
+        _serving(address, f"keys={folder / 'keys'}", keys=keys),
+        RobotClient(address, "bench", "operator", keys=keys) as robot,
+    ):
+        return _round_trips(robot, seconds)
+
+
+def _state_rate(address: str, seconds: float) -> float:
+    with zmq.Context() as context:
+        socket = ClientSockets(context, parse(address)).state(every=True)
+        first: State | None = None
+        count, begun = 0, 0
+        while first is None or time.monotonic_ns() < begun + seconds * 1e9:
+            if not socket.poll(1000):
+                raise NoAnswer("no state came for a second")
+            message = decode_server(socket.recv())
+            assert isinstance(message, State)
+            if first is None:
+                first, begun = message, time.monotonic_ns()
+            else:
+                count += 1
+        passed = time.monotonic_ns() - begun
+        socket.close()
+    return count / (passed * 1e-9)
+
+
+def _hold(robot: RobotClient, address: str, end: int) -> tuple[float, float]:
+    """Milliseconds from the end of a commander to HOLD, and from there to the fault."""
+    robot.arm()
+    since = robot.events()[-1].seq
+    swing = subprocess.Popen(
+        [sys.executable, "-m", "hardware.swing", address], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert swing.stdout is not None
+        if "commanding" not in (line := swing.stdout.readline()):
+            raise NoAnswer(f"the commander ended: {line}")
+        time.sleep(1.0)
+        ended = time.monotonic_ns()
+        swing.send_signal(end)
+        fault = _event(robot, "fault by", since)
+        hold = _event(robot, "hold by lease_lost", since)
+    finally:
+        swing.kill()
+        swing.communicate()
+    if hold.tm < ended:
+        raise NoAnswer("the commander lost its lease before it was ended: the machine is too busy")
+    robot.acknowledge("measured")
+    return (hold.tm - ended) / 1e6, (fault.tm - hold.tm) / 1e6
+
+
+def _event(robot: RobotClient, text: str, since: int) -> Event:
+    give_up = time.monotonic() + _PATIENCE
+    while time.monotonic() < give_up:
+        for event in robot.events(since):
+            if text in event.text:
+                return event
+        time.sleep(0.05)
+    raise NoAnswer(f"no event with {text!r} in {_PATIENCE:g} s")
+
+
+def _image_age(seconds: float, folder: Path) -> float:
+    address = f"ipc://{folder / 'i'}"
+    ages: list[float] = []
+    with _serving(address, "cameras=[front]"), zmq.Context() as context:
+        socket = ClientSockets(context, parse(address)).image("front")
+        # The camera's process takes a while to start.
+        give_up = time.monotonic() + _PATIENCE
+        end = math.inf
+        while time.monotonic() < min(end, give_up):
+            if socket.poll(1000):
+                frame, _ = decode_image(socket.recv())
+                if end == math.inf:
+                    end = give_up = time.monotonic() + seconds
+                ages.append((time.monotonic_ns() - frame.t_capture) / 1e6)
+        socket.close()
+    if not ages:
+        raise NoAnswer("no image came")
+    return _percentile(ages, 99)
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    return float(np.percentile(values, percent))

@@ -1,0 +1,137 @@
+"""A server of the simulated Panda as a process, which writes at its end what the arm has gone through.
+
+`python lone_server.py ADDRESS REPORT LEASE_MS [KEYS]`; SIGUSR1 makes the control thread busy for `BUSY` s,
+SIGUSR2 is a fault of the program, SIGHUP jams the gripper until the next one.
+"""
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hardware.clock import MonotonicClock
+from hardware.config import load_robot
+from hardware.core.core import CoreSettings
+from hardware.drivers.base import Array, DriverError, Measurement, Pose
+from hardware.drivers.sim import SimDriver
+from hardware.drivers.sim_gripper import SimGripper
+from hardware.protocol.clock_sync import boot_id
+from hardware.protocol.endpoints import parse
+from hardware.protocol.messages import Ack, Command, Refused
+from hardware.protocol.security import load_server_keys
+from hardware.server import RobotServer
+
+ROBOT = Path(__file__).parents[2] / "configs" / "robot" / "sim_panda.yaml"
+BUSY = 4.0
+
+
+class WatchedArm(SimDriver):
+    """Keeps the greatest step of a setpoint, as a part of what is allowed, and when it was stopped."""
+
+    busy = broken = False
+    busy_began = busy_ended = first_stop = 0
+    greatest_step = 0.0
+    _last: Array | None = None
+
+    def enable(self) -> None:
+        super().enable()
+        self._last = None
+
+    def read(self) -> Measurement:
+        if self.busy:
+            self.busy, self.busy_began = False, time.monotonic_ns()
+            time.sleep(BUSY)
+            self.busy_ended = time.monotonic_ns()
+        if self.broken:
+            raise RuntimeError("a fault of the program")
+        return super().read()
+
+    def write(self, setpoint: Array | Pose) -> None:
+        assert not isinstance(setpoint, Pose)
+        if self._last is not None:
+            most = np.array(self.spec.limits.joint_velocity) / self.spec.rate
+            self.greatest_step = max(self.greatest_step, float((np.abs(setpoint - self._last) / most).max()))
+        self._last = setpoint.copy()
+        super().write(setpoint)
+
+    def stop(self) -> None:
+        self.first_stop = self.first_stop or time.monotonic_ns()
+        super().stop()
+
+
+def main() -> None:
+    address, report, lease_ms, *keys = sys.argv[1:]
+    clock = MonotonicClock()
+    driver = WatchedArm(load_robot(ROBOT).spec, "panda", clock)
+    server = RobotServer(
+        driver,
+        parse(address),
+        CoreSettings(lease_ms=int(lease_ms), boot_id=boot_id()),
+        keys=load_server_keys(Path(keys[0])) if keys else None,
+    )
+    commands: list[dict[str, object]] = []
+    handle = server.core.handle
+
+    def noted(peer, message):  # type: ignore[no-untyped-def]
+        answer = handle(peer, message)
+        if isinstance(message, Command):
+            assert isinstance(answer, Ack | Refused)
+            commands.append(
+                {
+                    "who": peer.name,
+                    "lease": message.lease,
+                    "seq": message.seq,
+                    "age_ms": (clock.now() - message.t_sent) / 1e6,
+                    "ttl_ms": message.ttl_ms,
+                    "verdict": "ack" if isinstance(answer, Ack) else str(answer.code),
+                }
+            )
+        return answer
+
+    server.core.handle = noted  # type: ignore[method-assign]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server.close_soon())
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(driver, "busy", True))
+    signal.signal(signal.SIGUSR2, lambda *_: setattr(driver, "broken", True))
+    signal.signal(signal.SIGHUP, lambda *_: jam(driver.gripper))
+    print("ready", flush=True)
+    try:
+        server.run()
+    finally:
+        write_report(Path(report), driver, server, commands)
+
+
+def jam(gripper: SimGripper) -> None:
+    def read() -> float:
+        raise DriverError("jammed")
+
+    if "read" in vars(gripper):
+        del gripper.read
+    else:
+        gripper.read = read  # type: ignore[method-assign]
+
+
+def write_report(
+    path: Path, driver: WatchedArm, server: RobotServer, commands: list[dict[str, object]]
+) -> None:
+    n = len(driver.spec.joints)
+    state = driver.render_state()
+    path.write_text(
+        json.dumps(
+            {
+                "speed": float(np.abs(state.qvel[:n]).max()),
+                "greatest_step": driver.greatest_step,
+                "busy": [driver.busy_began, driver.busy_ended],
+                "first_stop": driver.first_stop,
+                "commands": commands,
+                "events": [[event.what, event.text] for event in server.core.events.since(0)],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

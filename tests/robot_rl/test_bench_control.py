@@ -1,0 +1,19 @@
+"""`robot-rl bench control` in miniature; nothing here says how fast anything is."""
+
+import json
+
+import pytest
+
+from tests.conftest import Verb
+
+
+@pytest.mark.full
+def test_the_figures_of_control_are_complete(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+    verb("bench control", "seconds=1", "json=true")
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(figures["round_trip_us"]) == {"p50", "p99", "curve_p99"}
+    assert set(figures["loop_lateness_us"]) == {"p50", "p99", "overrun_fraction"}
+    assert set(figures["command_loss_to_hold_ms"]) == {"sigkill", "sigstop"}
+    assert figures["hold_to_soft_stop_ms"] > 400
+    assert figures["state_rate_hz"] > 0
+    assert "image_age_ms_p99" in figures
