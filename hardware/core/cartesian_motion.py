@@ -11,8 +11,8 @@ from hardware.core.profile import MotionState, Profile, at_rest
 from hardware.drivers.base import Measurement, Pose
 from hardware.spec import RobotSpec
 
-# The least share of the speed that an axis is given, so that no axis is without any.
-_LEAST_SHARE = 0.05
+# The least share of the speed that an axis is given, so that none keeps the others waiting.
+_LEAST_SHARE = 0.2
 
 
 class CartesianLimiter(Limiter[Pose]):
@@ -71,7 +71,9 @@ class CartesianLimiter(Limiter[Pose]):
             self._rebase()
             goal_quaternion = goal.quaternion.tolist()
             self._target = [*goal.position.tolist(), *rotation.between(self._reference, goal_quaternion)]
-            way = [there - here for here, there in zip(self._state.position, self._target, strict=True)]
+            # From where it could come to rest: an axis that has to come back needs its share for that.
+            rest = self._profile.rest_of(self._state)
+            way = [there - here for here, there in zip(rest, self._target, strict=True)]
             self._profile.limit_velocity(
                 [
                     *_shares(way[:3], self._limits.linear_velocity),
@@ -127,7 +129,7 @@ class CartesianLimiter(Limiter[Pose]):
             place = _along(arm, place, self._limits.lead_linear / ahead)
         moved = math.dist(place, here)
         most = self._limits.linear_velocity * self._dt
-        if moved > most:
+        if moved > most + EXACT:
             clipped.append("linear_velocity")
             place = _along(here, place, most / moved)
         return place
@@ -145,7 +147,7 @@ class CartesianLimiter(Limiter[Pose]):
         moved = rotation.between(here, facing)
         length = math.hypot(*moved)
         most = self._limits.angular_velocity * self._dt
-        if length > most:
+        if length > most + EXACT:
             clipped.append("angular_velocity")
             facing = _turned(here, moved, most / length)
         return facing

@@ -107,7 +107,7 @@ class FrankaDriver:
         self._written = self._clock.now()
 
     def read(self) -> Measurement:
-        link = self._ready()
+        link, asked = self._ready(), self._clock.now()
         state = self._state(link)
         if self._enabled and not link.in_control:
             raise self._failed(
@@ -115,7 +115,8 @@ class FrankaDriver:
             )
         arm_time = state.time.to_msec()
         if arm_time != self._arm_time:
-            self._arm_time, self._sensed = arm_time, self._clock.now()
+            # Sensed at about the time of asking, however long the answer took.
+            self._arm_time, self._sensed = arm_time, asked
         return Measurement(
             t=self._sensed,
             q=np.array(state.q),

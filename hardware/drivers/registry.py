@@ -11,7 +11,9 @@ from hardware.config import RobotConfig
 from hardware.drivers.base import Driver
 
 DRIVERS: dict[str, str] = {
+    "franka": "hardware.drivers.franka:make",
     "sim": "hardware.drivers.sim:make",
+    "ur": "hardware.drivers.ur:make",
 }
 """The factory of each, `module:function`: it takes a `RobotConfig` and a `Clock` and returns a `Driver`."""
 

@@ -107,7 +107,7 @@ class UrDriver:
         self._written = self._clock.now()
 
     def read(self) -> Measurement:
-        client = self._ready()
+        client, asked = self._ready(), self._clock.now()
         state = self._state(client)
         if self._enabled and not state.playing:
             raise self._failed(
@@ -117,7 +117,8 @@ class UrDriver:
         if not self._enabled:
             client.feed()
         if state.time != self._arm_time:
-            self._arm_time, self._sensed = state.time, self._clock.now()
+            # Sensed at about the time of asking, however long the answer took.
+            self._arm_time, self._sensed = state.time, asked
         force = np.array(state.force).reshape(2, 3)
         return Measurement(
             t=self._sensed,

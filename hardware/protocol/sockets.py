@@ -43,8 +43,9 @@ _SERVER: Final[Mapping[Channel, tuple[int, Options]]] = {
     "cmd": (zmq.ROUTER, _ROUTER | {zmq.RCVHWM: 8}),
     "estop": (zmq.ROUTER, _ROUTER),
     "state": (zmq.PUB, {zmq.SNDHWM: 1000}),
-    # Of large images: more than a few are worth less than their memory.
-    "image": (zmq.PUB, {zmq.SNDHWM: 2}),
+    # Half a second of a camera, for a recorder that is held up; what wants the newest keeps one of them. ZMQ
+    # counts with delay: with less than 4 it also loses images of a reader that keeps up.
+    "image": (zmq.PUB, {zmq.SNDHWM: 16}),
     "event": (zmq.PUB, {zmq.SNDHWM: 10_000}),
 }
 _CLIENT: Final[Mapping[Channel, tuple[int, Options]]] = {

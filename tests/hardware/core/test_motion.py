@@ -63,7 +63,7 @@ def moved(pose: Pose, by: tuple[float, ...], turned: tuple[float, ...] = (0.0, 0
 
 
 def test_a_joint_goal_is_reached_exactly_and_in_the_time_that_the_limits_need() -> None:
-    limiter, goal = joint_limiter(), [*HOME, 0.5, -0.5, 0.5, 0.05]
+    limiter, goal = joint_limiter(), joints(0.5, -0.5, 0.5, 0.05)
     steps = run(limiter, goal, 200)
     assert np.allclose(steps[-1].setpoint, goal, atol=1e-12)
     assert not limiter.moving
@@ -99,7 +99,7 @@ def test_joints_keep_velocity_acceleration_and_box_for_any_stream_of_goals(
 
 def test_braking_takes_no_longer_than_the_limits_need_and_then_stands() -> None:
     limiter = joint_limiter()
-    run(limiter, [*HOME, 1.0, 0, 0, 0], 40)
+    run(limiter, joints(-1.0), 40)
     before = limiter.setpoint
     steps = run(limiter, None, BRAKING)
     assert steps[0].setpoint[0] < before[0]
@@ -110,13 +110,13 @@ def test_braking_takes_no_longer_than_the_limits_need_and_then_stands() -> None:
 
 def test_a_blocked_arm_is_led_by_no_more_than_the_lead_and_nothing_winds_up() -> None:
     limiter, arm = joint_limiter(), measured_joints(HOME)
-    steps = [limiter.step([*HOME, 1.0, 0, 0, 0], arm) for _ in range(500)]
+    steps = [limiter.step(joints(1.0), arm) for _ in range(500)]
     assert max(step.setpoint[0] - HOME[0] for step in steps) <= 0.1 + 1e-12
     assert steps[-1].setpoint[0] == pytest.approx(HOME[0] + 0.1)
     assert steps[-1].clipped == ("lead_joint",)
     # After five seconds of pushing, the first step back is as if there had been none.
     back = [limiter.step(HOME, arm).setpoint[0] for _ in range(60)]
-    rested = joint_limiter([*HOME, 0.1, 0, 0, 0])
+    rested = joint_limiter(joints(0.1))
     free = [rested.step(HOME, arm).setpoint[0] for _ in range(60)]
     assert back[0] < steps[-1].setpoint[0]
     assert np.allclose(back, free, atol=2e-3)
@@ -126,9 +126,9 @@ def test_a_blocked_arm_is_led_by_no_more_than_the_lead_and_nothing_winds_up() ->
 def test_a_freed_arm_speeds_up_within_its_acceleration() -> None:
     limiter = joint_limiter()
     for _ in range(300):
-        limiter.step([*HOME, 1.0, 0, 0, 0], measured_joints(HOME))
+        limiter.step(joints(-1.0), measured_joints(HOME))
     path = [limiter.setpoint[0], limiter.setpoint[0]]
-    path += [step.setpoint[0] for step in run(limiter, [*HOME, 1.0, 0, 0, 0], 100)]
+    path += [step.setpoint[0] for step in run(limiter, joints(-1.0), 100)]
     acceleration = np.diff(np.diff(path)) / DT**2
     assert np.abs(acceleration).max() <= 5.0 + 1e-6
     assert path[-1] < HOME[0] - 0.5
@@ -138,13 +138,13 @@ def test_a_freed_arm_speeds_up_within_its_acceleration() -> None:
 def test_a_setpoint_is_dragged_by_a_shoved_arm_within_its_speed_and_gains_no_momentum(
     goal: Array | None,
 ) -> None:
-    limiter, arm = joint_limiter(), measured_joints([*HOME, 0.5, 0, 0, 0])
-    path = [HOME[0]] + [limiter.step(goal, arm).setpoint[0] for _ in range(100)]
+    limiter, arm = joint_limiter(), measured_joints(joints(-0.5))
+    path = [HOME[0], *(limiter.step(goal, arm).setpoint[0] for _ in range(100))]
     assert np.abs(np.diff(path)).max() <= 1.0 * DT + 1e-12
     assert path[-1] == pytest.approx(HOME[0] - 0.4)
     assert min(path) >= HOME[0] - 0.4 - 1e-12
     # It is let go where it was shoved to, and the setpoint does not glide on.
-    after = limiter.step(None, measured_joints([*HOME, 0.4, 0, 0, 0])).setpoint[0]
+    after = limiter.step(None, measured_joints(joints(-0.4))).setpoint[0]
     assert after == pytest.approx(path[-1], abs=1e-12)
 
 
@@ -166,8 +166,8 @@ def test_the_way_between_two_places_inside_does_not_lead_outside() -> None:
 
 
 def test_an_arm_that_begins_outside_may_come_back_but_not_go_farther() -> None:
-    q = [*HOME, 0, 0, 0, 0.6]
-    out = run(joint_limiter(q), [*q, 0, 0, 0, 0.2], 50)
+    q = joints(0, 0, 0, 0.6)
+    out = run(joint_limiter(q), joints(0, 0, 0, 0.8), 50)
     assert all(step.setpoint[3] <= q[3] for step in out)
     assert out[0].stopped
     back = run(joint_limiter(q), HOME, 150)
@@ -177,13 +177,13 @@ def test_an_arm_that_begins_outside_may_come_back_but_not_go_farther() -> None:
 
 def test_the_tool_point_of_a_joint_arm_keeps_its_own_speed() -> None:
     limiter = joint_limiter(linear_velocity=0.2)
-    steps = run(limiter, [*HOME, -0.8, 0, 0, 0], 400)
+    steps = run(limiter, joints(-0.8), 400)
     places = np.array([Scara().forward(step.setpoint).position for step in steps])
     speed = np.linalg.norm(np.diff(places, axis=0), axis=1) / DT
     assert speed.max() <= 0.2 * 1.01
     assert speed.max() > 0.19
     assert any(step.clipped == ("linear_velocity",) for step in steps)
-    assert np.allclose(steps[-1].setpoint, [*HOME, -0.8, 0, 0, 0])
+    assert np.allclose(steps[-1].setpoint, joints(-0.8))
 
 
 # ---- poses ----------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_a_time_without_ticks_ends_the_motion(
 ) -> None:
     limiter = make()
     if isinstance(limiter, JointLimiter):
-        path = [step.setpoint for step in run(limiter, [*HOME, 1.0, 0, 0, 0], 30)]
+        path = [step.setpoint for step in run(limiter, joints(-1.0), 30)]
         limiter.freeze()
         path += [step.setpoint for step in run(limiter, None, 2)]
     else:

@@ -19,6 +19,9 @@ from tests.hardware.drivers.motion import Motion
 from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until
 from tests.hardware.fakes.ur import PROGRAM, config
 
+# They take minutes and a controller that is never starved.
+pytestmark = pytest.mark.full
+
 pytest.importorskip("rtde_control", reason="ur_rtde is not installed")
 
 RESTING = 0.005
