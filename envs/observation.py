@@ -7,6 +7,7 @@ same numbers in training and in deployment.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import gymnasium as gym
 import numpy as np
 
 Observation = dict[str, np.ndarray]
@@ -42,6 +43,14 @@ class ObservationSpec:
         return cls(
             tuple(spec["state_keys"]), tuple(spec["state_dims"]), tuple(spec["cameras"]), (height, width)
         )
+
+
+def observation_space(spec: ObservationSpec) -> gym.spaces.Dict:
+    """The space of what `make_observation` makes of one moment."""
+    spaces: dict[str, gym.Space] = {"state": gym.spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)}
+    for camera in spec.cameras:
+        spaces[IMAGE_PREFIX + camera] = gym.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
+    return gym.spaces.Dict(spaces)
 
 
 def make_observation(raw: Mapping[str, np.ndarray], spec: ObservationSpec) -> Observation:

@@ -15,7 +15,7 @@ from envs import simstate
 from envs.action import ActionDim, ActionSpec, checked_action, spec_to_list
 from envs.cameras import observe_camera
 from envs.compiled import CompiledControl, NotCompilable, compile_control
-from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
+from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation, observation_space
 from envs.renderer import Renderer
 from envs.task import TaskConfig
 
@@ -53,7 +53,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         )
         self.action_spec = _action_spec(self._sim)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (len(self.action_spec),), np.float32)
-        self.observation_space: gym.Space = _observation_space(self.observation_spec)
+        self.observation_space: gym.Space = observation_space(self.observation_spec)
         self._raw = raw
         self.control = self._compile(observe_all)
         """The compiled control loop; None if robosuite's own runs."""
@@ -88,6 +88,16 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
     def raw(self) -> Mapping[str, np.ndarray]:
         """All raw observations of the current step, by robosuite's names."""
         return self._raw
+
+    def sense(self) -> Mapping[str, np.ndarray]:
+        """Raw observations of the state as it is, at whatever moment of a control step."""
+        self._take_graphics()
+        self._raw = self._read(self._sim._get_observations(force_update=True))
+        return self._raw
+
+    def succeeds(self) -> bool:
+        """The task's own check of the state as it is."""
+        return bool(self._sim._check_success())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -226,13 +236,6 @@ def _controllers(task: TaskConfig) -> dict[str, Any]:
             arm = load_part_controller_config(default_controller=task.controller)
             config["body_parts"][part] = {**arm, "gripper": {"type": "GRIP"}}
     return config
-
-
-def _observation_space(spec: ObservationSpec) -> gym.spaces.Dict:
-    spaces: dict[str, gym.Space] = {"state": gym.spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)}
-    for camera in spec.cameras:
-        spaces[IMAGE_PREFIX + camera] = gym.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
-    return gym.spaces.Dict(spaces)
 
 
 def _action_spec(sim: Any) -> ActionSpec:

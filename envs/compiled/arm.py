@@ -98,6 +98,24 @@ class Arm:
             controller.goal_qpos = action.copy()
         self.load()
 
+    def pose(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the end effector is, in the frame of the goals: position [3], orientation [3, 3]."""
+        pos, ori = self._site_pos[self.site], self._site_mat[self.site]
+        if self.record["in_base"]:
+            return self._in_base(pos, ori)
+        return pos.copy(), ori.copy()
+
+    def aim(self, pos: np.ndarray, ori: np.ndarray) -> None:
+        """Sets the goal of an operational-space controller outside of a control step.
+
+        Args:
+            pos, ori: [3] and [3, 3] in the frame of `pose`.
+        """
+        controller = self.controller
+        controller.goal_pos, controller.goal_ori = np.array(pos), np.array(ori)
+        # From here on the loop goes by the simulation, not by what was sensed before a reset.
+        controller.new_update = True
+
     def load(self) -> None:
         """Copies goals, gains and limits to the record: they are attributes that anyone may set."""
         controller, kind = self.controller, type(self.controller)
@@ -156,7 +174,7 @@ class Arm:
     def _set_pose(self, action: np.ndarray) -> None:
         """`OperationalSpaceController.set_goal`, by the same products: their last bits count."""
         controller = self.controller
-        pos, ori = self._site_pos[self._site], self._site_mat[self._site]
+        pos, ori = self._site_pos[self.site], self._site_mat[self.site]
         if not controller.new_update:
             pos, ori = controller.ref_pos, controller.ref_ori_mat
         if controller._goal_update_mode == "desired":
@@ -205,7 +223,7 @@ class Arm:
         for name in ("joint_pos", "joint_vel", "mass_matrix"):
             setattr(controller, name, sensed[name].copy())
         controller.torques = self._torque.copy()
-        controller.update_origin(self._site_pos[self._base].copy(), self._site_mat[self._base].copy())
+        controller.update_origin(self._site_pos[self.base].copy(), self._site_mat[self.base].copy())
         controller.new_update = True
 
     def reference_torques(self) -> np.ndarray:
@@ -214,7 +232,7 @@ class Arm:
         for name, value in vars(self.controller).items():
             if isinstance(value, np.ndarray):
                 setattr(controller, name, value.copy())
-        base = self._site_pos[self._base].copy(), self._site_mat[self._base].copy()
+        base = self._site_pos[self.base].copy(), self._site_mat[self.base].copy()
         controller.update_origin(*base)
         return np.asarray(controller.run_controller())
 
@@ -247,13 +265,13 @@ class Arm:
         self.actuators = np.array(self.robot._ref_actuators_indexes_dict[self.name])
         if not len(self.actuators) == len(controller.qvel_index) == n <= kernel.MAX_JOINTS:
             raise NotCompilable(f"{where} has {n} joints with {len(self.actuators)} actuators")
-        self._site = sim.model.site_name2id(controller.ref_name)
-        self._base = sim.model.site_name2id(f"{controller.naming_prefix}{controller.part_name}_center")
+        self.site = sim.model.site_name2id(controller.ref_name)
+        self.base = sim.model.site_name2id(f"{controller.naming_prefix}{controller.part_name}_center")
         model = sim.model._model
         record["kind"], record["n"] = _KINDS[type(controller)], n
-        record["site"], record["base"] = self._site, self._base
+        record["site"], record["base"] = self.site, self.base
         record["in_base"] = getattr(controller, "input_ref_frame", "world") == "base"
-        record["moving"] = model.body_weldid[model.site_bodyid[self._base]] != 0
+        record["moving"] = model.body_weldid[model.site_bodyid[self.base]] != 0
         record["qpos"][:n] = controller.qpos_index
         record["dof"][:n] = controller.qvel_index
         record["actuator"][:n] = self.actuators

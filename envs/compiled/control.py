@@ -3,7 +3,7 @@
 import copy
 import sys
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -118,9 +118,7 @@ class CompiledControl:
             raise ValueError(f"action has shape {command.shape}, expected ({env.action_dim},)")
         if not np.isfinite(command).all():
             raise ValueError(f"action has values that are not finite: {command}")
-        if self._outdated():
-            self._bind()
-            contacts.adopt(self._sim)
+        self._renew()
 
         env.timestep += 1
         substeps = int(env.control_timestep / env.model_timestep)
@@ -137,8 +135,7 @@ class CompiledControl:
             else:
                 yield
             first = False
-            if self.stretch["failed"]:
-                raise ValueError("the mass matrix of an arm is singular or not finite")
+            self._check_run()
         for arm in self._arms:
             arm.end()
 
@@ -152,7 +149,62 @@ class CompiledControl:
             env.viewer.update()
         return sampling.observations(env), reward, done, info
 
+    @property
+    def arms(self) -> Sequence[Arm]:
+        """The arms, with the controllers that they have since the last reset."""
+        self._renew()
+        return self._arms
+
+    def advance(self, substeps: int) -> None:
+        """Runs so many substeps of the simulation under the goals as they are, 0 or more.
+
+        For whoever sets goals itself, by `Arm.aim` and `grip`, and not only where a control step begins.
+        Afterwards poses and contacts are those of the state that is reached. Nothing is observed, and
+        neither steps nor the observables' timers are counted.
+
+        Raises:
+            ValueError: the simulation has left what can be computed.
+        """
+        self._renew()
+        if substeps:
+            self._model.refresh()
+            for arm in self._arms:
+                arm.load()
+            self.stretch["substeps"], self.stretch["begun"] = substeps, False
+            self._run()
+            self._check_run()
+            for arm in self._arms:
+                arm.end()
+        stretch.begin(self.stretch)
+
+    def grip(self, action: np.ndarray) -> None:
+        """What a control step does to the grippers, which go by the sign of their part of it.
+
+        Args:
+            action: [env.action_dim]; what is not a gripper's is not looked at.
+        """
+        self._renew()
+        for gripper, controller, actuators, part in self._gripper_actions:
+            # a gripper's command holds for the whole control step
+            goal = _formatted(gripper, action[part])
+            if controller.use_action_scaling:
+                goal = scaled(controller, goal)
+                low, high = floats(controller.actuator_min), floats(controller.actuator_max)
+                controller.goal_qvel = goal
+                controller.vels = arithmetic.grip(goal, low, high, actuators, self._ctrl_range, self._ctrl)
+            else:
+                low, high = self._ctrl_range[actuators].T
+                controller.goal_qvel = controller.vels = goal
+                self._ctrl[actuators] = np.minimum(np.maximum(goal, low), high)
+            controller.new_update = True
+
     # ------------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        """Binds anew after a reset."""
+        if self._outdated():
+            self._bind()
+            contacts.adopt(self._sim)
 
     def _outdated(self) -> bool:
         """Whether a reset has replaced the simulation or a controller since the last binding."""
@@ -205,6 +257,10 @@ class CompiledControl:
     def _run(self) -> None:
         crew.run(self._post)
 
+    def _check_run(self) -> None:
+        if self.stretch["failed"]:
+            raise ValueError("the mass matrix of an arm is singular or not finite")
+
     def _check_torques(self) -> None:
         """Compares one substep's torques, on a copy of the simulation, with robosuite's."""
         copied = copy.copy(self._sim.data._data)
@@ -232,19 +288,7 @@ class CompiledControl:
             push(robot.recent_torques, np.array(robot.torques))
         for arm, part in self._arm_actions:
             arm.begin(command[part])
-        for gripper, controller, actuators, part in self._gripper_actions:
-            # a gripper's command holds for the whole control step
-            goal = _formatted(gripper, command[part])
-            if controller.use_action_scaling:
-                goal = scaled(controller, goal)
-                low, high = floats(controller.actuator_min), floats(controller.actuator_max)
-                controller.goal_qvel = goal
-                controller.vels = arithmetic.grip(goal, low, high, actuators, self._ctrl_range, self._ctrl)
-            else:
-                low, high = self._ctrl_range[actuators].T
-                controller.goal_qvel = controller.vels = goal
-                self._ctrl[actuators] = np.minimum(np.maximum(goal, low), high)
-            controller.new_update = True
+        self.grip(command)
 
 
 def _formatted(gripper: GripperModel, action: np.ndarray) -> np.ndarray:

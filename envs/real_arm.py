@@ -1,0 +1,192 @@
+"""A robot behind its server as a Gymnasium environment: what was trained in one is deployed on the other."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from envs.action import checked_action, spec_from_list
+from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation, observation_space
+from envs.robot_action import RobotAction
+from envs.robot_state import SUCCESS, RobotState
+from hardware.cameras.reader import FrameReader, StaleFrame
+from hardware.client import CommandRefused, RobotClient
+from hardware.clock import MS, Clock, MonotonicClock
+from hardware.connection import RequestRefused, RobotError
+from hardware.core import modes
+from hardware.protocol.messages import Ack, Code, State
+
+Prepare = Callable[[int], None]
+"""Bring about an episode's beginning, by its number; the arm is disarmed, and may be left anywhere."""
+Judge = Callable[[State], bool]
+"""Whether the task is done."""
+
+# Refusals that end an episode: the arm has been taken away, is held or in fault.
+_ENDS = frozenset({Code.NO_LEASE, Code.MODE, Code.FAULT, Code.ROLE, Code.BUSY})
+
+
+class RealArmEnv(gym.Env[Observation, np.ndarray]):
+    """One robot, simulated or real. Observations, actions and rewards as in `RobosuiteEnv`.
+
+    A step sends one command and returns the observation a control period after the last one; whoever acts
+    more slowly delays it. The lease is held from an episode's first step to its end, so the time between two
+    steps must stay below the server's `lease_ms`. An episode whose arm is taken away (a person, a pause, a
+    fault) is truncated, and the next reset needs an arm that may be armed.
+
+    `info` holds `success`; `applied_action`, what the server made of the action within its limits; `clipped`,
+    the names of those; `refused`, the code of a command that the server did not take (then nothing was
+    applied), and `interrupted`, why the episode was cut, both "" otherwise; `ages_ms` of all that was
+    observed; and `late_ms`, how much later than due the observation is.
+    """
+
+    def __init__(
+        self,
+        client: RobotClient,
+        environment: Mapping[str, Any],
+        *,
+        prepare: Prepare,
+        judge: Judge | None = None,
+        frames: FrameReader | None = None,
+        max_age_ms: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Drive the client's robot, which is not armed before the first reset.
+
+        Args:
+            client: connected, with the role policy or operator; it stays the caller's.
+            environment: what a policy or a dataset remembers of its environment (`describe`): of it task,
+                control_freq, horizon, observation_spec and action_spec are used.
+            prepare: called at each reset.
+            judge: says when the task is done; by default the robot's sensor `success`.
+            frames: images of the observed cameras; it stays the caller's.
+            max_age_ms: an older state is no observation; by default one and a half control periods.
+            clock: of this machine.
+
+        Raises:
+            ValueError: the robot does not measure or take what the environment needs.
+        """
+        robot = client.spec
+        self._client, self._prepare, self._frames = client, prepare, frames
+        self._environment = dict(environment)
+        self._clock = clock or MonotonicClock()
+        self._period = round(1e9 / environment["control_freq"])
+        self._max_age_ms = 1.5 * self._period / MS if max_age_ms is None else max_age_ms
+        self.horizon = int(environment["horizon"])
+        self.observation_spec = ObservationSpec.from_dict(environment["observation_spec"])
+        self.action_spec = spec_from_list(environment["action_spec"])
+        self._senses = RobotState(robot, self.observation_spec)
+        self._moves = RobotAction(robot, self.action_spec)
+        if judge is None and SUCCESS not in robot.sensors:
+            raise ValueError(f"the robot {robot.name} has no sensor {SUCCESS!r}: give a judge")
+        self._judge = judge or (lambda state: bool(state.sensors[SUCCESS][0]))
+        if self.observation_spec.cameras and frames is None:
+            raise ValueError(f"cameras {', '.join(self.observation_spec.cameras)} are observed: give frames")
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (self._moves.size,), np.float32)
+        self.observation_space: gym.Space = observation_space(self.observation_spec)
+        self._episode = -1
+        self._steps: int | None = None
+        self._state: State | None = None
+        self._due = 0
+
+    def describe(self) -> dict[str, Any]:
+        """What a dataset must remember: the environment that it was made for, and the robot."""
+        robot = self._client.spec
+        return {**self._environment, "real_robot": {"name": robot.name, "spec_sha256": robot.sha256}}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode; `seed` is its number for `prepare`, by default the one after the last.
+
+        Raises:
+            RobotError: the arm cannot be armed, as while an operator has not acknowledged its fault.
+        """
+        super().reset(seed=seed)
+        self._episode = self._episode + 1 if seed is None else seed
+        self._steps = None
+        self._rest()
+        self._prepare(self._episode)
+        if self._client.sample().mode not in modes.ENABLED:
+            self._client.arm()
+        self._steps = 0
+        # Asked for: a published state may be from before the scene was prepared.
+        obs, info = self._observe(self._client.sample())
+        self._due = self._clock.now()
+        return obs, {"success": False, **info}
+
+    def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """One control period.
+
+        Raises:
+            ValueError: an action of another size or one that is not finite, or no episode; nothing moves.
+            RobotError: there is no answer or no fresh observation; the arm comes to rest by itself.
+        """
+        if self._steps is None:
+            raise ValueError("the episode is over: reset the environment")
+        action = checked_action(action, self._moves.size)
+        applied, info = self._command(action)
+        self._steps += 1
+        self._due += self._period
+        self._clock.sleep_until(self._due)
+        late = max(0, self._clock.now() - self._due)
+        # What is late by more than a step begins a new rhythm, and does not hurry after the old one.
+        self._due += late if late > self._period else 0
+        obs, ages = self._observe(self._client.state(self._max_age_ms * 1e-3))
+        assert self._state is not None
+        success = self._judge(self._state)
+        truncated = not success and (bool(info["interrupted"]) or self._steps >= self.horizon)
+        if success or truncated:
+            self._steps = None
+            self._client.release()
+        info |= {"success": success, "applied_action": applied, "late_ms": late / MS, **ages}
+        return obs, float(success), success, truncated, info
+
+    def close(self) -> None:
+        """Leave the arm disarmed."""
+        self._steps = None
+        self._rest()
+
+    # ------------------------------------------------------------------------------------------
+
+    def _command(self, action: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+        """Send it; the action that was applied, and what happened to it."""
+        assert self._state is not None
+        move, opening = self._moves.command(action)
+        info: dict[str, Any] = {"clipped": (), "refused": "", "interrupted": ""}
+        try:
+            if self._steps == 0:
+                self._client.acquire("policy")
+            ack: Ack = self._client.command("cartesian_delta", move, opening, obs_seq=self._state.seq)
+        except RequestRefused as refusal:
+            info["refused"] = refusal.code.value
+            if refusal.code in _ENDS:
+                info["interrupted"] = str(refusal)
+            elif not isinstance(refusal, CommandRefused):
+                raise
+            return np.zeros_like(action), info
+        if not ack.clipped:
+            return action, info
+        return self._moves.applied(action, ack.applied), info | {"clipped": ack.clipped}
+
+    def _observe(self, state: State) -> tuple[Observation, dict[str, Any]]:
+        self._state = state
+        raw: dict[str, np.ndarray] = dict(self._senses.raw(state))
+        now = self._client.server_time()
+        ages = {"state": (now - state.t_sample) / MS}
+        if state.gripper is not None:
+            ages["gripper"] = (now - state.gripper.t) / MS
+        for camera in self.observation_spec.cameras:
+            assert self._frames is not None
+            try:
+                seen = self._frames.newest(camera)
+            except StaleFrame as stale:
+                raise RobotError(str(stale)) from stale
+            raw[IMAGE_PREFIX + camera], ages[camera] = seen.image, seen.age_ms
+        return make_observation(raw, self.observation_spec), {"ages_ms": ages}
+
+    def _rest(self) -> None:
+        """Give up the lease and disarm, where the arm is armed."""
+        self._client.release()
+        if self._client.sample().mode in modes.ENABLED:
+            self._client.disarm()

@@ -1,0 +1,53 @@
+"""From a normalised action to what a robot is commanded, and back from what it applied."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from envs.action import ActionSpec
+from hardware.spec import RobotSpec
+
+_AXES = ("x", "y", "z", "rx", "ry", "rz")
+
+
+class RobotAction:
+    """Deltas of the tool point in the base frame, and the closing of a gripper, as in robosuite."""
+
+    def __init__(self, robot: RobotSpec, actions: ActionSpec) -> None:
+        """Find what each dimension moves.
+
+        Raises:
+            ValueError: a dimension that is none of these, or a robot that does not take them.
+        """
+        axes = {i: dim.name.rsplit("_", 1)[-1] for i, dim in enumerate(actions) if dim.kind == "delta"}
+        grippers = [i for i, dim in enumerate(actions) if dim.kind == "gripper"]
+        for i, dim in enumerate(actions):
+            if i not in grippers and (axes.get(i) not in _AXES or dim.frame != "base"):
+                raise ValueError(
+                    f"action {dim.name!r} is {dim.kind} in the frame {dim.frame!r}; a robot can be given "
+                    "deltas of the tool point in the base frame, and a gripper"
+                )
+        if "cartesian_delta" not in robot.modes:
+            raise ValueError(f"the robot {robot.name} takes {', '.join(robot.modes)}, not cartesian_delta")
+        if grippers and robot.gripper is None:
+            raise ValueError(f"the robot {robot.name} has no gripper, and {len(grippers)} actions close one")
+        if len(grippers) > 1 or len(set(axes.values())) < len(axes):
+            raise ValueError("the actions are those of more than one arm")
+        self.size = len(actions)
+        self._from = np.array(list(axes), int)
+        self._to = np.array([_AXES.index(axis) for axis in axes.values()], int)
+        self._scale = np.array([actions[i].scale for i in axes], float)
+        self._gripper = grippers[0] if grippers else None
+
+    def command(self, action: np.ndarray) -> tuple[list[float], float | None]:
+        """The numbers of a `cartesian_delta` [6] in m and rad, and the opening; None leaves the gripper."""
+        move = np.zeros(len(_AXES))
+        move[self._to] = action[self._from].astype(float) * self._scale
+        closing = float(action[self._gripper]) if self._gripper is not None else 0.0
+        return move.tolist(), None if closing == 0.0 else float(closing < 0.0)
+
+    def applied(self, action: np.ndarray, move: Sequence[float]) -> np.ndarray:
+        """The action [A] whose move is the one [6] that was applied."""
+        out = action.copy()
+        out[self._from] = np.clip(np.array(move)[self._to] / self._scale, -1.0, 1.0)
+        return out

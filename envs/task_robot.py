@@ -1,0 +1,171 @@
+"""What the arm of a robosuite task is to a client: its spec, and its kinematics in the base frame."""
+
+import math
+
+import mujoco
+import numpy as np
+
+from envs.compiled import CompiledControl
+from envs.compiled.arm import Arm
+from envs.robosuite_env import RobosuiteEnv
+from envs.robot_state import BASE, HAND, HAND_AT_HOME, SUCCESS, TIME_LEFT
+from hardware.drivers.base import Array, Pose
+from hardware.kinematics import MujocoKinematics
+from hardware.spec import GripperSpec, Limits, RobotSpec
+
+# A setpoint of the simulated arm pulls it like a spring; how fast the arm goes is bounded by how far the
+# setpoint may lead. So these let a setpoint cover the longest move of a policy's step, 5 cm or half a
+# radian on an axis, in two ticks of ten milliseconds: later, the arm would lag behind the simulation that
+# the policy was trained in.
+_LINEAR = (10.0, 2000.0, 400_000.0)  # m/s and so on
+_ANGULAR = (100.0, 20_000.0, 4_000_000.0)  # rad/s and so on
+# For who asks: no setpoint of this arm is in joints.
+_JOINTS = (2.5, 15.0, 5000.0)
+# Around what the arms of robosuite reach, with the table under the base; m.
+_WORKSPACE = (-0.6, -1.0, -0.4), (1.1, 1.0, 1.3)
+
+
+def driven(env: RobosuiteEnv) -> CompiledControl:
+    """The control loop of a task that can be driven, by the goals of the controller of its one arm.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    control = env.control
+    if control is None:
+        raise ValueError(f"task {env.task.name!r}: only a task whose control loop is compiled can be driven")
+    if len(control.arms) != 1:
+        raise ValueError(f"task {env.task.name!r}: it has {len(control.arms)} arms; one can be driven")
+    return control
+
+
+def robot_spec(env: RobosuiteEnv, control: CompiledControl, gripper: GripperSpec, rate: float) -> RobotSpec:
+    """The arm of a task; `control` as `driven` returns it, `rate` of the server's ticks, 1/s."""
+    arm, robot = control.arms[0], env.sim.robots[0]
+    model, data = env.sim.sim.model._model, env.sim.sim.data._data
+    hand = env.sim.sim.model.body_name2id(robot.robot_model.eef_name[arm.name])
+    tool = quaternion_of(data.site_xmat[arm.site])
+    at_home = mujoco.MjData(model)
+    at_home.qpos[arm.controller.qpos_index] = robot.init_qpos
+    mujoco.mj_kinematics(model, at_home)
+    return RobotSpec(
+        name=env.task.name,
+        driver="robosuite",
+        space="cartesian",
+        modes=("cartesian_pose", "cartesian_delta"),
+        joints=tuple(robot.robot_joints),
+        home=_rounded(robot.init_qpos),
+        rate=rate,
+        limits=_limits(arm),
+        gripper=gripper,
+        sensors={**_sensed(env), SUCCESS: 1, TIME_LEFT: 1},
+        calibration={
+            BASE: _rounded([*data.site_xpos[arm.base], *quaternion_of(data.site_xmat[arm.base])]),
+            HAND: _rounded(_product(_back(tool), xyzw(data.xquat[hand]))),
+            HAND_AT_HOME: _rounded(xyzw(at_home.xquat[hand])),
+        },
+    )
+
+
+class InBase:
+    """`hardware.drivers.base.Kinematics` of the arm of a task, in the frame of its base."""
+
+    def __init__(self, env: RobosuiteEnv, control: CompiledControl) -> None:
+        arm, model, data = control.arms[0], env.sim.sim.model, env.sim.sim.data._data
+        joints = env.sim.robots[0].robot_joints
+        self._in_world = MujocoKinematics(model._model, joints, site=model.site_id2name(arm.site))
+        self._position = data.site_xpos[arm.base].copy()
+        self._matrix = data.site_xmat[arm.base].reshape(3, 3).copy()
+        self._quaternion = quaternion_of(data.site_xmat[arm.base])
+
+    def forward(self, q: Array) -> Pose:
+        """The pose of the tool point with the joints at `q` [n] rad."""
+        pose = self._in_world.forward(q)
+        position = self._matrix.T @ (pose.position - self._position)
+        return Pose(position, _product(_back(self._quaternion), pose.quaternion))
+
+    def inverse(self, pose: Pose, near: Array) -> Array | None:
+        """Joints [n] close to `near` that reach `pose`, None where there are none."""
+        position = self._position + self._matrix @ pose.position
+        quaternion = _product(self._quaternion, pose.quaternion)
+        return self._in_world.inverse(Pose(position, quaternion), near)
+
+
+def quaternion_of(matrix: Array) -> Array:
+    """Of a rotation matrix [9], xyzw."""
+    quaternion = np.zeros(4)
+    mujoco.mju_mat2Quat(quaternion, matrix)
+    return xyzw(quaternion)
+
+
+def matrix_of(quaternion: Array) -> Array:
+    """Rotation matrix [3, 3] of a quaternion, xyzw."""
+    matrix = np.zeros(9)
+    mujoco.mju_quat2Mat(matrix, _wxyz(quaternion))
+    return matrix.reshape(3, 3)
+
+
+def xyzw(quaternion: Array) -> Array:
+    """From MuJoCo's order."""
+    return quaternion[[1, 2, 3, 0]]
+
+
+def _wxyz(quaternion: Array) -> Array:
+    """To MuJoCo's order."""
+    return np.asarray(quaternion, np.float64)[[3, 0, 1, 2]]
+
+
+def _product(a: Array, b: Array) -> Array:
+    """First the rotation `b`, then `a`."""
+    out = np.zeros(4)
+    mujoco.mju_mulQuat(out, _wxyz(a), _wxyz(b))
+    return xyzw(out)
+
+
+def _back(quaternion: Array) -> Array:
+    """The rotation back."""
+    return quaternion * [-1, -1, -1, 1]
+
+
+def _limits(arm: Arm) -> Limits:
+    model, controller = arm.controller.sim.model._model, arm.controller
+    joints = model.dof_jntid[controller.qvel_index]
+    # Of the longest move that the controller makes of an action: all axes at once.
+    far = math.hypot(*controller.output_max[:3])
+    turn = math.hypot(*controller.output_max[3:]) or math.pi
+    n = len(joints)
+    return Limits(
+        joint_lower=_rounded(model.jnt_range[joints, 0]),
+        joint_upper=_rounded(model.jnt_range[joints, 1]),
+        joint_velocity=(_JOINTS[0],) * n,
+        joint_acceleration=(_JOINTS[1],) * n,
+        joint_jerk=(_JOINTS[2],) * n,
+        workspace_lower=_WORKSPACE[0],
+        workspace_upper=_WORKSPACE[1],
+        linear_velocity=_LINEAR[0],
+        linear_acceleration=_LINEAR[1],
+        linear_jerk=_LINEAR[2],
+        angular_velocity=_ANGULAR[0],
+        angular_acceleration=_ANGULAR[1],
+        angular_jerk=_ANGULAR[2],
+        lead_joint=0.1,
+        lead_linear=round(far, 9),
+        lead_angular=round(turn, 9),
+        # A policy's first command is as long as any other. It is relative to where the arm is, and the
+        # setpoint from which the guard measures may be a little away from there.
+        first_linear=round(1.2 * far, 9),
+        first_angular=round(min(1.2 * turn, math.pi), 9),
+    )
+
+
+def _sensed(env: RobosuiteEnv) -> dict[str, int]:
+    """What of the state a client cannot compute from the arm's own measurements, and its size."""
+    prefix, spec = env.sim.robots[0].robot_model.naming_prefix, env.observation_spec
+    arms = {f"{prefix}{name}" for name in ("eef_pos", "eef_quat", "joint_pos", "joint_vel")}
+    sizes = zip(spec.state_keys, spec.state_dims, strict=True)
+    return {key: size for key, size in sizes if key not in arms}
+
+
+def _rounded(values: Array | list[float]) -> tuple[float, ...]:
+    """The last digits differ from machine to machine, and a spec is compared by its hash."""
+    return tuple(round(float(value), 9) + 0.0 for value in values)

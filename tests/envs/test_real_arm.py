@@ -1,0 +1,348 @@
+"""A robot behind its server as an environment: a simulated task over real sockets, in real time."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import yaml
+
+from envs.action import ActionDim, ActionSpec, spec_from_list
+from envs.observation import ObservationSpec
+from envs.real_arm import RealArmEnv
+from envs.robosuite_env import RobosuiteEnv
+from envs.robot_action import RobotAction
+from envs.robot_state import HAND_AT_HOME, RobotState
+from envs.task import TaskConfig
+from envs.task_driver import TaskDriver
+from hardware.client import RobotClient
+from hardware.clock import MonotonicClock
+from hardware.connection import RequestRefused, RobotError
+from hardware.core.core import CoreSettings
+from hardware.protocol.clock_sync import boot_id
+from hardware.protocol.endpoints import parse
+from hardware.protocol.messages import State
+from hardware.server import RobotServer
+from hardware.spec import RobotSpec
+
+PATIENCE = 30.0
+"""s; for what takes milliseconds where nobody else uses the machine."""
+STILL = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
+
+
+def lift() -> TaskConfig:
+    with open("configs/task/lift.yaml") as file:
+        return TaskConfig(**yaml.safe_load(file))
+
+
+class Scene(TaskDriver):
+    """Begins episodes between two ticks of its server, when another thread asks for it."""
+
+    asked: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__(lift(), MonotonicClock())
+        self.ready = threading.Event()
+
+    def between_ticks(self, _: State) -> None:
+        if self.asked is not None:
+            self.reset(self.asked)
+            self.asked = None
+            self.ready.set()
+
+    def prepare(self, number: int) -> None:
+        self.ready.clear()
+        self.asked = number
+        assert self.ready.wait(PATIENCE)
+
+
+class Bridge:
+    """A server in a thread of its own, with a lease that a busy machine does not lose."""
+
+    def __init__(self, scene: Scene, directory: Path) -> None:
+        self.address = f"ipc://{directory}"
+        self._scene = scene
+        self._made = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._made.wait(PATIENCE)
+        assert self._thread.is_alive()
+
+    def _run(self) -> None:
+        settings = CoreSettings(lease_ms=1000, boot_id=boot_id())
+        shows = [self._scene.between_ticks]
+        try:
+            self._server = RobotServer(self._scene, parse(self.address), settings, shows=shows)
+        finally:
+            self._made.set()
+        self._server.run()
+
+    def client(self, role: str = "policy") -> RobotClient:
+        return RobotClient(self.address, role, role, timeout=PATIENCE)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._server.close_soon()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def plain() -> RobosuiteEnv:
+    return RobosuiteEnv(lift())
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.fixture
+def bridge(scene: Scene, tmp_path: Path) -> Iterator[Bridge]:
+    bridge = Bridge(scene, tmp_path / "robot")
+    yield bridge
+    bridge.close()
+
+
+@pytest.fixture
+def client(bridge: Bridge) -> Iterator[RobotClient]:
+    with bridge.client() as client:
+        yield client
+
+
+def make(client: RobotClient, scene: Scene, plain: RobosuiteEnv, **changed: Any) -> RealArmEnv:
+    environment = {**plain.describe(), **changed}
+    return RealArmEnv(client, environment, prepare=scene.prepare, max_age_ms=PATIENCE * 1e3)
+
+
+@pytest.fixture
+def env(client: RobotClient, scene: Scene, plain: RobosuiteEnv) -> RealArmEnv:
+    return make(client, scene, plain, horizon=1000)
+
+
+class Picker:
+    """Lifts the cube by what is observed alone."""
+
+    def __init__(self) -> None:
+        self._closing = 0
+
+    def act(self, state: np.ndarray) -> np.ndarray:
+        to_cube = state[-3:]
+        aside = float(np.linalg.norm(to_cube[:2]))
+        action = np.zeros(7, np.float32)
+        if self._closing or (aside < 0.01 and abs(to_cube[2]) < 0.01):
+            self._closing += 1
+            action[2], action[6] = (1.0 if self._closing > 20 else 0.0), 1.0
+            return action
+        down = to_cube[2] if aside < 0.02 else max(to_cube[2], -0.1) + 0.08
+        action[:3] = np.clip(np.array([*to_cube[:2], down]) / 0.05, -1, 1)
+        action[6] = -1.0
+        return action
+
+
+def test_a_controller_that_sees_observations_alone_lifts_the_cube_over_the_bridge(
+    env: RealArmEnv, client: RobotClient
+) -> None:
+    obs, info = env.reset(seed=4)
+    assert not info["success"]
+    picker, steps = Picker(), 0
+    while True:
+        action = picker.act(obs["state"])
+        obs, reward, terminated, truncated, info = env.step(action)
+        steps += 1
+        assert (info["interrupted"], info["refused"]) == ("", "")
+        assert np.array_equal(info["applied_action"], action) or info["clipped"]
+        assert info["ages_ms"].keys() == {"state", "gripper"}
+        assert info["ages_ms"]["state"] >= 0
+        if terminated or truncated:
+            break
+    assert (terminated, info["success"], reward) == (True, True, 1.0)
+    assert steps > 20
+    # Nobody holds the lease between episodes, so nothing is lost while a learner thinks.
+    assert client.sample().mode == "armed"
+    with pytest.raises(ValueError, match="reset"):
+        env.step(STILL)
+    env.close()
+    assert client.sample().mode == "idle"
+
+
+def test_the_observation_is_the_one_of_the_simulation(env: RealArmEnv, plain: RobosuiteEnv) -> None:
+    for seed in (5, 6):
+        obs, _ = env.reset(seed=seed)
+        expected, _ = plain.reset(seed=seed)
+        assert obs["state"].dtype == np.float32
+        assert env.observation_space.contains(obs)
+        # The arm has been held for a moment, and the cube has settled.
+        assert np.allclose(obs["state"], expected["state"], atol=5e-3)
+    env.close()
+
+
+def test_an_episode_ends_at_its_horizon(client: RobotClient, scene: Scene, plain: RobosuiteEnv) -> None:
+    env = make(client, scene, plain, horizon=3)
+    env.reset(seed=0)
+    ends = [env.step(STILL)[2:4] for _ in range(3)]
+    assert ends == [(False, False), (False, False), (False, True)]
+    assert env.describe()["real_robot"] == {"name": "lift", "spec_sha256": scene.spec.sha256}
+    env.close()
+
+
+def test_who_acts_slowly_delays_the_observation_and_is_told_so(env: RealArmEnv) -> None:
+    env.reset(seed=0)
+    begun = time.monotonic()
+    env.step(STILL)
+    assert time.monotonic() - begun >= 0.045
+    time.sleep(0.2)
+    *_, info = env.step(STILL)
+    assert info["late_ms"] > 90
+    begun = time.monotonic()
+    env.step(STILL)
+    assert time.monotonic() - begun >= 0.045
+    env.close()
+
+
+def test_a_person_who_takes_the_arm_ends_the_episode(env: RealArmEnv, bridge: Bridge) -> None:
+    env.reset(seed=0)
+    assert not env.step(STILL)[3]
+    with bridge.client("operator") as operator:
+        operator.acquire("human", preempt=True)
+        obs, reward, terminated, truncated, info = env.step(STILL)
+        assert (terminated, truncated, reward) == (False, True, 0.0)
+        assert info["refused"] == "no_lease"
+        assert "no_lease" in info["interrupted"]
+        assert np.array_equal(info["applied_action"], np.zeros(7))
+        assert env.observation_space.contains(obs)
+        operator.release()
+    env.reset(seed=0)
+    assert not env.step(STILL)[4]["interrupted"]
+    env.close()
+
+
+def test_a_fault_ends_the_episode_and_stays_until_a_person_has_looked(
+    env: RealArmEnv, client: RobotClient, bridge: Bridge
+) -> None:
+    env.reset(seed=0)
+    env.step(STILL)
+    client.stop("a hand in the way")
+    info = env.step(STILL)[4]
+    assert "fault" in info["interrupted"]
+    with pytest.raises(RequestRefused, match="operator"):
+        env.reset(seed=0)
+    with bridge.client("operator") as operator:
+        operator.acknowledge("the hand is gone")
+    env.reset(seed=0)
+    assert not env.step(STILL)[4]["interrupted"]
+    env.close()
+
+
+def test_what_a_limit_leaves_of_an_action_is_what_was_applied(
+    scene: Scene, plain: RobosuiteEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor = float(scene.kinematics.forward(np.array(scene.spec.home)).position[2] - 0.04)
+    limits = msgspec.structs.replace(scene.spec.limits, workspace_lower=(-0.6, -1.0, floor))
+    monkeypatch.setattr(scene, "_spec", msgspec.structs.replace(scene.spec, limits=limits))
+    bridge = Bridge(scene, tmp_path / "robot")
+    try:
+        with bridge.client() as client:
+            env = make(client, scene, plain)
+            env.reset(seed=0)
+            down = np.array([0.2, 0, -1, 0, 0, 0, -1], np.float32)
+            for _ in range(60):
+                *_, info = env.step(down)
+                if info["clipped"]:
+                    break
+            assert info["clipped"] == ("workspace_lower",)
+            assert info["applied_action"][0] == pytest.approx(0.2, abs=1e-3)
+            assert -1.0 < info["applied_action"][2] < 0.9
+            env.close()
+    finally:
+        bridge.close()
+
+
+def test_actions_are_checked_before_anything_moves(env: RealArmEnv) -> None:
+    env.reset(seed=0)
+    for action, message in ((np.zeros(6), "shape"), (np.full(7, np.nan), "not finite")):
+        with pytest.raises(ValueError, match=message):
+            env.step(action)
+    env.close()
+
+
+# ---- what a robot must have ----------------------------------------------------------------------
+
+
+def observed(**sizes: int) -> ObservationSpec:
+    return ObservationSpec(tuple(sizes), tuple(sizes.values()))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sizes", "message"),
+    [
+        ({}, {"kettle_pos": 3}, "does not measure 'kettle_pos'"),
+        ({}, {"cube_pos": 2}, "has 3 numbers, not 2"),
+        ({"calibration": {}}, {"robot0_eef_quat": 4}, HAND_AT_HOME),
+        ({"gripper": None, "sensors": {}}, {"robot0_gripper_qpos": 2}, "no gripper"),
+    ],
+)
+def test_a_robot_that_does_not_measure_what_is_observed_is_refused(
+    scene: Scene, changed: dict, sizes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        RobotState(msgspec.structs.replace(scene.spec, **changed), observed(**sizes))
+
+
+def test_the_fingers_follow_from_the_opening_where_no_sensor_has_them(bridge: Bridge, scene: Scene) -> None:
+    spec = msgspec.structs.replace(scene.spec, sensors={})
+    senses = RobotState(spec, observed(robot0_gripper_qpos=2, robot0_joint_pos=7))
+    with bridge.client() as client:
+        while (state := client.state(PATIENCE)).gripper is None:
+            pass
+    raw = senses.raw(state)
+    assert np.allclose(raw["robot0_gripper_qpos"], state.sensors["robot0_gripper_qpos"], atol=1e-3)
+    assert np.array_equal(raw["robot0_joint_pos"], state.q)
+    with pytest.raises(RobotError, match="has not been read"):
+        senses.raw(msgspec.structs.replace(state, gripper=None))
+
+
+def actions(plain: RobosuiteEnv) -> ActionSpec:
+    return spec_from_list([asdict(dim) for dim in plain.action_spec])
+
+
+def test_an_action_is_a_move_in_the_base_frame_and_an_opening(scene: Scene, plain: RobosuiteEnv) -> None:
+    moves = RobotAction(scene.spec, actions(plain))
+    action = np.array([1, -0.5, 0, 0, 0, 0.5, 1], np.float32)
+    move, opening = moves.command(action)
+    assert move == pytest.approx([0.05, -0.025, 0, 0, 0, 0.25])
+    assert opening == 0.0
+    assert moves.command(-action)[1] == 1.0
+    assert moves.command(np.zeros(7, np.float32))[1] is None
+    assert np.allclose(moves.applied(action, move), action)
+    assert np.allclose(moves.applied(action, [0.02, 0, 0, 0, 0, 0]), [0.4, 0, 0, 0, 0, 0, 1])
+
+
+def world(dim: ActionDim) -> ActionDim:
+    return replace(dim, frame="world")
+
+
+@pytest.mark.parametrize("kind", ["frame", "arms", "mode", "gripper"])
+def test_actions_that_a_robot_does_not_take_are_refused(scene: Scene, plain: RobosuiteEnv, kind: str) -> None:
+    robot: RobotSpec = scene.spec
+    given = actions(plain)
+    message = {
+        "frame": "'world'",
+        "arms": "more than one",
+        "mode": "not cartesian_delta",
+        "gripper": "no gripper",
+    }
+    if kind == "frame":
+        given = (world(given[0]), *given[1:])
+    elif kind == "arms":
+        given = (*given, *given)
+    elif kind == "mode":
+        robot = msgspec.structs.replace(robot, modes=("cartesian_pose",))
+    else:
+        robot = msgspec.structs.replace(robot, gripper=None)
+    with pytest.raises(ValueError, match=message[kind]):
+        RobotAction(robot, given)
