@@ -106,6 +106,7 @@ def test_an_arm_that_is_set_up_for_another_robot_is_not_armed(robot: RobotClient
     assert robot.sample().mode is Mode.IDLE
 
 
+@pytest.mark.full  # in real time: on a machine without time to spare it takes minutes
 def test_home_brings_the_arm_to_rest_there(robot: RobotClient) -> None:
     robot.arm()
     with robot.lease("script"):

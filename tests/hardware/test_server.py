@@ -145,6 +145,7 @@ def test_a_gripper_that_fails_stops_the_arm_until_it_is_acknowledged(
     assert operator.sample().mode is Mode.ARMED
 
 
+@pytest.mark.full  # in real time: on a machine without time to spare it takes minutes
 def test_anybody_can_stop_an_arm_whose_control_thread_is_busy(server: Server, operator: RobotClient) -> None:
     operator.arm()
     with server.client("watcher", "observer") as watcher:
