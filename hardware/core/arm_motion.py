@@ -3,7 +3,7 @@
 import math
 from typing import Generic, Protocol
 
-from hardware.clock import MS
+from hardware.clock import MS, Clock
 from hardware.core.cartesian_motion import CartesianLimiter
 from hardware.core.goals import CartesianPlanner, Goal, JointPlanner, Planner
 from hardware.core.joint_motion import JointLimiter
@@ -76,13 +76,14 @@ class ArmMotion(Generic[Target]):
             return (*setpoint.position.tolist(), *setpoint.quaternion.tolist())
         return tuple(setpoint.tolist())
 
-    def measure(self, now: int) -> Measurement:
+    def measure(self, clock: Clock) -> Measurement:
         """Read the driver.
 
         Raises:
             DriverError: the arm reports a fault.
             MeasurementFault: not finite, of another shape, or not of now.
         """
+        asked = clock.now()
         measured = self._driver.read()
         if len(measured.q) != self._joints or len(measured.dq) != self._joints:
             raise MeasurementFault(f"{len(measured.q)} joints are measured, {self._joints} are in the spec")
@@ -101,8 +102,10 @@ class ArmMotion(Generic[Target]):
         length = math.hypot(*measured.pose.quaternion.tolist())
         if abs(length - 1) > _UNIT_LENGTH:
             raise MeasurementFault(f"the measured quaternion has the length {length}")
-        age = now - measured.t
-        if abs(age) > self._oldest:
+        # Old already when it was asked for, or later than the answer: time for which this process was
+        # suspended in between is neither.
+        age, ahead = asked - measured.t, measured.t - clock.now()
+        if max(age, ahead) > self._oldest:
             raise MeasurementFault(
                 f"the newest measurement is {age / MS:.1f} ms old, {self._oldest / MS:.0f} ms are allowed"
             )

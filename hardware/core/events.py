@@ -3,6 +3,7 @@
 from collections import deque
 from itertools import islice
 
+from hardware.core.wording import one_line
 from hardware.protocol.codec import Stamper
 from hardware.protocol.messages import Event
 
@@ -31,7 +32,7 @@ class EventLog:
     def append(self, what: str, text: str, who: str = "", code: str = "") -> Event:
         """Add one. What is too long for the wire is cut, and it is one printable line: peers chose parts."""
         event = self._stamp(
-            Event, what=what, text=_line(text)[:_MOST_TEXT], who=_line(who)[:_MOST_NAME], code=code
+            Event, what=what, text=one_line(text, _MOST_TEXT), who=one_line(who, _MOST_NAME), code=code
         )
         self._events.append(event)
         return event
@@ -50,7 +51,3 @@ class EventLog:
                 break
             fitting.append(event)
         return tuple(fitting)
-
-
-def _line(text: str) -> str:
-    return text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)

@@ -1,5 +1,6 @@
 """Saying no, with a reason."""
 
+from hardware.core.wording import one_line
 from hardware.protocol.messages import Code
 
 
@@ -9,4 +10,4 @@ class Refusal(Exception):
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{code.value}: {reason}")
         self.code = code
-        self.reason = reason[:500]
+        self.reason = one_line(reason, 500)

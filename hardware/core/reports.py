@@ -39,6 +39,8 @@ class Reports:
         self._gripper = gripper
         self._clock = clock
         self._stamp = stamp
+        # Answers do not count among the published states: whoever records those sees a gap only where one is.
+        self._stamp_answer = Stamper(stamp.src, clock)
         self.loop: m.Loop | None = None
 
     def hello(self, peer: Peer, message: m.Hello) -> m.Welcome:
@@ -73,11 +75,14 @@ class Reports:
     def sample(self, peer: Peer, message: m.SampleNow) -> State:
         """The state as of now."""
         if self._supervisor.mode is not Mode.DISCONNECTED:
-            self._supervisor.measure(self._clock.now())
-        return self.state(message.id)
+            self._supervisor.measure()
+        return self._state(self._stamp_answer, message.id)
 
-    def state(self, request: int = 0) -> State:
-        """With the newest measurement that made sense."""
+    def state(self) -> State:
+        """What is published: with the newest measurement that made sense."""
+        return self._state(self._stamp, 0)
+
+    def _state(self, stamp: Stamper, request: int) -> State:
         supervisor, motion = self._supervisor, self._supervisor.motion
         lease = supervisor.leases.current
         measured = motion.measured
@@ -92,8 +97,8 @@ class Reports:
             "loop": self.loop,
         }
         if measured is None:
-            return self._stamp(State, t_sample=0, q=(), dq=(), position=(), quaternion=(), **common)
-        return self._stamp(
+            return stamp(State, t_sample=0, q=(), dq=(), position=(), quaternion=(), **common)
+        return stamp(
             State,
             t_sample=measured.t,
             q=_numbers(measured.q),

@@ -37,7 +37,7 @@ class Requests:
             raise Refusal(
                 Code.SPEC, f"this robot's spec is {self._sha256[:12]}…, not {message.spec_sha256[:12]}…"
             )
-        measured = self._supervisor.measure(self._clock.now())
+        measured = self._supervisor.measure()
         if measured is None:
             raise self._in_fault("arm")
         try:

@@ -9,11 +9,14 @@ from hardware.core.events import EventLog
 from hardware.core.lease import Leases
 from hardware.core.modes import Cause
 from hardware.core.stop_flag import StopFlag
+from hardware.core.wording import one_line
 from hardware.drivers.base import DriverError, Measurement
 from hardware.protocol.messages import Code, Mode
 
 HOLD = 500 * MS
 """How long a lost lease may stay untaken before the arm is stopped, ns."""
+# A fault's text is part of every state and of refusals.
+_MOST_TEXT = 400
 # A lead that goes on is one event, not one for each tick.
 _LEAD_AGAIN = 1000 * MS
 
@@ -63,6 +66,7 @@ class Supervisor:
             self.motion.disable()
         except DriverError as error:
             text = f"{text}; and it did not take the stop: {error}"
+        text = one_line(text, _MOST_TEXT)
         lease = self.leases.end()
         if lease:
             self.events.append("lease", f"lease {lease.number} ends with the fault", lease.holder.name)
@@ -91,10 +95,10 @@ class Supervisor:
         self.fault = ""
         self._faults.clear()
 
-    def measure(self, now: int) -> Measurement | None:
+    def measure(self) -> Measurement | None:
         """Read the arm; None where that is a fault, which is latched."""
         try:
-            return self.motion.measure(now)
+            return self.motion.measure(self._clock)
         except DriverError as error:
             self._latch_once("driver", str(error))
         except MeasurementFault as error:
@@ -138,7 +142,7 @@ class Supervisor:
             # The arm has stood at its last setpoint meanwhile; to go on with the old speed would be a jump.
             self.motion.freeze()
             self.events.append("overrun", f"no tick for {late / MS:.0f} ms: the setpoint stands")
-        measured = self.measure(now)
+        measured = self.measure()
         self.expire(now)
         if measured is None or self.mode not in modes.ENABLED:
             return

@@ -110,6 +110,7 @@ class SmallArm:
         self.calls: list[str] = []
         self.blocked = self.frozen = self.nan = False
         self.failing: set[str] = set()
+        self.failure = ""
         self._frozen_at = 0
 
     @property
@@ -194,7 +195,7 @@ class SmallArm:
 
     def _may_fail(self, what: str) -> None:
         if what in self.failing:
-            raise DriverError(f"{what} fails, as it was told to")
+            raise DriverError(self.failure or f"{what} fails, as it was told to")
 
     def settle(self) -> None:
         """Be where it has come to by now."""

@@ -48,5 +48,5 @@ def test_any_number_of_events_can_be_fetched_in_frames_that_fit() -> None:
 
 def test_an_event_is_one_printable_line() -> None:
     event = log_with(0).append("stop", "a\nforged: line\x1b[2J", "some\rbody")
-    assert event.text == "a?forged: line?[2J"
-    assert event.who == "some?body"
+    assert event.text == "a forged: line?[2J"
+    assert event.who == "some body"

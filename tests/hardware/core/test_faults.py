@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from hardware.clock import MS
-from hardware.drivers.base import Array, DriverError
+from hardware.drivers.base import Array, DriverError, Measurement
 from hardware.protocol import messages as m
+from hardware.protocol.codec import decode_server, encode
 from hardware.protocol.messages import Code, Mode
 from tests.hardware.core.small_arm import OBSERVER, OPERATOR, OTHER, PERIOD, POLICY, Bench
 
@@ -78,6 +79,40 @@ def test_a_measurement_from_the_future_is_none() -> None:
     bench.begin()
     bench.arm.frozen, bench.arm._frozen_at = True, bench.clock.now() + 3600 * 1000 * MS
     assert bench.tick().mode is Mode.FAULT
+
+
+def test_a_fault_of_several_lines_is_one_line_in_every_answer() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.arm.failing.add("read")
+    bench.arm.failure = "joint 3:\n  too hot\x07" + "!" * 2000
+    state = bench.tick()
+    assert state.fault.startswith("driver: joint 3: too hot?!!")
+    answer = bench.ask(POLICY, m.Home, lease=1)
+    assert isinstance(answer, m.Refused)
+    assert "joint 3: too hot?" in answer.reason
+    assert answer.reason.isprintable()
+    for message in (state, answer):
+        assert decode_server(encode(message)) == message
+    event = bench.core.events.since(0)[-1]
+    assert answer.reason in event.text
+
+
+def test_an_arm_is_not_at_fault_when_its_server_is_suspended_while_it_reads() -> None:
+    bench = Bench()
+    bench.begin()
+    read = bench.arm.read
+
+    def suspended() -> Measurement:
+        bench.clock.advance(30 * PERIOD)
+        measured = read()
+        bench.clock.advance(30 * PERIOD)
+        return measured
+
+    bench.arm.read = suspended  # type: ignore[method-assign]
+    bench.tick()
+    bench.arm.read = read  # type: ignore[method-assign]
+    assert bench.tick().mode is not Mode.FAULT
 
 
 def test_a_fault_while_idle_is_a_fault_too() -> None:
@@ -243,6 +278,13 @@ def test_a_sample_is_of_now_and_the_loop_is_told() -> None:
     assert isinstance(state, m.State)
     assert state.t_sample == bench.clock.now()
     assert state.loop == bench.core.loop
+
+
+def test_the_published_states_are_numbered_without_gaps_whoever_asks_for_samples() -> None:
+    bench = Bench()
+    first = bench.tick().seq
+    bench.ask(OBSERVER, m.SampleNow)
+    assert bench.tick().seq == first + 1
 
 
 def test_closing_stops_the_arm_and_can_be_done_twice() -> None:
