@@ -101,7 +101,8 @@ def imitation_loss(action: Tensor, batch: Batch) -> Tensor:
     Demonstrations and the policy's own successes alike (self-imitation, arXiv 1806.05635): the few steps
     of a robot hold more about what works than the critics' gradients do at first.
     """
-    done = batch["chunk" if action.ndim == 3 else "action"]
+    # Where a base learns as well, the batch's chunks are longer than what is executed.
+    done = batch["chunk"][:, : action.shape[1]] if action.ndim == 3 else batch["action"]
     error = (action - done).square().flatten(1).mean(1)
     return (error * batch["success"]).sum() / batch["success"].sum().clamp(min=1)
 

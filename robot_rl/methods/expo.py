@@ -3,7 +3,7 @@
     A~ = clip(A + beta a_hat, -1, 1),  a_hat ~ pi_e(. | s, A)
     pi(s) = argmax of min_{j in subset} Q'_j(s, .) over A_1..A_N ~ base and their edits
     y = R_n + gamma^n (1 - terminated) min_{j in subset} Q'_j(s', pi(s'))
-    L_e = E[alpha log pi_e(a_hat | s, A) - mean_i Q_i(s, clip(A + beta a_hat))],  A the executed chunk
+    L_e = E[alpha log pi_e(a_hat | s, A) - mean_i Q_i(s, A~) / |Q| + imitation [successful] |A~ - A_done|^2]
 
 Critics judge executed chunks, from windows that begin at every primitive step. The base's samples are
 kept when it acts, so that a backup needs no pass through it. `faster=true` (FASTER, arXiv 2604.19730)
@@ -21,7 +21,7 @@ from policies.base import BaseSpec, Chunk
 from policies.expo import Expo, ExpoSpec
 from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import Critics, aggregate, gradient_step
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, imitation_loss
 from robot_rl.learning.imitation import Imitation
 from robot_rl.learning.offpolicy import OffPolicyLearner, observation
 from robot_rl.learning.sac import SACConfig, SoftActor, Temperature
@@ -42,11 +42,13 @@ class ExpoConfig(SACConfig):
     """Discount per environment step."""
     actor_lr: float = 3e-4
     """Learning rate of the edit policy and of the temperature."""
-    init_alpha: float = 0.002
+    init_alpha: float = 0.01
     """Weight of the edits' entropy at first; it is adjusted towards an entropy of -h A/2."""
-    scale: float = 0.2
+    imitation: float = 5.0
+    """Weight of the squared distance to the actions of successful episodes in the edits' loss."""
+    scale: float = 0.5
     """Largest edit (the paper's beta), in units of the normalised action."""
-    gripper_scale: float = 0.2
+    gripper_scale: float = 1.0
     """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
     candidates: int = 8
     """Samples of the base among which, and whose edits, the critics choose."""
@@ -100,11 +102,8 @@ class ExpoLearner(OffPolicyLearner):
             )
 
     def _judged(self, batch: Batch) -> Tensor:
-        return self._executed(batch).flatten(1)
-
-    def _executed(self, batch: Batch) -> Tensor:
-        """The executed chunks [B, h, A]; those that a base learns from are longer."""
-        return batch["chunk"][:, : self.networks.base.spec.execute]
+        # Those that a base learns from are longer than what is executed.
+        return batch["chunk"][:, : self.networks.base.spec.execute].flatten(1)
 
     def _samples(self, batch: Batch, prefix: str = "") -> Chunk:
         """Samples of the base, kept when it acted, or drawn anew where it has moved since."""
@@ -141,11 +140,15 @@ class ExpoLearner(OffPolicyLearner):
         return aggregate(values, self.config.aggregation).view(b, 2, n)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
-        chunk = self._executed(batch)
+        config = self.config
+        samples = self._samples(batch).actions
+        chunk = samples[:, self.updates // config.actor_every % samples.shape[1]]
 
         def value(edit: Tensor) -> Tensor:
-            edited = self.networks.edited(chunk, edit).flatten(1)
-            return aggregate(self.critics.values(features, edited), self.config.actor_aggregation)
+            edited = self.networks.edited(chunk, edit)
+            q = aggregate(self.critics.values(features, edited.flatten(1)), config.actor_aggregation)
+            size = q.detach().abs().mean().clamp(min=1e-3)
+            return q / size - config.imitation * imitation_loss(edited, batch)
 
         metrics = self.soft.update(torch.cat([features, chunk.flatten(1)], -1), value)
         if self.noise_critic is not None:

@@ -14,6 +14,7 @@ from policies.encoder import EncoderSpec
 from policies.expo import Expo, ExpoSpec
 from policies.imitation import ImitationConfig
 from policies.values import ValueSpec
+from robot_rl.learning.critics import imitation_loss
 from robot_rl.learning.imitation import AVERAGING, inside
 from robot_rl.methods.expo import ExpoConfig, ExpoLearner
 from tests.conftest import SMALL_RL, Verb
@@ -122,9 +123,25 @@ def test_executed_chunks_are_judged_not_what_a_base_learns_from() -> None:
     torch.testing.assert_close(build()._judged(batch), batch["chunk"][:, :EXECUTE].flatten(1))
 
 
-def test_edits_climb_the_critics_around_executed_chunks() -> None:
-    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6)), next(batches())
-    chunk, state = batch["chunk"][:, :EXECUTE], batch["state"]
+def test_edits_come_nearer_to_what_succeeded() -> None:
+    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6, imitation=1e3)), next(batches())
+    batch["success"] = (torch.arange(len(batch["success"])) % 2).float()
+    chunk, state = batch["proposals"][:, 0], batch["state"]
+
+    def distance() -> float:
+        with torch.no_grad():
+            edit = torch.tanh(learner.networks.edit(torch.cat([state, chunk.flatten(1)], -1))[0])
+            return float(imitation_loss(learner.networks.edited(chunk, edit), batch))
+
+    before = distance()
+    for _ in range(40):
+        learner._update_actor(batch, state)
+    assert distance() < 0.9 * before
+
+
+def test_edits_of_the_bases_samples_climb_the_critics() -> None:
+    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6, imitation=0.0)), next(batches())
+    chunk, state = batch["proposals"][:, 0], batch["state"]
 
     def value() -> float:
         with torch.no_grad():
