@@ -15,6 +15,7 @@ from policies.base import BasePolicy, Batch, Chunk
 from policies.candidates import score
 from policies.critic import EnsembleCritic
 from policies.encoder import EncoderSpec, ObservationEncoder
+from policies.generative import GenerativePolicy
 from policies.values import ValueCodec, ValueSpec
 from policies.wrapped import Plan, WrappedPolicy, first_proposal, newest
 from policies.wrapper import Wrapper
@@ -92,6 +93,11 @@ class DSRL(Wrapper):
     def decode(self, obs: Batch, noise: Tensor) -> Tensor:
         """Chunks [B, h, A] that the base makes of noise [B, Hn, Dn] for observations [B, To, …]."""
         return self.base.sample(obs, noise=noise[:, None]).actions[:, 0, : self.base.spec.execute]
+
+    def transport(self, obs: Batch, noise: Tensor) -> Tensor:
+        """The same, with its gradient by the noise."""
+        assert isinstance(self.base, GenerativePolicy)
+        return self.base.transport(obs, noise[:, None])[:, 0, : self.base.spec.execute]
 
 
 class DSRLPolicy(WrappedPolicy):

@@ -94,10 +94,17 @@ class GenerativePolicy(ImitationPolicy):
         """See `BasePolicy.sample`. No gradient passes: to RL the base is a constant."""
         encoded = self._encode(obs).flatten(1)
         noise = self._take_noise(noise, len(encoded), num_samples, generator)
+        return Chunk(self._transport(encoded, noise), noise)
+
+    def transport(self, obs: Batch, noise: Tensor) -> Tensor:
+        """Chunks [B, N, H, A] of noise [B, N, H, A], as from `sample`, with their gradient by the noise."""
+        return self._transport(self._encode(obs).flatten(1), noise)
+
+    def _transport(self, encoded: Tensor, noise: Tensor) -> Tensor:
         conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))
-        conditions = conditions.repeat_interleave(num_samples, dim=1)
+        conditions = conditions.repeat_interleave(noise.shape[1], dim=1)
         x = self._follow(noise.flatten(0, 1), conditions)
-        return Chunk(self._unnormalize(x).view_as(noise), noise)
+        return self._unnormalize(x).view_as(noise)
 
 
 def _build_denoiser(config: GenerativeConfig, obs_size: int, action_size: int) -> Denoiser:

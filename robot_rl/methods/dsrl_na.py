@@ -18,7 +18,7 @@ from torch import Tensor
 from policies.critic import EnsembleCritic
 from policies.dsrl import DSRL
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, imitation_loss, polyak
 from robot_rl.learning.offpolicy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.dsrl import NoiseSACConfig, build, refuse_unsteerable, soft_actor
@@ -42,6 +42,9 @@ class DSRLNAConfig(NoiseSACConfig):
     """Learning rate of Q^W."""
     proposals: int = 4
     """Samples of the base that compete with the actor's where `gate` is on; 1 or more."""
+    imitation: float = 0.0
+    """Weight of the squared distance of the actor's chunks to those of successful episodes; its gradient goes
+    through the base, which must be a diffusion or flow of this program."""
     backup: str = "sampled"
     """Value of the next w: `sampled`, of the chunk that the base makes of it, or `distilled`, by Q^W."""
 
@@ -99,10 +102,17 @@ class DSRLNALearner(OffPolicyLearner):
         return self.soft.backup(critics, batch, aggregate(values, config.aggregation), log_prob)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        config = self.config
+        frames = {name: value[:, None] for name, value in observation(batch).items()}
+
         def value(squashed: Tensor) -> Tensor:
-            noise = self.networks.as_noise(squashed).flatten(1)
-            values = self.critics.codec.decode(self.noise_critic(features, noise))
-            return aggregate(values, self.config.actor_aggregation)
+            noise = self.networks.as_noise(squashed)
+            values = self.critics.codec.decode(self.noise_critic(features, noise.flatten(1)))
+            q = aggregate(values, config.actor_aggregation)
+            if config.imitation == 0:
+                return q
+            error = imitation_loss(self.networks.transport(frames, noise), batch)
+            return q - config.imitation * q.detach().abs().mean() * error
 
         return self.soft.update(features, value)
 

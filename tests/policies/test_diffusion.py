@@ -132,6 +132,16 @@ def test_sampling_leaves_no_gradient() -> None:
 
 
 @both
+def test_what_noise_is_transported_to_is_the_sample_and_has_its_gradient(denoiser: str) -> None:
+    policy = make(replace(SMALL, denoiser=denoiser))
+    noise = policy.draw_noise(3, 2, seeded(1)).requires_grad_()
+    made = policy.transport(observation(3), noise)
+    torch.testing.assert_close(made, policy.sample(observation(3), noise=noise, num_samples=2).actions)
+    (gradient,) = torch.autograd.grad(made.square().sum(), noise)
+    assert (gradient.flatten(1).norm(dim=1) > 0).all()
+
+
+@both
 def test_loss_is_the_same_for_the_same_seed(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     losses = [policy.loss(demonstrations(6), seeded(seed)).item() for seed in (1, 1, 2)]

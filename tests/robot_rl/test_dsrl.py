@@ -12,6 +12,7 @@ from policies.dsrl import DSRL, DSRLSpec
 from policies.encoder import EncoderSpec
 from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
+from robot_rl.learning.critics import imitation_loss
 from robot_rl.methods.dsrl import DSRLConfig, DSRLLearner, NoiseSACConfig
 from robot_rl.methods.dsrl_na import BACKUPS, DSRLNAConfig, DSRLNALearner
 from tests.conftest import SMALL_RL, Verb
@@ -183,3 +184,24 @@ def test_windows_must_be_whole_chunks(tmp_path: Path, verb: Verb, base_run: Path
     common = [f"base={base_run}", f"runs_dir={tmp_path}", "name=rl", *SMALL_RL]
     with pytest.raises(ValueError, match="multiple of 4"):
         verb("train", "method=dsrl", "method.n_step=6", *common)
+
+
+def test_the_actors_chunks_come_nearer_to_what_succeeded() -> None:
+    learner = make(DSRLNAConfig(**SMALL, proposals=N, imitation=100.0, actor_lr=1e-2))
+    assert isinstance(learner, DSRLNALearner)
+    data = {**batch(), "success": (torch.arange(B) % 2).float()}
+    networks = learner.networks
+    frozen = {name: value.clone() for name, value in networks.base.state_dict().items()}
+
+    def distance() -> float:
+        with torch.no_grad():
+            squashed = torch.tanh(networks.actor(data["state"])[0])
+            made = networks.decode({"state": data["state"][:, None]}, networks.as_noise(squashed))
+            return float(imitation_loss(made, data))
+
+    before = distance()
+    for _ in range(100):
+        learner._update_actor(data, data["state"])
+    assert distance() < 0.9 * before
+    for name, value in networks.base.state_dict().items():
+        assert torch.equal(value, frozen[name]), name
