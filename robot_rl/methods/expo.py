@@ -46,9 +46,9 @@ class ExpoConfig(SACConfig):
     """Weight of the edits' entropy at first; it is adjusted towards an entropy of -h A/2."""
     imitation: float = 5.0
     """Weight of the squared distance to the actions of successful episodes in the edits' loss."""
-    scale: float = 0.5
+    scale: float = 0.2
     """Largest edit (the paper's beta), in units of the normalised action."""
-    gripper_scale: float = 1.0
+    gripper_scale: float = 0.2
     """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
     candidates: int = 8
     """Samples of the base among which, and whose edits, the critics choose."""
