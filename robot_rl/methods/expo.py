@@ -3,7 +3,7 @@
     A~ = clip(A + beta a_hat, -1, 1),  a_hat ~ pi_e(. | s, A)
     pi(s) = argmax of min_{j in subset} Q'_j(s, .) over A_1..A_N ~ base and their edits
     y = R_n + gamma^n (1 - terminated) min_{j in subset} Q'_j(s', pi(s'))
-    L_e = E[alpha log pi_e(a_hat | s, A) - mean_i Q_i(s, A~) / |Q| + imitation [successful] |A~ - A_done|^2]
+    L_e = E[alpha log pi_e(a_hat | s, A) - mean_i Q_i(s, clip(A + beta a_hat))],  A the executed chunk
 
 Critics judge executed chunks, from windows that begin at every primitive step. The base's samples are
 kept when it acts, so that a backup needs no pass through it. `faster=true` (FASTER, arXiv 2604.19730)
@@ -42,10 +42,11 @@ class ExpoConfig(SACConfig):
     """Discount per environment step."""
     actor_lr: float = 3e-4
     """Learning rate of the edit policy and of the temperature."""
-    init_alpha: float = 0.01
+    init_alpha: float = 0.002
     """Weight of the edits' entropy at first; it is adjusted towards an entropy of -h A/2."""
-    imitation: float = 5.0
-    """Weight of the squared distance to the actions of successful episodes in the edits' loss."""
+    imitation: float = 0.0
+    """Weight of the squared distance to the actions of successful episodes in the edits' loss, which then
+    learns around samples of the base and takes values relative to their size; 0 is the paper's."""
     scale: float = 0.2
     """Largest edit (the paper's beta), in units of the normalised action."""
     gripper_scale: float = 0.2
@@ -102,8 +103,18 @@ class ExpoLearner(OffPolicyLearner):
             )
 
     def _judged(self, batch: Batch) -> Tensor:
-        # Those that a base learns from are longer than what is executed.
-        return batch["chunk"][:, : self.networks.base.spec.execute].flatten(1)
+        return self._executed(batch).flatten(1)
+
+    def _executed(self, batch: Batch) -> Tensor:
+        """The executed chunks [B, h, A]; those that a base learns from are longer."""
+        return batch["chunk"][:, : self.networks.base.spec.execute]
+
+    def _edited(self, batch: Batch) -> Tensor:
+        """Chunks [B, h, A] that the edits learn to edit: no executed one can come nearer to itself."""
+        if self.config.imitation == 0:
+            return self._executed(batch)
+        samples = self._samples(batch).actions
+        return samples[:, self.updates // self.config.actor_every % samples.shape[1]]
 
     def _samples(self, batch: Batch, prefix: str = "") -> Chunk:
         """Samples of the base, kept when it acted, or drawn anew where it has moved since."""
@@ -141,12 +152,13 @@ class ExpoLearner(OffPolicyLearner):
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         config = self.config
-        samples = self._samples(batch).actions
-        chunk = samples[:, self.updates // config.actor_every % samples.shape[1]]
+        chunk = self._edited(batch)
 
         def value(edit: Tensor) -> Tensor:
             edited = self.networks.edited(chunk, edit)
             q = aggregate(self.critics.values(features, edited.flatten(1)), config.actor_aggregation)
+            if config.imitation == 0:
+                return q
             size = q.detach().abs().mean().clamp(min=1e-3)
             return q / size - config.imitation * imitation_loss(edited, batch)
 

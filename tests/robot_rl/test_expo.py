@@ -139,9 +139,9 @@ def test_edits_come_nearer_to_what_succeeded() -> None:
     assert distance() < 0.9 * before
 
 
-def test_edits_of_the_bases_samples_climb_the_critics() -> None:
-    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6, imitation=0.0)), next(batches())
-    chunk, state = batch["proposals"][:, 0], batch["state"]
+def test_edits_climb_the_critics_around_executed_chunks() -> None:
+    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6)), next(batches())
+    chunk, state = batch["chunk"][:, :EXECUTE], batch["state"]
 
     def value() -> float:
         with torch.no_grad():
