@@ -1,6 +1,6 @@
 """A robot behind its server as a Gymnasium environment: what was trained in one is deployed on the other."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -8,14 +8,16 @@ import numpy as np
 
 from envs.action import checked_action, spec_from_list
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation, observation_space
-from envs.robot_action import RobotAction
+from envs.robot_action import RobotAction, move_between, moved_by
 from envs.robot_state import SUCCESS, RobotState
-from hardware.cameras.reader import FrameReader, StaleFrame
+from hardware.cameras.alignment import Moment, newest_moment
+from hardware.cameras.reader import FrameReader, Seen, StaleFrame
 from hardware.client import CommandRefused, RobotClient
 from hardware.clock import MS, Clock, MonotonicClock
 from hardware.connection import RequestRefused, RobotError
 from hardware.core import modes
 from hardware.protocol.messages import Ack, Code, State
+from hardware.spec import CommandMode
 
 Prepare = Callable[[int], None]
 """Bring about an episode's beginning, by its number; the arm is disarmed, and may be left anywhere."""
@@ -34,10 +36,17 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
     steps must stay below the server's `lease_ms`. An episode whose arm is taken away (a person, a pause, a
     fault) is truncated, and the next reset needs an arm that may be armed.
 
+    Where cameras are observed, an observation is of one moment: the newest that all cameras have seen, with
+    the state as it was then. With `lookahead_ms` an action takes effect so long after its step was due,
+    however long it took to find it; without, it is acted on when it comes. Both go by what the client says of
+    the robot's latency.
+
     `info` holds `success`; `applied_action`, what the server made of the action within its limits; `clipped`,
     the names of those; `refused`, the code of a command that the server did not take (then nothing was
     applied), and `interrupted`, why the episode was cut, both "" otherwise; `ages_ms` of all that was
-    observed; and `late_ms`, how much later than due the observation is.
+    observed; and `late_ms`, how much later than due the observation is. With cameras, `aligned_ms` is how
+    far the image that fits least is from the observation's moment. With a lookahead, `acted_late_ms` is how
+    much later than its time a command was acted on, 0 where it came in time.
     """
 
     def __init__(
@@ -49,6 +58,8 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         judge: Judge | None = None,
         frames: FrameReader | None = None,
         max_age_ms: float | None = None,
+        max_spread_ms: float | None = None,
+        lookahead_ms: float | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Drive the client's robot, which is not armed before the first reset.
@@ -61,27 +72,41 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             judge: says when the task is done; by default the robot's sensor `success`.
             frames: images of the observed cameras; it stays the caller's.
             max_age_ms: an older state is no observation; by default one and a half control periods.
+            max_spread_ms: neither are images farther than this from its moment; by default a control period.
+            lookahead_ms: see above. It is measured to the arm's motion, or to when the server acts where the
+                latency of its actions is not known, and has to cover that latency and the policy's own time.
             clock: of this machine.
 
         Raises:
-            ValueError: the robot does not measure or take what the environment needs.
+            ValueError: the robot does not measure or take what the environment needs, or is slower than
+                the lookahead.
         """
-        robot = client.spec
+        robot, latency = client.spec, client.latency
         self._client, self._prepare, self._frames = client, prepare, frames
         self._environment = dict(environment)
         self._clock = clock or MonotonicClock()
         self._period = round(1e9 / environment["control_freq"])
         self._max_age_ms = 1.5 * self._period / MS if max_age_ms is None else max_age_ms
+        self._max_spread_ms = self._period / MS if max_spread_ms is None else max_spread_ms
+        action_ms = latency.action.ms if latency.action else 0.0
+        if lookahead_ms is not None and lookahead_ms < action_ms:
+            raise ValueError(
+                f"lookahead_ms={lookahead_ms:g}: {robot.name} takes {action_ms:g} ms to move; give more"
+            )
+        self._ahead = None if lookahead_ms is None else round((lookahead_ms - action_ms) * MS)
         self.horizon = int(environment["horizon"])
         self.observation_spec = ObservationSpec.from_dict(environment["observation_spec"])
         self.action_spec = spec_from_list(environment["action_spec"])
         self._senses = RobotState(robot, self.observation_spec)
-        self._moves = RobotAction(robot, self.action_spec)
+        mode: CommandMode = "cartesian_delta" if lookahead_ms is None else "cartesian_pose"
+        self._moves = RobotAction(robot, self.action_spec, mode)
         if judge is None and SUCCESS not in robot.sensors:
             raise ValueError(f"the robot {robot.name} has no sensor {SUCCESS!r}: give a judge")
         self._judge = judge or (lambda state: bool(state.sensors[SUCCESS][0]))
         if self.observation_spec.cameras and frames is None:
             raise ValueError(f"cameras {', '.join(self.observation_spec.cameras)} are observed: give frames")
+        known = {camera: delay.ms for camera, delay in latency.cameras.items()}
+        self._late = {c: round(known.get(c, 0.0) * MS) for c in self.observation_spec.cameras}
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self._moves.size,), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
         self._episode = -1
@@ -110,8 +135,11 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         if self._client.sample().mode not in modes.ENABLED:
             self._client.arm()
         self._steps = 0
+        if self._late:
+            self._client.keep_states()
         # Asked for: a published state may be from before the scene was prepared.
-        obs, info = self._observe(self._client.sample())
+        newest = self._client.sample()
+        obs, info = self._observe(newest, since=newest.t_sample)
         self._due = self._clock.now()
         return obs, {"success": False, **info}
 
@@ -157,7 +185,15 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         try:
             if self._steps == 0:
                 self._client.acquire("policy")
-            ack: Ack = self._client.command("cartesian_delta", move, opening, obs_seq=self._state.seq)
+                self._stay()
+            if self._ahead is None:
+                ack = self._client.command("cartesian_delta", move, opening, obs_seq=self._state.seq)
+                applied: Sequence[float] = ack.applied
+            else:
+                target = self._client.to_server(self._due) + self._ahead
+                ack = self._schedule(move, opening, self._state, target)
+                applied = move_between(self._state, ack.applied)
+                info["acted_late_ms"] = (ack.t_applied - target) / MS
         except RequestRefused as refusal:
             info["refused"] = refusal.code.value
             if refusal.code in _ENDS:
@@ -167,23 +203,58 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             return np.zeros_like(action), info
         if not ack.clipped:
             return action, info
-        return self._moves.applied(action, ack.applied), info | {"clipped": ack.clipped}
+        return self._moves.applied(action, applied), info | {"clipped": ack.clipped}
 
-    def _observe(self, state: State) -> tuple[Observation, dict[str, Any]]:
+    def _stay(self) -> None:
+        """Hold the arm where it is: a lease's first command has to be close, an action need not be."""
+        assert self._state is not None
+        if self._ahead is None:
+            self._client.command("cartesian_delta", [0.0] * 6)
+        else:
+            self._client.command("cartesian_pose", moved_by(self._state, [0.0] * 6))
+
+    def _schedule(self, move: list[float], opening: float | None, state: State, target: int) -> Ack:
+        """Command a pose for its time, or for at once where that is over.
+
+        Not a delta: that would begin where the arm is when it arrives.
+        """
+        begins = target if target > self._client.server_time() else 0
+        pose = moved_by(state, move)
+        return self._client.command("cartesian_pose", pose, opening, t_target=begins, obs_seq=state.seq)
+
+    def _observe(self, newest: State, since: int = 0) -> tuple[Observation, dict[str, Any]]:
+        """What there is to see: now or, with cameras, at the newest moment `since` that all have seen."""
+        info: dict[str, Any] = {}
+        images: dict[str, Seen] = {}
+        state = newest
+        if self._late:
+            moment = self._look(since)
+            state, images = self._client.state_at(moment.t), dict(moment.seen)
+            info["aligned_ms"] = max(moment.off.values()) / MS
         self._state = state
         raw: dict[str, np.ndarray] = dict(self._senses.raw(state))
         now = self._client.server_time()
         ages = {"state": (now - state.t_sample) / MS}
         if state.gripper is not None:
             ages["gripper"] = (now - state.gripper.t) / MS
-        for camera in self.observation_spec.cameras:
-            assert self._frames is not None
-            try:
-                seen = self._frames.newest(camera)
-            except StaleFrame as stale:
-                raise RobotError(str(stale)) from stale
+        for camera, seen in images.items():
             raw[IMAGE_PREFIX + camera], ages[camera] = seen.image, seen.age_ms
-        return make_observation(raw, self.observation_spec), {"ages_ms": ages}
+        return make_observation(raw, self.observation_spec), {"ages_ms": ages, **info}
+
+    def _look(self, since: int) -> Moment:
+        assert self._frames is not None
+        try:
+            # A beginning is waited for: images may be from before it.
+            moment = newest_moment(self._frames, self._late, since, self._client.timeout if since else 0.0)
+        except StaleFrame as stale:
+            raise RobotError(str(stale)) from stale
+        camera = max(moment.off, key=moment.off.__getitem__)
+        if moment.off[camera] > self._max_spread_ms * MS:
+            raise RobotError(
+                f"camera {camera}: its nearest image is {moment.off[camera] / MS:.0f} ms from the one of the "
+                f"others, at most {self._max_spread_ms:g} ms are allowed"
+            )
+        return moment
 
     def _rest(self) -> None:
         """Give up the lease and disarm, where the arm is armed."""

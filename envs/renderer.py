@@ -1,7 +1,7 @@
-"""Images of a robosuite environment."""
+"""Images of a robosuite environment, and of its scene in another process."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import mujoco
 import numpy as np
@@ -17,14 +17,15 @@ _NOTHING = int(mujoco.mjtGeom.mjGEOM_LABEL)
 """A label without a text, of which nothing is drawn."""
 
 
-class Renderer:
-    """Renders what a camera of `env` sees now; use it as a context manager.
+class View:
+    """Renders what a camera of a model sees now; use it as a context manager.
 
     The first of a task makes an OpenGL context, which takes about a second; others share it.
     Reflections and shadows are off: robosuite's lights cast no shadow, yet the passes for them
     double the time. Of what is in the picture, nothing is left out.
 
     Args:
+        model, data: the scene, whose state is drawn as it is.
         camera: name of a camera of the model, or a free MuJoCo camera (see `overview`).
         height, width: size of the image in pixels.
         quick: edges are not smoothed (by multisampling, as in the model) and meshes are coarser,
@@ -36,18 +37,18 @@ class Renderer:
 
     def __init__(
         self,
-        env: "RobosuiteEnv",
-        camera: str | mujoco.MjvCamera = "agentview",
-        height: int = 256,
-        width: int = 256,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        camera: str | mujoco.MjvCamera,
+        height: int,
+        width: int,
         *,
         quick: bool = False,
     ) -> None:
-        self._sim = env.sim.sim
-        model = self._sim.model._model
+        self._model, self._data = model, data
         names = [model.camera(i).name for i in range(model.ncam)]
         if isinstance(camera, str) and camera not in names:
-            raise ValueError(f"no camera {camera!r} in task {env.task.name!r}; it has {', '.join(names)}")
+            raise ValueError(f"there is no camera {camera!r}; the scene has {', '.join(names)}")
         self._camera = _fixed(names.index(camera)) if isinstance(camera, str) else camera
         self._aspect = width / height
         # Beyond geoms and sites, tendons and the like want room too.
@@ -62,7 +63,7 @@ class Renderer:
 
     def frame(self) -> np.ndarray:
         """The image of the current state, uint8 [H, W, 3]."""
-        model, data = self._sim.model._model, self._sim.data._data
+        model, data = self._model, self._data
         mujoco.mjv_updateScene(
             model, data, self._options, self._untouched, self._camera, mujoco.mjtCatBit.mjCAT_ALL, self._scene
         )
@@ -76,13 +77,34 @@ class Renderer:
     def close(self) -> None:
         self._offscreen.close()
 
-    def __enter__(self) -> "Renderer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Renderer(View):
+    """A view of an environment."""
+
+    def __init__(
+        self,
+        env: "RobosuiteEnv",
+        camera: str | mujoco.MjvCamera = "agentview",
+        height: int = 256,
+        width: int = 256,
+        *,
+        quick: bool = False,
+    ) -> None:
+        sim = env.sim.sim
+        super().__init__(sim.model._model, sim.data._data, camera, height, width, quick=quick)
+
+
+def quick_view(model: mujoco.MjModel, data: mujoco.MjData, camera: str, height: int, width: int) -> View:
+    """What draws the images that an environment observes, for `hardware.cameras.settings.Sim`."""
+    return View(model, data, camera, height, width, quick=True)
 
 
 def overview() -> mujoco.MjvCamera:

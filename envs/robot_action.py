@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from envs.action import ActionSpec
-from hardware.spec import RobotSpec
+from hardware.core import rotation
+from hardware.protocol.messages import State
+from hardware.spec import CommandMode, RobotSpec
 
 _AXES = ("x", "y", "z", "rx", "ry", "rz")
 
@@ -13,8 +15,8 @@ _AXES = ("x", "y", "z", "rx", "ry", "rz")
 class RobotAction:
     """Deltas of the tool point in the base frame, and the closing of a gripper, as in robosuite."""
 
-    def __init__(self, robot: RobotSpec, actions: ActionSpec) -> None:
-        """Find what each dimension moves.
+    def __init__(self, robot: RobotSpec, actions: ActionSpec, mode: CommandMode = "cartesian_delta") -> None:
+        """Find what each dimension moves; `mode` is how the robot will be told.
 
         Raises:
             ValueError: a dimension that is none of these, or a robot that does not take them.
@@ -27,8 +29,8 @@ class RobotAction:
                     f"action {dim.name!r} is {dim.kind} in the frame {dim.frame!r}; a robot can be given "
                     "deltas of the tool point in the base frame, and a gripper"
                 )
-        if "cartesian_delta" not in robot.modes:
-            raise ValueError(f"the robot {robot.name} takes {', '.join(robot.modes)}, not cartesian_delta")
+        if mode not in robot.modes:
+            raise ValueError(f"the robot {robot.name} takes {', '.join(robot.modes)}, not {mode}")
         if grippers and robot.gripper is None:
             raise ValueError(f"the robot {robot.name} has no gripper, and {len(grippers)} actions close one")
         if len(grippers) > 1 or len(set(axes.values())) < len(axes):
@@ -51,3 +53,15 @@ class RobotAction:
         out = action.copy()
         out[self._from] = np.clip(np.array(move)[self._to] / self._scale, -1.0, 1.0)
         return out
+
+
+def moved_by(state: State, move: Sequence[float]) -> list[float]:
+    """The pose [7] that is a move [6] away from the tool point of a state."""
+    position = [here + step for here, step in zip(state.position, move[:3], strict=True)]
+    return [*position, *rotation.product(rotation.exponential(move[3:]), state.quaternion)]
+
+
+def move_between(state: State, pose: Sequence[float]) -> list[float]:
+    """The move [6] from the tool point of a state to a pose [7]."""
+    step = [there - here for there, here in zip(pose[:3], state.position, strict=True)]
+    return [*step, *rotation.between(state.quaternion, pose[3:])]

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, Literal
 
 import mujoco
@@ -16,8 +17,11 @@ from envs.task_gripper import TaskGripper
 from envs.task_robot import InBase, driven, matrix_of, quaternion_of, robot_spec
 from hardware.clock import Clock
 from hardware.drivers.base import Array, DriverError, Measurement, Pose
+from hardware.drivers.sim import WorldState
 from hardware.spec import RobotSpec
 
+DRAWING: Final = "envs.renderer:quick_view"
+"""What draws the images that the task observes; see `hardware.cameras.settings.Sim`."""
 # The longest time that one `read` simulates, ticks; what is beyond it never happens and is counted.
 _CATCH_UP: Final = 5
 _DIVERGED: Final = tuple(
@@ -47,7 +51,7 @@ class TaskDriver:
         rate: float = 100.0,
         starts: NDArray[np.float64] | None = None,
     ) -> None:
-        """Build the scene; its cameras are not read here.
+        """Build the scene; its cameras are in the spec, and others draw them (`save_scene`, `render_state`).
 
         Args:
             task: with one arm; see `robot_spec`.
@@ -60,7 +64,10 @@ class TaskDriver:
         """
         self._env = RobosuiteEnv(replace(task, cameras=[]))
         self._clock = clock
-        self._starts = starts
+        self.starts = starts
+        """Saved states among which `reset` chooses; without, a number is a seed."""
+        self._start = 0
+        self._t = 0
         sim = self._env.sim
         self._substep = round(sim.model_timestep * 1e9)
         per_tick = 1e9 / (rate * self._substep)
@@ -71,7 +78,7 @@ class TaskDriver:
         self._most = _CATCH_UP * round(per_tick)
         self._control = driven(self._env)
         self._gripper = TaskGripper(self._env, self._control)
-        self._spec = robot_spec(self._env, self._control, self._gripper.spec, rate)
+        self._spec = robot_spec(self._env, self._control, self._gripper.spec, rate, task)
         self._kinematics = InBase(self._env, self._control)
         self._phase: Phase = "closed"
         self._halt = threading.Event()
@@ -108,12 +115,13 @@ class TaskDriver:
         """
         if self._phase == "following" and not self._halt.is_set():
             raise ValueError("a scene is reset with the arm disarmed")
-        if self._starts is None:
+        if self.starts is None:
             self._env.reset(seed=start)
-        elif 0 <= start < len(self._starts):
-            self._env.reset(options={"state": self._starts[start]})
+        elif 0 <= start < len(self.starts):
+            self._env.reset(options={"state": self.starts[start]})
         else:
-            raise ValueError(f"start={start}: there are {len(self._starts)} saved states, from 0")
+            raise ValueError(f"start={start}: there are {len(self.starts)} saved states, from 0")
+        self._start = start
         if self._phase != "closed":
             self._phase = "standing"
         self._settle()
@@ -150,10 +158,24 @@ class TaskDriver:
         self._halt.set()
 
     def recover(self) -> None:
-        self._require_sound()
+        """A simulation that has failed begins anew, where it began last."""
+        if self._broken:
+            self.reset(self._start)
 
     def close(self) -> None:
         self._phase = "closed"
+
+    def save_scene(self, folder: Path) -> Path:
+        """Write the scene into a file there, for those who draw it."""
+        path = folder / "scene.mjb"
+        mujoco.mj_saveModel(self._env.sim.sim.model._model, str(path))
+        return path
+
+    def render_state(self) -> WorldState:
+        """How everything stands, from the thread that drives; some tasks move bodies of the model."""
+        model, data = self._env.sim.sim.model._model, self._data
+        bodies = np.hstack([model.body_pos, model.body_quat]).ravel()
+        return WorldState(self._t, data.qpos.copy(), data.qvel.copy(), bodies)
 
     # ------------------------------------------------------------------------------------------
 
@@ -198,6 +220,7 @@ class TaskDriver:
         self._require_sound()
 
     def _measure(self, t: int) -> Measurement:
+        self._t = t
         arm, data = self._control.arms[0], self._data
         self._gripper.sense()
         position, matrix = arm.pose()
@@ -230,7 +253,9 @@ class TaskDriver:
 
     def _require_sound(self) -> None:
         if self._broken:
-            raise DriverError(f"the simulation has failed ({self._broken}); reset the scene")
+            raise DriverError(
+                f"the simulation has failed ({self._broken}) and begins anew when it is acknowledged"
+            )
 
     def _count_warnings(self) -> int:
         return sum(int(self._data.warning[kind].number) for kind in _DIVERGED)

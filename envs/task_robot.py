@@ -9,9 +9,10 @@ from envs.compiled import CompiledControl
 from envs.compiled.arm import Arm
 from envs.robosuite_env import RobosuiteEnv
 from envs.robot_state import BASE, HAND, HAND_AT_HOME, SUCCESS, TIME_LEFT
+from envs.task import TaskConfig
 from hardware.drivers.base import Array, Pose
 from hardware.kinematics import MujocoKinematics
-from hardware.spec import GripperSpec, Limits, RobotSpec
+from hardware.spec import CameraSpec, GripperSpec, Limits, RobotSpec
 
 # A setpoint of the simulated arm pulls it like a spring; how fast the arm goes is bounded by how far the
 # setpoint may lead. So these let a setpoint cover the longest move of a policy's step, 5 cm or half a
@@ -23,6 +24,8 @@ _ANGULAR = (100.0, 20_000.0, 4_000_000.0)  # rad/s and so on
 _JOINTS = (2.5, 15.0, 5000.0)
 # Around what the arms of robosuite reach, with the table under the base; m.
 _WORKSPACE = (-0.6, -1.0, -0.4), (1.1, 1.0, 1.3)
+# Of a camera in a control step: a policy sees the newest.
+_IMAGES = 3.0
 
 
 def driven(env: RobosuiteEnv) -> CompiledControl:
@@ -39,8 +42,25 @@ def driven(env: RobosuiteEnv) -> CompiledControl:
     return control
 
 
-def robot_spec(env: RobosuiteEnv, control: CompiledControl, gripper: GripperSpec, rate: float) -> RobotSpec:
-    """The arm of a task; `control` as `driven` returns it, `rate` of the server's ticks, 1/s."""
+def robot_spec(
+    env: RobosuiteEnv,
+    control: CompiledControl,
+    gripper: GripperSpec,
+    rate: float,
+    task: TaskConfig,
+) -> RobotSpec:
+    """The arm of a task, as seen by its cameras.
+
+    Args:
+        env: the task without its cameras.
+        control: as `driven` returns it.
+        gripper: what it has.
+        rate: of the server's ticks, 1/s.
+        task: with its cameras.
+
+    Raises:
+        ValueError: these cannot be served.
+    """
     arm, robot = control.arms[0], env.sim.robots[0]
     model, data = env.sim.sim.model._model, env.sim.sim.data._data
     hand = env.sim.sim.model.body_name2id(robot.robot_model.eef_name[arm.name])
@@ -58,6 +78,7 @@ def robot_spec(env: RobosuiteEnv, control: CompiledControl, gripper: GripperSpec
         rate=rate,
         limits=_limits(arm),
         gripper=gripper,
+        cameras=_cameras(env, task),
         sensors={**_sensed(env), SUCCESS: 1, TIME_LEFT: 1},
         calibration={
             BASE: _rounded([*data.site_xpos[arm.base], *quaternion_of(data.site_xmat[arm.base])]),
@@ -125,6 +146,21 @@ def _product(a: Array, b: Array) -> Array:
 def _back(quaternion: Array) -> Array:
     """The rotation back."""
     return quaternion * [-1, -1, -1, 1]
+
+
+def _cameras(env: RobosuiteEnv, task: TaskConfig) -> tuple[CameraSpec, ...]:
+    if task.cameras and task.render != "quick":
+        raise ValueError(f"task.render={task.render}: images are drawn for clients with task.render=quick")
+    model = env.sim.sim.model._model
+    names = [model.camera(number).name for number in range(model.ncam)]
+    for camera in task.cameras:
+        if camera not in names:
+            raise ValueError(f"task {task.name!r} has no camera {camera!r}; it has {', '.join(names)}")
+    height, width = task.image_size
+    return tuple(
+        CameraSpec(name=name, serial=name, width=width, height=height, rate=_IMAGES * task.control_freq)
+        for name in task.cameras
+    )
 
 
 def _limits(arm: Arm) -> Limits:

@@ -8,8 +8,10 @@ from typing import Self
 
 from hardware.clock import MS, Clock, MonotonicClock
 from hardware.connection import Connection, NoAnswer, RequestRefused, RobotError, ServerChanged
+from hardware.history import state_between
 from hardware.protocol.clock_sync import Estimate
 from hardware.protocol.endpoints import Address, parse
+from hardware.protocol.listener import Listener
 from hardware.protocol.messages import (
     Ack,
     AcknowledgeFault,
@@ -20,12 +22,11 @@ from hardware.protocol.messages import (
     Disarm,
     Done,
     Event,
-    Events,
-    EventsSince,
     Home,
     Kind,
     Pause,
     ReleaseLease,
+    ResetScene,
     Resume,
     Role,
     SampleNow,
@@ -33,7 +34,7 @@ from hardware.protocol.messages import (
     Stop,
 )
 from hardware.protocol.security import ClientKeys
-from hardware.spec import CommandMode, RobotSpec
+from hardware.spec import CommandMode, Latency, RobotSpec
 
 __all__ = [
     "CommandRefused",
@@ -103,6 +104,7 @@ class RobotClient:
         address = parse(address) if isinstance(address, str) else address
         self._line = Connection(address, keys, insecure, timeout, self._clock)
         self._state: State | None = None
+        self._history: Listener[State] | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -129,6 +131,11 @@ class RobotClient:
         return self._line.welcome.spec
 
     @property
+    def latency(self) -> Latency:
+        """How late the robot is, as far as its server knows."""
+        return self._line.welcome.latency or Latency()
+
+    @property
     def session(self) -> str:
         """The server's, which is another one after each start."""
         return self._line.welcome.session
@@ -150,6 +157,10 @@ class RobotClient:
     def server_time(self) -> int:
         """Now on the server's clock, ns."""
         return self._line.server_time()
+
+    def to_server(self, t: int) -> int:
+        """This machine's time on the server's clock, ns."""
+        return self._line.to_server(t)
 
     # ---- requests --------------------------------------------------------------------------------------
 
@@ -198,18 +209,25 @@ class RobotClient:
         """End a pause."""
         return self._line.ask(Done, Resume)
 
+    def reset_scene(self, start: int, timeout: float = 30.0) -> Done:
+        """Let a simulated scene begin anew at its beginning number `start`, with the arm disarmed.
+
+        Args:
+            start: index into the saved states that the server was given.
+            timeout: longest time for it, s.
+        """
+        line = self._line
+        deadline = line.deadline(timeout)
+        line.await_connection(line.ctrl, ResetScene, deadline)
+        return line.exchange(line.ctrl, line.stamp.request(ResetScene, start=start), Done, deadline)
+
     def acknowledge(self, reason: str) -> Done:
         """A person has looked at the fault; the reason has 3 to 500 characters. Operators only."""
         return self._line.ask(Done, AcknowledgeFault, reason=reason)
 
     def events(self, since: int = 0) -> list[Event]:
         """All events that the server still has with a number above `since`."""
-        found: list[Event] = []
-        while True:
-            more = self._line.ask(Events, EventsSince, after=found[-1].seq if found else since).events
-            if not more:
-                return found
-            found += more
+        return self._line.events(since)
 
     def sample(self) -> State:
         """The state as it is now, not as it was at the last tick."""
@@ -316,7 +334,54 @@ class RobotClient:
             left = deadline - self._clock.now()
             if left <= 0:
                 raise StaleState(age, self._stale(age, max_age))
-            line.states.poll(-(-left // MS))
+            line.await_state(left)
+
+    def keep_states(self, seconds: float = 1.0) -> None:
+        """Keep all states of so long, from now on: `state_at` knows the moments in between.
+
+        Raises:
+            StaleState: none comes.
+        """
+        if self._history is None:
+            self._history = self._line.every_state(math.ceil(seconds * self.spec.rate) + 1)
+        if not self._history.wait(0, self.timeout):
+            raise StaleState(math.inf, f"no state has come from {self._line.address}")
+
+    def state_at(self, t: int, max_gap: float = 0.1, timeout: float | None = None) -> State:
+        """The state at `t` on the server's clock [ns], interpolated; `keep_states` comes first.
+
+        Joints, their speeds and the tool point are those of that moment; all else is of the newest state
+        until then. Nothing is extrapolated: a moment that is not over is waited for.
+
+        Args:
+            t: the moment.
+            max_gap: longest time between the states around it, s.
+            timeout: longest time to wait, s; by default the client's.
+
+        Raises:
+            StaleState: no states are known around it; the message says why.
+            ServerChanged: another server publishes here.
+        """
+        assert self._history is not None, "keep_states comes first"
+        deadline = self._line.deadline(timeout)
+        while True:
+            count, states = self._history.kept()
+            if states:
+                self._line.check_session(states[-1])
+            if states and states[-1].t_sample >= t:
+                break
+            left = deadline - self._clock.now()
+            if left <= 0:
+                raise self._unknown(t, "no state has come since")
+            self._history.wait(count, left * 1e-9)
+        found = state_between(states, t, round(max_gap * 1e9))
+        if isinstance(found, str):
+            raise self._unknown(t, found)
+        return found
+
+    def _unknown(self, t: int, why: str) -> StaleState:
+        age = (self.server_time() - t) * 1e-9
+        return StaleState(age, f"the state of {age * 1e3:.0f} ms ago is not known: {why}")
 
     def _stale(self, age: float, max_age: float) -> str:
         if self._state is None:

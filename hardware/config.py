@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from hardware.core.guards import check_spec
-from hardware.spec import RobotSpec
+from hardware.cameras.settings import CameraSettings
+from hardware.spec import Latency, RobotSpec
+from hardware.spec_check import check_spec
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class RobotConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,29 +21,48 @@ class RobotConfig(msgspec.Struct, frozen=True, kw_only=True):
     spec: RobotSpec
     options: dict[str, Any] = {}
     """How this very arm is reached or built (an address, a model …); the driver checks them."""
+    cameras: tuple[CameraSettings, ...] = ()
+    """What the server publishes images of; the spec has what clients are told of them."""
+    latency: Latency = Latency()
+    """What `robot-rl robot latency` has measured of it."""
     folder: Path = Path()
     """Where the file is; what it names by a relative path is beside it."""
 
 
 def load_robot(path: Path) -> RobotConfig:
-    """Read a robot's file: the fields of `RobotSpec`, and `options` for its driver.
+    """Read a robot's file: the fields of `RobotSpec`, `options` for its driver, and `latency`.
+
+    Its `cameras` are `CameraSettings`.
 
     Raises:
         ValueError: an unknown key, a key given twice, a wrong type, or values that cannot be a robot's.
         OSError: the file cannot be read.
     """
     try:
-        data = _Loader(path.read_text(encoding="utf-8")).get_single_data()
+        data = strict_yaml(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict):
             raise ValueError("a robot's file is a map of keys to values")
         options = data.pop("options", {})
         if not isinstance(options, dict):
             raise ValueError("options must be a map of keys to values")
+        latency = checked_struct(data.pop("latency", {}), Latency, "latency")
+        cameras = checked_struct(data.pop("cameras", []), tuple[CameraSettings, ...], "cameras")
         spec = checked_struct(data, RobotSpec)
-        _check(spec)
+        spec = msgspec.structs.replace(spec, cameras=tuple(camera.spec for camera in cameras))
+        check_spec(spec)
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
-    return RobotConfig(spec=spec, options=options, folder=path.parent)
+    return RobotConfig(spec=spec, options=options, cameras=cameras, latency=latency, folder=path.parent)
+
+
+def strict_yaml(text: str) -> Any:
+    """The plain values of a file's text.
+
+    Raises:
+        ValueError: a key is given twice.
+        yaml.YAMLError: it is no YAML.
+    """
+    return _Loader(text).get_single_data()
 
 
 def checked_struct(data: Any, kind: type[T], where: str = "") -> T:
@@ -62,7 +82,8 @@ def checked_struct(data: Any, kind: type[T], where: str = "") -> T:
 def _unknown(data: Any, kind: msgspec.inspect.Type, path: str) -> Iterator[str]:
     if isinstance(kind, msgspec.inspect.UnionType):
         for member in kind.types:
-            yield from _unknown(data, member, path)
+            if not _is_another(data, member):
+                yield from _unknown(data, member, path)
     elif isinstance(kind, msgspec.inspect.VarTupleType) and isinstance(data, list):
         for number, item in enumerate(data):
             yield from _unknown(item, kind.item_type, f"{path}[{number}]")
@@ -72,25 +93,21 @@ def _unknown(data: Any, kind: msgspec.inspect.Type, path: str) -> Iterator[str]:
             name = f"{path}.{key}" if path else str(key)
             if key in fields:
                 yield from _unknown(value, fields[key], name)
+            if key in fields or key == kind.tag_field:
                 continue
             near = difflib.get_close_matches(str(key), fields, 1)
             hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(fields)}"
             yield f"there is no key {name}; {hint}"
 
 
-def _check(spec: RobotSpec) -> None:
-    """Beyond `check_spec`, what only a file can get wrong.
-
-    Raises:
-        ValueError: what is wrong.
-    """
-    check_spec(spec)
-    if len(set(spec.joints)) != len(spec.joints) or not spec.joints:
-        raise ValueError("joints must be named, each once")
-    if spec.gripper is not None and not min(msgspec.structs.astuple(spec.gripper)) > 0:
-        raise ValueError("width, force and speed of the gripper must be above 0")
-    if any(size <= 0 for size in spec.sensors.values()):
-        raise ValueError("a sensor has at least one number")
+def _is_another(data: Any, member: msgspec.inspect.Type) -> bool:
+    """By its tag, which says which struct of several it is."""
+    return (
+        isinstance(data, dict)
+        and isinstance(member, msgspec.inspect.StructType)
+        and member.tag_field is not None
+        and data.get(member.tag_field) != member.tag
+    )
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,9 +10,13 @@ from hardware.clock import MS, Clock
 from hardware.protocol.clock_sync import ClockSync, Estimate, boot_id
 from hardware.protocol.codec import ProtocolError, Stamper, decode_server, encode
 from hardware.protocol.endpoints import Address
+from hardware.protocol.listener import Listener
 from hardware.protocol.messages import (
     PROTOCOL,
     Code,
+    Event,
+    Events,
+    EventsSince,
     Hello,
     Message,
     Refused,
@@ -23,9 +27,13 @@ from hardware.protocol.messages import (
     Welcome,
 )
 from hardware.protocol.security import ClientKeys
+from hardware.protocol.silence import SILENT, Silence
 from hardware.protocol.sockets import ClientSockets
+from hardware.realtime import message_context
 
 _FIRST_PROBES = 8
+_SILENT_PERIODS = 20
+"""Without a state, after which their connection is made anew; never less than `SILENT`."""
 
 A = TypeVar("A", bound=Message)
 
@@ -52,7 +60,11 @@ class RequestRefused(RobotError):
 
 
 class Connection:
-    """To one server, for one thread. No call waits beyond its deadline (`deadline`, ns)."""
+    """To one server, for one thread. No call waits beyond its deadline (`deadline`, ns).
+
+    A connection on which nothing comes is made anew, also where ZMQ has given it up; what was asked over it
+    ends in `NoAnswer` and is never sent again.
+    """
 
     def __init__(
         self, address: Address, keys: ClientKeys | None, insecure: bool, timeout: float, clock: Clock
@@ -71,11 +83,17 @@ class Connection:
         self._sync = ClockSync()
         self._probe_due = 0
         self._welcome: Welcome | None = None
-        self._context = zmq.Context()
-        sockets = ClientSockets(self._context, address, keys, insecure=insecure)
+        self._context = message_context()
+        self._sockets = sockets = ClientSockets(self._context, address, keys, insecure=insecure)
         self.ctrl, self.cmd = sockets.request("ctrl"), sockets.request("cmd")
         self.estop = sockets.request("estop")
         self.states = sockets.state()
+        self._silences = {
+            socket: Silence(sockets, socket, clock)
+            for socket in (self.ctrl, self.cmd, self.estop, self.states)
+        }
+        self._state_gap = SILENT
+        self._listeners: list[Listener[State]] = []
 
     @property
     def welcome(self) -> Welcome:
@@ -91,12 +109,16 @@ class Connection:
             RequestRefused: another version of the protocol, or a role that the key does not allow.
         """
         self._welcome = self.ask(Welcome, Hello, protocol=PROTOCOL, name=name, role=role)
+        periods = round(_SILENT_PERIODS * 1e9 / self._welcome.spec.rate)
+        self._state_gap = max(SILENT, periods)
         self._sync = ClockSync(same_clock=self._welcome.boot_id == boot_id())
         for _ in range(_FIRST_PROBES):
             self._take_probe(self.ask(TimeSyncReply, TimeSync), self._clock.now())
 
     def close(self) -> None:
         """Hang up. Safe to call twice."""
+        for listener in self._listeners:
+            listener.close()
         self._context.destroy(linger=0)
 
     def deadline(self, timeout: float | None = None) -> int:
@@ -132,16 +154,17 @@ class Connection:
         Raises:
             NoAnswer: there is none in time.
         """
+        self._silences[socket].expect()
         left = max(0, deadline - self._clock.now())
         if not socket.poll(-(-left // MS), zmq.POLLOUT):
-            raise self._no_answer(kind, "no connection")
+            raise self._no_answer(socket, kind, "no connection")
 
     def exchange(self, socket: "zmq.Socket[bytes]", request: Message, answer: type[A], deadline: int) -> A:
         """Send what `await_connection` came before; see `ask`. Late answers to others are dropped."""
         try:
             socket.send(encode(request))
         except zmq.Again:
-            raise self._no_answer(type(request), "the connection is full or was lost") from None
+            raise self._no_answer(socket, type(request), "the connection is full or was lost") from None
         while (left := deadline - self._clock.now()) > 0:
             if not socket.poll(-(-left // MS)):
                 continue
@@ -157,7 +180,20 @@ class Connection:
             if isinstance(message, answer):
                 return message
             self.late += 1
-        raise self._no_answer(type(request), "no answer")
+        raise self._no_answer(socket, type(request), "no answer")
+
+    def events(self, since: int = 0) -> list[Event]:
+        """All events that the server still has with a number above `since`.
+
+        Raises:
+            NoAnswer, ServerChanged: as for `ask`.
+        """
+        found: list[Event] = []
+        while True:
+            more = self.ask(Events, EventsSince, after=found[-1].seq if found else since).events
+            if not more:
+                return found
+            found += more
 
     def newest_state(self, known: State | None) -> State | None:
         """The newest one that has arrived, or the one that is known already.
@@ -170,7 +206,20 @@ class Connection:
             if isinstance(message, State):
                 self.check_session(message)
                 known = message
+        self._silences[self.states].expect()
+        self._silences[self.states].mend(self._state_gap)
         return known
+
+    def await_state(self, most: int) -> None:
+        """Wait until one has arrived, at most so long [ns]; `newest_state` has to see that none comes."""
+        self.states.poll(-(-min(most, SILENT) // MS))
+
+    def every_state(self, keep: int) -> Listener[State]:
+        """The newest `keep` states with a measurement, from now on until `close`."""
+        socket = self._sockets.state(every=True)
+        listener = Listener(self._sockets, socket, _measured, keep, self._clock, self._state_gap)
+        self._listeners.append(listener)
+        return listener
 
     def check_session(self, message: Message) -> None:
         """It is from the server that was greeted.
@@ -187,9 +236,13 @@ class Connection:
         """How far the server's clock is ahead of this machine's now."""
         return self._sync.estimate(self._clock.now())
 
+    def to_server(self, t: int) -> int:
+        """This machine's time on the server's clock, ns."""
+        return self._sync.to_server(t)
+
     def server_time(self) -> int:
         """Now on the server's clock, ns."""
-        return self._sync.to_server(self._clock.now())
+        return self.to_server(self._clock.now())
 
     def keep_time(self) -> None:
         """Send a probe now and then; its answer is taken when it has come, and nothing waits for it."""
@@ -197,8 +250,10 @@ class Connection:
             message = self._receive(self.ctrl)
             if message:
                 self._set_aside(message)
+        self._silences[self.ctrl].mend()
         now = self._clock.now()
         if now >= self._probe_due:
+            self._silences[self.ctrl].expect()
             self._probe_due = now + self._sync.interval
             # Without a connection there will be a next time.
             with suppress(zmq.Again):
@@ -221,6 +276,7 @@ class Connection:
 
     def _receive(self, socket: "zmq.Socket[bytes]") -> Message | None:
         """The next message, None where it cannot be read."""
+        self._silences[socket].ended()
         try:
             return decode_server(socket.recv(copy=False).buffer)
         except ProtocolError as error:
@@ -229,6 +285,14 @@ class Connection:
             self.late += 1
             return None
 
-    def _no_answer(self, kind: type[Message], what: str) -> NoAnswer:
+    def _no_answer(self, socket: "zmq.Socket[bytes]", kind: type[Message], what: str) -> NoAnswer:
+        self._silences[socket].mend()
         name = kind.__struct_config__.tag
         return NoAnswer(f"{name}: {what} from {self.address} in time; see whether the server runs")
+
+
+def _measured(_: int, message: memoryview) -> State:
+    state = decode_server(message)
+    if not isinstance(state, State) or not state.t_sample:
+        raise ProtocolError(Code.MALFORMED, "not a state with a measurement")
+    return state

@@ -9,6 +9,7 @@ from hardware.drivers.base import Driver, DriverError
 from hardware.protocol.codec import ProtocolError, Stamper, decode_client, encode
 from hardware.protocol.messages import Code, Done, Message, Mode, Refused, Stop
 from hardware.protocol.sockets import Incoming, ServerSockets, reply
+from hardware.realtime import MESSAGES, runs_first
 from hardware.reception import Reception
 
 _LOOK = 200
@@ -49,10 +50,11 @@ class EstopThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.is_set():
-            if self._socket.poll(_LOOK, zmq.POLLIN):
-                while incoming := self._sockets.receive(self._socket):
-                    reply(self._socket, incoming.route, encode(self._answer(incoming)))
+        with runs_first(MESSAGES):
+            while not self._closing.is_set():
+                if self._socket.poll(_LOOK, zmq.POLLIN):
+                    while incoming := self._sockets.receive(self._socket):
+                        reply(self._socket, incoming.route, encode(self._answer(incoming)))
 
     def _answer(self, incoming: Incoming) -> Message:
         try:

@@ -145,4 +145,4 @@ class GripperMailbox:
             with self._changed:
                 self._goal = self._waiting = None
                 if not self._fault:
-                    self._fault = f"gripper: {what}: {str(error) or type(error).__name__}"
+                    self._fault = f"{what}: {str(error) or type(error).__name__}"

@@ -22,9 +22,10 @@ from hardware.gripper import GripperMailbox
 from hardware.lateness import Lateness
 from hardware.protocol.codec import Stamper, encode
 from hardware.protocol.endpoints import Address
-from hardware.protocol.messages import AcquireLease, Mode, State
+from hardware.protocol.messages import AcquireLease, State
 from hardware.protocol.security import ServerKeys
 from hardware.protocol.sockets import Incoming, ServerSockets, reply
+from hardware.realtime import CONTROL, message_context, runs_first
 from hardware.reception import Reception
 
 REST = 0.01
@@ -85,19 +86,19 @@ class RobotServer:
         self._published = 0
         self._happened: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._gripper = GripperMailbox(driver.gripper, self._clock) if driver.gripper else None
-        self._gripper_fault = ""
         self.core = RobotCore(driver, settings, self._clock, self.session, self._gripper)
         self._reception = Reception(self.core, self._stamp, self._clock)
         self._ended = ExitStack()
         """What is undone at the end, the last first: the arm before everything else."""
         with ExitStack() as taken:
-            context = taken.enter_context(zmq.Context())
+            context = taken.enter_context(message_context())
             taken.callback(context.destroy, linger=_LAST_WORDS)
             self._sockets = ServerSockets(context, address, keys, insecure=insecure)
             taken.callback(self._sockets.close)
             self._cmd, self._ctrl = self._sockets.bind("cmd"), self._sockets.bind("ctrl")
             self._states, self._events = self._sockets.bind("state"), self._sockets.bind("event")
-            for socket in (self._states, self._events):
+            self._commands = self._sockets.bind("command")
+            for socket in (self._states, self._events, self._commands):
                 socket.linger = _LAST_WORDS
             self._estop = EstopThread(self._sockets, driver, self.core.estop, self._reception, self._stamp)
             taken.callback(self._estop.close)
@@ -135,7 +136,8 @@ class RobotServer:
             gc.collect()
             gc.freeze()
             self._ended.callback(gc.unfreeze)
-            self._loop()
+            with runs_first(CONTROL):
+                self._loop()
 
     def _loop(self) -> None:
         due = self._clock.now()
@@ -170,6 +172,9 @@ class RobotServer:
         if incoming is None:
             return False
         reply(router, incoming.route, self._reception.answer(incoming))
+        # After the answer: who records does not make who commands wait.
+        while self.core.commanded:
+            self._commands.send(encode(self.core.commanded.popleft()))
         return True
 
     def _tick(self) -> State:
@@ -180,7 +185,6 @@ class RobotServer:
         for refusal in self._sockets.refused:
             key = refusal.public or "no key"
             self._reception.note(f"{refusal.address} was not let in with {key}", "", "role")
-        self._see_gripper()
         self.core.loop = self._lateness.report()
         state = self.core.tick()
         self._publish(state)
@@ -194,17 +198,6 @@ class RobotServer:
             self._published = self.core.events.newest
         for show in self._shows:
             show(state)
-
-    def _see_gripper(self) -> None:
-        """A gripper that fails stops the arm; it is taken up again when the fault has been acknowledged."""
-        if not self._gripper:
-            return
-        if self._gripper_fault and self.core.mode is not Mode.FAULT:
-            self._gripper.acknowledge()
-            self._gripper_fault = ""
-        if (fault := self._gripper.fault) and not self._gripper_fault:
-            self._gripper_fault = fault
-            self.core.estop.pull("gripper", fault)
 
     def _rests(self, state: State) -> bool:
         """Take the arm from whoever has it, brake it within its limits, and say when it stands."""

@@ -1,7 +1,8 @@
 """What a robot is: the part of the handshake that both sides must agree on, with its hash."""
 
+import datetime
 import hashlib
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -100,3 +101,25 @@ class RobotSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def sha256(self) -> str:
         """Of everything above: a client that was set up for another robot is refused."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+
+class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much later something is, as it was measured."""
+
+    ms: Annotated[float, msgspec.Meta(ge=-1000, le=1000)]
+    spread_ms: Annotated[float, msgspec.Meta(ge=0)]
+    """Half of the 95 % interval."""
+    correlation: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """Of cause and effect at this delay; None where no correlation tells it."""
+    measured: datetime.date
+
+
+class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How late a robot is. Not a part of its spec: whoever measures it anew has the same robot."""
+
+    action: Delay | None = None
+    """From when the server acts on a command until the arm does."""
+    state: Delay | None = None
+    """From a measurement until the client that measured this had it: for people, as states carry times."""
+    cameras: dict[str, Delay] = {}
+    """From the scene to an image's time stamp, by camera; below 0 it is stamped too early."""

@@ -20,7 +20,14 @@ from robot_rl.rendering import Trial, try_backend
 _NEEDED_BYTES = 2 * 1024**3
 _PYTHONS = ((3, 11), (3, 13))
 """First version that works, first that does not."""
-_MODULES = {"hydra-core": "hydra", "pillow": "PIL", "pyyaml": "yaml", "pyzmq": "zmq"}
+_MODULES = {
+    "franky-control": "franky",
+    "hydra-core": "hydra",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "pyzmq": "zmq",
+    "ur_rtde": "rtde_control",
+}
 """Modules that are named otherwise than their package."""
 _SYSTEM_PACKAGES = {
     "libusb": "libusb-1.0-0",
@@ -42,6 +49,8 @@ class Check:
     detail: str
     mend: str = ""
     """The command that mends a fault."""
+    known: bool = True
+    """Whether it can be found out from here; what cannot is no fault."""
 
 
 def all_checks(runs: Path) -> Iterable[Check]:

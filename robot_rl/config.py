@@ -38,6 +38,11 @@ class Verb:
     summary: str = ""
     configs: Path = field(default_factory=lambda: asset_path("configs"))
 
+    @property
+    def root(self) -> str:
+        """Name of its YAML."""
+        return self.name.replace(" ", "_")
+
     def choices(self, group: str) -> list[str]:
         """Names that `group=` takes."""
         names = sorted(path.stem for path in (self.configs / group).glob("*.yaml"))
@@ -113,7 +118,7 @@ def draft(verb: Verb, arguments: Sequence[str]) -> Draft:
     """`compose` without the check that nothing is missing."""
     pairs, chosen, paths = _choose(verb, split(arguments, partial(spelled_key, verb), flags(verb)))
     selection = [f"~{g}" if choice == "???" else f"{g}={choice}" for g, choice in chosen.items() if choice]
-    root = verb.name if (verb.configs / f"{verb.name}.yaml").is_file() else None
+    root = verb.root if (verb.configs / f"{verb.root}.yaml").is_file() else None
     with initialize_config_dir(str(verb.configs), version_base="1.3"):
         composed = hydra_compose(root, selection)
     # As plain values: Hydra's config refuses new entries in the dicts of an option.
@@ -160,7 +165,7 @@ def _choose(
 
 def _default_choices(verb: Verb) -> dict[str, str | None]:
     """The defaults list of the verb's YAML."""
-    path = verb.configs / f"{verb.name}.yaml"
+    path = verb.configs / f"{verb.root}.yaml"
     plain = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     assert isinstance(plain, dict), path
     entries = plain.get("defaults", [])

@@ -11,13 +11,18 @@ from hardware.protocol.messages import Natural
 _OPTIONS = {zmq.CONFLATE: 1, zmq.LINGER: 0}
 
 
+_Numbers = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
+
+
 class RenderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The scene at one moment."""
 
     t: Natural
     """On the server's clock, ns."""
-    qpos: Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
+    qpos: _Numbers
     """[nq] as in `MjData`."""
+    bodies: _Numbers = ()
+    """[7 nbody]: `body_pos` and `body_quat` of each body of `MjModel`; if empty, as in the scene."""
 
 
 class RenderFeed:
@@ -28,9 +33,9 @@ class RenderFeed:
         self._socket = _new(context, zmq.PUB)
         self._socket.bind(endpoint)
 
-    def send(self, t: int, qpos: Sequence[float]) -> None:
+    def send(self, t: int, qpos: Sequence[float], bodies: Sequence[float] = ()) -> None:
         """Show the scene at `t` [ns]; takes microseconds, whoever looks on."""
-        state = RenderState(t=t, qpos=tuple(float(value) for value in qpos))
+        state = RenderState(t=t, qpos=tuple(map(float, qpos)), bodies=tuple(map(float, bodies)))
         self._socket.send(self._encoder.encode(state))
 
     def close(self) -> None:

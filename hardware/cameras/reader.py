@@ -1,4 +1,4 @@
-"""A client's look at the cameras: the newest image of each, and never an old one unnoticed."""
+"""A client's look at the cameras: the newest images of each, and never an old one unnoticed."""
 
 import math
 import time
@@ -12,7 +12,13 @@ from hardware.cameras.jpeg import decompress
 from hardware.clock import MS, Clock, MonotonicClock
 from hardware.protocol.arrays import Frame, decode_image, pixels
 from hardware.protocol.codec import ProtocolError
-from hardware.protocol.sockets import ClientSockets, drain_newest
+from hardware.protocol.listener import Listener
+from hardware.protocol.sockets import ClientSockets
+
+KEPT = 4
+"""Images of each camera: at 30 a second, the last 0.13 s."""
+
+_Taken = tuple[Frame, memoryview]
 
 
 class StaleFrame(Exception):
@@ -43,6 +49,8 @@ class Seen:
 class FrameReader:
     """The newest images of some cameras. For one thread.
 
+    They are taken as they come, however seldom one looks, and made into pixels when they are looked at.
+
     `clock` tells the server's time: on the server's own machine that is CLOCK_MONOTONIC, elsewhere what the
     client's clock synchronisation says.
     """
@@ -56,10 +64,12 @@ class FrameReader:
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._max_age_ms = max_age_ms
-        self._sockets = {name: sockets.image(name) for name in names}
-        self._newest: dict[str, tuple[Frame, NDArray]] = {}
-        self.damaged = dict.fromkeys(self._sockets, 0)
-        """Images per camera that came as something else and were not used."""
+        self._listeners = {
+            name: Listener(sockets, sockets.image(name, every=True), _taken, KEPT, self._clock)
+            for name in names
+        }
+        self._images: dict[str, dict[int, NDArray | None]] = {name: {} for name in self._listeners}
+        self._unreadable = dict.fromkeys(self._listeners, 0)
 
     def __enter__(self) -> "FrameReader":
         return self
@@ -69,6 +79,11 @@ class FrameReader:
     ) -> None:
         self.close()
 
+    @property
+    def damaged(self) -> dict[str, int]:
+        """Images per camera that came as something else and were not used."""
+        return {name: listener.damaged + self._unreadable[name] for name, listener in self._listeners.items()}
+
     def newest(self, name: str) -> Seen:
         """The newest image of a camera; the same one again while there is no newer one.
 
@@ -76,17 +91,41 @@ class FrameReader:
             StaleFrame: it is older than `max_age_ms`.
             KeyError: the reader was made without this camera.
         """
-        socket = self._sockets[name]
-        message = drain_newest(socket)
-        if message is not None:
-            self._take(name, message)
-        if name not in self._newest:
-            raise StaleFrame(name, math.inf, self._max_age_ms)
-        frame, image = self._newest[name]
-        age_ms = (self._clock.now() - frame.t_capture) / MS
-        if age_ms > self._max_age_ms:
-            raise StaleFrame(name, age_ms, self._max_age_ms)
-        return Seen(image, frame.number, frame.t_capture, age_ms, frame)
+        _, frames = self._listeners[name].kept()
+        seen = self._first_readable(name, frames[::-1])
+        if seen.age_ms > self._max_age_ms:
+            raise StaleFrame(name, seen.age_ms, self._max_age_ms)
+        return seen
+
+    def nearest(self, name: str, t: int, since: int = 0) -> Seen:
+        """Of the last `KEPT` images of a camera, captured `since` [ns], the one captured nearest to `t` [ns].
+
+        Raises:
+            StaleFrame: there is none.
+        """
+        _, frames = self._listeners[name].kept()
+        new = [taken for taken in frames if taken[0].t_capture >= since]
+        return self._first_readable(name, sorted(new, key=lambda taken: abs(taken[0].t_capture - t)))
+
+    def captured(self, name: str, since: int = 0, timeout: float = 0.0) -> int:
+        """When the newest image of a camera was captured; waits up to `timeout` [s] for one `since` [ns].
+
+        Raises:
+            StaleFrame: there is none since, or it is older than `max_age_ms`.
+        """
+        listener = self._listeners[name]
+        deadline = time.monotonic() + timeout
+        while True:
+            count, frames = listener.kept()
+            now = self._clock.now()
+            age_ms = (now - frames[-1][0].t_capture) / MS if frames else math.inf
+            most = min(self._max_age_ms, (now - since) / MS)
+            if age_ms <= most:
+                return frames[-1][0].t_capture
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StaleFrame(name, age_ms, most)
+            listener.wait(count, left)
 
     def wait(self, timeout: float) -> dict[str, Seen]:
         """Images of all cameras, as soon as each has a fresh one.
@@ -96,24 +135,51 @@ class FrameReader:
         """
         deadline = time.monotonic() + timeout
         while True:
+            counts = {name: listener.kept()[0] for name, listener in self._listeners.items()}
             try:
-                return {name: self.newest(name) for name in self._sockets}
+                return {name: self.newest(name) for name in self._listeners}
             except StaleFrame as stale:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise
-                self._sockets[stale.camera].poll(math.ceil(left * 1e3))
+                self._listeners[stale.camera].wait(counts[stale.camera], left)
 
     def close(self) -> None:
         """Safe to call twice."""
-        for socket in self._sockets.values():
-            socket.close()
+        for listener in self._listeners.values():
+            listener.close()
 
-    def _take(self, name: str, message: memoryview) -> None:
+    def _first_readable(self, name: str, frames: list[_Taken]) -> Seen:
+        known = self._images[name]
+        # Those that are no longer kept are forgotten.
+        self._images[name] = known = {
+            frame.number: known[frame.number] for frame, _ in frames if frame.number in known
+        }
+        for frame, payload in frames:
+            if frame.number not in known:
+                known[frame.number] = self._image(name, frame, payload)
+            image = known[frame.number]
+            if image is not None:
+                age_ms = (self._clock.now() - frame.t_capture) / MS
+                return Seen(image, frame.number, frame.t_capture, age_ms, frame)
+        raise StaleFrame(name, math.inf, self._max_age_ms)
+
+    def _image(self, name: str, frame: Frame, payload: memoryview) -> NDArray | None:
         try:
-            frame, payload = decode_image(message)
-            image = decompress(frame, payload) if frame.encoding == "jpeg" else pixels(frame, payload)
+            return image_of(frame, payload)
         except ProtocolError:
-            self.damaged[name] += 1
-            return
-        self._newest[name] = (frame, image)
+            self._unreadable[name] += 1
+            return None
+
+
+def image_of(frame: Frame, payload: memoryview) -> NDArray:
+    """What a message's payload shows, read-only.
+
+    Raises:
+        ProtocolError: another thing than its header says.
+    """
+    return decompress(frame, payload) if frame.encoding == "jpeg" else pixels(frame, payload)
+
+
+def _taken(_: int, message: memoryview) -> _Taken:
+    return decode_image(message)

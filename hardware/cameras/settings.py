@@ -8,6 +8,8 @@ from hardware.protocol.arrays import MAX_IMAGE, MAX_SIDE, CameraName
 from hardware.spec import CameraSpec
 
 MS = Annotated[float, msgspec.Meta(gt=0)]
+Factory = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
+"""`package.module:function`, or a class there."""
 
 
 class RealSense(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="realsense"):
@@ -32,16 +34,18 @@ class Sim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     noisy: ClassVar[bool] = False
     scene: str
-    """Path of the MJCF file."""
+    """Path of the MJCF file, or of MuJoCo's binary model (`.mjb`)."""
     feed: str
     """Endpoint where the simulated arm publishes what is to be seen (`feed.py`)."""
+    drawing: Factory = "hardware.cameras.sim:Plain"
+    """What draws it: called with model, data, the camera's name, height and width, it gives a `Drawing`."""
 
 
 class Custom(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="custom"):
     """Any other camera: `factory(spec, **options)` gives its `CameraDevice`."""
 
     noisy: ClassVar[bool] = True
-    factory: Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
+    factory: Factory
     """`package.module:function`, of an installed package or one on PYTHONPATH."""
     options: dict[str, str | int | float | bool] = {}
 

@@ -1,17 +1,32 @@
 """Cameras of a MuJoCo scene that a simulated arm moves."""
 
+import importlib
 import time
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import mujoco
 import numpy as np
 import zmq
+from numpy.typing import NDArray
 
 from hardware.cameras.device import CameraError, RawFrame, WrongCamera
-from hardware.cameras.feed import RenderView
+from hardware.cameras.feed import RenderState, RenderView
 from hardware.cameras.settings import Sim
 from hardware.spec import CameraSpec
+
+
+class Drawing(Protocol):
+    """A camera's image of a scene, as its `MjData` is."""
+
+    def frame(self) -> NDArray[np.uint8]:
+        """[H, W, 3] RGB."""
+        ...
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        ...
 
 
 class SimCamera:
@@ -24,7 +39,7 @@ class SimCamera:
         self._first: int | None = None
         self._number = 0
         self._view: RenderView | None = None
-        self._renderer: mujoco.Renderer | None = None
+        self._drawing: Drawing | None = None
         self.serial = ""
 
     def open(self) -> None:
@@ -33,23 +48,22 @@ class SimCamera:
         if not scene.is_file():
             raise WrongCamera(f"there is no scene {scene}; correct it in the robot's configuration")
         try:
-            model = mujoco.MjModel.from_xml_path(str(scene))
+            binary = scene.suffix == ".mjb"
+            load = mujoco.MjModel.from_binary_path if binary else mujoco.MjModel.from_xml_path
+            model = load(str(scene))
         except ValueError as error:
             raise WrongCamera(f"{scene}: {error}") from error
         names = [model.camera(index).name for index in range(model.ncam)]
         if spec.serial not in names:
             raise WrongCamera(f"{scene} has no camera {spec.serial!r}; it has {', '.join(names) or 'none'}")
-        screen = model.vis.global_
-        screen.offwidth, screen.offheight = (
-            max(screen.offwidth, spec.width),
-            max(screen.offheight, spec.height),
-        )
         self._data = mujoco.MjData(model)
         self._model = model
-        self._renderer = mujoco.Renderer(model, spec.height, spec.width)
+        module, _, function = self._source.drawing.partition(":")
+        begin = getattr(importlib.import_module(module), function)
+        self._drawing = begin(model, self._data, spec.serial, spec.height, spec.width)
         self.serial = spec.serial
         # The first drawing takes as long as many others.
-        self._draw(tuple(model.qpos0))
+        self._draw(RenderState(t=0, qpos=tuple(model.qpos0.tolist())))
         self._view = RenderView(zmq.Context.instance(), self._source.feed)
 
     def next_frame(self, timeout: float) -> RawFrame | None:
@@ -71,28 +85,58 @@ class SimCamera:
             self._first = now
         # Drawing that takes longer than a period loses images, as a camera does.
         self._number = (now - self._first) // self._period
-        image = self._draw(state.qpos)
+        image = self._draw(state)
         return RawFrame(image, self._number, state.t, time.monotonic_ns(), "monotonic")
 
     def close(self) -> None:
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+        if self._drawing is not None:
+            self._drawing.close()
+            self._drawing = None
         if self._view is not None:
             self._view.close()
             self._view = None
 
-    def _draw(self, qpos: tuple[float, ...]) -> np.ndarray:
-        assert self._renderer is not None, "not open"
-        if len(qpos) != self._model.nq or not np.isfinite(qpos).all():
+    def _draw(self, state: RenderState) -> np.ndarray:
+        assert self._drawing is not None, "not open"
+        model, qpos, bodies = self._model, np.array(state.qpos), np.array(state.bodies)
+        fits = len(qpos) == model.nq and len(bodies) in (0, 7 * model.nbody)
+        if not fits or not (np.isfinite(qpos).all() and np.isfinite(bodies).all()):
             raise WrongCamera(
-                f"the feed shows {len(qpos)} positions, {self._source.scene} has {self._model.nq} finite "
+                f"the feed shows {len(qpos)} positions, {self._source.scene} has {model.nq} finite "
                 "ones; use the scene that the simulated arm uses"
             )
         self._data.qpos[:] = qpos
-        mujoco.mj_forward(self._model, self._data)
-        self._renderer.update_scene(self._data, camera=self.serial)
+        if len(bodies):
+            poses = bodies.reshape(-1, 7)
+            model.body_pos[:], model.body_quat[:] = poses[:, :3], poses[:, 3:]
+        mujoco.mj_forward(model, self._data)
+        return np.ascontiguousarray(self._drawing.frame())
+
+
+class Plain:
+    """A scene as MuJoCo's own renderer draws it, but for what takes long.
+
+    Drawn by a processor, shadows, reflections and smoothed edges take ten times as long as all the rest.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, data: mujoco.MjData, camera: str, height: int, width: int
+    ) -> None:
+        screen = model.vis.global_
+        screen.offwidth, screen.offheight = max(screen.offwidth, width), max(screen.offheight, height)
+        model.vis.quality.shadowsize = 0
+        model.vis.quality.offsamples = 0
+        self._data, self._camera = data, camera
+        self._renderer = mujoco.Renderer(model, height, width)
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            self._renderer.scene.flags[flag] = False
+
+    def frame(self) -> NDArray[np.uint8]:
+        self._renderer.update_scene(self._data, camera=self._camera)
         return self._renderer.render()
+
+    def close(self) -> None:
+        self._renderer.close()
 
 
 def _sleep_until(deadline: int) -> None:

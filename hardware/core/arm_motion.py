@@ -38,6 +38,15 @@ class GripperMailbox(Protocol):
         """The newest reading."""
         ...
 
+    @property
+    def fault(self) -> str:
+        """What went wrong, "" while nothing has; it takes no goals until `acknowledge`."""
+        ...
+
+    def acknowledge(self) -> None:
+        """Take goals again."""
+        ...
+
 
 class ArmMotion(Generic[Target]):
     """A driver, its limiter and the goals that wait. It knows nothing of modes, leases and clients."""
@@ -75,6 +84,16 @@ class ArmMotion(Generic[Target]):
         if isinstance(setpoint, Pose):
             return (*setpoint.position.tolist(), *setpoint.quaternion.tolist())
         return tuple(setpoint.tolist())
+
+    @property
+    def gripper_fault(self) -> str:
+        """What is wrong with the gripper, "" for nothing."""
+        return self._gripper.fault if self._gripper else ""
+
+    def acknowledge_gripper(self) -> None:
+        """Somebody has looked at what was wrong."""
+        if self._gripper:
+            self._gripper.acknowledge()
 
     def measure(self, clock: Clock) -> Measurement:
         """Read the driver.

@@ -1,11 +1,12 @@
 """RobotCore: the one place that decides. Requests come between ticks; at a tick the arm moves or holds."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hardware.clock import MS, Clock
-from hardware.core import guards, modes
+from hardware.core import modes
 from hardware.core.arm_motion import ArmMotion, GripperMailbox, cartesian_arm, joint_arm
 from hardware.core.commands import Commands
 from hardware.core.events import EventLog
@@ -20,6 +21,11 @@ from hardware.drivers.base import Driver
 from hardware.protocol import messages as m
 from hardware.protocol.codec import Stamper
 from hardware.protocol.messages import Mode
+from hardware.spec import Latency
+from hardware.spec_check import check_spec
+
+_COMMANDED = 1000
+# Kept for whoever publishes them, at the most.
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class CoreSettings:
     """A lease's holder that has begun to command and is silent for so long has lost it."""
     boot_id: str = ""
     """Of the machine, for `Welcome`."""
+    latency: Latency | None = None
+    """Of the robot, for `Welcome`."""
 
     def __post_init__(self) -> None:
         if not 10 <= self.lease_ms <= 1000:
@@ -56,7 +64,7 @@ class RobotCore:
             ValueError: the driver's spec cannot be.
         """
         spec = driver.spec
-        guards.check_spec(spec)
+        check_spec(spec)
         self._driver = driver
         self._clock = clock
         self._stamp = Stamper(session, clock)
@@ -64,13 +72,22 @@ class RobotCore:
             joint_arm(driver, gripper) if spec.space == "joint" else cartesian_arm(driver, gripper)
         )
         self.events = EventLog(self._stamp)
+        self.commanded: deque[m.Commanded] = deque(maxlen=_COMMANDED)
+        """What was commanded and is to be published; whoever does takes it out."""
         leases = Leases(settings.lease_ms * MS)
         supervisor = Supervisor(self._motion, leases, self.events, clock, spec.rate)
         self._supervisor = supervisor
         self.estop = supervisor.estop
         """For the e-stop's thread: first `estop.pull`, then the driver's `stop`."""
         self._reports = Reports(
-            supervisor, spec, settings.lease_ms, settings.boot_id, gripper, clock, self._stamp
+            supervisor,
+            spec,
+            settings.lease_ms,
+            settings.boot_id,
+            settings.latency,
+            gripper,
+            clock,
+            self._stamp,
         )
         requests = Requests(supervisor, driver, spec.sha256, clock, self._stamp)
         commands = Commands(supervisor, spec, clock, self._stamp)
@@ -84,6 +101,7 @@ class RobotCore:
             m.AcquireLease: requests.acquire,
             m.ReleaseLease: requests.release,
             m.Arm: requests.arm,
+            m.ResetScene: requests.reset_scene,
             m.Disarm: requests.disarm,
             m.Pause: requests.pause,
             m.Resume: requests.resume,
@@ -141,6 +159,12 @@ class RobotCore:
 
     def handle(self, peer: Peer, message: m.ClientMessage) -> m.ServerMessage:
         """Carry out a request, or refuse it with a reason that is in the event log as well."""
+        answer = self._answer(peer, message)
+        if isinstance(message, m.Command):
+            self.commanded.append(self._reports.commanded(peer, message, answer))
+        return answer
+
+    def _answer(self, peer: Peer, message: m.ClientMessage) -> m.ServerMessage:
         self._supervisor.see_stops()
         self._supervisor.expire(self._clock.now())
         try:

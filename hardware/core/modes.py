@@ -3,6 +3,7 @@
 disconnected  opened          idle
 disconnected  stop            disconnected
 idle          arm             armed
+idle          reset_scene     idle
 idle          fault           fault
 idle          stop            fault
 idle          closed          disconnected
@@ -77,6 +78,7 @@ class Cause(StrEnum):
     OPENED = "opened"
     CLOSED = "closed"
     ARM = "arm"
+    RESET_SCENE = "reset_scene"
     DISARM = "disarm"
     COMMAND_POLICY = "command_policy"
     COMMAND_HUMAN = "command_human"
@@ -114,7 +116,7 @@ _COMMANDED = {
 
 TABLE: Mapping[Mode, Mapping[Cause, Mode]] = {
     Mode.DISCONNECTED: {Cause.OPENED: Mode.IDLE, Cause.STOP: Mode.DISCONNECTED},
-    Mode.IDLE: {Cause.ARM: Mode.ARMED, **_ALWAYS},
+    Mode.IDLE: {Cause.ARM: Mode.ARMED, Cause.RESET_SCENE: Mode.IDLE, **_ALWAYS},
     Mode.ARMED: {
         Cause.COMMAND_POLICY: Mode.POLICY,
         Cause.COMMAND_HUMAN: Mode.HUMAN,
@@ -181,6 +183,7 @@ ROLES: Mapping[type[messages.Message], frozenset[Role]] = {
     messages.Pause: _DRIVERS,
     messages.Resume: _DRIVERS,
     messages.Home: _DRIVERS,
+    messages.ResetScene: _DRIVERS,
     messages.Command: _DRIVERS,
     messages.AcknowledgeFault: _OPERATORS,
 }

@@ -11,7 +11,7 @@ from hardware.drivers.base import Array
 from hardware.protocol import messages as m
 from hardware.protocol.codec import Stamper
 from hardware.protocol.messages import PROTOCOL, Code, Mode, State
-from hardware.spec import RobotSpec
+from hardware.spec import Latency, RobotSpec
 
 _RANK: Mapping[m.Role, int] = {"observer": 0, "policy": 1, "operator": 2}
 # Bytes of the events in one answer; a frame may have 64 KiB. The rest is asked for again.
@@ -27,6 +27,7 @@ class Reports:
         spec: RobotSpec,
         lease_ms: int,
         boot_id: str,
+        latency: Latency | None,
         gripper: GripperMailbox | None,
         clock: Clock,
         stamp: Stamper,
@@ -36,6 +37,7 @@ class Reports:
         self._sha256 = spec.sha256
         self._lease_ms = lease_ms
         self._boot_id = boot_id
+        self._latency = latency
         self._gripper = gripper
         self._clock = clock
         self._stamp = stamp
@@ -55,7 +57,8 @@ class Reports:
             )
         if _RANK[message.role] > _RANK[peer.role]:
             raise Refusal(Code.ROLE, f"{peer.name} may be {peer.role}, not {message.role}")
-        return self._welcome(message, message.role)
+        knows_latency = message.protocol >= (1, 1)
+        return self._welcome(message, message.role, self._latency if knows_latency else None)
 
     def spec(self, peer: Peer, message: m.GetSpec) -> m.Welcome:
         """The robot's spec."""
@@ -77,6 +80,28 @@ class Reports:
         if self._supervisor.mode is not Mode.DISCONNECTED:
             self._supervisor.measure()
         return self._state(self._stamp_answer, message.id)
+
+    def commanded(self, peer: Peer, command: m.Command, answer: m.ServerMessage) -> m.Commanded:
+        """What became of a command, for those who record it."""
+        lease = self._supervisor.leases.current
+        ack = answer if isinstance(answer, m.Ack) else None
+        return self._stamp(
+            m.Commanded,
+            who=peer.name,
+            kind=lease.kind if lease and lease.holder.src == peer.src else None,
+            command=command.seq,
+            lease=command.lease,
+            mode=command.mode,
+            data=command.data,
+            gripper=command.gripper,
+            t_sent=command.t_sent,
+            t_target=command.t_target,
+            obs_seq=command.obs_seq,
+            applied=ack.applied if ack else (),
+            clipped=ack.clipped if ack else (),
+            t_applied=ack.t_applied if ack else 0,
+            code=answer.code if isinstance(answer, m.Refused) else None,
+        )
 
     def state(self) -> State:
         """What is published: with the newest measurement that made sense."""
@@ -111,7 +136,7 @@ class Reports:
             **common,
         )
 
-    def _welcome(self, message: m.Message, role: m.Role) -> m.Welcome:
+    def _welcome(self, message: m.Message, role: m.Role, latency: Latency | None = None) -> m.Welcome:
         return self._stamp(
             m.Welcome,
             id=message.id,
@@ -122,6 +147,7 @@ class Reports:
             spec_sha256=self._sha256,
             lease_ms=self._lease_ms,
             role=role,
+            latency=latency,
         )
 
 

@@ -6,7 +6,7 @@ from hardware.core.modes import Cause
 from hardware.core.peer import Peer
 from hardware.core.refusal import Refusal
 from hardware.core.supervisor import Supervisor
-from hardware.drivers.base import Driver, DriverError
+from hardware.drivers.base import Driver, DriverError, ResettableScene
 from hardware.protocol import messages as m
 from hardware.protocol.codec import Stamper
 from hardware.protocol.messages import Code, Done, Mode
@@ -45,6 +45,7 @@ class Requests:
         except DriverError as error:
             self._supervisor.latch(Cause.FAULT, "driver", str(error), peer.name)
             raise self._in_fault("arm") from error
+        self._supervisor.begin_ticks()
         self._supervisor.change(Cause.ARM, peer.name)
         # A stop that came in between has stopped an arm that was enabled again after it.
         self._supervisor.see_stops()
@@ -68,6 +69,22 @@ class Requests:
                 "lease", f"lease {lease.number} ends as the arm is disarmed", lease.holder.name
             )
         self._supervisor.change(Cause.DISARM, peer.name)
+        return self._done(message)
+
+    def reset_scene(self, peer: Peer, message: m.ResetScene) -> Done:
+        """Let a simulated scene begin anew; no tick comes in between, however long it takes."""
+        self._supervisor.require(Cause.RESET_SCENE)
+        if not isinstance(self._driver, ResettableScene):
+            raise Refusal(Code.SCENE, "this robot has no scene that could begin anew: prepare it by hand")
+        try:
+            self._driver.reset(message.start)
+        except ValueError as error:
+            raise Refusal(Code.SCENE, str(error)) from error
+        except DriverError as error:
+            self._supervisor.latch(Cause.FAULT, "driver", str(error), peer.name)
+            raise self._in_fault("reset_scene") from error
+        self._events.append("scene", f"the scene begins anew: start {message.start}", peer.name)
+        self._supervisor.change(Cause.RESET_SCENE, peer.name)
         return self._done(message)
 
     def acquire(self, peer: Peer, message: m.AcquireLease) -> Done:

@@ -90,10 +90,15 @@ class Supervisor:
 
     def acknowledged(self, reason: str, who: str) -> None:
         """A person has looked at it, and the driver has recovered."""
+        self.motion.acknowledge_gripper()
         self.events.append("acknowledged", f"{self.fault}: {reason}", who)
         self.change(Cause.ACKNOWLEDGE, who)
         self.fault = ""
         self._faults.clear()
+
+    def begin_ticks(self) -> None:
+        """The arm has been enabled: no tick was missed before."""
+        self._last_tick = self._clock.now()
 
     def measure(self) -> Measurement | None:
         """Read the arm; None where that is a fault, which is latched."""
@@ -143,6 +148,8 @@ class Supervisor:
             self.motion.freeze()
             self.events.append("overrun", f"no tick for {late / MS:.0f} ms: the setpoint stands")
         measured = self.measure()
+        if gripper_fault := self.motion.gripper_fault:
+            self._latch_once("gripper", gripper_fault)
         self.expire(now)
         if measured is None or self.mode not in modes.ENABLED:
             return

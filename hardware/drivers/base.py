@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,4 +140,18 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """Leave the arm at rest and held, then disconnect. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class ResettableScene(Protocol):
+    """What a driver may be besides: a simulated scene whose episodes begin where somebody says."""
+
+    def reset(self, start: int) -> None:
+        """Begin anew; only while the arm is not enabled, between two ticks, and as long as it takes.
+
+        Raises:
+            ValueError: there is no such beginning.
+            DriverError: it cannot.
+        """
         ...

@@ -1,7 +1,8 @@
 """A simulated arm in real time, or in whatever time its clock has."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import mujoco
@@ -52,6 +53,8 @@ class WorldState:
     """Server's clock, ns."""
     qpos: Array
     qvel: Array
+    bodies: Array = field(default_factory=lambda: np.empty(0))
+    """[7 nbody] as in `RenderState`; empty where bodies are never moved otherwise than by `qpos`."""
 
 
 def make(config: RobotConfig, clock: Clock) -> "SimDriver":
@@ -127,6 +130,12 @@ class SimDriver:
     def scene(self) -> str:
         """The world as MJCF for those who draw it, with the cameras `front` and `wrist`; takes a second."""
         return self._world.to_xml()
+
+    def save_scene(self, folder: Path) -> Path:
+        """Write `scene` into a file there."""
+        path = folder / "scene.xml"
+        path.write_text(self.scene(), encoding="utf-8")
+        return path
 
     @property
     def dropped_ns(self) -> int:

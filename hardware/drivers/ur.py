@@ -7,10 +7,10 @@ the arm stops, whether the server, its connection or the whole machine is gone.
 import contextlib
 
 import numpy as np
-from scipy.spatial.transform import Rotation
 
 from hardware.clock import Clock
 from hardware.config import RobotConfig, checked_struct
+from hardware.core import rotation
 from hardware.drivers.base import Array, DriverError, Measurement, Pose
 from hardware.drivers.chains import CHAINS, chain_kinematics, check_tool
 from hardware.drivers.extras import needed
@@ -24,7 +24,8 @@ SENSORS = {"speed_scaling": 1}
 
 _JOINTS = 6
 # From the teach pendant's base frame to ours: half a turn about z.
-_BASE = Rotation.from_quat([0, 0, 1, 0])
+_TURN = (0.0, 0.0, 1.0, 0.0)
+_TURNED = np.array([-1.0, -1.0, 1.0])
 
 
 def make(config: RobotConfig, clock: Clock) -> "UrDriver":
@@ -119,14 +120,13 @@ class UrDriver:
         if state.time != self._arm_time:
             # Sensed at about the time of asking, however long the answer took.
             self._arm_time, self._sensed = state.time, asked
-        force = np.array(state.force).reshape(2, 3)
         return Measurement(
             t=self._sensed,
             q=np.array(state.q),
             dq=np.array(state.dq),
             tau=np.empty(0),
             pose=_pose(state.tool),
-            wrench=_BASE.apply(force).ravel(),
+            wrench=(np.array(state.force).reshape(2, 3) * _TURNED).ravel(),
             sensors={"speed_scaling": np.array([state.speed_scaling])},
         )
 
@@ -232,5 +232,5 @@ class UrDriver:
 
 
 def _pose(tool: Joints) -> Pose:
-    rotation = _BASE * Rotation.from_rotvec(tool[3:])
-    return Pose(_BASE.apply(tool[:3]), rotation.as_quat())
+    quaternion = rotation.product(_TURN, rotation.exponential(tool[3:]))
+    return Pose(np.array(tool[:3]) * _TURNED, np.array(quaternion))

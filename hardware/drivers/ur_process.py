@@ -2,7 +2,8 @@
 
 Apart from the server, because ur_rtde mends a lost connection by itself, again and again: it loads its script
 anew, without its watchdog, and its threads outlive the object. A process can be ended. It also keeps the
-library's waiting and its polling threads out of the server.
+library's waiting and its polling threads out of the server. Where the server's control thread runs first, all
+threads that it waits for do, too.
 
 Started by `ur_client.py` with the two ends of its sockets as arguments; it ends with the first of them.
 """
@@ -35,6 +36,7 @@ from hardware.drivers.ur_messages import (
     UrState,
     fault,
 )
+from hardware.realtime import CONTROL, may_run_first
 
 MAX_MESSAGE = 4096
 
@@ -218,6 +220,9 @@ def main(commands: str, states: str) -> None:
     """Connect and serve, on the sockets with these file descriptors."""
     # Ctrl-C is the server's to answer: it stops the arm first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if may_run_first():
+        # Inherited by the library's threads, on which its own option for this has no effect.
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(CONTROL))
     own, own_states = socket.socket(fileno=int(commands)), socket.socket(fileno=int(states))
     order = msgspec.msgpack.decode(own.recv(MAX_MESSAGE), type=Order)
     try:

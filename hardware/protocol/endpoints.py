@@ -1,4 +1,4 @@
-"""Where a server is: six sockets from one address, and nobody else's."""
+"""Where a server is: seven sockets from one address, and nobody else's."""
 
 import fcntl
 import ipaddress
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-Channel = Literal["ctrl", "cmd", "state", "image", "event", "estop"]
+Channel = Literal["ctrl", "cmd", "state", "image", "event", "estop", "command"]
 CHANNELS: Final[tuple[Channel, ...]] = get_args(Channel)
 
 _MAX_PATH = 107
 """Bytes of the longest path of a Unix socket on Linux."""
 _MAX_PORT = 65535
-_HELP = "write ipc:///run/user/1000/robot, or tcp://192.168.1.2:5550 (six ports from 5550)"
+_HELP = "write ipc:///run/user/1000/robot, or tcp://192.168.1.2:5550 (seven ports from 5550)"
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ def parse(text: str) -> Address:
     if not match:
         raise ValueError(f"{text!r} is no address of a robot; {_HELP}")
     port, last = int(match["port"]), int(match["port"]) + len(CHANNELS) - 1
+    first = _MAX_PORT - len(CHANNELS) + 1
     if port == 0 or last > _MAX_PORT:
-        raise ValueError(f"{text} needs the ports {port} to {last}; choose from 1 to {_MAX_PORT - 5}")
+        raise ValueError(f"{text} needs the ports {port} to {last}; choose from 1 to {first}")
     # ZMQ binds to no names, and this one is no other machine whatever a resolver says.
     host = "127.0.0.1" if match["host"] == "localhost" else match["host"]
     return Address(host=host, port=port)

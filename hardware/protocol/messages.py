@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hardware.spec import CommandMode, RobotSpec
+from hardware.spec import CommandMode, Latency, RobotSpec
 
-PROTOCOL = (1, 0)
+PROTOCOL = (1, 1)
 """Major, minor. Another major is refused."""
 
 Role = Literal["observer", "policy", "operator"]
@@ -56,6 +56,7 @@ class Code(StrEnum):
     TOO_BIG = "too_big"
     MALFORMED = "malformed"
     BUSY = "busy"
+    SCENE = "scene"
 
 
 class Message(
@@ -136,6 +137,13 @@ class Home(Message, frozen=True, kw_only=True, tag="home"):
     lease: Natural
 
 
+class ResetScene(Message, frozen=True, kw_only=True, tag="reset_scene"):
+    """Let a simulated scene begin anew, while the arm is disarmed."""
+
+    start: Natural
+    """Which beginning."""
+
+
 class GetSpec(Message, frozen=True, kw_only=True, tag="get_spec"):
     """Answered by `Welcome`."""
 
@@ -187,6 +195,7 @@ ClientMessage = (
     | Resume
     | AcknowledgeFault
     | Home
+    | ResetScene
     | GetSpec
     | EventsSince
     | Command
@@ -210,6 +219,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     lease_ms: Natural
     role: Role
     """What the client is."""
+    latency: Latency | None = None
+    """How late the robot is, in the answer to a `hello`. Since 1.1."""
 
 
 class TimeSyncReply(Message, frozen=True, kw_only=True, tag="time_sync_reply"):
@@ -246,6 +257,29 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     reason: Annotated[str, msgspec.Meta(max_length=500)]
     command: Natural = 0
     """Seq of the refused command, if it was one."""
+
+
+class Commanded(Message, frozen=True, kw_only=True, tag="commanded"):
+    """Published for every command of a client that is known, after its answer: what was asked and applied."""
+
+    who: Name
+    kind: Kind | None = None
+    """Of the sender's lease; None where it had none."""
+    command: Natural
+    """Its seq."""
+    lease: Natural
+    mode: CommandMode
+    data: Vector
+    gripper: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    t_sent: Natural
+    t_target: Natural = 0
+    obs_seq: Natural = 0
+    applied: Vector = ()
+    """As in `Ack`; empty where it was refused."""
+    clipped: tuple[Name, ...] = ()
+    t_applied: Natural = 0
+    code: Code | None = None
+    """Why it was refused."""
 
 
 class Gripped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -309,4 +343,4 @@ class Events(Message, frozen=True, kw_only=True, tag="events"):
     """Number of the oldest that is still kept."""
 
 
-ServerMessage = Welcome | TimeSyncReply | Done | Ack | Refused | State | Event | Events
+ServerMessage = Welcome | TimeSyncReply | Done | Ack | Refused | Commanded | State | Event | Events

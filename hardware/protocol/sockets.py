@@ -47,14 +47,18 @@ _SERVER: Final[Mapping[Channel, tuple[int, Options]]] = {
     # counts with delay: with less than 4 it also loses images of a reader that keeps up.
     "image": (zmq.PUB, {zmq.SNDHWM: 16}),
     "event": (zmq.PUB, {zmq.SNDHWM: 10_000}),
+    "command": (zmq.PUB, {zmq.SNDHWM: 1000}),
 }
+# More than can gather while a thread does nothing but take them: libzmq 4.3 aborts the process when a
+# connection is lost and made anew whose queue is full (its issue 3937).
 _CLIENT: Final[Mapping[Channel, tuple[int, Options]]] = {
     "ctrl": (zmq.DEALER, _DEALER),
     "cmd": (zmq.DEALER, _DEALER | {zmq.SNDHWM: 2}),
     "estop": (zmq.DEALER, _DEALER),
-    "state": (zmq.SUB, {zmq.RCVHWM: 1000}),
-    "image": (zmq.SUB, {zmq.RCVHWM: 64, zmq.MAXMSGSIZE: MAX_IMAGE + MAX_CONTROL}),
-    "event": (zmq.SUB, {zmq.RCVHWM: 10_000}),
+    "state": (zmq.SUB, {zmq.RCVHWM: 20_000}),
+    "image": (zmq.SUB, {zmq.RCVHWM: 1000, zmq.MAXMSGSIZE: MAX_IMAGE + MAX_CONTROL}),
+    "event": (zmq.SUB, {zmq.RCVHWM: 20_000}),
+    "command": (zmq.SUB, {zmq.RCVHWM: 20_000}),
 }
 
 
@@ -184,6 +188,10 @@ class ClientSockets:
     def image(self, camera: str, *, every: bool = False) -> zmq.Socket[bytes]:
         """Images of a camera: only the newest, or `every` one for a recorder, with gaps in `number`."""
         return self._connect("image", {} if every else {zmq.CONFLATE: 1}, topic(camera))
+
+    def command(self) -> zmq.Socket[bytes]:
+        """Every command with what became of it, for a recorder, which finds gaps by their `seq`."""
+        return self._connect("command", {}, b"")
 
     def event(self) -> zmq.Socket[bytes]:
         """Events from now on; earlier ones are asked for with `EventsSince`."""

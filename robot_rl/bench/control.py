@@ -26,6 +26,7 @@ from hardware.protocol.endpoints import CHANNELS, parse
 from hardware.protocol.messages import Event, State
 from hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
 from hardware.protocol.sockets import ClientSockets
+from robot_rl.bench.echo import echo_trips, wake_lateness
 
 _PATIENCE = 60.0
 """Seconds until a server that does not come up is given up."""
@@ -50,6 +51,9 @@ class ControlFigures:
     """States that reached a subscriber."""
     image_age_ms_p99: float | None = None
     """From taking a picture to its arrival at a subscriber; None where nothing can be drawn."""
+    machine: dict[str, float] = field(default_factory=dict)
+    """What this machine does without a robot: `echo_us_…` of a message there and back between two processes,
+    `wake_us_…` of how late a thread with real-time priority wakes. Below these no server can come."""
 
     def plain(self) -> dict[str, object]:
         """For JSON."""
@@ -59,7 +63,7 @@ class ControlFigures:
 def measure_control(seconds: float, folder: Path, *, images: bool) -> ControlFigures:
     """Measure for about so long each; `folder` is an empty one with a short path."""
     address = f"ipc://{folder / 'r'}"
-    with _serving(address), RobotClient(address, "bench", "operator") as robot:
+    with serving(address), RobotClient(address, "bench", "operator") as robot:
         trips = _round_trips(robot, seconds)
         rate = _state_rate(address, seconds)
         # After the round trips: its percentiles are of the newest 2000 ticks.
@@ -81,6 +85,7 @@ def measure_control(seconds: float, folder: Path, *, images: bool) -> ControlFig
         hold_to_soft_stop_ms=max(stop for _, stop in held.values()),
         state_rate_hz=rate,
         image_age_ms_p99=_image_age(seconds, folder) if images else None,
+        machine=_machine(seconds, folder),
     )
 
 
@@ -88,7 +93,7 @@ _ENDS = {"sigkill": signal.SIGKILL, "sigstop": signal.SIGSTOP}
 
 
 @contextmanager
-def _serving(address: str, *arguments: str, keys: ClientKeys | None = None) -> Iterator[None]:
+def serving(address: str, *arguments: str, keys: ClientKeys | None = None) -> Iterator[None]:
     """A server that answers."""
     command = [sys.executable, "-m", "robot_rl", "robot", "driver=sim_panda", f"address={address}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -134,7 +139,7 @@ def _curve_trips(seconds: float, folder: Path) -> list[float]:
     port = random.randrange(20_000, 30_000 - len(CHANNELS))
     address = f"tcp://127.0.0.1:{port}"
     with (
-        _serving(address, f"keys={folder / 'keys'}", keys=keys),
+        serving(address, f"keys={folder / 'keys'}", keys=keys),
         RobotClient(address, "bench", "operator", keys=keys) as robot,
     ):
         return _round_trips(robot, seconds)
@@ -197,7 +202,7 @@ def _event(robot: RobotClient, text: str, since: int) -> Event:
 def _image_age(seconds: float, folder: Path) -> float:
     address = f"ipc://{folder / 'i'}"
     ages: list[float] = []
-    with _serving(address, "cameras=[front]"), zmq.Context() as context:
+    with serving(address, "cameras=[front]"), zmq.Context() as context:
         socket = ClientSockets(context, parse(address)).image("front")
         # The camera's process takes a while to start.
         give_up = time.monotonic() + _PATIENCE
@@ -212,6 +217,16 @@ def _image_age(seconds: float, folder: Path) -> float:
     if not ages:
         raise NoAnswer("no image came")
     return _percentile(ages, 99)
+
+
+def _machine(seconds: float, folder: Path) -> dict[str, float]:
+    echo = echo_trips(f"ipc://{folder / 'e'}", seconds, _RATE)
+    wake = wake_lateness(seconds, _RATE)
+    return {
+        f"{name}_p{percent}": _percentile(values, percent)
+        for name, values in (("echo_us", echo), ("wake_us", wake))
+        for percent in (50, 99)
+    }
 
 
 def _percentile(values: list[float], percent: int) -> float:

@@ -3,11 +3,12 @@
     data/<raw observation>   [T, …]   raw observations by the environment's names
     data/action              [T, A]   what was requested
     data/applied_action      [T, A]   what the environment executed
-    data/sim_state           [T, K]   full simulator state before the step
+    data/sim_state           [T, K]   full simulator state before the step, where a simulator made it
     data/reward, data/terminated, data/truncated   [T]
     meta/episode_ends        [N]      int64, one past each episode's last step
     meta/episode_success, meta/episode_seed        [N]
     meta attributes: format version, the environment that made it, how it was collected
+    videos/<camera>/<episode>.mp4     images of a camera, where they are not in data/images.<camera>
 
 Format 2 of zarr, since those readers are older than format 3. An episode counts once its end
 is in `episode_ends`, which is written last: rows after it are left over from a writer that was
@@ -17,9 +18,11 @@ hold nothing but zeros are written too, so that a chunk that is missing is known
 
 import hashlib
 import json
+import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,15 +33,37 @@ from numpy.typing import NDArray
 from zarr.errors import BaseZarrError
 
 from envs.action import ActionSpec, spec_from_list
-from envs.observation import Observation, ObservationSpec, make_observation
+from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
+from robot_rl.data.frames import ArrayFrames, VideoFrames, video_path, write_frames
 
 FORMAT_VERSION = 1
 _EPISODE_KEYS = {"episode_ends": "i8", "episode_success": "?", "episode_seed": "i8"}
 STEP_KEYS = ("action", "applied_action", "sim_state", "reward", "terminated", "truncated")
 _ROWS_PER_CHUNK = 1024
+_IMAGES_PER_CHUNK = 16
+_IMAGE_CHUNK = 1 << 20
+"""Bytes beyond which a chunk has fewer images: drawing one at random reads a chunk."""
 _WHOLE_CHUNKS = partial(zarr.config.set, {"array.write_empty_chunks": True})
 
-Episode = Mapping[str, NDArray[Any]]
+
+@dataclass(frozen=True)
+class Streamed:
+    """An array that is made block by block, for one that memory would not hold."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    blocks: Callable[[], Iterator[NDArray[Any]]]
+    """Its rows in order."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+Episode = Mapping[str, NDArray[Any] | Streamed]
 """Arrays of one episode, time first: raw observations and `STEP_KEYS`."""
 
 
@@ -51,10 +76,11 @@ class DatasetWriter:
 
     def __init__(self, path: Path, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
         self.path = path
-        self.num_episodes = self._num_steps = 0
+        self._required = _required(collection)
+        self.num_episodes = self.num_steps = 0
         if path.exists():
             existing = Dataset(path)
-            self.num_episodes, self._num_steps = existing.num_episodes, existing.num_steps
+            self.num_episodes, self.num_steps = existing.num_episodes, existing.num_steps
             refuse_differences(existing.environment, environment, f"dataset {path}")
             if existing.collection != dict(collection):
                 raise ValueError(
@@ -82,38 +108,57 @@ class DatasetWriter:
         os.replace(building, path)
         self._root = zarr.open_group(path, mode="r+")
 
-    def append(self, episode: Episode, *, success: bool, seed: int) -> None:
+    def append(
+        self, episode: Episode, *, success: bool, seed: int, videos: Mapping[str, Streamed] | None = None
+    ) -> None:
         """Add a whole episode; it counts when this returns.
+
+        Args:
+            episode: its arrays.
+            success: whether it succeeded.
+            seed: of its initial state, or another number that tells where it comes from.
+            videos: images [T, H, W, 3] by camera that are kept as videos.
 
         Raises:
             ValueError: arrays of different lengths, other arrays than the dataset has, or NaN;
                 nothing is written then.
         """
         data, meta = self._root["data"], self._root["meta"]
-        index, start = self.num_episodes, self._num_steps
-        self._check(episode, empty=index == 0)
+        index, start = self.num_episodes, self.num_steps
+        videos = videos or {}
+        self._check(episode, videos, empty=index == 0)
+        for camera, images in videos.items():
+            write_frames(video_path(self.path, camera, index), images.blocks())
         end = start + len(episode["action"])
         # Rows are put where they belong, not at the end: an append that failed may have left some.
         with _WHOLE_CHUNKS():
             for key, values in episode.items():
                 if key not in data:
-                    chunks = (_ROWS_PER_CHUNK if values.ndim < 4 else 16, *values.shape[1:])
+                    chunks = (_rows_per_chunk(values), *values.shape[1:])
                     data.create_array(key, shape=(0, *values.shape[1:]), chunks=chunks, dtype=values.dtype)
                 _put(data[key], start, values)
             _put(meta["episode_success"], index, np.array([success]))
             _put(meta["episode_seed"], index, np.array([seed], np.int64))
             _put(meta["episode_ends"], index, np.array([end], np.int64))
-        self.num_episodes, self._num_steps = index + 1, end
+        self.num_episodes, self.num_steps = index + 1, end
 
-    def _check(self, episode: Episode, *, empty: bool) -> None:
-        lengths = {key: len(values) for key, values in episode.items()}
+    def describe(self, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
+        """Say anew what made it and how, where that is known only at the end."""
+        self._root["meta"].attrs.update(environment=dict(environment), collection=dict(collection))
+
+    def _check(self, episode: Episode, videos: Mapping[str, Streamed], *, empty: bool) -> None:
+        lengths = {key: len(values) for key, values in {**episode, **videos}.items()}
         if len(set(lengths.values())) != 1 or 0 in lengths.values():
             raise ValueError(f"the arrays of an episode must have one length of at least 1, not {lengths}")
-        here = {key: (array.shape[1:], array.dtype) for key, array in self._root["data"].arrays()}
-        given = {key: (values.shape[1:], values.dtype) for key, values in episode.items()}
-        missing = set(STEP_KEYS) - set(given)
+        here: dict[str, Any] = {
+            key: (array.shape[1:], array.dtype) for key, array in self._root["data"].arrays()
+        }
+        given: dict[str, Any] = {key: (values.shape[1:], values.dtype) for key, values in episode.items()}
+        missing = set(self._required) - set(given)
         if missing:
             raise ValueError(f"the episode lacks {', '.join(sorted(missing))}")
+        here |= {camera.name: "video" for camera in self.path.glob("videos/*")}
+        given |= dict.fromkeys(videos, "video")
         differing = sorted(key for key in here.keys() | given.keys() if here.get(key) != given.get(key))
         if not empty and differing:
             raise ValueError(
@@ -121,7 +166,11 @@ class DatasetWriter:
                 + "; ".join(f"{key}: {given.get(key)} against {here.get(key)}" for key in differing)
             )
         for key, values in episode.items():
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
+            if (
+                not isinstance(values, Streamed)
+                and values.dtype.kind == "f"
+                and not np.isfinite(values).all()
+            ):
                 raise ValueError(f"the episode has NaN or infinity in {key}")
 
 
@@ -130,9 +179,23 @@ def _cut(array: Any, rows: int) -> None:
         array.resize((rows, *array.shape[1:]))
 
 
-def _put(array: Any, start: int, values: NDArray[Any]) -> None:
+def _put(array: Any, start: int, values: NDArray[Any] | Streamed) -> None:
     array.resize((start + len(values), *array.shape[1:]))
-    array[start:] = values
+    for block in values.blocks() if isinstance(values, Streamed) else (values,):
+        array[start : start + len(block)] = block
+        start += len(block)
+
+
+def _rows_per_chunk(values: NDArray[Any] | Streamed) -> int:
+    if values.ndim < 4:
+        return _ROWS_PER_CHUNK
+    size = values.dtype.itemsize * math.prod(values.shape[1:])
+    return max(1, min(_IMAGES_PER_CHUNK, _IMAGE_CHUNK // size))
+
+
+def _required(collection: Mapping[str, Any]) -> tuple[str, ...]:
+    """What every episode has; one that was recorded from a robot has no simulator's state."""
+    return tuple(key for key in STEP_KEYS if key != "sim_state" or "recorded" not in collection)
 
 
 class Dataset:
@@ -180,9 +243,12 @@ class Dataset:
 
     def _check(self) -> None:
         keys = self.observation_spec.state_keys
-        for key in (*STEP_KEYS, *keys):
+        for key in (*_required(self.collection), *keys):
             if key not in self._data:
                 raise ValueError(f"dataset {self.path} is damaged: data/{key} is missing")
+        for camera in self.observation_spec.cameras:
+            # It looks whether all files are there.
+            self.frames(camera)
         for _, array in self._data.arrays():
             self._check_whole(array, self.num_steps)
         for key in ("action", "applied_action", "reward", *keys):
@@ -223,8 +289,24 @@ class Dataset:
             ) from error
 
     def __getitem__(self, key: str) -> NDArray[Any]:
-        """All steps of one array, [T, …]."""
+        """All steps of one array, or of a camera's video, [T, …]."""
+        if key not in self._data and key.startswith(IMAGE_PREFIX):
+            return self._video(key.removeprefix(IMAGE_PREFIX)).read()
         return self._rows(self._data[key], self.num_steps)
+
+    def frames(self, camera: str) -> VideoFrames | ArrayFrames:
+        """The images of a camera, of which some are read at a time: `frames(camera)[rows]`.
+
+        Raises:
+            ValueError: they are not all there.
+        """
+        if (key := IMAGE_PREFIX + camera) in self._data:
+            return ArrayFrames(self._data[key])
+        return self._video(camera)
+
+    def _video(self, camera: str) -> VideoFrames:
+        spec = self.observation_spec
+        return VideoFrames(self.path, camera, self.episode_ends.tolist(), spec.image_size)
 
     @property
     def sha256(self) -> str:

@@ -6,9 +6,17 @@ A verb may have two words; `bench_sim.py` is `robot-rl bench sim`, and `robot-rl
 """
 
 VERBS: dict[str, tuple[str, ...]] = {
-    "who collects": ("doctor", "collect", "states"),
+    "who collects": ("doctor", "collect", "states", "record", "data derive", "data repair"),
     "who trains": ("train", "eval", "report", "demo"),
-    "who runs the robot": ("robot", "robot keys"),
-    "who measures": ("bench sim", "bench update", "bench control", "bench methods", "bench table"),
+    "who deploys": ("robot", "robot keys", "robot latency", "deploy"),
+    "who measures": (
+        "bench sim",
+        "bench update",
+        "bench control",
+        "bench record",
+        "bench data",
+        "bench methods",
+        "bench table",
+    ),
 }
 """Verbs in the order of the listing, by the person who uses them."""

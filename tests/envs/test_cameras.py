@@ -224,7 +224,7 @@ def test_closed_renderer_refuses(env: RobosuiteEnv) -> None:
 
 def test_unknown_camera_is_refused_and_leaves_nothing_behind() -> None:
     before = {key: pool.users for key, pool in offscreen._pools.items()}
-    with pytest.raises(ValueError, match=r"no camera 'agentveiw' in task 'lift'; it has .*agentview"):
+    with pytest.raises(ValueError, match=r"no camera 'agentveiw'; the scene has .*agentview"):
         RobosuiteEnv(config(cameras=["agentview", "agentveiw"]))
     assert {key: pool.users for key, pool in offscreen._pools.items()} == before
 

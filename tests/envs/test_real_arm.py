@@ -26,7 +26,6 @@ from hardware.connection import RequestRefused, RobotError
 from hardware.core.core import CoreSettings
 from hardware.protocol.clock_sync import boot_id
 from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import State
 from hardware.server import RobotServer
 from hardware.spec import RobotSpec
 
@@ -40,31 +39,10 @@ def lift() -> TaskConfig:
         return TaskConfig(**yaml.safe_load(file))
 
 
-class Scene(TaskDriver):
-    """Begins episodes between two ticks of its server, when another thread asks for it."""
-
-    asked: int | None = None
-
-    def __init__(self) -> None:
-        super().__init__(lift(), MonotonicClock())
-        self.ready = threading.Event()
-
-    def between_ticks(self, _: State) -> None:
-        if self.asked is not None:
-            self.reset(self.asked)
-            self.asked = None
-            self.ready.set()
-
-    def prepare(self, number: int) -> None:
-        self.ready.clear()
-        self.asked = number
-        assert self.ready.wait(PATIENCE)
-
-
 class Bridge:
     """A server in a thread of its own, with a lease that a busy machine does not lose."""
 
-    def __init__(self, scene: Scene, directory: Path) -> None:
+    def __init__(self, scene: TaskDriver, directory: Path) -> None:
         self.address = f"ipc://{directory}"
         self._scene = scene
         self._made = threading.Event()
@@ -75,9 +53,8 @@ class Bridge:
 
     def _run(self) -> None:
         settings = CoreSettings(lease_ms=1000, boot_id=boot_id())
-        shows = [self._scene.between_ticks]
         try:
-            self._server = RobotServer(self._scene, parse(self.address), settings, shows=shows)
+            self._server = RobotServer(self._scene, parse(self.address), settings)
         finally:
             self._made.set()
         self._server.run()
@@ -97,12 +74,12 @@ def plain() -> RobosuiteEnv:
 
 
 @pytest.fixture(scope="module")
-def scene() -> Scene:
-    return Scene()
+def scene() -> TaskDriver:
+    return TaskDriver(lift(), MonotonicClock())
 
 
 @pytest.fixture
-def bridge(scene: Scene, tmp_path: Path) -> Iterator[Bridge]:
+def bridge(scene: TaskDriver, tmp_path: Path) -> Iterator[Bridge]:
     bridge = Bridge(scene, tmp_path / "robot")
     yield bridge
     bridge.close()
@@ -114,14 +91,18 @@ def client(bridge: Bridge) -> Iterator[RobotClient]:
         yield client
 
 
-def make(client: RobotClient, scene: Scene, plain: RobosuiteEnv, **changed: Any) -> RealArmEnv:
+def make(client: RobotClient, plain: RobosuiteEnv, **changed: Any) -> RealArmEnv:
     environment = {**plain.describe(), **changed}
-    return RealArmEnv(client, environment, prepare=scene.prepare, max_age_ms=PATIENCE * 1e3)
+
+    def prepare(number: int) -> None:
+        client.reset_scene(number)
+
+    return RealArmEnv(client, environment, prepare=prepare, max_age_ms=PATIENCE * 1e3)
 
 
 @pytest.fixture
-def env(client: RobotClient, scene: Scene, plain: RobosuiteEnv) -> RealArmEnv:
-    return make(client, scene, plain, horizon=1000)
+def env(client: RobotClient, plain: RobosuiteEnv) -> RealArmEnv:
+    return make(client, plain, horizon=1000)
 
 
 class Picker:
@@ -181,8 +162,8 @@ def test_the_observation_is_the_one_of_the_simulation(env: RealArmEnv, plain: Ro
     env.close()
 
 
-def test_an_episode_ends_at_its_horizon(client: RobotClient, scene: Scene, plain: RobosuiteEnv) -> None:
-    env = make(client, scene, plain, horizon=3)
+def test_an_episode_ends_at_its_horizon(client: RobotClient, scene: TaskDriver, plain: RobosuiteEnv) -> None:
+    env = make(client, plain, horizon=3)
     env.reset(seed=0)
     ends = [env.step(STILL)[2:4] for _ in range(3)]
     assert ends == [(False, False), (False, False), (False, True)]
@@ -196,9 +177,10 @@ def test_who_acts_slowly_delays_the_observation_and_is_told_so(env: RealArmEnv) 
     env.step(STILL)
     assert time.monotonic() - begun >= 0.045
     time.sleep(0.2)
+    begun = time.monotonic()
     *_, info = env.step(STILL)
     assert info["late_ms"] > 90
-    begun = time.monotonic()
+    # A new rhythm begins there, whatever else held up this process meanwhile.
     env.step(STILL)
     assert time.monotonic() - begun >= 0.045
     env.close()
@@ -239,7 +221,7 @@ def test_a_fault_ends_the_episode_and_stays_until_a_person_has_looked(
 
 
 def test_what_a_limit_leaves_of_an_action_is_what_was_applied(
-    scene: Scene, plain: RobosuiteEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: TaskDriver, plain: RobosuiteEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     floor = float(scene.kinematics.forward(np.array(scene.spec.home)).position[2] - 0.04)
     limits = msgspec.structs.replace(scene.spec.limits, workspace_lower=(-0.6, -1.0, floor))
@@ -247,7 +229,7 @@ def test_what_a_limit_leaves_of_an_action_is_what_was_applied(
     bridge = Bridge(scene, tmp_path / "robot")
     try:
         with bridge.client() as client:
-            env = make(client, scene, plain)
+            env = make(client, plain)
             env.reset(seed=0)
             down = np.array([0.2, 0, -1, 0, 0, 0, -1], np.float32)
             for _ in range(60):
@@ -257,6 +239,24 @@ def test_what_a_limit_leaves_of_an_action_is_what_was_applied(
             assert info["clipped"] == ("workspace_lower",)
             assert info["applied_action"][0] == pytest.approx(0.2, abs=1e-3)
             assert -1.0 < info["applied_action"][2] < 0.9
+            env.close()
+    finally:
+        bridge.close()
+
+
+def test_an_episode_may_begin_with_a_long_action_though_a_first_command_has_to_be_short(
+    scene: TaskDriver, plain: RobosuiteEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = msgspec.structs.replace(scene.spec.limits, first_linear=0.01, first_angular=0.05)
+    monkeypatch.setattr(scene, "_spec", msgspec.structs.replace(scene.spec, limits=limits))
+    bridge = Bridge(scene, tmp_path / "robot")
+    try:
+        with bridge.client() as client:
+            env = make(client, plain)
+            for number in range(2):
+                env.reset(seed=number)
+                *_, info = env.step(np.array([1, 0, 0, 0, 0, 0, -1], np.float32))
+                assert (info["refused"], info["clipped"]) == ("", ())
             env.close()
     finally:
         bridge.close()
@@ -287,13 +287,15 @@ def observed(**sizes: int) -> ObservationSpec:
     ],
 )
 def test_a_robot_that_does_not_measure_what_is_observed_is_refused(
-    scene: Scene, changed: dict, sizes: dict[str, int], message: str
+    scene: TaskDriver, changed: dict, sizes: dict[str, int], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         RobotState(msgspec.structs.replace(scene.spec, **changed), observed(**sizes))
 
 
-def test_the_fingers_follow_from_the_opening_where_no_sensor_has_them(bridge: Bridge, scene: Scene) -> None:
+def test_the_fingers_follow_from_the_opening_where_no_sensor_has_them(
+    bridge: Bridge, scene: TaskDriver
+) -> None:
     spec = msgspec.structs.replace(scene.spec, sensors={})
     senses = RobotState(spec, observed(robot0_gripper_qpos=2, robot0_joint_pos=7))
     with bridge.client() as client:
@@ -310,7 +312,7 @@ def actions(plain: RobosuiteEnv) -> ActionSpec:
     return spec_from_list([asdict(dim) for dim in plain.action_spec])
 
 
-def test_an_action_is_a_move_in_the_base_frame_and_an_opening(scene: Scene, plain: RobosuiteEnv) -> None:
+def test_an_action_is_a_move_in_the_base_frame_and_an_opening(scene: TaskDriver, plain: RobosuiteEnv) -> None:
     moves = RobotAction(scene.spec, actions(plain))
     action = np.array([1, -0.5, 0, 0, 0, 0.5, 1], np.float32)
     move, opening = moves.command(action)
@@ -327,7 +329,9 @@ def world(dim: ActionDim) -> ActionDim:
 
 
 @pytest.mark.parametrize("kind", ["frame", "arms", "mode", "gripper"])
-def test_actions_that_a_robot_does_not_take_are_refused(scene: Scene, plain: RobosuiteEnv, kind: str) -> None:
+def test_actions_that_a_robot_does_not_take_are_refused(
+    scene: TaskDriver, plain: RobosuiteEnv, kind: str
+) -> None:
     robot: RobotSpec = scene.spec
     given = actions(plain)
     message = {

@@ -33,6 +33,7 @@ class Process:
             [sys.executable, *self.command],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -47,6 +48,12 @@ class Process:
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def tell(self, line: str) -> None:
+        """On its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
     def wait(self) -> int:
         """Its exit code; what it printed goes to `output`."""
         more, _ = self.process.communicate(timeout=PATIENCE)
@@ -58,8 +65,9 @@ class Process:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for end in (self.process.stdin, self.process.stdout):
+            assert end is not None
+            end.close()
 
 
 @dataclass

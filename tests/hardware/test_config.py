@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from hardware.cameras.settings import CameraSettings, OpenCV, RealSense
 from hardware.clock import SteppedClock
 from hardware.config import RobotConfig, checked_struct, load_robot
 from hardware.drivers.registry import DRIVERS, make_driver
@@ -91,6 +92,42 @@ def test_the_same_robot_has_the_same_hash_however_it_is_written(tmp_path: Path) 
     same = load_robot(_edited(tmp_path, "rate: 100.0", "rate: 100")).spec
     other = load_robot(_edited(tmp_path, "rate: 100.0", "rate: 50.0")).spec
     assert spec.sha256 == same.sha256 != other.sha256
+
+
+CAMERAS = """rate: 100.0
+cameras:
+- spec: {name: front, serial: "0123", width: 640, height: 480, rate: 30}
+  source: {type: realsense, stream: depth}
+- spec: {name: wrist, serial: usb-cam, width: 640, height: 480, rate: 30}
+  source: {type: opencv}
+  encoding: jpeg
+"""
+
+
+def test_the_cameras_of_a_robot_are_in_its_file_and_clients_are_told_of_them(tmp_path: Path) -> None:
+    robot = load_robot(_edited(tmp_path, "rate: 100.0", CAMERAS))
+    assert [camera.spec.name for camera in robot.cameras] == ["front", "wrist"]
+    assert robot.cameras[0].source == RealSense(stream="depth")
+    assert robot.cameras[1] == CameraSettings(spec=robot.spec.cameras[1], source=OpenCV(), encoding="jpeg")
+    assert robot.spec.cameras == tuple(camera.spec for camera in robot.cameras)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("stream: depth", "strem: depth", "no key cameras[0].source.strem; did you mean stream?"),
+        ("encoding: jpeg", "encodign: jpeg", "no key cameras[1].encodign; did you mean encoding?"),
+        ("type: opencv", "type: openvc", "cameras: Invalid value 'openvc'"),
+        ("name: wrist", "name: a/b", "cameras: "),
+        ('serial: "0123"', 'serial: ""', "camera front needs a serial"),
+        ("width: 640", "width: wide", "cameras: Expected `int`"),
+    ],
+)
+def test_a_mistake_in_a_camera_is_refused_by_name(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in CAMERAS
+    with pytest.raises(ValueError, match=r"robot\.yaml") as refused:
+        load_robot(_edited(tmp_path, "rate: 100.0", CAMERAS.replace(old, new, 1)))
+    assert says in str(refused.value)
 
 
 def test_options_of_a_driver_are_as_strict() -> None:

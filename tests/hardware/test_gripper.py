@@ -181,7 +181,7 @@ def test_what_goes_wrong_is_a_fault_until_it_is_acknowledged(
     gripper.breaks["move"] = error
     mailbox.put(0.5)
     _wait(lambda: mailbox.fault)
-    assert mailbox.fault == f"gripper: move to 0.500: {str(error) or 'ZeroDivisionError'}"
+    assert mailbox.fault == f"move to 0.500: {str(error) or 'ZeroDivisionError'}"
     del gripper.breaks["move"]
     gripper.go_on.release(100)
     mailbox.put(0.6)
@@ -198,15 +198,15 @@ def test_what_goes_wrong_is_a_fault_until_it_is_acknowledged(
 
 def test_a_gripper_that_cannot_be_read_is_a_fault(mailbox: GripperMailbox, gripper: SlowGripper) -> None:
     gripper.breaks["read"] = DriverError("unplugged")
-    _wait(lambda: mailbox.fault == "gripper: read: unplugged")
+    _wait(lambda: mailbox.fault == "read: unplugged")
     mailbox.acknowledge()
-    _wait(lambda: mailbox.fault == "gripper: read: unplugged")
+    _wait(lambda: mailbox.fault == "read: unplugged")
 
 
 def test_a_stop_that_fails_is_a_fault(mailbox: GripperMailbox, gripper: SlowGripper) -> None:
     gripper.breaks["stop"] = DriverError("jammed")
     mailbox.stop()
-    _wait(lambda: mailbox.fault == "gripper: stop: jammed")
+    _wait(lambda: mailbox.fault == "stop: jammed")
 
 
 @pytest.mark.parametrize("opening", [-0.1, 1.1, float("nan")])

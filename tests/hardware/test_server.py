@@ -87,7 +87,9 @@ def test_a_commander_that_hangs_for_a_moment_cannot_go_on_after_another_took_ove
             commander.send(signal.SIGCONT)
             assert commander.wait() == REFUSED
             assert "CommandRefused: no_lease: " in commander.output
-            assert operator.sample().mode in (Mode.HUMAN, Mode.HOLD)
+            # On a busy machine nobody may have taken the arm out of hold in time.
+            state = operator.sample()
+            assert state.mode in (Mode.HUMAN, Mode.HOLD) or state.fault.startswith("lease_lost")
 
 
 def test_when_the_server_dies_its_clients_are_told_so_in_time(server: Server) -> None:
@@ -136,8 +138,9 @@ def test_a_gripper_that_fails_stops_the_arm_until_it_is_acknowledged(
 ) -> None:
     operator.arm()
     server.process.send(signal.SIGHUP)
-    await_event(operator, "jammed")
-    assert operator.sample().mode is Mode.FAULT
+    assert await_event(operator, "jammed").what == "fault"
+    state = operator.sample()
+    assert (state.mode, state.fault) == (Mode.FAULT, "gripper: read: jammed")
     server.process.send(signal.SIGHUP)
     operator.acknowledge("it is free again")
     eventually(lambda: operator.arm(), "the arm can be armed")

@@ -17,3 +17,5 @@ def test_the_figures_of_control_are_complete(verb: Verb, capsys: pytest.CaptureF
     assert figures["hold_to_soft_stop_ms"] > 400
     assert figures["state_rate_hz"] > 0
     assert "image_age_ms_p99" in figures
+    assert set(figures["machine"]) == {"echo_us_p50", "echo_us_p99", "wake_us_p50", "wake_us_p99"}
+    assert min(figures["machine"].values()) > 0

@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,83 +12,13 @@ import pytest
 import zmq
 
 from hardware.cameras.jpeg import compress
-from hardware.cameras.reader import FrameReader, Seen, StaleFrame
-from hardware.clock import MS, SteppedClock
-from hardware.protocol.arrays import Encoding, Frame, encode_image
+from hardware.cameras.reader import FrameReader, StaleFrame
+from hardware.clock import MS
 from hardware.protocol.endpoints import parse
-from hardware.protocol.sockets import ClientSockets, ServerSockets
+from hardware.protocol.sockets import ClientSockets
+from tests.hardware.byte_relay import ByteRelay
 from tests.hardware.cameras.conftest import PATIENCE
-
-WIDTH, HEIGHT = 64, 48
-START = SteppedClock().now()
-
-
-def message(
-    number: int,
-    t_capture: int,
-    camera: str = "wrist",
-    encoding: Encoding = "rgb8",
-    payload: bytes | None = None,
-    width: int = WIDTH,
-) -> bytes:
-    frame = Frame(
-        camera=camera,
-        number=number,
-        t_capture=t_capture,
-        t_capture_raw=0,
-        t_recv=t_capture,
-        height=HEIGHT,
-        width=width,
-        encoding=encoding,
-        dropped=0,
-        crc32=0,
-    )
-    return encode_image(frame, payload or bytes([number % 256]) * (HEIGHT * WIDTH * 3))
-
-
-class Stage:
-    """A server that publishes what a test gives it."""
-
-    def __init__(self, folder: Path) -> None:
-        address = parse(f"ipc://{folder}/robot")
-        context = zmq.Context.instance()
-        self._server = ServerSockets(context, address)
-        self._images = self._server.bind("image")
-        self._clients = ClientSockets(context, address)
-        self.clock = SteppedClock()
-        self._readers: list[FrameReader] = []
-
-    def reader(self, *names: str, max_age_ms: float = 100.0) -> FrameReader:
-        reader = FrameReader(self._clients, names, max_age_ms, self.clock)
-        self._readers.append(reader)
-        return reader
-
-    def send(self, message: bytes) -> None:
-        self._images.send(message)
-
-    def show(self, reader: FrameReader, number: int, camera: str = "wrist") -> Seen:
-        """Publish an image of now until the reader has it: it may have just connected."""
-        sent = message(number, self.clock.now(), camera)
-        return self.until(lambda: self.send(sent), reader, number, camera)
-
-    def until(
-        self, send: Callable[[], None], reader: FrameReader, number: int, camera: str = "wrist"
-    ) -> Seen:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            send()
-            try:
-                if (seen := reader.newest(camera)).number == number:
-                    return seen
-            except StaleFrame:
-                pass
-            time.sleep(0.01)
-        raise AssertionError("the image does not arrive")
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
-        self._server.close()
+from tests.hardware.cameras.stage import HEIGHT, START, WIDTH, Stage, message
 
 
 @pytest.fixture
@@ -197,3 +127,63 @@ def test_waiting_for_a_camera_that_is_not_there_ends(stage: Stage) -> None:
     with pytest.raises(StaleFrame, match="camera front"):
         reader.wait(0.3)
     assert time.monotonic() - began >= 0.3
+
+
+def test_images_come_again_after_damage(stage: Stage, tmp_path: Path) -> None:
+    with ByteRelay(tmp_path / "p", tmp_path / "robot") as relay, zmq.Context() as context:
+        sockets = ClientSockets(context, parse(f"ipc://{tmp_path / 'p'}"))
+        with FrameReader(sockets, ["wrist"], 100.0, stage.clock) as reader:
+            stage.show(reader, 1)
+            relay.damage("image")
+            while not relay.gave_up["image"]:
+                stage.send(message(2, stage.clock.now()))
+                time.sleep(0.01)
+            stage.clock.advance(500 * MS)
+            with pytest.raises(StaleFrame, match="500 ms old"):
+                reader.newest("wrist")
+            stage.clock.advance(1000 * MS)
+            stage.show(reader, 3)
+        assert relay.connected["image"] >= 2
+
+
+def test_a_moment_ago_is_still_there(stage: Stage) -> None:
+    reader = stage.reader("wrist")
+    # Each arrives once, or the older ones would be pushed out by copies of the newest.
+    stage.show(reader, 1)
+    began = stage.clock.now()
+    for number in range(2, 6):
+        stage.clock.advance(33 * MS)
+        stage.show_once(reader, number)
+    for number in range(2, 6):
+        t = began + (number - 1) * 33 * MS
+        for near in (t - 16 * MS, t, t + 16 * MS):
+            assert reader.nearest("wrist", near).number == number
+    assert (reader.nearest("wrist", t).image == 5).all()
+    # The last four are kept.
+    assert reader.nearest("wrist", began).number == 2
+    assert reader.newest("wrist").number == 5
+
+
+def test_the_newest_is_kept_however_seldom_one_looks(stage: Stage) -> None:
+    reader = stage.reader("wrist")
+    stage.show(reader, 1)
+    # More than the queues of both ends hold.
+    for number in range(2, 400):
+        stage.send(message(number, stage.clock.now()))
+        if number % 10 == 0:
+            time.sleep(0.01)
+    assert stage.show(reader, 400).number == 400
+
+
+def test_an_image_from_before_is_waited_for_and_then_refused(stage: Stage) -> None:
+    reader = stage.reader("wrist")
+    stage.show(reader, 1)
+    assert reader.captured("wrist", since=START) == START
+    with pytest.raises(StaleFrame, match="camera wrist"):
+        reader.captured("wrist", since=START + 1, timeout=0.1)
+    stage.clock.advance(20 * MS)
+    threading.Timer(0.1, lambda: stage.send(message(2, stage.clock.now()))).start()
+    assert reader.captured("wrist", since=START + 1, timeout=PATIENCE) == START + 20 * MS
+    stage.clock.advance(200 * MS)
+    with pytest.raises(StaleFrame, match="200 ms old, at most 100"):
+        reader.captured("wrist")

@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 
-from hardware.clock import SteppedClock
+from hardware.clock import MS, SteppedClock
 from hardware.core import rotation
-from hardware.core.arm_motion import GripperMailbox
 from hardware.core.core import CoreSettings, RobotCore
 from hardware.core.peer import Peer
 from hardware.drivers.base import Array, DriverError, Gripper, Kinematics, Measurement, Pose
@@ -19,6 +18,9 @@ LAG = 0.03
 LENGTHS = (0.4, 0.35)
 # Ticks within which a setpoint at full speed comes to rest: v / a + a / j = 0.25 s, and some.
 BRAKING = 30
+STARTS = 3
+RESET = 400 * MS
+"""How long a scene takes to begin anew."""
 
 
 class Scara:
@@ -181,6 +183,16 @@ class SmallArm:
         self._target = self.q + self.dq * LAG / 2
         self._may_fail("stop")
 
+    def reset(self, start: int) -> None:
+        """Where it stands is its scene."""
+        assert not self.enabled, "a scene that begins anew under an arm that is enabled"
+        if start >= STARTS:
+            raise ValueError(f"start={start}: there are {STARTS} beginnings")
+        self._may_fail("reset")
+        self.clock.advance(RESET)
+        self.settle()
+        self.q = self._target = np.array(self._spec.home) + 0.1 * start
+
     def recover(self) -> None:
         self.calls.append("recover")
         self._may_fail("recover")
@@ -260,6 +272,7 @@ class Fingers:
     def __init__(self) -> None:
         self.goals: list[float] = []
         self.stops = 0
+        self.fault = ""
 
     def put(self, opening: float) -> None:
         self.goals.append(opening)
@@ -269,6 +282,9 @@ class Fingers:
 
     def latest(self) -> m.Gripped | None:
         return m.Gripped(opening=0.5, t=1, goal=self.goals[-1] if self.goals else 0.5)
+
+    def acknowledge(self) -> None:
+        self.fault = ""
 
 
 POLICY = Peer("policy", "policy", "src-policy")
@@ -283,7 +299,7 @@ class Bench:
     def __init__(self, space: Space = "joint", **changed: object) -> None:
         self.clock = SteppedClock()
         self.arm = SmallArm(self.clock, space, **changed)
-        self.fingers: GripperMailbox = Fingers()
+        self.fingers = Fingers()
         self.core = RobotCore(self.arm, CoreSettings(), self.clock, "session", self.fingers)
         self.seq = 0
         self.state: m.State | None = None

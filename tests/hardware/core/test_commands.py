@@ -8,10 +8,10 @@ import pytest
 
 from hardware.clock import MS
 from hardware.core import rotation
-from hardware.core.guards import check_spec
 from hardware.protocol import messages as m
 from hardware.protocol.messages import Code, Mode
 from hardware.spec import Space
+from hardware.spec_check import check_spec
 from tests.hardware.core.small_arm import OPERATOR, OTHER, PERIOD, POLICY, Bench, Fingers, make_spec
 
 SPACES: tuple[Space, ...] = ("joint", "cartesian")

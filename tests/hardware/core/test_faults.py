@@ -62,6 +62,33 @@ def test_what_goes_wrong_in_the_arm_stops_it_and_stays(what: str, fault: str) ->
     assert event.who == OPERATOR.name
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_gripper_that_fails_is_a_fault_of_its_own_name_until_it_is_acknowledged(begun: bool) -> None:
+    bench = Bench()
+    if begun:
+        bench.begin()
+    else:
+        bench.core.open()
+        bench.tick()
+    bench.fingers.fault = "read: unplugged"
+    state = bench.tick()
+    assert (state.mode, state.fault, state.lease_holder) == (Mode.FAULT, "gripper: read: unplugged", "")
+    assert bench.arm.calls[-1] == "stop"
+    assert bench.fingers.stops
+    bench.tick(20)
+    told = [event for event in bench.core.events.since(0) if "unplugged" in event.text]
+    assert [event.what for event in told] == ["fault"]
+    # A stop that comes on top is heard, and logged.
+    bench.core.estop.pull("hand", "pressed")
+    assert bench.tick().fault == "gripper: read: unplugged"
+    assert bench.core.events.since(0)[-1].what == "stop"
+    assert isinstance(acknowledge(bench), m.Done)
+    assert bench.fingers.fault == ""
+    assert bench.tick(5).mode is Mode.IDLE
+    bench.fingers.fault = "read: unplugged"
+    assert bench.tick().mode is Mode.FAULT, "it fails again"
+
+
 def test_a_fault_that_persists_cannot_be_acknowledged_away() -> None:
     bench = Bench()
     bench.begin()

@@ -67,6 +67,7 @@ def broken(bench: Bench, lease: int) -> None:
 REQUESTED: dict[Cause, Callable[[Bench, int], m.ServerMessage | None]] = {
     Cause.ARM: lambda bench, lease: bench.ask(OPERATOR, m.Arm, spec_sha256=bench.arm.spec.sha256),
     Cause.DISARM: tell(m.Disarm),
+    Cause.RESET_SCENE: tell(m.ResetScene, start=0),
     Cause.LEASE_TAKEN: tell(m.AcquireLease, kind="policy", preempt=True),
     Cause.LEASE_RELEASED: lambda bench, lease: bench.ask(OPERATOR, m.ReleaseLease, lease=lease),
     Cause.PAUSE: tell(m.Pause),
@@ -139,6 +140,7 @@ def test_other_roles_are_refused(kind: type[m.Message], roles: frozenset[m.Role]
         m.AcquireLease: {"kind": "policy"},
         m.ReleaseLease: {"lease": 1},
         m.Home: {"lease": 1},
+        m.ResetScene: {"start": 0},
         m.Arm: {"spec_sha256": "?"},
         m.AcknowledgeFault: {"reason": "seen"},
         m.EventsSince: {"after": 0},

@@ -28,7 +28,7 @@ from hardware.drivers.base import Array, DriverError, Pose
 from hardware.protocol import messages as m
 from hardware.protocol.messages import Code, Mode
 from hardware.spec import CommandMode, Space
-from tests.hardware.core.small_arm import BRAKING, OBSERVER, OPERATOR, OTHER, POLICY, Bench
+from tests.hardware.core.small_arm import BRAKING, OBSERVER, OPERATOR, OTHER, POLICY, STARTS, Bench
 
 CLIENTS = (POLICY, OTHER, OPERATOR)
 LEASE = 100 * MS
@@ -102,6 +102,18 @@ class Promises(RuleBasedStateMachine):
     @rule()
     def arm_it(self) -> None:
         self.ask(OPERATOR, m.Arm, spec_sha256=self.arm.spec.sha256)
+
+    @rule(peer=st.sampled_from((*CLIENTS, OBSERVER)), start=st.integers(0, STARTS), disarmed=st.booleans())
+    def reset_scene(self, peer: Peer, start: int, disarmed: bool) -> None:
+        """The arm itself asserts that it is not enabled."""
+        if disarmed:
+            self.change(OPERATOR, m.Disarm)
+        before = self.core.mode
+        answer = self.ask(peer, m.ResetScene, start=start)
+        if isinstance(answer, m.Done):
+            self.seen["scene begun"] += 1
+            assert (before, answer.mode, self.core.mode) == (Mode.IDLE,) * 3
+            assert (peer is not OBSERVER, start < STARTS) == (True, True)
 
     @rule(peer=st.sampled_from(CLIENTS), kind=st.sampled_from(KINDS), preempt=st.booleans())
     def acquire(self, peer: Peer, kind: m.Kind, preempt: bool) -> None:

@@ -1,11 +1,14 @@
 """Which drivers the conformance suite runs, and how each comes to stand before it."""
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 from hardware.clock import Clock, MonotonicClock, SteppedClock
 from hardware.config import load_robot
@@ -23,8 +26,8 @@ class Rig:
     driver: Driver
     clock: Clock
     """The driver's; to sleep on it lets time pass."""
-    break_it: Callable[[str], None] | None = None
-    """Makes the arm report an error with this text, where that can be arranged."""
+    break_it: Callable[[], str] | None = None
+    """Makes the arm report an error, where that can be arranged; returns words that the error has."""
     tolerance: float = 0.005
     """How close to its setpoint the arm settles, in rad, or in m for a cartesian driver."""
     pose_tolerance: float = 0.001
@@ -42,9 +45,14 @@ def stepped(name: str) -> Iterator[Rig]:
     clock = SteppedClock()
     driver = make_driver(load_robot(CONFIGS / f"{name}.yaml"), clock)
     if isinstance(driver, SimDriver):
-        yield Rig(driver, clock, break_it=lambda text: driver.inject(DriverError(text)), tolerance=0.001)
+        yield Rig(driver, clock, break_it=partial(_break_sim, driver), tolerance=0.001)
     else:
         yield Rig(driver, clock)
+
+
+def _break_sim(driver: SimDriver) -> str:
+    driver.inject(DriverError("joint 3 felt a wall"))
+    return "wall"
 
 
 @contextmanager
@@ -53,11 +61,26 @@ def real_time(name: str) -> Iterator[Rig]:
     yield Rig(make_driver(load_robot(CONFIGS / f"{name}.yaml"), MonotonicClock()), MonotonicClock())
 
 
+@contextmanager
+def simulated(name: str, library: str) -> Iterator[Rig]:
+    """The driver of a real arm, with its library, against an arm in a process of its own."""
+    pytest.importorskip(library)
+    # Only now: it needs this module.
+    fake = importlib.import_module(f"tests.hardware.fakes.{name}")
+    with fake.rig() as rig:
+        yield rig
+
+
 CASES: dict[str, Case] = {
     "sim_panda": partial(stepped, "sim_panda"),
     "sim_ur5e": partial(stepped, "sim_ur5e"),
+    "franka": partial(simulated, "franka", "franky_sim"),
+    "ur5e": partial(simulated, "ur", "rtde_control"),
 }
+LONG = {"franka", "ur5e"}
+"""In real time, where it takes minutes: for the full tests."""
 
 # A real arm moves: it joins only when somebody who stands beside it names its file.
 if named := os.environ.get("ROBOT_RL_TEST_ROBOT"):
     CASES[named] = partial(real_time, named)
+    LONG.discard(named)

@@ -21,7 +21,7 @@ from tests.hardware.fakes.franka import PROGRAM, ROBOT, config
 pytest.importorskip("franky", reason="franky-control is not installed")
 pytest.importorskip("franky_sim", reason="franky-sim is not installed")
 
-RESTING = 0.03
+RESTING = 0.01
 """rad/s"""
 MOVING = 0.06
 

@@ -8,12 +8,14 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from math import cos, sin
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hardware.drivers.base import Array, DriverError, Pose
 from hardware.drivers.ur import UrDriver, make
+from hardware.realtime import missing
 from tests.hardware.drivers.cases import Rig
 from tests.hardware.drivers.motion import Motion
 from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until
@@ -211,6 +213,15 @@ def test_a_killed_connection_process_is_a_fault_and_the_controller_stops_the_arm
     driver.recover()
     motion.rest(0.1, end)
     assert arm.q == pytest.approx(rested, abs=1e-4)
+
+
+@pytest.mark.skipif(bool(missing()), reason="no right to real-time priority here")
+def test_what_the_server_waits_for_runs_first_as_the_server_does(driver: UrDriver) -> None:
+    tasks = [int(path.name) for path in Path(f"/proc/{process_of(driver)}/task").iterdir()]
+    first = [task for task in tasks if os.sched_getscheduler(task) == os.SCHED_FIFO]
+    # The two that answer the server, and the library's two that hear the arm.
+    assert len(first) >= 4
+    assert process_of(driver) in first
 
 
 def test_a_lost_connection_is_a_fault_and_nothing_connects_anew_but_recovery(

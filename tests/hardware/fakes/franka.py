@@ -23,8 +23,13 @@ def config(host: str, **options: Any) -> RobotConfig:
 
 
 @contextmanager
-def franka() -> Iterator[Rig]:
+def rig() -> Iterator[Rig]:
     """For the conformance suite."""
     with running(PROGRAM) as arm:
         clock = ArmClock(arm)
-        yield Rig(make(config(arm.host, watchdog=0.5), clock), clock, tolerance=0.01)
+
+        def break_it() -> str:
+            arm.tell("reflex joint_reflex")
+            return "reflex: joint_reflex"
+
+        yield Rig(make(config(arm.host, watchdog=0.5), clock), clock, break_it, tolerance=0.01)

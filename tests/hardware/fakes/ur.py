@@ -22,8 +22,13 @@ def config(host: str, **options: Any) -> RobotConfig:
 
 
 @contextmanager
-def ur5e() -> Iterator[Rig]:
+def rig() -> Iterator[Rig]:
     """For the conformance suite."""
     with running(PROGRAM) as arm:
         clock = ArmClock(arm)
-        yield Rig(make(config(arm.host, watchdog=0.5), clock), clock)
+
+        def break_it() -> str:
+            arm.tell("protective_stop 0")
+            return "protective stop"
+
+        yield Rig(make(config(arm.host, watchdog=0.5), clock), clock, break_it)

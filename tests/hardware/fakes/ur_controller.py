@@ -2,7 +2,7 @@
 
 Run as a program it prints its address and then answers each line on its stdin with one of JSON, its state:
 `state`, `reset`, `protective_stop <seconds>` (for which it cannot be released), `emergency_stop on|off`,
-`stop_program`, `silent on|off`, `drop` (all connections). It ends with its stdin.
+`stop_program`, `remote on|off`, `silent on|off`, `drop` (all connections). It ends with its stdin.
 
 What is real: ur_rtde's client with its handshake, recipes and registers, and the upload of its script. What
 is not: nothing runs URScript. Once the script is there, this program does with the registers what the main
@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import mujoco
 import numpy as np
 from scipy.spatial.transform import Rotation
 
@@ -35,6 +36,17 @@ DH = (
     (0, 0.0996, 0),
 )
 """a, d, alpha of each joint, as Universal Robots publishes them: m, rad."""
+LINKS = [
+    np.array(
+        [
+            [1, 0, 0, a],
+            [0, math.cos(alpha), -math.sin(alpha), 0],
+            [0, math.sin(alpha), math.cos(alpha), d],
+            [0, 0, 0, 1],
+        ]
+    )
+    for a, d, alpha in DH
+]
 BRAKING = 8.0
 """rad/s^2, at any stop."""
 TOP_SPEED = 3.14
@@ -67,7 +79,7 @@ class Robot:
         self.dq = np.zeros(6)
         self.target: np.ndarray | None = None
         self.stiffness = 10.0
-        self.tcp = np.zeros(6)
+        self.set_tcp([0.0] * 6)
         self.protective = False
         self.locked = 0.0
         """When a protective stop may be released."""
@@ -89,6 +101,13 @@ class Robot:
         self.dq = self.dq + np.clip(wanted - self.dq, -change, change)
         self.q = self.q + self.dq * PERIOD
 
+    def set_tcp(self, tcp: list[float]) -> None:
+        """[6] m and rotation vector, in the flange."""
+        self.tcp = tcp
+        self.tool = np.eye(4)
+        self.tool[:3, :3] = Rotation.from_rotvec(tcp[3:]).as_matrix()
+        self.tool[:3, 3] = tcp[:3]
+
     def halt(self) -> None:
         """Brake, as at every stop of the safety system."""
         self.program = self.target = None
@@ -96,47 +115,45 @@ class Robot:
     def pose(self) -> np.ndarray:
         """[6] m and rotation vector, in the frame of the teach pendant."""
         matrix = np.eye(4)
-        for q, (a, d, alpha) in zip(self.q, DH, strict=True):
-            c, s, ca, sa = math.cos(q), math.sin(q), math.cos(alpha), math.sin(alpha)
-            matrix = matrix @ np.array(
-                [[c, -s * ca, s * sa, a * c], [s, c * ca, -c * sa, a * s], [0, sa, ca, d], [0, 0, 0, 1]]
-            )
-        position = matrix[:3, 3] + matrix[:3, :3] @ self.tcp[:3]
-        rotation = Rotation.from_matrix(matrix[:3, :3]) * Rotation.from_rotvec(self.tcp[3:])
-        return np.concatenate([position, rotation.as_rotvec()])
+        turn = np.eye(4)
+        for q, link in zip(self.q.tolist(), LINKS, strict=True):
+            c, s = math.cos(q), math.sin(q)
+            turn[0, 0], turn[0, 1], turn[1, 0], turn[1, 1] = c, -s, s, c
+            matrix = matrix @ turn @ link
+        matrix = matrix @ self.tool
+        quaternion, rotation = np.empty(4), np.empty(3)
+        # At 500 Hz there is no time for scipy's.
+        mujoco.mju_mat2Quat(quaternion, matrix[:3, :3].ravel())
+        mujoco.mju_quat2Vel(rotation, quaternion, 1.0)
+        return np.concatenate([matrix[:3, 3], rotation])
 
     def safety_mode(self) -> int:
         return EMERGENCY if self.emergency else PROTECTIVE if self.protective else NORMAL
 
     def variable(self, name: str) -> tuple[str, Callable[[], Any]] | None:
-        """Type and value of an RTDE variable."""
+        """Type of an RTDE variable, and what tells its value."""
         if "_register_" in name:
             kind, number = name.rsplit("_", 1)
             side, base, _ = kind.split("_")
-            registers = self.ints[side] if base == "int" else self.doubles[side]
-            return ("INT32" if base == "int" else "DOUBLE"), lambda: registers[int(number)]
-        playing = self.program is not None
-        safety = self.safety_mode()
-        values: dict[str, tuple[str, Any]] = {
-            "timestamp": ("DOUBLE", self.time),
-            "actual_q": ("VECTOR6D", self.q),
-            "actual_qd": ("VECTOR6D", self.dq),
-            "actual_TCP_force": ("VECTOR6D", [1.0, 2.0, 3.0, 0.1, 0.2, 0.3]),
-            "robot_mode": ("INT32", RUNNING),
-            "safety_mode": ("INT32", safety),
-            "runtime_state": ("UINT32", PLAYING if playing else STOPPED),
-            "speed_scaling": ("DOUBLE", 1.0),
-            "robot_status_bits": ("UINT32", 0b01 | playing << 1),
-            "safety_status_bits": (
-                "UINT32",
-                (safety == NORMAL) << 0 | self.protective << 2 | self.emergency << 6 | self.emergency << 7,
-            ),
-        }
-        if name == "actual_TCP_pose":
-            return "VECTOR6D", self.pose
-        if name not in values:
-            return None
-        return values[name][0], lambda: self.variable(name) and values[name][1]
+            kept = "ints" if base == "int" else "doubles"
+            return ("INT32" if base == "int" else "DOUBLE"), lambda: getattr(self, kept)[side][int(number)]
+        return {
+            "timestamp": ("DOUBLE", lambda: self.time),
+            "actual_q": ("VECTOR6D", lambda: self.q),
+            "actual_qd": ("VECTOR6D", lambda: self.dq),
+            "actual_TCP_pose": ("VECTOR6D", self.pose),
+            "actual_TCP_force": ("VECTOR6D", lambda: [1.0, 2.0, 3.0, 0.1, 0.2, 0.3]),
+            "robot_mode": ("INT32", lambda: RUNNING),
+            "safety_mode": ("INT32", self.safety_mode),
+            "runtime_state": ("UINT32", lambda: STOPPED if self.program is None else PLAYING),
+            "speed_scaling": ("DOUBLE", lambda: 1.0),
+            "robot_status_bits": ("UINT32", lambda: 0b01 | (self.program is not None) << 1),
+            "safety_status_bits": ("UINT32", self._safety_bits),
+        }.get(name)
+
+    def _safety_bits(self) -> int:
+        normal = self.safety_mode() == NORMAL
+        return normal | self.protective << 2 | self.emergency << 6 | self.emergency << 7
 
 
 class Program:
@@ -188,7 +205,7 @@ class Program:
             self._stopping = True
             return
         if command == SET_TCP:
-            robot.tcp = np.array(floats[:6])
+            robot.set_tcp(floats[:6])
         elif command == SET_WATCHDOG:
             self._feeding = 1 / floats[0]
         else:
@@ -205,7 +222,7 @@ class Rtde:
     def __init__(self, robot: Robot, writer: asyncio.StreamWriter) -> None:
         self._robot = robot
         self._writer = writer
-        self._outputs: list[str] = []
+        self._outputs: list[tuple[str, Callable[[], Any]]] = []
         self._inputs: list[list[str]] = []
         self._every = 1
         self._steps = 0
@@ -220,8 +237,10 @@ class Rtde:
             case "O":
                 (frequency,) = struct.unpack(">d", payload[:8])
                 self._every = max(1, round(1 / (frequency * PERIOD)))
-                self._outputs = _names(payload[8:])
-                self._send(kind, b"\x01" + ",".join(map(self._type, self._outputs)).encode())
+                names = _names(payload[8:])
+                self._outputs = [known for name in names if (known := self._robot.variable(name))]
+                assert len(self._outputs) == len(names), names
+                self._send(kind, b"\x01" + ",".join(kind for kind, _ in self._outputs).encode())
             case "I":
                 self._inputs.append(_names(payload))
                 types = ",".join(map(self._type, self._inputs[-1]))
@@ -240,12 +259,10 @@ class Rtde:
         if not self._started or self._steps % self._every:
             return
         parts = [b"\x01"]
-        for name in self._outputs:
-            variable = self._robot.variable(name)
-            assert variable is not None
-            value = variable[1]()
-            many = value if np.ndim(value) else [value]
-            parts.append(struct.pack(">" + FORMATS[variable[0]], *many))
+        for kind, tell in self._outputs:
+            value = tell()
+            many = value if kind.startswith("VECTOR") else [value]
+            parts.append(struct.pack(">" + FORMATS[kind], *many))
         self._send(ord("U"), b"".join(parts))
 
     def _write(self, names: list[str], data: bytes) -> None:
@@ -281,6 +298,7 @@ class Controller:
         self.clients: set[Rtde] = set()
         self.writers: set[asyncio.StreamWriter] = set()
         self.silent = False
+        self.remote = True
         self.programs = 0
         """How many scripts have arrived."""
 
@@ -317,7 +335,18 @@ class Controller:
             case "get serial number":
                 return "20225500001"
             case "is in remote control":
-                return "true"
+                return "true" if self.remote else "false"
+            case "robotmode":
+                return "Robotmode: RUNNING"
+            case "safetystatus":
+                robot = self.robot
+                return "Safetystatus: " + (
+                    "ROBOT_EMERGENCY_STOP"
+                    if robot.emergency
+                    else "PROTECTIVE_STOP"
+                    if robot.protective
+                    else "NORMAL"
+                )
             case "stop":
                 self.robot.halt()
                 return "Stopped"
@@ -337,7 +366,7 @@ class Controller:
             case ["state"]:
                 pass
             case ["reset"]:
-                self.silent = False
+                self.silent, self.remote = False, True
                 robot.reset()
             case ["protective_stop", seconds]:
                 robot.protective, robot.locked = True, robot.time + float(seconds)
@@ -350,6 +379,8 @@ class Controller:
             case ["drop"]:
                 for writer in self.writers:
                     writer.close()
+            case ["remote", state]:
+                self.remote = state == "on"
             case ["silent", state]:
                 self.silent = state == "on"
             case _:
@@ -361,7 +392,7 @@ class Controller:
             "playing": robot.program is not None,
             "watched": robot.program is not None and robot.program._feeding is not None,
             "protective": robot.protective,
-            "tcp": list(robot.tcp),
+            "tcp": robot.tcp,
             "clients": len(self.clients),
             "programs": self.programs,
         }
@@ -398,7 +429,8 @@ class Controller:
             while not lines.empty():
                 line = lines.get_nowait()
                 if not line:
-                    return
+                    # Not by returning: asyncio would complain of every connection.
+                    os._exit(0)
                 print(json.dumps(self.told(line.split())), flush=True)
             due = max(due + PERIOD, loop.time())
             await asyncio.sleep(due - loop.time())

@@ -31,7 +31,7 @@ def ipc(tmp_path: Path) -> Address:
 
 @pytest.fixture
 def tcp() -> Address:
-    """Six ports that are free now."""
+    """Seven ports that are free now."""
     while True:
         base = random.randrange(20_000, 30_000)
         with ExitStack() as stack:

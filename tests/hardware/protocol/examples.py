@@ -1,7 +1,9 @@
 """One of each message, with all fields away from their defaults, and a robot."""
 
+import datetime
+
 from hardware.protocol import messages as m
-from hardware.spec import CameraSpec, GripperSpec, Limits, RobotSpec
+from hardware.spec import CameraSpec, Delay, GripperSpec, Latency, Limits, RobotSpec
 
 SPEC = RobotSpec(
     name="bench",
@@ -49,6 +51,7 @@ CLIENT: tuple[m.ClientMessage, ...] = (
     m.Resume(**_E),
     m.AcknowledgeFault(**_E, reason="looked at it"),
     m.Home(**_E, lease=4),
+    m.ResetScene(**_E, start=7),
     m.GetSpec(**_E),
     m.EventsSince(**_E, after=17),
     m.Command(
@@ -76,11 +79,32 @@ SERVER: tuple[m.ServerMessage, ...] = (
         spec_sha256=SPEC.sha256,
         lease_ms=100,
         role="observer",
+        latency=Latency(
+            action=Delay(ms=62.5, spread_ms=1.5, correlation=0.99, measured=datetime.date(2026, 1, 2)),
+            cameras={"wrist": Delay(ms=-3.0, spread_ms=2.0, measured=datetime.date(2026, 1, 2))},
+        ),
     ),
     m.TimeSyncReply(**_E, t0=1, t1=2),
     m.Done(**_E, mode=m.Mode.ARMED, lease=5),
     m.Ack(**_E, command=3, applied=(0.5, 0.5), clipped=("workspace",), t_applied=7),
     m.Refused(**_E, code=m.Code.STALE, reason="312 ms old", command=3),
+    m.Commanded(
+        **_E,
+        who="carl",
+        kind="policy",
+        command=3,
+        lease=4,
+        mode="joint_position",
+        data=(0.5, 0.7),
+        gripper=0.25,
+        t_sent=5,
+        t_target=6,
+        obs_seq=99,
+        applied=(0.5, 0.5),
+        clipped=("workspace",),
+        t_applied=7,
+        code=m.Code.STALE,
+    ),
     m.State(
         **_E,
         t_sample=5,

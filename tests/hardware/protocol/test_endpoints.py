@@ -1,4 +1,4 @@
-"""One address gives six endpoints; directories that others may enter are refused."""
+"""One address gives seven endpoints; directories that others may enter are refused."""
 
 import os
 import stat
@@ -9,22 +9,22 @@ import pytest
 from hardware.protocol.endpoints import CHANNELS, Address, Claim, make_private, parse
 
 
-def test_a_tcp_address_is_six_consecutive_ports() -> None:
+def test_a_tcp_address_is_seven_consecutive_ports() -> None:
     address = parse("tcp://192.168.1.2:5550")
     assert [address.endpoint(channel) for channel in CHANNELS] == [
-        f"tcp://192.168.1.2:{port}" for port in range(5550, 5556)
+        f"tcp://192.168.1.2:{port}" for port in range(5550, 5557)
     ]
-    assert len(set(CHANNELS)) == 6
+    assert len(set(CHANNELS)) == 7
 
 
 def test_an_ipc_address_is_a_socket_file_per_channel() -> None:
     address = parse("ipc:///run/robot")
     assert address.endpoint("ctrl") == "ipc:///run/robot/ctrl"
-    assert len({address.endpoint(channel) for channel in CHANNELS}) == 6
+    assert len({address.endpoint(channel) for channel in CHANNELS}) == 7
 
 
 @pytest.mark.parametrize(
-    "text", ["ipc:///run/robot", "tcp://10.0.0.1:1", "tcp://[fe80::1]:65530", "tcp://*:5550"]
+    "text", ["ipc:///run/robot", "tcp://10.0.0.1:1", "tcp://[fe80::1]:65529", "tcp://*:5550"]
 )
 def test_an_address_is_written_as_it_was_read(text: str) -> None:
     assert str(parse(text)) == text
@@ -70,7 +70,7 @@ def test_localhost_is_not_left_to_a_resolver() -> None:
         "tcp://127.0.0.1:http",
         "tcp://127.0.0.1:-1",
         "tcp://127.0.0.1:0",
-        "tcp://127.0.0.1:65531",
+        "tcp://127.0.0.1:65530",
         "tcp://127.0.0.1:99999",
         "tcp://127.0.0.1:5550/x",
         "tcp://127.0.0.1:5550\n",

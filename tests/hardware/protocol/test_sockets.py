@@ -66,6 +66,7 @@ CLIENT_SOCKETS: dict[str, Callable[[ClientSockets], zmq.Socket]] = {
     "newest image": lambda client: client.image("wrist"),
     "every image": lambda client: client.image("wrist", every=True),
     "event": lambda client: client.event(),
+    "command": lambda client: client.command(),
 }
 
 

@@ -1,0 +1,51 @@
+"""How the arm was at a moment that has passed: the states of the last while, and what lies between them."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import msgspec
+
+from hardware.core import rotation
+from hardware.protocol.messages import State
+
+
+def state_between(states: Sequence[State], t: int, max_gap: int) -> State | str:
+    """The state at `t` [ns], or why it cannot be known.
+
+    Joints, their speeds and the tool point are interpolated; the rest is that of the newest state until then.
+
+    Args:
+        states: measured ones, in the order of their times.
+        t: on the server's clock; not after the newest.
+        max_gap: longest time between the two states around it, ns.
+    """
+    after = bisect_right(states, t, key=lambda state: state.t_sample)
+    if after == 0:
+        return f"{(states[0].t_sample - t) * 1e-6:.0f} ms before the oldest state that was kept"
+    before = states[after - 1]
+    if before.t_sample == t:
+        return before
+    assert after < len(states), "later than the newest state"
+    gap = states[after].t_sample - before.t_sample
+    if gap > max_gap:
+        return (
+            f"in a gap of {gap * 1e-6:.0f} ms between two states, at most {max_gap * 1e-6:g} ms are allowed"
+        )
+    return _interpolated(before, states[after], t, (t - before.t_sample) / gap)
+
+
+def _interpolated(before: State, after: State, t: int, part: float) -> State:
+    turned = rotation.between(before.quaternion, after.quaternion)
+    turn = rotation.exponential([part * value for value in turned])
+    return msgspec.structs.replace(
+        before,
+        t_sample=t,
+        q=_line(before.q, after.q, part),
+        dq=_line(before.dq, after.dq, part),
+        position=_line(before.position, after.position, part),
+        quaternion=rotation.product(turn, before.quaternion),
+    )
+
+
+def _line(a: Sequence[float], b: Sequence[float], part: float) -> tuple[float, ...]:
+    return tuple(x + part * (y - x) for x, y in zip(a, b, strict=True))

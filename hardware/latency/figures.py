@@ -1,0 +1,137 @@
+"""From the recording of a swing to how late each thing was."""
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hardware.latency.correlation import Array, NoLag, find_lag, held, joined
+from hardware.latency.pictures import Sighting, displacements
+from hardware.latency.recording import Received, Recording
+from hardware.spec import Delay, Latency
+
+Finding = Delay | str
+"""A delay, or why it could not be told."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How late what was. Of single messages the delay is the median, and its spread that of the messages."""
+
+    network: Delay
+    """From sending a command until the server acts on it."""
+    answer: Delay
+    """From sending a command until its answer is there."""
+    planner: Finding
+    """From acting on a command to the setpoint that it asks for."""
+    arm: Finding
+    """From a setpoint to the arm's being there."""
+    action: Finding
+    """From acting on a command to the arm's motion."""
+    total: Finding
+    """From sending a command to the arm's motion."""
+    state: Delay
+    """From a measurement until it is received."""
+    cameras: Mapping[str, Finding]
+    """From the scene to an image's time stamp."""
+    images: Mapping[str, Delay]
+    """From an image's time stamp until it is received."""
+
+    def latency(self) -> Latency:
+        """What could be told of the robot."""
+        return Latency(
+            action=self.action if isinstance(self.action, Delay) else None,
+            state=self.state,
+            cameras={name: found for name, found in self.cameras.items() if isinstance(found, Delay)},
+        )
+
+    def refused(self) -> dict[str, str]:
+        """What could not be told of it, and why."""
+        findings = {"action": self.action, **{f"camera {name}": f for name, f in self.cameras.items()}}
+        return {name: found for name, found in findings.items() if isinstance(found, str)}
+
+
+def measure(recording: Recording, today: datetime.date) -> Figures:
+    """Find all delays."""
+    find = _Finder(recording, today)
+    measured_at, measured = find.measured
+    told_at, told = find.told
+    setpoints = joined(told_at, told)
+    goals = held(find.times([sent.t_applied for sent in recording.sent]), find.goals)
+    wishes = held(find.times([sent.t_sent for sent in recording.sent]), find.goals)
+    return Figures(
+        network=find.typical([sent.t_applied - sent.t_sent for sent in recording.sent]),
+        answer=find.typical([sent.t_answered - sent.t_sent for sent in recording.sent]),
+        planner=find.lag(lambda lag: goals(told_at - lag), told),
+        arm=find.lag(lambda lag: setpoints(measured_at - lag), measured),
+        action=find.lag(lambda lag: goals(measured_at - lag), measured),
+        total=find.lag(lambda lag: wishes(measured_at - lag), measured),
+        state=find.typical([received.t - received.state.t_sample for received in recording.states]),
+        cameras={name: find.camera(seen) for name, seen in recording.sightings.items()},
+        images={
+            name: find.typical([sighting.received - sighting.t_capture for sighting in seen])
+            for name, seen in recording.sightings.items()
+        },
+    )
+
+
+class _Finder:
+    """The signals of a recording, in s since its first command."""
+
+    def __init__(self, recording: Recording, today: datetime.date) -> None:
+        self._begun = recording.sent[0].t_sent
+        self._today = today
+        self.goals = np.array([sent.goal for sent in recording.sent])
+        axis = recording.axis
+        states = [received.state for received in _distinct(recording.states)]
+        self.measured = (
+            self.times([state.t_sample for state in states]),
+            np.array([axis.measured(state) for state in states]),
+        )
+        # The state of a tick is stamped when its setpoint has been written. That lasts until the next one: as
+        # a line it is later by half of that. Setpoints and measurements both come with the ticks, so that
+        # between steps no lag of less than one could be told.
+        armed = [received.state for received in recording.states if received.state.setpoint]
+        written = self.times([state.tm for state in armed])
+        self.told = (
+            (written[:-1] + written[1:]) / 2,
+            np.array([axis.setpoint(state) for state in armed[:-1]]),
+        )
+
+    def times(self, times: Sequence[int]) -> Array:
+        return np.array([(t - self._begun) * 1e-9 for t in times])
+
+    def lag(self, cause: Callable[[float], Array], effect: Array, *, either_sign: bool = False) -> Finding:
+        try:
+            lag = find_lag(cause, effect, either_sign=either_sign)
+        except NoLag as error:
+            return str(error)
+        return self._delay(lag.seconds * 1e3, lag.spread * 1e3, lag.correlation)
+
+    def camera(self, seen: Sequence[Sighting]) -> Finding:
+        """How much later than the arm's motion the images show it, by their time stamps."""
+        moved = displacements([sighting.picture for sighting in seen])
+        at, position = self.times([sighting.t_capture for sighting in seen]), joined(*self.measured)
+        return self.lag(lambda lag: np.diff(position(at - lag)), moved, either_sign=True)
+
+    def typical(self, nanoseconds: Sequence[int]) -> Delay:
+        low, middle, high = np.percentile(np.array(nanoseconds) * 1e-6, (2.5, 50, 97.5))
+        return self._delay(float(middle), float(high - low) / 2, None)
+
+    def _delay(self, ms: float, spread_ms: float, correlation: float | None) -> Delay:
+        rounded = None if correlation is None else round(correlation, 4)
+        return Delay(
+            ms=round(ms, 1), spread_ms=round(spread_ms, 1), correlation=rounded, measured=self._today
+        )
+
+
+def _distinct(states: Sequence[Received]) -> list[Received]:
+    """Without those that repeat a measurement."""
+    last = 0
+    kept = []
+    for received in states:
+        if received.state.t_sample > last:
+            last = received.state.t_sample
+            kept.append(received)
+    return kept

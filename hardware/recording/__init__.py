@@ -1,0 +1,1 @@
+"""What happens on the bridge, as episodes on disk that survive whatever is killed: docs/recording.md."""

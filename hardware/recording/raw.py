@@ -1,0 +1,161 @@
+"""A raw dataset: a folder of episodes. One process at a time writes to it, anybody may read."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from hardware.recording.episode import OPEN, Episode, EpisodeWriter, write_footer
+from hardware.recording.log import sync_folder
+from hardware.recording.records import Footer, Header, Received
+from hardware.recording.tally import MESSAGES, Tally, number_of, silences
+
+_COMMITTED: Final = "episode_"
+_LOCK: Final = "recorder.lock"
+
+
+class RawDataset:
+    """A raw dataset to be read. It opens whatever was killed when: what is not committed is no episode."""
+
+    def __init__(self, root: Path) -> None:
+        """Open it.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if not (root / _LOCK).is_file():
+            what = "is no raw dataset" if root.exists() else "does not exist"
+            raise ValueError(f"{root} {what}; `robot-rl record` makes one")
+        self.root = root
+
+    @property
+    def episodes(self) -> dict[int, Episode]:
+        """The committed ones by their numbers."""
+        return {number: Episode(folder) for number, folder in sorted(_committed(self.root).items())}
+
+    @property
+    def open(self) -> list[Episode]:
+        """Those that are being recorded, or were when their recorder was killed."""
+        found = (Episode(folder) for folder in sorted(self.root.glob(f"{OPEN}*")))
+        return [episode for episode in found if episode.begun]
+
+
+class RawWriter:
+    """The right to write to a raw dataset, until the end of the with statement."""
+
+    def __init__(self, root: Path) -> None:
+        """Take it; the folder is made if there is none.
+
+        Raises:
+            ValueError: somebody else writes to it, or it is something else.
+            OSError: it cannot be made.
+        """
+        if root.is_dir() and any(root.iterdir()) and not (root / _LOCK).exists():
+            raise ValueError(f"{root} holds something else; choose another folder")
+        root.mkdir(parents=True, exist_ok=True)
+        self.root = root
+        self._lock = os.open(root / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise ValueError(f"another recorder writes to {root}; end it, or choose another folder") from None
+        # Looked at once: a commit takes as long among many episodes as among few.
+        self._next = max(_committed(root), default=-1) + 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._lock)
+
+    def begin(self, header: Header) -> EpisodeWriter:
+        """A new episode.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        return EpisodeWriter(self.root, header)
+
+    def commit(self, episode: EpisodeWriter, footer: Footer) -> int:
+        """End it; it counts when this returns its number.
+
+        Raises:
+            OSError: the disk does not take it; `repair` will try again.
+        """
+        episode.close(footer)
+        return self._name(episode.folder)
+
+    def repair(self) -> dict[int, Episode]:
+        """Commit what killed recorders have left, up to the last whole records; nothing is cut off.
+
+        Returns:
+            The episodes by their new numbers.
+
+        Raises:
+            OSError: the disk does not take it; what was not repaired stays as it is.
+        """
+        repaired = {}
+        for folder in sorted(self.root.glob(f"{OPEN}*")):
+            episode = Episode(folder)
+            if not episode.begun:
+                _remove_empty(folder)
+                continue
+            # A whole footer was written by a recorder that was killed before the rename: it holds.
+            if episode.footer is None:
+                write_footer(folder, recovered(episode))
+            number = self._name(folder)
+            repaired[number] = Episode(_path(self.root, number))
+        return repaired
+
+    def _name(self, folder: Path) -> int:
+        number, self._next = self._next, self._next + 1
+        folder.rename(_path(self.root, number))
+        sync_folder(self.root)
+        return number
+
+
+def recovered(episode: Episode) -> Footer:
+    """What can be said of an episode whose recorder was killed."""
+    header = episode.header
+    streams = (*MESSAGES, *header.cameras)
+    tallies = {stream: Tally(header.t) for stream in streams}
+    for record in episode.messages():
+        if isinstance(record, Received):
+            tallies[record.stream].take(number_of(record.stream, record.frame), record.t)
+    for camera in header.cameras:
+        for record in episode.images(camera):
+            tallies[camera].take(number_of(camera, record.frame), record.t)
+    end = max(tally.last for tally in tallies.values())
+    counts = {stream: tally.end(end) for stream, tally in tallies.items()}
+    return Footer(
+        outcome="recovered",
+        t=end,
+        # The recorder is gone: its wall clock is told by how long the episode was.
+        tw=header.tw + end - header.t,
+        counts=counts,
+        trouble=(*silences(counts, header.cameras), "its recorder was killed"),
+    )
+
+
+def _path(root: Path, number: int) -> Path:
+    return root / f"{_COMMITTED}{number:06d}"
+
+
+def _committed(root: Path) -> dict[int, Path]:
+    names = ((entry.name, entry.path) for entry in os.scandir(root))
+    return {
+        int(name.removeprefix(_COMMITTED)): Path(path)
+        for name, path in names
+        if name.startswith(_COMMITTED) and name.removeprefix(_COMMITTED).isdecimal()
+    }
+
+
+def _remove_empty(folder: Path) -> None:
+    """A recorder was killed before it had made the header: there is nothing in it."""
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()

@@ -1,0 +1,72 @@
+"""What a machine needs to carry a message there and back and to wake a thread, with no robot at all.
+
+`python -m robot_rl.bench.echo <ipc endpoint>` sends everything back, with the priorities of a robot's server.
+"""
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import zmq
+
+from hardware.realtime import CONTROL, message_context, runs_first
+
+_SIZE = 200
+"""Bytes, as of a command."""
+_PATIENCE = 10_000
+"""ms."""
+
+
+def echo_trips(endpoint: str, seconds: float, rate: float) -> list[float]:
+    """Microseconds that each message took, about `rate` of them a second."""
+    command = [sys.executable, "-m", "robot_rl.bench.echo", endpoint]
+    trips: list[float] = []
+    with message_context() as context, subprocess.Popen(command) as other:
+        socket = context.socket(zmq.DEALER)
+        socket.linger, socket.rcvtimeo = 0, _PATIENCE
+        socket.connect(endpoint)
+        try:
+            for _ in range(round(seconds * rate)):
+                begun = time.monotonic_ns()
+                socket.send(bytes(_SIZE))
+                socket.recv()
+                trips.append((time.monotonic_ns() - begun) / 1e3)
+                time.sleep(random.uniform(0.5, 1.5) / rate)
+        finally:
+            socket.close()
+            other.kill()
+    # The first one has waited for the other process to begin.
+    return trips[1:]
+
+
+def wake_lateness(seconds: float, rate: float) -> list[float]:
+    """Microseconds by which a thread with the control loop's priority wakes too late."""
+    late: list[float] = []
+    with runs_first(CONTROL):
+        due = time.monotonic_ns()
+        for _ in range(round(seconds * rate)):
+            due += round(1e9 / rate)
+            time.sleep(max(0, due - time.monotonic_ns()) * 1e-9)
+            late.append((time.monotonic_ns() - due) / 1e3)
+            due = max(due, time.monotonic_ns())
+    return late
+
+
+def _serve(endpoint: str) -> None:
+    with message_context() as context, runs_first(CONTROL):
+        socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+        socket.bind(endpoint)
+        while True:
+            socket.send_multipart(socket.recv_multipart())
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until killed."""
+    (endpoint,) = arguments
+    _serve(endpoint)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,215 @@
+"""What recording costs: a server with three cameras, a commander, and a recorder that comes and goes."""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import yaml
+
+from hardware.cameras.settings import CameraSettings, Custom
+from hardware.client import RobotClient
+from hardware.connection import NoAnswer
+from hardware.lateness import KEPT
+from hardware.protocol.arrays import decode_image
+from hardware.protocol.messages import Loop
+from hardware.recording.client import RecorderProcess
+from hardware.recording.episode import Episode
+from hardware.recording.raw import RawDataset
+from hardware.recording.requests import Ended
+from hardware.spec import CameraSpec
+from robot_rl.assets import asset_path
+from robot_rl.bench.control import serving
+
+CAMERAS: Final = ("front", "left", "wrist")
+WIDTH, HEIGHT, IMAGES_HZ, STATES_HZ = 640, 480, 30.0, 500.0
+_EPISODES: Final = 12
+_PATIENCE: Final = 60.0
+"""s until cameras that give no images are given up."""
+
+
+@dataclass(frozen=True)
+class RecordFigures:
+    """What was measured."""
+
+    lost_frames: int
+    """Messages of all streams that are not in the recordings, also those that the cameras dropped."""
+    dropped_by_cameras: int
+    """Images that never came to the server, as its processes had no time for them."""
+    commit_ms_p99: float
+    cpu_fraction: float
+    """Of one core, by the recorder's process."""
+    control_lateness_us_p99: float
+    """How late ticks begin while it records: the median over windows of 2000 ticks of their percentile."""
+    control_lateness_us_p99_without: float
+    """The same in the same run before and after."""
+    overrun_fraction: float
+    """Ticks that began more than half a period late while it records."""
+    overrun_fraction_without: float
+    images_hz: float
+    """Images of each camera per second of recording."""
+    states_hz: float
+    written_mb_per_s: float
+    seconds: float
+    """That were recorded."""
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def measure_record(seconds: float, folder: Path, disk: Path, encoding: str) -> RecordFigures:
+    """Measure for `seconds` with a recorder, and half of that before and after it without.
+
+    Args:
+        seconds: of recording.
+        folder: an empty one with a short path, for sockets.
+        disk: where the recordings go; they are removed by the caller.
+        encoding: `raw` or `jpeg`, of the cameras.
+    """
+    address = f"ipc://{folder / 'r'}"
+    with (
+        serving(
+            address, f"driver={_robot(folder)}", f"cameras=[{_cameras(folder, encoding)}]", "lease_ms=1000"
+        ),
+        RobotClient(address, "bench", "operator") as robot,
+        _commanding(robot, address),
+        RecorderProcess(address, disk / "x.raw") as recorder,
+    ):
+        # The cameras begin; meanwhile it records nothing.
+        _await_cameras(recorder)
+        recorder.close()
+        before = _watch(robot, seconds / 2)
+        with RecorderProcess(address, disk / "x.raw") as recorder:
+            _await_cameras(recorder)
+            pid = recorder.process.pid
+            began, used = time.monotonic(), _cpu_seconds(pid)
+            done: list[Ended] = []
+            during = _Watch(robot)
+            for _ in range(_EPISODES):
+                recorder.begin()
+                during.look(seconds / _EPISODES)
+                done.append(recorder.end("success"))
+            wall, cpu = time.monotonic() - began, _cpu_seconds(pid) - used
+        after = _watch(robot, seconds / 2)
+    recorded = sum(one.seconds for one in done)
+    counts = [one.footer.counts for one in done]
+    size = sum(path.stat().st_size for path in disk.rglob("*") if path.is_file())
+    return RecordFigures(
+        lost_frames=sum(count.lost + count.unwritten for each in counts for count in each.values()),
+        dropped_by_cameras=sum(_dropped(episode) for episode in RawDataset(disk / "x.raw").episodes.values()),
+        commit_ms_p99=float(np.percentile([one.commit_ms for one in done], 99)),
+        cpu_fraction=cpu / wall,
+        control_lateness_us_p99=median(during.late),
+        control_lateness_us_p99_without=median([*before.late, *after.late]),
+        overrun_fraction=during.overrun_fraction,
+        overrun_fraction_without=(before.overrun_fraction + after.overrun_fraction) / 2,
+        images_hz=sum(each[camera].received for each in counts for camera in CAMERAS)
+        / len(CAMERAS)
+        / recorded,
+        states_hz=sum(each["state"].received for each in counts) / recorded,
+        written_mb_per_s=size / recorded / 1e6,
+        seconds=recorded,
+    )
+
+
+class _Watch:
+    """How late the server's ticks are."""
+
+    def __init__(self, robot: RobotClient) -> None:
+        self._robot = robot
+        self._first = self._last = self._newest = self._loop()
+        self._late: list[float] = []
+
+    def look(self, seconds: float) -> None:
+        """Go on watching."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.5))
+            self._newest = self._loop()
+            if self._newest.ticks - self._last.ticks >= KEPT:
+                self._late.append(self._newest.late_us_p99)
+                self._last = self._newest
+
+    @property
+    def late(self) -> list[float]:
+        """us, of each window of `KEPT` ticks; of the newest ticks where there was not even one."""
+        return self._late or [self._newest.late_us_p99]
+
+    @property
+    def overrun_fraction(self) -> float:
+        """Of the ticks so far."""
+        first, last = self._first, self._newest
+        return (last.overruns - first.overruns) / max(1, last.ticks - first.ticks)
+
+    def _loop(self) -> Loop:
+        loop = self._robot.state(math.inf).loop
+        assert loop is not None
+        return loop
+
+
+def _watch(robot: RobotClient, seconds: float) -> _Watch:
+    watch = _Watch(robot)
+    watch.look(seconds)
+    return watch
+
+
+@contextmanager
+def _commanding(robot: RobotClient, address: str) -> Iterator[None]:
+    """Somebody who swings the arm."""
+    robot.arm()
+    command = [sys.executable, "-m", "hardware.swing", address]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as swing:
+        try:
+            yield
+        finally:
+            swing.kill()
+
+
+def _await_cameras(recorder: RecorderProcess) -> None:
+    give_up = time.monotonic() + _PATIENCE
+    while any((age := recorder.status().age_ms[camera]) is None or age > 1000 for camera in CAMERAS):
+        if time.monotonic() > give_up:
+            raise NoAnswer("the cameras give no images")
+        time.sleep(0.1)
+
+
+def _dropped(episode: Episode) -> int:
+    """By what the server says in each image."""
+    images = ([decode_image(image.frame)[0] for image in episode.images(camera)] for camera in CAMERAS)
+    return sum(frames[-1].dropped - frames[0].dropped for frames in images)
+
+
+def _robot(folder: Path) -> Path:
+    """The simulated Panda with faster ticks."""
+    robot: Mapping[str, Any] = yaml.safe_load(asset_path("configs", "robot", "sim_panda.yaml").read_text())
+    path = folder / "robot.yaml"
+    path.write_text(yaml.safe_dump({**robot, "rate": STATES_HZ}, sort_keys=False))
+    return path
+
+
+def _cameras(folder: Path, encoding: str) -> str:
+    paths = []
+    for name in CAMERAS:
+        spec = CameraSpec(name=name, serial=name, width=WIDTH, height=HEIGHT, rate=IMAGES_HZ)
+        source = Custom(factory="robot_rl.bench.drawn_camera:DrawnCamera")
+        settings = CameraSettings(spec=spec, source=source, encoding=encoding)  # type: ignore[arg-type]
+        path = folder / f"{name}.yaml"
+        path.write_bytes(msgspec.yaml.encode(settings))
+        paths.append(str(path))
+    return ",".join(paths)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time of a process, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,177 @@
+"""From recorded episodes to a dataset of a fixed rate; the same recordings give the same bytes."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from envs.observation import IMAGE_PREFIX, ObservationSpec
+from envs.robot_state import RobotState
+from hardware.recording.episode import Episode as Raw
+from hardware.recording.raw import RawDataset
+from hardware.recording.records import Outcome
+from hardware.spec import RobotSpec
+from robot_rl.data.dataset import DatasetWriter
+from robot_rl.data.robot_environment import Mover, make_mover, robot_environment
+from robot_rl.data.steps import Steps
+from robot_rl.data.timeline import ACTORS, LeftOut, Timeline, Track
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for."""
+
+    rate: float
+    """Steps per second."""
+    cameras: tuple[str, ...] | None = None
+    """None for all that were recorded."""
+    outcomes: tuple[Outcome, ...] = ("success", "failure")
+    max_age_ms: float = 250.0
+    """An episode in which something was not heard of for longer is left out."""
+    images: Literal["zarr", "video"] = "zarr"
+    """How images are kept: exact, or in a hundredth of the room."""
+    task: str = "robot"
+    """What the robot does, where no environment says it."""
+    environment: Mapping[str, Any] | None = None
+    """That of a simulated task which the robot is; None for the robot's own."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What was made."""
+
+    episodes: int
+    steps: int
+    left_out: Mapping[int, str]
+    """Why, by number of the recorded episode."""
+
+
+def derive(
+    raw: RawDataset, out: Path, plan: Plan, show: Callable[[int], None] = lambda done: None
+) -> Derived:
+    """Make the dataset, which appears whole or not at all.
+
+    Args:
+        raw: the recordings.
+        out: the dataset; nothing may be there.
+        plan: what is asked for.
+        show: told how many episodes have been looked at.
+
+    Raises:
+        ValueError: something is there, no episode can be used, or one differs from the others.
+        OSError: the disk is full.
+    """
+    if out.exists():
+        raise ValueError(f"{out} exists; choose another path, or remove it")
+    building = out.with_name(f".deriving-{out.name}")
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        derived = _Derivation(raw, building, plan).run(show)
+        os.replace(building, out)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return derived
+
+
+class _Derivation:
+    def __init__(self, raw: RawDataset, building: Path, plan: Plan) -> None:
+        self._raw, self._building, self._plan = raw, building, plan
+        self._writer: DatasetWriter | None = None
+        self._robot: RobotSpec | None = None
+        self._environment: dict[str, Any] = {}
+        self._left_out: dict[int, str] = {}
+        self._used: list[dict[str, Any]] = []
+        self._longest = 0
+
+    def run(self, show: Callable[[int], None]) -> Derived:
+        for done, (number, raw) in enumerate(self._raw.episodes.items(), 1):
+            try:
+                self._add(number, raw)
+            except LeftOut as reason:
+                self._left_out[number] = str(reason)
+            show(done)
+        if self._writer is None:
+            why = "; ".join(f"episode {number}: {reason}" for number, reason in self._left_out.items())
+            raise ValueError(f"{self._raw.root} has no episode that can be used ({why or 'it has none'})")
+        self._environment.setdefault("horizon", self._longest)
+        self._writer.describe(self._environment, self._collection())
+        return Derived(self._writer.num_episodes, self._writer.num_steps, self._left_out)
+
+    def _add(self, number: int, raw: Raw) -> None:
+        footer, header = raw.footer, raw.header
+        if footer is None:
+            raise ValueError(f"{raw.folder} is damaged: its footer is missing")
+        if footer.outcome not in self._plan.outcomes:
+            raise LeftOut(footer.outcome)
+        if self._robot is not None and header.spec.sha256 != self._robot.sha256:
+            raise ValueError(f"{raw.folder} is of another robot, or another setting of it, than those before")
+        names = header.cameras if self._plan.cameras is None else self._plan.cameras
+        if missing := sorted(set(names) - set(header.cameras)):
+            has = ", ".join(header.cameras) or "no camera"
+            raise ValueError(f"{raw.folder} has no images of {', '.join(missing)}; it has {has}")
+        timeline = Timeline(raw)
+        mover = self._mover(header.spec, timeline)
+        tracks = [Track(raw, name) for name in names]
+        environment = self._describe(header.spec, mover, tracks)
+        if self._environment and environment != self._environment:
+            raise ValueError(f"{raw.folder} has other commands or other images than those before")
+        success = footer.outcome == "success"
+        senses = RobotState(header.spec, ObservationSpec.from_dict(environment["observation_spec"]))
+        steps = Steps(timeline, mover, senses, tracks, self._plan.rate, self._plan.max_age_ms)
+        episode, images = steps.arrays(success), steps.images()
+        if self._writer is None:
+            self._robot, self._environment = header.spec, environment
+            self._writer = DatasetWriter(self._building, environment, self._collection())
+        if self._plan.images == "video":
+            self._writer.append(episode, success=success, seed=number, videos=images)
+        else:
+            arrays = {IMAGE_PREFIX + camera: streamed for camera, streamed in images.items()}
+            self._writer.append({**episode, **arrays}, success=success, seed=number)
+        self._longest = max(self._longest, len(episode["action"]))
+        self._used.append(
+            {
+                "number": number,
+                "episode": header.episode,
+                "outcome": footer.outcome,
+                "labels": {**header.labels, **footer.labels},
+                "flagged": footer.flagged,
+            }
+        )
+
+    def _mover(self, robot: RobotSpec, timeline: Timeline) -> Mover:
+        try:
+            return make_mover(robot, timeline.modes, self._plan.rate, self._plan.environment)
+        except ValueError as error:
+            raise LeftOut(str(error)) from error
+
+    def _describe(self, robot: RobotSpec, mover: Mover, tracks: Sequence[Track]) -> dict[str, Any]:
+        plan = self._plan
+        if plan.environment is None:
+            sizes = {track.camera: track.size for track in tracks}
+            return robot_environment(robot, plan.task, plan.rate, sizes, mover.spec)
+        observed = ObservationSpec.from_dict(plan.environment["observation_spec"])
+        for track in tracks:
+            if track.size != observed.image_size:
+                raise ValueError(
+                    f"images of {track.camera} are {track.size} (height, width), "
+                    f"the task's are {observed.image_size}"
+                )
+        return dict(plan.environment)
+
+    def _collection(self) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "recorded": {
+                "folder": self._raw.root.name,
+                "robot": self._robot.name if self._robot else "",
+                "spec_sha256": self._robot.sha256 if self._robot else "",
+                "rate": plan.rate,
+                "outcomes": list(plan.outcomes),
+                "max_age_ms": plan.max_age_ms,
+                "episodes": self._used,
+                "left_out": {str(number): reason for number, reason in self._left_out.items()},
+            },
+            "sources": list(ACTORS),
+        }

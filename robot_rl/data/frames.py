@@ -1,0 +1,187 @@
+"""Images of a dataset, of which some are read at a time: from arrays, or from videos.
+
+A video is H.264 with a keyframe at every second frame and none that depends on a later one, so that any frame
+is read quickly. It takes a hundredth of the room of an array, and is not exact.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from av.video.reformatter import VideoReformatter
+from numpy.typing import NDArray
+
+_TIME: Final = Fraction(1, 1000)
+"""Of a frame's number: frame n is at n · `_TIME` of the file, whatever the dataset's rate."""
+_RATE: Final = 1000
+_OPTIONS: Final = {
+    "crf": "20",
+    "g": "2",
+    "bf": "0",
+    "preset": "veryfast",
+    "sc_threshold": "0",
+    "threads": "1",
+}
+"""One thread: the same images give the same bytes on every machine."""
+_OPEN: Final = 64
+"""Files that are kept open."""
+
+Images = NDArray[np.uint8]
+
+
+def video_path(dataset: Path, camera: str, episode: int) -> Path:
+    """Where the images of an episode are."""
+    return dataset / "videos" / camera / f"{episode:06d}.mp4"
+
+
+def write_frames(path: Path, blocks: Iterable[Images]) -> None:
+    """Write images [b, H, W, 3], block after block.
+
+    Raises:
+        ValueError: an odd height or width: colours are kept for squares of two by two pixels.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number = 0
+    with av.open(str(path), "w", format="mp4", options={"fflags": "+bitexact"}) as container:
+        stream = container.add_stream("libx264", rate=_RATE, options=_OPTIONS)
+        stream.pix_fmt = "yuv420p"
+        for block in blocks:
+            height, width = block.shape[1:3]
+            if height % 2 or width % 2:
+                raise ValueError(f"images of {width}x{height}: a video needs an even width and height")
+            if number == 0:
+                stream.height, stream.width = height, width
+            for image in block:
+                frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+                frame.pts, frame.time_base = number, _TIME
+                container.mux(stream.encode(frame))
+                number += 1
+        container.mux(stream.encode())
+
+
+class ArrayFrames:
+    """All images of one camera of a dataset, uint8 [T, H, W, 3], in an array of chunks."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.shape: tuple[int, ...] = array.shape
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Images:
+        """Some of them, [n, H, W, 3], in any order: each chunk is read once."""
+        found = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        size = self._array.chunks[0]
+        chunks = rows // size
+        for chunk in np.unique(chunks):
+            here = chunks == chunk
+            found[here] = self._array[chunk * size : (chunk + 1) * size][rows[here] - chunk * size]
+        return found
+
+
+class VideoFrames:
+    """The same as videos, one for each episode. For one thread."""
+
+    def __init__(self, dataset: Path, camera: str, ends: Sequence[int], size: tuple[int, int]) -> None:
+        """Look for the files.
+
+        Args:
+            dataset: its folder.
+            camera: its name.
+            ends: one past each episode's last row.
+            size: height and width of the images.
+
+        Raises:
+            ValueError: one is missing.
+        """
+        self._paths = [video_path(dataset, camera, episode) for episode in range(len(ends))]
+        self._ends = np.array(ends, np.int64)
+        self._starts = np.concatenate([np.zeros(1, np.int64), self._ends[:-1]])
+        self.shape = (int(self._ends[-1]) if len(ends) else 0, *size, 3)
+        self._open: OrderedDict[int, Any] = OrderedDict()
+        # A frame that converts itself prepares for it anew, which takes longer than a small image.
+        self._colours = VideoReformatter()
+        for path in self._paths:
+            if not path.is_file():
+                raise ValueError(f"dataset {dataset} is torn: {path.relative_to(dataset)} is missing")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Images:
+        """Some of them, [n, H, W, 3], in any order.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
+        found = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        episodes = np.searchsorted(self._ends, rows, side="right")
+        for place, (row, episode) in enumerate(zip(rows.tolist(), episodes.tolist(), strict=True)):
+            found[place] = self._frame(episode, row - int(self._starts[episode]))
+        return found
+
+    def read(self) -> Images:
+        """All of them.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
+        found = np.empty(self.shape, np.uint8)
+        for episode, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
+            row = int(start)
+            for image in self._frames(episode):
+                if row == end:
+                    break
+                found[row] = image
+                row += 1
+            if row < end:
+                raise self._damaged(episode, f"it has {row - start} of {end - start} images")
+        return found
+
+    def close(self) -> None:
+        """Close the files. Safe to call twice."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _frame(self, episode: int, number: int) -> Images:
+        try:
+            container = self._container(episode)
+            stream = container.streams.video[0]
+            wanted = round(number * _TIME / stream.time_base)
+            container.seek(wanted, stream=stream, backward=True)
+            for frame in container.decode(stream):
+                if frame.pts >= wanted:
+                    return self._image(episode, frame)
+        except FFmpegError as error:
+            raise self._damaged(episode, str(error)) from error
+        raise self._damaged(episode, f"it has no image {number}")
+
+    def _frames(self, episode: int) -> Iterator[Images]:
+        try:
+            with av.open(str(self._paths[episode])) as container:
+                for frame in container.decode(container.streams.video[0]):
+                    yield self._image(episode, frame)
+        except FFmpegError as error:
+            raise self._damaged(episode, str(error)) from error
+
+    def _image(self, episode: int, frame: av.VideoFrame) -> Images:
+        if (frame.height, frame.width) != self.shape[1:3]:
+            raise self._damaged(episode, f"its images are {frame.width}x{frame.height}")
+        return np.asarray(self._colours.reformat(frame, format="rgb24").to_ndarray(), np.uint8)
+
+    def _container(self, episode: int) -> Any:
+        container = self._open.pop(episode, None)
+        if container is None:
+            container = av.open(str(self._paths[episode]))
+            # A single frame is not decoded faster by several threads, which all have to be started.
+            container.streams.video[0].thread_type = "NONE"
+        self._open[episode] = container
+        if len(self._open) > _OPEN:
+            self._open.popitem(last=False)[1].close()
+        return container
+
+    def _damaged(self, episode: int, why: str) -> ValueError:
+        return ValueError(f"{self._paths[episode]} is damaged: {why}; copy or derive it again")

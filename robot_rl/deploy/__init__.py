@@ -1,0 +1,1 @@
+"""A policy as the controller of a robot behind its server."""

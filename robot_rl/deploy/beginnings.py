@@ -1,0 +1,67 @@
+"""How an episode on a robot begins. Each is called with its number and the arm disarmed."""
+
+from collections.abc import Callable
+from typing import Final
+
+from envs.real_arm import Prepare
+from envs.robot_state import TIME_LEFT
+from hardware.client import RobotClient
+from hardware.clock import MS, MonotonicClock
+from hardware.spec import RobotSpec
+from robot_rl.deploy.person import await_enter
+from robot_rl.keyboard import Keyboard
+
+RESETS: Final = ("scene", "operator", "home")
+_OPENING: Final = 1000 * MS
+"""How long a gripper is given to let go, ns."""
+
+
+def usual_reset(robot: RobotSpec) -> str:
+    """A simulated task has a scene; another robot has somebody beside it."""
+    return "scene" if TIME_LEFT in robot.sensors else "operator"
+
+
+def from_scene(robot: RobotClient) -> Prepare:
+    """The scene goes to the saved initial state of that number."""
+
+    def prepare(number: int) -> None:
+        robot.reset_scene(number)
+
+    return prepare
+
+
+def from_home(robot: RobotClient) -> Prepare:
+    """The gripper opens where it is, then the arm goes to rest."""
+
+    def prepare(_: int) -> None:
+        robot.arm()
+        with robot.lease("script"):
+            if robot.spec.gripper:
+                _let_go(robot)
+            robot.home()
+
+    return prepare
+
+
+def from_operator(robot: RobotClient, keyboard: Keyboard, stop: Callable[[], bool]) -> Prepare:
+    """As `from_home`; then somebody prepares the scene, with the arm disarmed, and presses Enter."""
+    go_home = from_home(robot)
+
+    def prepare(number: int) -> None:
+        go_home(number)
+        robot.disarm()
+        print(f"episode {number}: prepare the scene, then press Enter", flush=True)
+        await_enter(keyboard, stop)
+
+    return prepare
+
+
+def _let_go(robot: RobotClient) -> None:
+    clock = MonotonicClock()
+    due = clock.now()
+    end = due + _OPENING
+    while due < end:
+        robot.command("cartesian_delta", [0.0] * 6, gripper=1.0)
+        # Three times within a lease.
+        due += robot.lease_ms * MS // 3
+        clock.sleep_until(due)

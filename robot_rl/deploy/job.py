@@ -1,0 +1,108 @@
+"""From a policy and a client of a robot to episodes."""
+
+import gc
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from envs.real_arm import Prepare, RealArmEnv
+from envs.robot_state import SUCCESS
+from hardware.cameras.reader import FrameReader
+from hardware.client import RobotClient
+from hardware.clock import MonotonicClock
+from hardware.connection import RequestRefused, RobotError
+from hardware.realtime import CONTROL, runs_first
+from policies.wrapped import WrappedPolicy
+from robot_rl.deploy.beginnings import from_home, from_operator, from_scene
+from robot_rl.deploy.controller import Controller
+from robot_rl.deploy.outcomes import Outcomes
+from robot_rl.deploy.person import Stopped, Verdict, at_terminal
+from robot_rl.seeds import episode_seed
+
+_PRIORITY = CONTROL - 10
+"""The loop that moves the arm comes first, where it runs on the same machine."""
+
+
+def make_controller(
+    robot: RobotClient,
+    policy: WrappedPolicy,
+    environment: Mapping[str, Any],
+    reset: str,
+    episodes: int,
+    stop: Callable[[], bool],
+    ended: ExitStack,
+    frames: FrameReader | None = None,
+) -> Controller:
+    """A policy that is ready to control a robot, which is disarmed.
+
+    Args:
+        robot: connected, as policy or operator.
+        policy: with one slot.
+        environment: the policy's, as `describe` says it.
+        reset: how episodes begin, one of `RESETS`.
+        episodes: how many there shall be.
+        stop: asked whether to leave.
+        ended: takes what is to be undone.
+        frames: images of the cameras that the policy sees.
+
+    Raises:
+        ValueError: the policy and the robot do not fit, or a person is needed and there is no terminal.
+        RobotError: the robot does not answer, or has no such beginnings.
+    """
+    judged = SUCCESS in robot.spec.sensors
+    keyboard = ended.enter_context(at_terminal()) if reset == "operator" or not judged else None
+    verdict = Verdict(keyboard) if keyboard and not judged else None
+    prepare: Prepare
+    if reset == "operator":
+        assert keyboard is not None
+        prepare = from_operator(robot, keyboard, stop)
+    else:
+        prepare = from_scene(robot) if reset == "scene" else from_home(robot)
+    clock = MonotonicClock()
+    env = RealArmEnv(robot, environment, prepare=prepare, judge=verdict, frames=frames, clock=clock)
+    period = 1 / environment["control_freq"]
+    controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict)
+    with runs_first(_PRIORITY):
+        controller.warm_up()
+    controller.close()
+    if reset == "scene":
+        # Whether there are so many beginnings shows before the first episode, not after the last.
+        try:
+            robot.reset_scene(episodes - 1)
+        except RequestRefused as refusal:
+            raise ValueError(f"reset=scene, episodes={episodes}: {refusal.reason}") from refusal
+    return controller
+
+
+def deploy(controller: Controller, outcomes: Outcomes, episodes: int, seed: int) -> str:
+    """Run the episodes, with a line for each.
+
+    Returns:
+        how it ended: "done", "stopped" by the user, or why the robot was lost.
+    """
+    # What lives as long as the policy need not be searched by the garbage collector during a control period.
+    gc.collect()
+    gc.freeze()
+    ended, left = "done", ""
+    try:
+        for number in range(episodes):
+            # The seeds of `robot-rl eval`: an episode from the same initial state has the same noise.
+            with runs_first(_PRIORITY):
+                episode = controller.run(number, episode_seed(seed, "eval", number))
+            outcomes.add(episode)
+            print(episode.line(), flush=True)
+    except Stopped:
+        ended = "stopped"
+    except RobotError as error:
+        ended = str(error)
+    finally:
+        gc.unfreeze()
+        try:
+            controller.close()
+        except RobotError as error:
+            left = str(error)
+    if ended in ("done", "stopped"):
+        ended = left or ended
+    if outcomes.episodes:
+        outcomes.write(ended)
+    return ended

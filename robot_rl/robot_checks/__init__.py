@@ -1,0 +1,1 @@
+"""What a robot must have to work: its server, asked from here, and the machine that runs the server."""

@@ -1,0 +1,71 @@
+"""Measure how fast a dataset gives images, as arrays and as video, and how many training takes.
+
+Training reads a dataset once and keeps its images in memory; what is read at random is for one that memory
+does not hold.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from robot_rl.bench.data import DataFigures, FormatFigures, measure_data
+from robot_rl.errors import UserError, mistakes
+from robot_rl.factory import choose_device
+from robot_rl.machine import describe_machine
+
+
+@dataclass
+class Config:
+    image_size: list[int] = field(default_factory=lambda: [84, 84])
+    """Height and width of the images."""
+    seconds: float = 5.0
+    """How long to measure each kind of reading, and learning."""
+    disk: str | None = None
+    """Folder on the disk to measure; null for the system's temporary one."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one; it learns."""
+    json: bool = False
+    """End with one line of JSON."""
+
+    def __post_init__(self) -> None:
+        if len(self.image_size) != 2 or min(self.image_size) < 16 or any(n % 2 for n in self.image_size):
+            raise ValueError(f"image_size={self.image_size}: give two even numbers of at least 16")
+        if not 0 < self.seconds < float("inf"):
+            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
+
+
+def run(config: Config) -> None:
+    torch.set_num_threads(1)
+    if config.disk is not None and not Path(config.disk).is_dir():
+        raise UserError(f"disk={config.disk}: there is no such folder")
+    with tempfile.TemporaryDirectory(dir=config.disk) as folder:
+        with mistakes():
+            device = choose_device(config.device)
+        height, width = config.image_size
+        figures = measure_data(Path(folder), height, width, config.seconds, device)
+    machine = describe_machine()
+    print(f"{machine['cpu']}, {machine['cores']} cores; images of {width}×{height}\n")
+    _print(figures)
+    if not torch.cuda.is_available():
+        print("learning on a GPU was not measured here: there is no GPU", file=sys.stderr)
+    if config.json:
+        print(json.dumps(figures.plain()), flush=True)
+
+
+def _print(figures: DataFigures) -> None:
+    print(f"{'':<8}{'bytes':>10}{'written/s':>12}{'in order/s':>12}{'at random/s':>13}")
+    for name, one in (("arrays", figures.zarr), ("video", figures.video)):
+        print(_row(name, one))
+    print(f"{'memory':<8}{figures.memory_at_random_per_s:>47.0f}")
+    print(f"\nbehaviour cloning on {figures.device} takes {figures.needed_per_s:.0f} images/s")
+
+
+def _row(name: str, one: FormatFigures) -> str:
+    return (
+        f"{name:<8}{one.bytes_per_image:>10.0f}{one.written_per_s:>12.0f}{one.in_order_per_s:>12.0f}"
+        f"{one.at_random_per_s:>13.0f}"
+    )

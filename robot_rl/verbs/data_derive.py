@@ -1,0 +1,90 @@
+"""Make a dataset of a fixed rate from recorded episodes.
+
+Recordings are never changed: another rate, other cameras or outcomes make another dataset of the same ones.
+A dataset of a robot that is a simulated task (`robot-rl robot task=…`) is one of that task with `task=…`.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from envs.task import TaskConfig
+from hardware.recording.raw import RawDataset
+from hardware.recording.records import OUTCOMES
+from robot_rl.data.derive import Plan, derive
+from robot_rl.errors import UserError, mistakes
+from robot_rl.factory import make_env
+from robot_rl.progress import progress
+
+GROUPS = {"task": {"*": TaskConfig}}
+
+
+@dataclass
+class Config:
+    raw: str = MISSING
+    """Folder of the recordings, as `robot-rl record out=…` made it."""
+    out: str = MISSING
+    """Dataset to make."""
+    task: Any = None
+    """Simulated task that was recorded; none for a robot of its own."""
+    name: str = "robot"
+    """What a robot of its own does: the dataset's name for the task."""
+    rate: float = 20.0
+    """Steps per second; with `task`, the task's own."""
+    cameras: list[str] | None = None
+    """Cameras whose images it shall have; null for all that were recorded."""
+    images: str = "zarr"
+    """How images are kept: `zarr`, exact; or `video`, in about a hundredth of the room."""
+    outcomes: list[str] = field(default_factory=lambda: ["success", "failure"])
+    """Episodes to use: success, failure, discarded, interrupted, recovered."""
+    max_age_ms: float = 250.0
+    """An episode in which a state or an image did not come for longer is left out."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < float("inf"):
+            raise ValueError(f"rate={self.rate:g}: it must be more than 0")
+        if not self.max_age_ms > 0:
+            raise ValueError(f"max_age_ms={self.max_age_ms:g}: it must be more than 0")
+        if self.images not in ("zarr", "video"):
+            raise ValueError(f"images={self.images}: choose zarr or video")
+        unknown = sorted(set(self.outcomes) - set(OUTCOMES))
+        if unknown or not self.outcomes:
+            raise ValueError(f"outcomes={self.outcomes}: choose from {', '.join(OUTCOMES)}")
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        raw = RawDataset(Path(config.raw))
+        total = len(raw.episodes)
+        with progress(total, "derive", "episodes") as show:
+            derived = derive(raw, Path(config.out), _plan(config), show.update)
+    for number, reason in derived.left_out.items():
+        print(f"episode {number} is left out: {reason}", file=sys.stderr)
+    if raw.open:
+        print(f"{len(raw.open)} not committed: see `robot-rl data repair`", file=sys.stderr)
+    print(f"{config.out}: {derived.episodes} of {total} episodes, {derived.steps} steps")
+
+
+def _plan(config: Config) -> Plan:
+    environment, rate = None, config.rate
+    if config.task is not None:
+        env = make_env(config.task)
+        environment, rate = env.describe(), float(config.task.control_freq)
+        env.close()
+    cameras = config.cameras
+    if cameras is None and environment is not None:
+        cameras = environment["observation_spec"]["cameras"]
+    if cameras is not None and len(set(cameras)) < len(cameras):
+        raise UserError(f"cameras={cameras}: name each once")
+    return Plan(
+        rate=rate,
+        cameras=None if cameras is None else tuple(cameras),
+        outcomes=tuple(config.outcomes),  # type: ignore[arg-type]
+        max_age_ms=config.max_age_ms,
+        images=config.images,  # type: ignore[arg-type]
+        task=config.name,
+        environment=environment,
+    )

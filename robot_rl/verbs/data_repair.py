@@ -1,0 +1,35 @@
+"""Commit what killed recorders have left of their episodes, up to the last whole record.
+
+Such episodes are labelled `recovered`. Nothing is cut off or removed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from hardware.recording.raw import RawDataset, RawWriter
+from robot_rl.errors import mistakes
+
+
+@dataclass
+class Config:
+    raw: str = MISSING
+    """Folder of the recordings."""
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        RawDataset(Path(config.raw))
+        with RawWriter(Path(config.raw)) as writer:
+            repaired = writer.repair()
+    for number, episode in repaired.items():
+        footer = episode.footer
+        assert footer is not None
+        seconds = (footer.t - episode.header.t) / 1e9
+        torn = episode.torn()
+        print(
+            f"episode {number}: {footer.outcome}, {seconds:.1f} s"
+            + (f", {torn} bytes of records that were not whole" if torn else "")
+        )
+    print(f"{config.raw}: {len(repaired)} repaired")

@@ -1,0 +1,123 @@
+"""Let a policy control a robot behind its server, and count how often it succeeds.
+
+Each episode is a line: success, steps, seconds, late steps, the oldest of each kind of observation. All of it
+goes into a file. An episode that was interrupted counts as a failure. Where the robot does not measure
+success, you say it: s ends an episode well, f ends it as a failure.
+
+Ctrl-C leaves the arm at rest and disarmed.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from hardware.client import RobotClient
+from hardware.connection import RobotError
+from hardware.protocol.security import load_client_keys
+from policies.store import fingerprint
+from policies.wrapper import Wrapper
+from robot_rl.deploy.beginnings import RESETS, usual_reset
+from robot_rl.deploy.fit import check_fit
+from robot_rl.deploy.images import images_of
+from robot_rl.deploy.job import deploy, make_controller
+from robot_rl.deploy.outcomes import Outcomes
+from robot_rl.errors import UserError, mistakes
+from robot_rl.factory import choose_device, load_networks, wrap
+from robot_rl.robots import default_address
+from robot_rl.runs import stop_on_signal
+
+_TIMEOUT = 5.0
+"""s for an answer; without one, the robot is lost."""
+
+
+@dataclass
+class Config:
+    policy: str = "???"
+    """Directory of a run or of a saved policy."""
+    robot: str = field(default_factory=default_address)
+    """Address of the robot's server, as in `robot-rl robot address=…`."""
+    episodes: int = 20
+    """How many to run."""
+    reset: str | None = None
+    """How an episode begins. `scene`: a simulated task goes to its saved initial state of that number.
+    `operator`: the gripper opens, the arm goes home, you prepare the scene and press Enter. `home`: without
+    you. If null, `scene` for a simulated task and `operator` for all else."""
+    seed: int = 0
+    """Seed of the policy's noise, as for `robot-rl eval`."""
+    out: str = "${policy}/deploy.json"
+    """File of the results; an existing one is never replaced."""
+    keys: str | None = None
+    """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
+    insecure: bool = False
+    """Use a network without keys."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ValueError(f"episodes={self.episodes}: ask for at least 1")
+        if self.reset not in (None, *RESETS):
+            raise ValueError(f"reset={self.reset}: choose {', '.join(RESETS)}")
+
+
+def run(config: Config) -> None:
+    # One observation through a small network: a second thread only waits for the first.
+    torch.set_num_threads(1)
+    with ExitStack() as ended:
+        with mistakes(), _answers(config.robot):
+            out = Path(config.out)
+            if out.exists():
+                raise UserError(f"{out} holds an earlier deployment; choose another out=…")
+            networks, meta = load_networks(config.policy, choose_device(config.device))
+            environment = meta["environment"]
+            keys = load_client_keys(Path(config.keys)) if config.keys else None
+            robot = ended.enter_context(
+                RobotClient(
+                    config.robot, "deploy", "policy", keys=keys, insecure=config.insecure, timeout=_TIMEOUT
+                )
+            )
+            reset = config.reset or usual_reset(robot.spec)
+            check_fit(robot.spec, robot.lease_ms, environment)
+            cameras = environment["observation_spec"]["cameras"]
+            period = 1 / environment["control_freq"]
+            frames = ended.enter_context(
+                images_of(robot, config.robot, cameras, period, keys, config.insecure)
+            )
+            stop = ended.enter_context(stop_on_signal())
+            controller = make_controller(
+                robot, wrap(networks, 1), environment, reset, config.episodes, stop, ended, frames
+            )
+            facts = {
+                "policy": config.policy,
+                "kind": "tuned" if isinstance(networks, Wrapper) else "base",
+                "fingerprint": fingerprint(networks),
+                "task": environment["task"],
+                "control_freq": environment["control_freq"],
+                "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
+                "reset": reset,
+                "seed": config.seed,
+            }
+            outcomes = Outcomes(out, facts, controller.timing)
+        how = deploy(controller, outcomes, config.episodes, config.seed)
+    print("\n".join(outcomes.summary()))
+    if outcomes.episodes:
+        print(f"  {out}")
+    if how == "stopped":
+        print("stopped; the arm is at rest and disarmed", file=sys.stderr)
+        raise KeyboardInterrupt
+    if how != "done":
+        print(f"robot-rl: {config.robot}: {how}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+@contextmanager
+def _answers(robot: str) -> Iterator[None]:
+    """Before anything has moved, what the robot refuses is the user's to mend."""
+    try:
+        yield
+    except RobotError as error:
+        raise UserError(f"{robot}: {error}") from error

@@ -1,0 +1,218 @@
+"""What a recorder in a process of its own writes down, and what it says when something is missing."""
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hardware.client import CommandRefused
+from hardware.protocol.arrays import decode_image, pixels
+from hardware.protocol.codec import decode_server
+from hardware.protocol.messages import Code, Commanded, Event, State
+from hardware.recording.client import RecorderProcess
+from hardware.recording.episode import Episode
+from hardware.recording.raw import RawDataset
+from hardware.recording.recorder import RecorderError
+from hardware.recording.records import Clock, Received
+from tests.hardware.cameras.devices_for_tests import number_in
+from tests.hardware.processes import eventually
+from tests.hardware.recording.conftest import Record, Robot
+from tests.hardware.recording.robot_with_cameras import CAMERAS
+
+
+def messages(episode: Episode, stream: str) -> list[object]:
+    return [
+        decode_server(record.frame)
+        for record in episode.messages()
+        if isinstance(record, Received) and record.stream == stream
+    ]
+
+
+def test_an_episode_holds_all_that_was_published_while_it_was_open(
+    robot: Robot, record: Record, root: Path
+) -> None:
+    recorder = record(robot)
+    assert recorder.ready.robot == "sim_panda"
+    assert recorder.ready.cameras == CAMERAS
+    with robot.client("carl") as client:
+        client.arm()
+        before = time.monotonic_ns()
+        name = recorder.begin({"operator": "carl", "task": "stay"})
+        with client.lease("human"):
+            here = list(client.state(10.0).q)
+            acks = [client.command("joint_position", here, 0.5, ttl_ms=1000) for _ in range(5)]
+            with pytest.raises(CommandRefused, match="shape"):
+                client.command("joint_position", here[:3], ttl_ms=1000)
+        client.disarm()
+        eventually(
+            lambda: min(recorder.status().received[stream] for stream in (*CAMERAS, "state")) > 12,
+            "some images and states",
+        )
+        assert recorder.status().episode == name
+        ended = recorder.end("success", {"note": "well done"})
+        after = time.monotonic_ns()
+    assert (ended.number, ended.episode) == (0, name)
+    assert ended.commit_ms < 30_000
+
+    episode = RawDataset(root).episodes[0]
+    header, footer = episode.header, episode.footer
+    assert footer is not None
+    assert (header.labels, footer.labels) == ({"operator": "carl", "task": "stay"}, {"note": "well done"})
+    assert header.spec.name == "sim_panda"
+    assert header.session == recorder.ready.session
+    assert before <= header.t < footer.t <= after
+
+    states = messages(episode, "state")
+    assert all(isinstance(state, State) for state in states)
+    numbers = [state.seq for state in states]  # type: ignore[attr-defined]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    commands = messages(episode, "command")
+    assert all(isinstance(command, Commanded) for command in commands)
+    assert [command.applied for command in commands] == [*(ack.applied for ack in acks), ()]  # type: ignore[attr-defined]
+    assert [command.code for command in commands] == [None] * 5 + [Code.SHAPE]  # type: ignore[attr-defined]
+    assert {(command.who, command.kind) for command in commands} == {("carl", "human")}  # type: ignore[attr-defined]
+    texts = [event.text for event in messages(episode, "event") if isinstance(event, Event)]
+    assert any("to carl" in text for text in texts)
+    assert any(isinstance(message, Clock) and message.offset == 0 for message in episode.messages())
+    for camera in CAMERAS:
+        frames = [decode_image(image.frame) for image in episode.images(camera)]
+        # The device counts from 1, the server from 0.
+        assert {number_in(pixels(*image)) - image[0].number for image in frames} == {1}
+        assert footer.counts[camera].received == len(frames)
+    assert {stream: count.received for stream, count in footer.counts.items()} == {
+        "state": len(states),
+        "command": 6,
+        "event": len(texts),
+        **{camera: len(list(episode.images(camera))) for camera in CAMERAS},
+    }
+
+
+def test_lost_images_are_counted_and_flag_the_episode(robot: Robot, record: Record, root: Path) -> None:
+    recorder = record(robot)
+    recorder.begin()
+    eventually(lambda: recorder.status().received["wrist"] > 20, "images")
+    footer = recorder.end("success").footer
+    # Its camera loses every seventh.
+    assert footer.counts["wrist"].lost >= 2
+    assert footer.counts["state"].lost == 0
+    assert footer.flagged
+    numbers = [decode_image(image.frame)[0].number for image in RawDataset(root).episodes[0].images("wrist")]
+    gaps = sum(b - a - 1 for a, b in itertools.pairwise(numbers))
+    assert footer.counts["wrist"].lost in (gaps, gaps + 1)
+
+
+def test_only_the_cameras_that_were_chosen_are_recorded(robot: Robot, record: Record, root: Path) -> None:
+    recorder = record(robot, cameras=["front"])
+    recorder.begin()
+    recorder.end("discarded")
+    episode = RawDataset(root).episodes[0]
+    assert episode.header.cameras == ("front",)
+    assert not (episode.folder / "wrist.images").exists()
+    assert episode.footer is not None
+    assert episode.footer.outcome == "discarded"
+    with pytest.raises(RecorderError, match="publishes no camera left; it has front, wrist"):
+        RecorderProcess(robot.address, root.with_name("y.raw"), cameras=["left"])
+
+
+def test_what_cannot_be_done_is_refused_in_a_line(robot: Robot, record: Record, root: Path) -> None:
+    recorder = record(robot, cameras=[])
+    with pytest.raises(RecorderError, match="no episode is open"):
+        recorder.end("success")
+    recorder.begin()
+    with pytest.raises(RecorderError, match="an episode is open; end it first"):
+        recorder.begin()
+    with pytest.raises(RecorderError, match="Invalid enum value 'perfect'"):
+        recorder.end("perfect")  # type: ignore[arg-type]
+    with pytest.raises(RecorderError, match="another recorder writes to"):
+        RecorderProcess(robot.address, root)
+    with pytest.raises(RecorderError, match="no connection from ipc://"):
+        RecorderProcess("ipc:///tmp/there-is-none", root.with_name("y.raw"))
+    assert recorder.end("failure").number == 0
+
+
+def test_one_episode_follows_the_other_and_each_has_its_own(robot: Robot, record: Record, root: Path) -> None:
+    recorder = record(robot, cameras=["front"])
+    for number, outcome in enumerate(("success", "failure", "discarded")):
+        recorder.begin()
+        eventually(lambda: recorder.status().received["state"] > 3, "states")
+        assert recorder.end(outcome).number == number  # type: ignore[arg-type]
+    found = RawDataset(root).episodes
+    assert [episode.footer.outcome for episode in found.values() if episode.footer] == [
+        "success",
+        "failure",
+        "discarded",
+    ]
+    spans = [[state.seq for state in messages(episode, "state")] for episode in found.values()]  # type: ignore[attr-defined]
+    assert all(a[-1] < b[0] for a, b in itertools.pairwise(spans))
+
+
+@pytest.mark.parametrize("end", ["its user", "sigterm"])
+def test_a_recorder_whose_user_is_gone_commits_what_is_open(
+    robot: Robot, record: Record, root: Path, end: str
+) -> None:
+    recorder = record(robot, cameras=[])
+    recorder.begin()
+    eventually(lambda: recorder.status().received["state"] > 3, "states")
+    if end == "sigterm":
+        recorder.process.send_signal(signal.SIGTERM)
+        recorder.process.wait(60)
+    else:
+        # What the kernel does with the pipe of a process that was killed.
+        recorder.close()
+    assert recorder.process.returncode == 0
+    episode = RawDataset(root).episodes[0]
+    assert episode.footer is not None
+    assert episode.footer.outcome == "interrupted"
+    assert episode.footer.counts["state"].received > 3
+
+
+def test_ctrl_c_in_the_terminal_is_left_to_its_user(robot: Robot, record: Record) -> None:
+    recorder = record(robot, cameras=[])
+    recorder.begin()
+    os.kill(recorder.process.pid, signal.SIGINT)
+    assert recorder.end("success").number == 0
+
+
+def test_a_server_that_begins_anew_ends_the_episode_and_the_next_is_of_the_new_one(
+    mortal: Robot, record: Record, root: Path
+) -> None:
+    recorder = record(mortal, cameras=[])
+    recorder.begin()
+    eventually(lambda: recorder.status().received["state"] > 3, "states")
+    mortal.kill()
+    eventually(lambda: recorder.status().mode is None, "it is silent")
+    mortal.begin()
+    ended = eventually(lambda: recorder.status().last, "the episode has ended")
+    assert ended.footer.outcome == "interrupted"
+    assert "the server began anew" in ended.footer.trouble
+    assert any(line.startswith("state: nothing for") for line in ended.footer.trouble)
+    with pytest.raises(RecorderError, match="no episode is open"):
+        recorder.end("success")
+
+    def begins() -> bool:
+        with contextlib.suppress(RecorderError):
+            return bool(recorder.begin())
+        return False
+
+    eventually(begins, "an episode of the new server")
+    recorder.end("success")
+    first, second = RawDataset(root).episodes.values()
+    assert first.header.session != second.header.session
+
+
+def test_a_silent_server_is_said_before_an_episode_and_after_it(
+    mortal: Robot, record: Record, root: Path
+) -> None:
+    recorder = record(mortal, cameras=["front"])
+    recorder.begin()
+    mortal.kill()
+    eventually(lambda: recorder.status().mode is None, "it is silent")
+    footer = recorder.end("failure").footer
+    assert {line.split(":")[0] for line in footer.trouble} == {"state", "front"}
+    with pytest.raises(RecorderError, match="is silent; see whether the server runs"):
+        recorder.begin()
+    assert len(RawDataset(root).episodes) == 1

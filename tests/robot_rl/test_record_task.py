@@ -1,0 +1,58 @@
+"""A simulated task that is served as a robot, recorded, and derived into a dataset of that task."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envs.real_arm import RealArmEnv
+from envs.task import TaskConfig
+from hardware.client import RobotClient
+from hardware.recording.client import RecorderProcess
+from robot_rl.config import load_group
+from robot_rl.data.dataset import Dataset, refuse_differences
+from robot_rl.factory import make_env
+from tests.conftest import Verb
+from tests.hardware.processes import Process, eventually
+
+
+@pytest.mark.full
+def test_what_was_done_behind_the_bridge_is_a_dataset_of_the_task(tmp_path: Path, verb: Verb) -> None:
+    env = make_env(load_group("task", "lift", TaskConfig))
+    environment = env.describe()
+    env.close()
+    address = f"ipc://{tmp_path / 'r'}"
+    arguments = ["robot", "task=lift", f"address={address}", "lease_ms=1000"]
+    server = Process(["-m", "robot_rl", *arguments], "session")
+    try:
+        with (
+            RobotClient(address, "carl", "operator", timeout=30.0) as client,
+            RecorderProcess(address, tmp_path / "x.raw") as recorder,
+        ):
+            arm = RealArmEnv(
+                client, environment, prepare=lambda number: client.reset_scene(number), max_age_ms=5000
+            )
+            arm.reset()
+            recorder.begin()
+            sent = np.array([0.3, 0.0, -0.2, 0.0, 0.0, 0.1, 1.0], np.float32)
+            for _ in range(30):
+                *_, info = arm.step(sent)
+                assert not info["interrupted"]
+            recorder.end("failure")
+            arm.close()
+    finally:
+        server.kill()
+    verb("data derive", f"raw={tmp_path}/x.raw", f"out={tmp_path}/x.zarr", "task=lift", "max_age_ms=5000")
+    dataset = Dataset(tmp_path / "x.zarr")
+    refuse_differences(dataset.environment, environment, "it")
+    assert dataset.num_steps >= 20
+    acting = dataset["source"] == 1
+    assert acting.sum() >= 20
+    # The arm moves while a delta is on its way: what is left of it at a step is a little more or less.
+    mean = dataset["action"][acting].mean(0)
+    np.testing.assert_allclose(mean[:6], sent[:6], atol=0.15)
+    assert (dataset["action"][acting][:, 6] == 1).all()
+    np.testing.assert_allclose(dataset["applied_action"], dataset["action"], atol=0.05)
+    cube = dataset["cube_pos"]
+    np.testing.assert_allclose(cube, np.tile(cube[:1], (len(cube), 1)), atol=0.01)
+    eventually(lambda: server.process.poll() is not None, "the server has ended")
