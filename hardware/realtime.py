@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 import zmq
 
+COMMANDS: Final = 50
+"""Priority of a policy's thread: on one machine, the loop that moves the arm comes before it."""
 CONTROL: Final = 60
 """Priority of the thread that moves the arm; the kernel's own interrupt threads have 50."""
 MESSAGES: Final = 70

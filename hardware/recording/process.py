@@ -21,6 +21,7 @@ from hardware.recording.requests import Answer, Begin, Begun, End, Ready, Refusa
 
 _LOOK = 100
 """ms that it waits for a message before it looks after other things."""
+_NICE = 5
 _FIRST = 10.0
 """s that the first state is waited for."""
 _REQUESTS = sys.stdin.fileno()
@@ -29,6 +30,8 @@ _REQUESTS = sys.stdin.fileno()
 def main() -> int:
     """Record until stdin ends or SIGTERM comes; returns an exit code."""
     start = msgspec.json.decode(sys.argv[1], type=Start)
+    # It can wait, and what controls the arm cannot.
+    os.nice(_NICE)
     # Ctrl-C in a terminal goes to all processes; whoever started this one ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended = Ended()

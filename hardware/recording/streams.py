@@ -25,7 +25,7 @@ MOST: Final = 256 * 1024 * 1024
 """Bytes that may wait for the disk; what comes beyond is lost, and missing by its number."""
 _LOOK: Final = 50
 """ms that it waits for a message before it looks whether to end."""
-_REST: Final = 0.005
+_REST: Final = 0.01
 """s that messages are left to gather: to be woken by each would take three times the processor."""
 _RARE: Final = frozenset({"command", "event"})
 """That none comes says nothing."""

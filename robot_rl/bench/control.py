@@ -26,6 +26,7 @@ from hardware.protocol.endpoints import CHANNELS, parse
 from hardware.protocol.messages import Event, State
 from hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
 from hardware.protocol.sockets import ClientSockets
+from hardware.realtime import COMMANDS, runs_first
 from robot_rl.bench.echo import echo_trips, wake_lateness
 
 _PATIENCE = 60.0
@@ -118,7 +119,8 @@ def _round_trips(robot: RobotClient, seconds: float) -> list[float]:
     """Microseconds of each command that holds the arm where it is."""
     robot.arm()
     trips: list[float] = []
-    with robot.lease("script"):
+    # As `robot-rl deploy` does.
+    with robot.lease("script"), runs_first(COMMANDS):
         here = robot.state(math.inf).q
         due = time.monotonic_ns()
         end = due + round(seconds * 1e9)

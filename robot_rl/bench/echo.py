@@ -1,6 +1,7 @@
 """What a machine needs to carry a message there and back and to wake a thread, with no robot at all.
 
-`python -m robot_rl.bench.echo <ipc endpoint>` sends everything back, with the priorities of a robot's server.
+`python -m robot_rl.bench.echo <ipc endpoint>` sends everything back. Priorities are those of a robot's server
+and of a policy that commands it.
 """
 
 import random
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from hardware.realtime import CONTROL, message_context, runs_first
+from hardware.realtime import COMMANDS, CONTROL, message_context, runs_first
 
 _SIZE = 200
 """Bytes, as of a command."""
@@ -23,7 +24,7 @@ def echo_trips(endpoint: str, seconds: float, rate: float) -> list[float]:
     """Microseconds that each message took, about `rate` of them a second."""
     command = [sys.executable, "-m", "robot_rl.bench.echo", endpoint]
     trips: list[float] = []
-    with message_context() as context, subprocess.Popen(command) as other:
+    with message_context() as context, subprocess.Popen(command) as other, runs_first(COMMANDS):
         socket = context.socket(zmq.DEALER)
         socket.linger, socket.rcvtimeo = 0, _PATIENCE
         socket.connect(endpoint)

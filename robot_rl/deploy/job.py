@@ -11,16 +11,13 @@ from hardware.cameras.reader import FrameReader
 from hardware.client import RobotClient
 from hardware.clock import MonotonicClock
 from hardware.connection import RequestRefused, RobotError
-from hardware.realtime import CONTROL, runs_first
+from hardware.realtime import COMMANDS, runs_first
 from policies.wrapped import WrappedPolicy
 from robot_rl.deploy.beginnings import from_home, from_operator, from_scene
 from robot_rl.deploy.controller import Controller
 from robot_rl.deploy.outcomes import Outcomes
 from robot_rl.deploy.person import Stopped, Verdict, at_terminal
 from robot_rl.seeds import episode_seed
-
-_PRIORITY = CONTROL - 10
-"""The loop that moves the arm comes first, where it runs on the same machine."""
 
 
 def make_controller(
@@ -62,7 +59,7 @@ def make_controller(
     env = RealArmEnv(robot, environment, prepare=prepare, judge=verdict, frames=frames, clock=clock)
     period = 1 / environment["control_freq"]
     controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict)
-    with runs_first(_PRIORITY):
+    with runs_first(COMMANDS):
         controller.warm_up()
     controller.close()
     if reset == "scene":
@@ -87,7 +84,7 @@ def deploy(controller: Controller, outcomes: Outcomes, episodes: int, seed: int)
     try:
         for number in range(episodes):
             # The seeds of `robot-rl eval`: an episode from the same initial state has the same noise.
-            with runs_first(_PRIORITY):
+            with runs_first(COMMANDS):
                 episode = controller.run(number, episode_seed(seed, "eval", number))
             outcomes.add(episode)
             print(episode.line(), flush=True)
