@@ -1,7 +1,6 @@
 """What a control loop asks of Linux: to run first, and to be woken without delay.
 
-Whoever may not have it (`missing` says what and the mend) gets the usual scheduling. No thread and no process
-that is started from here inherits the priority.
+Whoever may not have it (`missing` says what and the mend) gets the usual scheduling.
 """
 
 import os
@@ -19,6 +18,8 @@ CONTROL: Final = 60
 """Priority of the thread that moves the arm; the kernel's own interrupt threads have 50."""
 MESSAGES: Final = 70
 """Of those that bring it its messages, and of the e-stop's: they do little, and never wait for the arm."""
+ARM: Final = 80
+"""Of the loop of an arm's own library, where that runs on this machine."""
 _LATENCY: Final = Path("/dev/cpu_dma_latency")
 
 
@@ -62,18 +63,31 @@ def message_context() -> "zmq.Context[zmq.Socket[bytes]]":
 
 @contextmanager
 def runs_first(priority: int) -> Iterator[None]:
-    """The calling thread, before all that have no such priority, where it may; and no core sleeps."""
+    """The calling thread, before all that have no such priority, where it may; and no core sleeps.
+
+    Threads that it starts meanwhile inherit the priority, as Linux has it.
+    """
     with ExitStack() as undone:
         if may_run_first():
             before = os.sched_getscheduler(0), os.sched_getparam(0)
-            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
-            # Only root could take the flag back; by itself it does nothing.
-            undone.callback(os.sched_setscheduler, 0, before[0] | os.SCHED_RESET_ON_FORK, before[1])
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+            undone.callback(os.sched_setscheduler, 0, *before)
         with suppress(PermissionError, FileNotFoundError):
             # The wish holds while the file is open: microseconds, as an int32.
             wish = undone.enter_context(_LATENCY.open("wb", buffering=0))
             wish.write(struct.pack("i", 0))
         yield
+
+
+@contextmanager
+def keeps_priority() -> Iterator[None]:
+    """The calling thread has the same afterwards, whatever a library made of it."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if (os.sched_getscheduler(0), os.sched_getparam(0)) != before:
+            os.sched_setscheduler(0, *before)
 
 
 def may_run_first() -> bool:

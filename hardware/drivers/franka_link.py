@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from hardware.drivers.base import Array, DriverError
+from hardware.realtime import ARM, keeps_priority, runs_first
 
 # Time in which the last torque fades into pure damping at a stop, s.
 _STOP_RAMP = 0.05
@@ -52,7 +53,8 @@ class FrankaLink:
         self._franky = franky
         self._options = options
         realtime = franky.RealtimeConfig
-        with _in_words(f"cannot connect to the arm at {options.host}"):
+        # libfranka gives whoever connects the highest priority, and with it every thread that follows.
+        with keeps_priority(), _in_words(f"cannot connect to the arm at {options.host}"):
             self._robot = franky.Robot(
                 options.host,
                 default_torque_threshold=options.collision_torque,
@@ -99,7 +101,7 @@ class FrankaLink:
             motion.set_reference(franky.JointReference(q=q, dq=dq))
             waited = franky.Measure.REL_TIME
             motion.add_reaction(franky.TorqueReaction(waited > options.watchdog, self._stop_motion()))
-            self._robot.move(motion, asynchronous=True)
+            self._move(motion)
 
     def halt(self) -> None:
         """Come to rest by damping alone; the arm holds itself from then on.
@@ -109,7 +111,7 @@ class FrankaLink:
         """
         with _in_words("the arm was not there to be stopped"):
             if self._robot.is_in_control:
-                self._robot.move(self._stop_motion(), asynchronous=True)
+                self._move(self._stop_motion())
 
     def rest(self, timeout: float) -> str:
         """Wait for the motion's end, at most `timeout` s. Returns the error it ended with, or nothing.
@@ -130,6 +132,11 @@ class FrankaLink:
         """
         with _in_words(f"{why}; the arm does not recover"):
             self._robot.recover_from_errors()
+
+    def _move(self, motion: Any) -> None:
+        # franky's loop is a thread that a motion starts; it inherits the priority of whoever asked for it.
+        with runs_first(ARM):
+            self._robot.move(motion, asynchronous=True)
 
     def _stop_motion(self) -> Any:
         return self._franky.TorqueStopMotion(damping=self._options.damping, ramp_duration=_STOP_RAMP)

@@ -30,8 +30,6 @@ _REQUESTS = sys.stdin.fileno()
 def main() -> int:
     """Record until stdin ends or SIGTERM comes; returns an exit code."""
     start = msgspec.json.decode(sys.argv[1], type=Start)
-    # It can wait, and what controls the arm cannot.
-    os.nice(_NICE)
     # Ctrl-C in a terminal goes to all processes; whoever started this one ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended = Ended()
@@ -40,6 +38,8 @@ def main() -> int:
         keys = load_client_keys(Path(start.keys)) if start.keys else None
         address = parse(start.address)
         recorder = Recorder(address, Path(start.root), start.cameras, keys, start.insecure)
+        # Of this thread, which waits for the disk; those that listen have begun already.
+        os.nice(_NICE)
         try:
             _serve(recorder, ended)
         finally:

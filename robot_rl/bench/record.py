@@ -43,6 +43,7 @@ class RecordFigures:
 
     lost_frames: int
     """Messages of all streams that are not in the recordings, also those that the cameras dropped."""
+    lost_by_stream: dict[str, int]
     dropped_by_cameras: int
     """Images that never came to the server, as its processes had no time for them."""
     commit_ms_p99: float
@@ -103,9 +104,11 @@ def measure_record(seconds: float, folder: Path, disk: Path, encoding: str) -> R
         after = _watch(robot, seconds / 2)
     recorded = sum(one.seconds for one in done)
     counts = [one.footer.counts for one in done]
+    lost = {name: sum(each[name].lost + each[name].unwritten for each in counts) for name in counts[0]}
     size = sum(path.stat().st_size for path in disk.rglob("*") if path.is_file())
     return RecordFigures(
-        lost_frames=sum(count.lost + count.unwritten for each in counts for count in each.values()),
+        lost_frames=sum(lost.values()),
+        lost_by_stream=lost,
         dropped_by_cameras=sum(_dropped(episode) for episode in RawDataset(disk / "x.raw").episodes.values()),
         commit_ms_p99=float(np.percentile([one.commit_ms for one in done], 99)),
         cpu_fraction=cpu / wall,

@@ -5,7 +5,6 @@ machine are the busy machine's.
 """
 
 import json
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +45,8 @@ def run(config: Config) -> None:
     machine = describe_machine()
     print(f"{machine['cpu']}, {machine['cores']} cores; images as {config.encoding}\n")
     for name, value in figures.plain().items():
-        print(f"{name:<34}{value:.4g}")
-    if figures.lost_frames:
-        print(f"{figures.lost_frames} messages were lost", file=sys.stderr)
+        if isinstance(value, dict):
+            value = ", ".join(f"{number} {stream}" for stream, number in value.items())
+        print(f"{name:<34}{value if isinstance(value, str) else f'{value:.4g}'}")
     if config.json:
         print(json.dumps(figures.plain()), flush=True)

@@ -31,26 +31,23 @@ with message_context() as context, context.socket(zmq.PAIR) as one, context.sock
 
 
 def scheduling() -> int:
-    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+    return os.sched_getscheduler(0)
 
 
 @pytest.mark.skipif(bool(missing()), reason="no right to real-time priority here")
-def test_a_thread_runs_first_for_a_while_and_hands_it_to_nobody() -> None:
+def test_a_thread_runs_first_for_a_while() -> None:
     seen: list[int] = []
 
     def look() -> None:
         before = scheduling()
         with runs_first(CONTROL):
-            child = threading.Thread(target=lambda: seen.append(scheduling()))
-            child.start()
-            child.join()
             seen.extend((before, scheduling(), os.sched_getparam(0).sched_priority))
         seen.append(scheduling())
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    assert seen == [os.SCHED_OTHER, os.SCHED_OTHER, os.SCHED_FIFO, CONTROL, os.SCHED_OTHER]
+    assert seen == [os.SCHED_OTHER, os.SCHED_FIFO, CONTROL, os.SCHED_OTHER]
     assert scheduling() == os.SCHED_OTHER
 
 

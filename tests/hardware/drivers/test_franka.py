@@ -1,9 +1,11 @@
 """The driver of Franka arms, against franky-sim in a process of its own. Times are the arm's own."""
 
+import os
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hardware.config import load_robot
 from hardware.drivers.base import Array, DriverError, Pose
 from hardware.drivers.franka import FrankaDriver, make
 from hardware.drivers.registry import make_driver
+from hardware.realtime import ARM, missing
 from tests.hardware.drivers.cases import CONFIGS, Rig
 from tests.hardware.drivers.motion import Motion
 from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until
@@ -360,3 +363,16 @@ def test_a_hand_that_is_stopped_while_it_moves_ends_its_move_without_an_error(
     assert not mover.is_alive()
     assert not raised
     assert not arm.state()["hand_busy"]
+
+
+@pytest.mark.skipif(bool(missing()), reason="no right to real-time priority here")
+def test_the_arms_own_loop_runs_first_and_the_thread_that_connected_as_before(
+    arm: SimulatedArm, motion: Motion
+) -> None:
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    before = arm.q
+    motion.driver.enable()
+    motion.rest(0.1, before)
+    threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
+    assert ARM in {os.sched_getparam(thread).sched_priority for thread in threads}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
