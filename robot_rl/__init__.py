@@ -9,6 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS: dict[str, str] = {
+    "RecorderProcess": "hardware.recording.client",
     "RobotClient": "hardware.client",
     "UserError": "robot_rl.errors",
     "asset_path": "robot_rl.assets",

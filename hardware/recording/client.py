@@ -32,7 +32,8 @@ _START = 30.0
 """s that the process may take to begin: it imports, and waits for the server."""
 _ANSWER = 60.0
 """s that an answer may take: a commit waits for a disk that may be slow."""
-_END = 30.0
+_END = 90.0
+"""s that it may take to commit what is open, and to end."""
 
 A = TypeVar("A")
 

@@ -32,6 +32,12 @@ _RESERVED = 128 * 1024
 R = TypeVar("R")
 
 
+class _Version(msgspec.Struct, tag_field="r", tag="header"):
+    """What a header of any version has."""
+
+    format: int
+
+
 class EpisodeWriter:
     """An episode that is being recorded. For one thread; one of its own sees that the disk has it all."""
 
@@ -123,11 +129,13 @@ class Episode:
         Raises:
             ValueError: it is damaged or of a newer version.
         """
-        header = self._first(_LOG, Header)
-        if header is None:
+        version = self._first(_LOG, _Version)
+        if version is None:
             raise ValueError(f"{self.folder} is damaged: its log has no header")
-        if header.format > FORMAT:
-            raise ValueError(f"{self.folder} has format {header.format}; this program reads up to {FORMAT}")
+        if version.format > FORMAT:
+            raise ValueError(f"{self.folder} has format {version.format}; this program reads up to {FORMAT}")
+        header = self._first(_LOG, Header)
+        assert header is not None
         return header
 
     @cached_property
@@ -137,8 +145,11 @@ class Episode:
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything in it."""
-        return self._first(_LOG, Header) is not None
+        """Whether it has a header: without one nothing can be told of it."""
+        try:
+            return self._first(_LOG, _Version) is not None
+        except ValueError:
+            return False
 
     def messages(self) -> Iterator[Received | Clock]:
         """States, commands and events, and what was known of the clock, up to the last whole record."""

@@ -37,8 +37,15 @@ class RawDataset:
     @property
     def open(self) -> list[Episode]:
         """Those that are being recorded, or were when their recorder was killed."""
-        found = (Episode(folder) for folder in sorted(self.root.glob(f"{OPEN}*")))
-        return [episode for episode in found if episode.begun]
+        return [episode for episode in self._uncommitted() if episode.begun]
+
+    @property
+    def headless(self) -> list[Path]:
+        """Folders without a header: killed before anything was recorded, or damaged."""
+        return [episode.folder for episode in self._uncommitted() if not episode.begun]
+
+    def _uncommitted(self) -> list[Episode]:
+        return [Episode(folder) for folder in sorted(self.root.glob(f"{OPEN}*"))]
 
 
 class RawWriter:
@@ -90,7 +97,10 @@ class RawWriter:
         return self._name(episode.folder)
 
     def repair(self) -> dict[int, Episode]:
-        """Commit what killed recorders have left, up to the last whole records; nothing is cut off.
+        """Commit what killed recorders have left, up to the last whole records.
+
+        Nothing is cut off or removed. What has no header is left as it is: its recorder was killed before
+        anything was recorded, or it is damaged.
 
         Returns:
             The episodes by their new numbers.
@@ -102,7 +112,6 @@ class RawWriter:
         for folder in sorted(self.root.glob(f"{OPEN}*")):
             episode = Episode(folder)
             if not episode.begun:
-                _remove_empty(folder)
                 continue
             # A whole footer was written by a recorder that was killed before the rename: it holds.
             if episode.footer is None:
@@ -152,10 +161,3 @@ def _committed(root: Path) -> dict[int, Path]:
         for name, path in names
         if name.startswith(_COMMITTED) and name.removeprefix(_COMMITTED).isdecimal()
     }
-
-
-def _remove_empty(folder: Path) -> None:
-    """A recorder was killed before it had made the header: there is nothing in it."""
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()

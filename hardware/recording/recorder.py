@@ -173,7 +173,7 @@ class Recorder:
             tw=time.time_ns(),
             counts=counts,
             labels=labels,
-            trouble=(*silences(counts, self.cameras), *trouble, *episode.trouble),
+            trouble=(*silences(counts, self.cameras), *trouble),
         )
         try:
             number = self.writer.commit(episode, footer)
@@ -182,6 +182,7 @@ class Recorder:
                 f"{episode.folder} is not committed: {error}; free some space, then `robot-rl data repair`"
             ) from error
         took = (self._clock.now() - began) / MS
+        footer = msgspec.structs.replace(footer, trouble=(*footer.trouble, *episode.trouble))
         self.last = Ended(
             episode=header.episode, number=number, seconds=(t - header.t) / 1e9, footer=footer, commit_ms=took
         )
@@ -220,18 +221,18 @@ class Recorder:
         for stream, came, frame in heard:
             try:
                 number = number_of(stream, frame)
-            except ProtocolError:
-                # Its number never comes, so it is counted as lost.
+                if stream == "state":
+                    self._see(self._decoder.decode(frame))
+            except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError):
+                # It is damaged: its number never comes, so it is counted as lost.
                 continue
-            if stream == "state":
-                self._see(frame)
             tally, t = self._tallies[stream], self._line.to_server(came)
             tally.take(number, t)
             if self._episode and not self._episode.write(Received(stream=stream, t=t, frame=frame)):
                 tally.unwritten += 1
 
-    def _see(self, frame: memoryview) -> None:
-        self._seen = self._decoder.decode(frame)
+    def _see(self, seen: _Seen) -> None:
+        self._seen = seen
         if self._episode is not None and self._changed:
             self.notice = "the server began anew"
             try:

@@ -19,9 +19,7 @@ Labels = Annotated[dict[Name, Label], msgspec.Meta(max_length=32)]
 """What people write down: operator, task, …"""
 
 
-class Header(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="r", tag="header"
-):
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="header"):
     """First record of the log."""
 
     format: Natural
@@ -43,9 +41,7 @@ class Header(
     labels: Labels = {}
 
 
-class Received(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="r", tag="received"
-):
+class Received(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="received"):
     """A message as it came over the bridge."""
 
     stream: str
@@ -56,9 +52,7 @@ class Received(
     """Its bytes: see docs/protocol.md."""
 
 
-class Clock(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="r", tag="clock"
-):
+class Clock(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="clock"):
     """What the recorder believed of the server's clock, now and then."""
 
     t: Natural
@@ -68,7 +62,7 @@ class Clock(
     """The true offset is no farther away."""
 
 
-class Count(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Count(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of one stream."""
 
     received: Natural = 0
@@ -80,9 +74,7 @@ class Count(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Longest time without one, from the episode's beginning to its end."""
 
 
-class Footer(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="r", tag="footer"
-):
+class Footer(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="footer"):
     """How an episode ended; the one record of a file of its own."""
 
     outcome: Outcome

@@ -26,7 +26,7 @@ MOST: Final = 256 * 1024 * 1024
 _LOOK: Final = 50
 """ms that it waits for a message before it looks whether to end."""
 _REST: Final = 0.01
-"""s that messages are left to gather: to be woken by each would take three times the processor."""
+"""s that messages are left to gather: who records is in no hurry."""
 _RARE: Final = frozenset({"command", "event"})
 """That none comes says nothing."""
 

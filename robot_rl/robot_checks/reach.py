@@ -3,7 +3,7 @@
 import errno
 import socket
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -134,9 +134,11 @@ def _handshake(where: Where) -> Check:
     if where.keys is None and (other or hung_up):
         mend = "keys=<file>, which `robot-rl robot keys` has made on the server's machine"
         return _no_server("the server wants keys, or is no robot's", mend)
-    if other:
-        return _no_server("the server has no keys, or is no robot's", "leave keys away")
-    if hung_up:
+    if other or hung_up:
+        # Who hangs up first is chance, and so is what the other side is told: ask without keys.
+        without = replace(where, keys=None, insecure=True)
+        if zmq.Event.HANDSHAKE_SUCCEEDED in _events(without):
+            return _no_server("the server has no keys", "leave keys away")
         mend = "take the file that `robot-rl robot keys` has made beside this server's own keys"
         return _no_server("the keys are another server's", mend)
     return _no_server(

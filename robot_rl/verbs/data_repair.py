@@ -20,7 +20,7 @@ class Config:
 
 def run(config: Config) -> None:
     with mistakes():
-        RawDataset(Path(config.raw))
+        raw = RawDataset(Path(config.raw))
         with RawWriter(Path(config.raw)) as writer:
             repaired = writer.repair()
     for number, episode in repaired.items():
@@ -32,4 +32,6 @@ def run(config: Config) -> None:
             f"episode {number}: {footer.outcome}, {seconds:.1f} s"
             + (f", {torn} bytes of records that were not whole" if torn else "")
         )
+    for folder in raw.headless:
+        print(f"{folder} has no whole header: nothing can be told of it, and it is left as it is")
     print(f"{config.raw}: {len(repaired)} repaired")

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from hardware.recording.episode import Episode, EpisodeWriter
+from hardware.recording.log import read_log, record_head
 from hardware.recording.raw import RawDataset, RawWriter
 from hardware.recording.records import FORMAT, Clock, Count, Header, Received
 from tests.hardware.recording.samples import CAMERAS, STEP, STREAMS, footer, header, record
@@ -136,16 +137,22 @@ def test_a_footer_that_is_torn_is_none(root: Path) -> None:
     assert repaired.footer.counts["wrist"].received == 2
 
 
-def test_a_folder_without_a_header_holds_nothing(root: Path) -> None:
+def test_a_folder_without_a_header_is_told_and_never_removed(root: Path) -> None:
     with RawWriter(root) as writer:
-        folder = kill(write(writer, 3))
-        os.truncate(folder / "log", 20)
-        (root / "open-begun").mkdir()
-        (root / "open-begun" / "footer").touch()
-        assert RawDataset(root).open == []
-        assert writer.repair() == {}
-    assert RawDataset(root).episodes == {}
-    assert not list(root.glob("open-*"))
+        torn, damaged = (kill(write(writer, 3)) for _ in range(2))
+        os.truncate(torn / "log", 20)
+        log = damaged / "log"
+        log.write_bytes(log.read_bytes()[:40] + b"#" + log.read_bytes()[41:])
+        bare = root / "open-begun"
+        bare.mkdir()
+        (bare / "footer").touch()
+        whole = write(writer, 5)
+        kill(whole)
+        assert [episode.folder for episode in RawDataset(root).open] == [whole.folder]
+        assert list(writer.repair()) == [0]
+    check(RawDataset(root).episodes[0], 5)
+    assert set(RawDataset(root).headless) == {torn, damaged, bare}
+    assert (damaged / "front.images").stat().st_size > 0
 
 
 def test_lost_messages_and_silence_are_counted_when_it_is_recovered(root: Path) -> None:
@@ -202,6 +209,11 @@ def test_an_episode_of_a_newer_program_or_a_damaged_one_is_named_and_hides_no_ot
         newer = msgspec.structs.replace(header(), format=FORMAT + 1)
         for head in (newer, header(), header()):
             writer.commit(write(writer, 4, head), footer())
+    # It may have what this one has never heard of.
+    log = root / "episode_000000" / "log"
+    (_, first), *_ = read_log(log)
+    changed = msgspec.msgpack.encode({**msgspec.msgpack.decode(first), "mood": "good", "spec": "elsewhere"})
+    log.write_bytes(record_head(changed) + changed)
     os.truncate(root / "episode_000001" / "log", 3)
     found = RawDataset(root).episodes
     with pytest.raises(ValueError, match=f"episode_000000 has format {FORMAT + 1}"):
