@@ -1,0 +1,1 @@
+"""What a person moves a robot with, and how that becomes commands."""
