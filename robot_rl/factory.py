@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-import policies.wrappers  # registers the wrappers' loaders  # noqa: F401
+import policies.classifier
+import policies.wrappers  # both register loaders  # noqa: F401
 from envs.process_vector import ProcessVectorEnv
 from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
@@ -71,7 +72,8 @@ def load_networks(
 ) -> tuple[BasePolicy | Wrapper, dict[str, Any]]:
     """What was saved at a run or policy directory, on a device, and its meta."""
     networks, meta = load_policy_files(policy_directory(Path(path)))
-    assert isinstance(networks, BasePolicy | Wrapper)
+    if not isinstance(networks, BasePolicy | Wrapper):
+        raise ValueError(f"{path} holds a {type(networks).__name__}, which does not act")
     return networks.to(device or torch.device("cpu")).eval(), meta
 
 

@@ -64,7 +64,7 @@ def test_every_base_policy_learns_and_samples(name: str) -> None:
     assert actions.abs().max() <= 1
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"classifier"}))  # which does not act
 def test_every_method_trains_and_its_policy_acts(
     name: str, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
 ) -> None:

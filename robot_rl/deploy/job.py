@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from envs.real_arm import Prepare, RealArmEnv
+from envs.real_arm import Judge, Prepare, RealArmEnv
 from envs.robot_state import SUCCESS
 from hardware.cameras.reader import FrameReader
 from hardware.client import RobotClient
@@ -29,6 +29,7 @@ def make_controller(
     stop: Callable[[], bool],
     ended: ExitStack,
     frames: FrameReader | None = None,
+    judge: Judge | None = None,
 ) -> Controller:
     """A policy that is ready to control a robot, which is disarmed.
 
@@ -41,12 +42,13 @@ def make_controller(
         stop: asked whether to leave.
         ended: takes what is to be undone.
         frames: images of the cameras that the policy sees.
+        judge: of success; by default the robot's sensor of it, or a person where it has none.
 
     Raises:
         ValueError: the policy and the robot do not fit, or a person is needed and there is no terminal.
         RobotError: the robot does not answer, or has no such beginnings.
     """
-    judged = SUCCESS in robot.spec.sensors
+    judged = judge is not None or SUCCESS in robot.spec.sensors
     keyboard = ended.enter_context(at_terminal()) if reset == "operator" or not judged else None
     verdict = Verdict(keyboard) if keyboard and not judged else None
     prepare: Prepare
@@ -56,7 +58,7 @@ def make_controller(
     else:
         prepare = from_scene(robot) if reset == "scene" else from_home(robot)
     clock = MonotonicClock()
-    env = RealArmEnv(robot, environment, prepare=prepare, judge=verdict, frames=frames, clock=clock)
+    env = RealArmEnv(robot, environment, prepare=prepare, judge=judge or verdict, frames=frames, clock=clock)
     period = 1 / environment["control_freq"]
     controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict)
     with runs_first(COMMANDS):

@@ -3,7 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from robot_rl.methods import bc, dsrl, dsrl_na, expo, ibrl, residual, residual_chunk, residual_ppo, rlpd
+from robot_rl.methods import (
+    bc,
+    classifier,
+    dsrl,
+    dsrl_na,
+    expo,
+    ibrl,
+    residual,
+    residual_chunk,
+    residual_ppo,
+    rlpd,
+)
 from robot_rl.methods.job import Job, Prepared
 
 
@@ -18,6 +29,7 @@ class Method:
 
 METHODS = {
     "bc": Method(bc.BCConfig, bc.setup),
+    "classifier": Method(classifier.ClassifierConfig, classifier.setup),
     "dsrl": Method(dsrl.DSRLConfig, dsrl.setup),
     "dsrl_na": Method(dsrl_na.DSRLNAConfig, dsrl_na.setup),
     "expo": Method(expo.ExpoConfig, expo.setup),

@@ -2,7 +2,7 @@
 
 Each episode is a line: success, steps, seconds, late steps, the oldest of each kind of observation. All of it
 goes into a file. An episode that was interrupted counts as a failure. Where the robot does not measure
-success, you say it: s ends an episode well, f ends it as a failure.
+success, a classifier judges it (success=runs/…), or you: s ends an episode well, f ends it as a failure.
 
 Ctrl-C leaves the arm at rest and disarmed.
 """
@@ -24,6 +24,7 @@ from robot_rl.deploy.beginnings import RESETS, usual_reset
 from robot_rl.deploy.fit import check_fit
 from robot_rl.deploy.images import images_of
 from robot_rl.deploy.job import deploy, make_controller
+from robot_rl.deploy.judge import ClassifierJudge, load_classifier
 from robot_rl.deploy.outcomes import Outcomes
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import choose_device, load_networks, wrap
@@ -46,6 +47,8 @@ class Config:
     """How an episode begins. `scene`: a simulated task goes to its saved initial state of that number.
     `operator`: the gripper opens, the arm goes home, you prepare the scene and press Enter. `home`: without
     you. If null, `scene` for a simulated task and `operator` for all else."""
+    success: str | None = None
+    """Run of `method=classifier` that judges success by the cameras; null for the robot's sensor or you."""
     seed: int = 0
     """Seed of the policy's noise, as for `robot-rl eval`."""
     out: str = "${policy}/deploy.json"
@@ -87,9 +90,14 @@ def run(config: Config) -> None:
             frames = ended.enter_context(
                 images_of(robot, config.robot, cameras, period, keys, config.insecure)
             )
+            judge = None
+            if config.success:
+                classifier, observed = load_classifier(config.success)
+                looks = images_of(robot, config.robot, classifier.spec.cameras, period, keys, config.insecure)
+                judge = ClassifierJudge(classifier, observed, robot.spec, ended.enter_context(looks))
             stop = ended.enter_context(stop_on_signal())
             controller = make_controller(
-                robot, wrap(networks, 1), environment, reset, config.episodes, stop, ended, frames
+                robot, wrap(networks, 1), environment, reset, config.episodes, stop, ended, frames, judge
             )
             facts = {
                 "policy": config.policy,
@@ -99,6 +107,7 @@ def run(config: Config) -> None:
                 "control_freq": environment["control_freq"],
                 "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
                 "reset": reset,
+                "judge": config.success,
                 "seed": config.seed,
             }
             outcomes = Outcomes(out, facts, controller.timing)

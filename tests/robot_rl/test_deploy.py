@@ -16,7 +16,10 @@ import pytest
 from hardware.client import RobotClient
 from hardware.connection import NoAnswer
 from hardware.protocol.messages import Mode
+from policies.store import read_record
 from robot_rl.cli import main
+from robot_rl.deploy.judge import load_classifier
+from robot_rl.factory import policy_directory
 from robot_rl.statistics import wilson
 from tests.conftest import SMALL_BASE, Verb
 from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
@@ -100,6 +103,32 @@ def test_an_arm_can_begin_at_home(lift: str, policy: Path) -> None:
     assert main(["deploy", f"policy={policy}", f"robot={lift}", "episodes=1", "reset=home"]) == 0
     assert read(policy)["reset"] == "home"
     assert state_of(lift) == (Mode.IDLE, "")
+
+
+@pytest.mark.parametrize(("threshold", "success", "steps"), [(-1e9, True, 1), (1e9, False, STEPS)])
+def test_a_classifier_may_judge_success(
+    lift: str,
+    policy: Path,
+    demonstrations: Path,
+    tmp_path: Path,
+    verb: Verb,
+    threshold: float,
+    success: bool,
+    steps: int,
+) -> None:
+    run = tmp_path / "judge"
+    common = (f"data={demonstrations}", f"runs_dir={tmp_path}", "name=judge", "threads=1")
+    verb("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
+    classifier, _ = load_classifier(str(run))
+    classifier.threshold.fill_(threshold)
+    saved = policy_directory(run)
+    classifier.save(saved, read_record(saved).meta)
+    assert main(["deploy", f"policy={policy}", f"robot={lift}", "episodes=1", f"success={run}"]) == 0
+    record = read(policy)
+    assert record["judge"] == str(run)
+    (episode,) = record["episodes"]
+    assert episode["success"] is success
+    assert episode["steps"] == steps or episode["interrupted"]
 
 
 def deploying(policy: Path, address: str, *more: str) -> Process:

@@ -1,0 +1,80 @@
+"""Success from what cameras see: the reward of a robot that measures none.
+
+After SERL (arXiv 2401.16013): a classifier of single frames, trained on labelled ones, ends an episode with a
+reward of 1.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.encoder import EncoderSpec, Observation, ObservationEncoder
+from policies.registry import LOADERS
+from policies.store import Record, read_weights, write_files
+
+KIND = "classifier"
+
+
+class SuccessClassifier(nn.Module):
+    """Whether a frame shows success: observation -> logit [B].
+
+    With cameras it looks at their images alone, which `spec.state_size` 0 says: where the arm is in the
+    moment of success would be easier to learn, and is not what success is.
+    """
+
+    threshold: Tensor
+
+    def __init__(self, spec: EncoderSpec, hidden: int) -> None:
+        super().__init__()
+        self.spec, self.hidden = spec, hidden
+        self.encoder = ObservationEncoder(spec)
+        self.head = nn.Sequential(
+            nn.Linear(self.encoder.feature_size, hidden),
+            nn.LayerNorm(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 1),
+        )
+        self.register_buffer("threshold", torch.zeros(()))
+
+    def forward(self, obs: Observation) -> Tensor:
+        state = obs["state"][:, : self.spec.state_size]
+        logit: Tensor = self.head(self.encoder({**obs, "state": state})).squeeze(-1)
+        return logit
+
+    def judge(self, obs: Observation) -> Tensor:
+        """Whether each of B frames shows success, by the threshold that false alarms have set."""
+        return self(obs) > self.threshold
+
+    def save(self, directory: Path, meta: dict[str, Any]) -> None:
+        """Into a directory, as policies are."""
+        write_files(
+            directory,
+            kind=KIND,
+            config={"hidden": self.hidden},
+            spec=asdict(self.spec),
+            meta=meta,
+            weights=self.state_dict(),
+        )
+
+
+def _load(directory: Path, record: Record) -> SuccessClassifier:
+    """Raises ValueError: the files are damaged."""
+    try:
+        size = record.spec["image_size"]
+        spec = EncoderSpec(
+            record.spec["state_size"],
+            tuple(record.spec["cameras"]),
+            (size[0], size[1]) if size else None,
+            record.spec["kind"],
+        )
+        classifier = SuccessClassifier(spec, record.config["hidden"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{directory} is damaged: {error!r}") from error
+    read_weights(directory, record, classifier)
+    return classifier
+
+
+LOADERS[KIND] = _load

@@ -1,0 +1,74 @@
+"""Success by a classifier, for a robot without a sensor of it."""
+
+from pathlib import Path
+
+import torch
+
+from envs.observation import IMAGE_PREFIX, ObservationSpec, make_observation
+from envs.robot_state import RobotState
+from hardware.cameras.reader import FrameReader, StaleFrame
+from hardware.connection import RobotError
+from hardware.protocol.messages import State
+from hardware.spec import RobotSpec
+from policies.classifier import SuccessClassifier
+from policies.store import load_policy_files
+from robot_rl.factory import policy_directory
+
+
+def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
+    """Of a run of `method=classifier`, with what its dataset observed.
+
+    Raises:
+        ValueError: there is none.
+    """
+    networks, meta = load_policy_files(policy_directory(Path(path)))
+    if not isinstance(networks, SuccessClassifier):
+        raise ValueError(f"{path} holds no classifier; `robot-rl train method=classifier` makes one")
+    return networks.eval(), ObservationSpec.from_dict(meta["environment"]["observation_spec"])
+
+
+class ClassifierJudge:
+    """Says when the task is done, for `RealArmEnv`: it looks at the newest images, or at the state."""
+
+    def __init__(
+        self,
+        classifier: SuccessClassifier,
+        observed: ObservationSpec,
+        robot: RobotSpec,
+        frames: FrameReader | None,
+    ) -> None:
+        """Take images from `frames`, which stays the caller's.
+
+        Raises:
+            ValueError: the robot does not measure what the classifier looks at.
+        """
+        self._classifier, self._frames = classifier, frames
+        self._observed = ObservationSpec(
+            observed.state_keys, observed.state_dims, classifier.spec.cameras, observed.image_size
+        )
+        self._senses = RobotState(robot, self._observed) if classifier.spec.state_size else None
+
+    @torch.no_grad()
+    def __call__(self, state: State) -> bool:
+        """Whether the newest frame shows success.
+
+        Raises:
+            RobotError: there is no fresh image.
+        """
+        obs = {"state": torch.zeros(1, 0)}
+        if self._senses is not None:
+            seen = make_observation(dict(self._senses.raw(state)), self._observed)
+            obs["state"] = torch.from_numpy(seen["state"][None])
+        for camera in self._classifier.spec.cameras:
+            assert self._frames is not None
+            try:
+                image = self._frames.newest(camera).image
+            except StaleFrame as stale:
+                raise RobotError(f"the judge of success: {stale}") from stale
+            if image.shape != (*self._observed.image_size, 3):
+                raise RobotError(
+                    f"camera {camera} gives images of {image.shape}, the classifier knows "
+                    f"{(*self._observed.image_size, 3)}"
+                )
+            obs[IMAGE_PREFIX + camera] = torch.from_numpy(image[None].copy())
+        return bool(self._classifier.judge(obs))

@@ -1,0 +1,307 @@
+"""A success classifier from labelled frames: the reward of a robot that measures none.
+
+SERL, arXiv 2401.16013.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from policies.classifier import SuccessClassifier
+from policies.encoder import EncoderSpec
+from policies.vision import random_shift
+from robot_rl.data.dataset import Dataset
+from robot_rl.learning.options import STATE_ALONE
+from robot_rl.methods.job import Job, Prepared
+from robot_rl.runs import write_text
+from robot_rl.statistics import wilson
+from robot_rl.training import Cadence, Run, train_offline
+
+REPORT = "classifier.json"
+_ROWS = 512
+"""Frames that are judged together."""
+
+
+@dataclass
+class ClassifierConfig:
+    """Success classifier."""
+
+    name: str = "classifier"
+    """Name of the method."""
+    steps: int = 2000
+    """Gradient steps."""
+    batch_size: int = 128
+    """Frames per gradient step, half of them of success."""
+    lr: float = 3e-4
+    """Learning rate."""
+    weight_decay: float = 1e-2
+    """Weight decay of AdamW."""
+    hidden: int = 256
+    """Width of the layer over the features."""
+    encoder: str = "conv"
+    """`conv` or `vit` of all cameras, or `state` alone."""
+    success_steps: int = 1
+    """Last steps of a successful episode that show success."""
+    unclear_steps: int = 5
+    """Steps before those that are not learned from: they may show either."""
+    held_out: float = 0.4
+    """Part of the episodes that is not learned from: half of it sets the threshold, half measures it."""
+    false_alarms: float = 0.01
+    """Most of the episodes' beginnings and failures that may be taken for a success, by which the threshold
+    is set."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"held_out={self.held_out:g}: choose a part between 0 and 1")
+        if not 0 <= self.false_alarms < 1:
+            raise ValueError(f"false_alarms={self.false_alarms:g}: choose a part of at least 0 and below 1")
+        if self.success_steps < 1 or self.unclear_steps < 0:
+            raise ValueError("success_steps is at least 1 and unclear_steps at least 0")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Frames with what they show."""
+
+    obs: Mapping[str, NDArray[Any]]
+    """`state` [T, S] and `images.<camera>` [T, H, W, 3]."""
+    success: NDArray[np.bool_]
+    """Rows that show it."""
+    other: NDArray[np.bool_]
+    """Rows that do not."""
+    episodes: Sequence[slice]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How a threshold does on episodes that nothing was learned from."""
+
+    episodes: int
+    false_alarms: int
+    """Episodes in which a frame without success is taken for one: each would end with a false reward."""
+    false_alarm_interval: tuple[float, float]
+    frames: int
+    """Without success."""
+    false_frames: int
+    successes: int
+    """Episodes that succeed."""
+    found: int
+    """Of those, in which a frame of success is taken for one."""
+
+
+def label(success: NDArray[np.bool_], episodes: Sequence[slice], config: ClassifierConfig) -> tuple[Any, Any]:
+    """Rows that show success and rows that do not, each bool [T].
+
+    Args:
+        success: of each episode, [N].
+        episodes: rows of each.
+        config: how many steps show it, how many are unclear.
+    """
+    rows = episodes[-1].stop
+    shown, other = np.zeros(rows, bool), np.ones(rows, bool)
+    for succeeded, episode in zip(success, episodes, strict=True):
+        if succeeded:
+            first = max(episode.start, episode.stop - config.success_steps)
+            shown[first : episode.stop] = True
+            other[max(episode.start, first - config.unclear_steps) : episode.stop] = False
+    return shown, other
+
+
+def split(success: NDArray[np.bool_], held_out: float, seed: int) -> tuple[NDArray[np.int64], ...]:
+    """Episodes to learn from, to set the threshold by, and to measure it by.
+
+    Successes and failures are dealt out apart, so that each part has its share of both.
+
+    Raises:
+        ValueError: there are too few successes for three parts.
+    """
+    rng = np.random.default_rng([seed, 5])
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for kind in (True, False):
+        numbers = rng.permutation(np.flatnonzero(success == kind))
+        half = round(len(numbers) * held_out / 2)
+        if kind and (half < 1 or len(numbers) - 2 * half < 1):
+            raise ValueError(
+                f"{len(numbers)} successful episodes are too few to learn from and to measure with: "
+                "record more, or choose another method.held_out"
+            )
+        for part, chosen in zip(
+            parts, (numbers[2 * half :], numbers[:half], numbers[half : 2 * half]), strict=True
+        ):
+            part.extend(chosen.tolist())
+    learn, calibrate, measure = (np.sort(np.array(part, np.int64)) for part in parts)
+    return learn, calibrate, measure
+
+
+def threshold_for(highest: NDArray[np.floating], false_alarms: float) -> float:
+    """The lowest threshold at which no more than that part of episodes has a false alarm.
+
+    Args:
+        highest: of each episode, the logit of the frame without success that looks most like it, [N].
+        false_alarms: the part.
+    """
+    ordered = np.sort(highest)[::-1]
+    allowed = int(false_alarms * len(ordered))
+    # A logit of 0 is as likely as not: below that nothing is called a success.
+    return max(0.0, float(ordered[allowed]))
+
+
+class ClassifierLearner:
+    """Binary cross-entropy on as many frames of success as of others, with shifted images."""
+
+    def __init__(
+        self,
+        config: ClassifierConfig,
+        classifier: SuccessClassifier,
+        frames: Labelled,
+        learn: NDArray[np.int64],
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.config, self.classifier, self.device = config, classifier.to(device), device
+        self._obs = {name: torch.from_numpy(values) for name, values in frames.obs.items()}
+        chosen = np.zeros(len(frames.success), bool)
+        for number in learn:
+            chosen[frames.episodes[number]] = True
+        self._rows = [
+            torch.from_numpy(np.flatnonzero(chosen & kind)) for kind in (frames.success, frames.other)
+        ]
+        self.optimizer = torch.optim.AdamW(
+            classifier.parameters(), config.lr, weight_decay=config.weight_decay, fused=True
+        )
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def update(self) -> dict[str, Tensor]:
+        """One gradient step."""
+        half = self.config.batch_size // 2
+        rows = torch.cat([r[torch.randint(len(r), (half,), generator=self._generator)] for r in self._rows])
+        obs = {name: values[rows].to(self.device) for name, values in self._obs.items()}
+        obs = {
+            name: random_shift(values, self._generator) if values.ndim == 4 else values
+            for name, values in obs.items()
+        }
+        shows = torch.arange(2 * half, device=self.device) < half
+        logits = self.classifier(obs)
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, shows.float())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return {"loss": loss.detach(), "accuracy": ((logits > 0) == shows).float().mean()}
+
+    @torch.no_grad()
+    def logits(self, rows: slice) -> NDArray[np.float32]:
+        """Of some frames."""
+        parts = []
+        for start in range(rows.start, rows.stop, _ROWS):
+            part = slice(start, min(start + _ROWS, rows.stop))
+            parts.append(self.classifier({name: v[part].to(self.device) for name, v in self._obs.items()}))
+        return torch.cat(parts).cpu().numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "classifier": self.classifier.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.classifier.load_state_dict(state["classifier"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._generator.set_state(state["generator"])
+
+
+def calibrate(learner: ClassifierLearner, frames: Labelled, numbers: NDArray[np.int64]) -> None:
+    """Set the threshold by some episodes."""
+    highest = []
+    for number in numbers:
+        rows = frames.episodes[number]
+        if (other := frames.other[rows]).any():
+            highest.append(float(learner.logits(rows)[other].max()))
+    threshold = threshold_for(np.array(highest), learner.config.false_alarms)
+    learner.classifier.threshold.fill_(threshold)
+
+
+def measure(learner: ClassifierLearner, frames: Labelled, numbers: NDArray[np.int64]) -> Rates:
+    """How the threshold does on other episodes."""
+    threshold = float(learner.classifier.threshold)
+    alarms, false_frames, others, successes, found = 0, 0, 0, 0, 0
+    for number in numbers:
+        rows = frames.episodes[number]
+        taken = learner.logits(rows) > threshold
+        false = taken & frames.other[rows]
+        alarms += bool(false.any())
+        false_frames += int(false.sum())
+        others += int(frames.other[rows].sum())
+        if (shown := frames.success[rows]).any():
+            successes += 1
+            found += bool((taken & shown).any())
+    interval = wilson(alarms, len(numbers))
+    return Rates(len(numbers), alarms, interval, others, false_frames, successes, found)
+
+
+def describe(rates: Rates, threshold: float) -> str:
+    """For people."""
+    low, high = rates.false_alarm_interval
+    return (
+        f"{rates.episodes} episodes not learned from: false alarms in {rates.false_alarms} "
+        f"(95 % [{low:.3f}, {high:.3f}]), in {rates.false_frames} of {rates.frames} frames; "
+        f"{rates.found} of {rates.successes} successes found; threshold {threshold:.2f} (logit)"
+    )
+
+
+def setup(job: Job) -> Prepared:
+    """Label the dataset's frames and deal out its episodes."""
+    config: ClassifierConfig = job.method
+    if job.data is None:
+        raise ValueError("method=classifier needs episodes of success and failure: add data=…")
+    dataset = Dataset(Path(job.data))
+    if dataset.num_episodes == 0:
+        raise ValueError(f"dataset {job.data} has no episode")
+    spec = dataset.observation_spec
+    if config.encoder == STATE_ALONE:
+        encoder = EncoderSpec(spec.state_size)
+    elif spec.cameras:
+        encoder = EncoderSpec(0, spec.cameras, spec.image_size, config.encoder)
+    else:
+        raise ValueError(f"dataset {job.data} has no images: choose method.encoder=state, or record cameras")
+    shown, other = label(dataset.success, dataset.episodes, config)
+    learn, by, on = split(dataset.success, config.held_out, job.seed)
+    obs = dataset.observations()
+    seen = {name: obs[name] for name in ("state", *(f"images.{camera}" for camera in encoder.cameras))}
+    frames = Labelled(seen, shown, other, dataset.episodes)
+    torch.manual_seed(job.seed)
+    classifier = SuccessClassifier(encoder, config.hidden)
+    if encoder.state_size:
+        classifier.encoder.norm.fit(obs["state"])
+    learner = ClassifierLearner(config, classifier, frames, learn, job.device, job.seed)
+    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every)
+
+    def save(directory: Path) -> None:
+        calibrate(learner, frames, by)
+        classifier.save(directory / "policy", {"environment": dataset.environment, "method": config.name})
+
+    def train(run: Run) -> bool:
+        if not train_offline(learner, cadence, run):
+            return False
+        calibrate(learner, frames, by)
+        rates, threshold = measure(learner, frames, on), float(classifier.threshold)
+        report = {"threshold": threshold, "calibrated_by": len(by), **asdict(rates)}
+        write_text(run.directory / REPORT, json.dumps(report, indent=2) + "\n")
+        print(describe(rates, threshold))
+        return True
+
+    return Prepared(
+        train=train,
+        save_policy=save,
+        total=config.steps,
+        unit="updates",
+        close=lambda: None,
+        learner=learner,
+    )
