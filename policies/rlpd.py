@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from policies.actors import GaussianActor
 from policies.base import BasePolicy
+from policies.critic import EnsembleCritic
 from policies.encoder import EncoderSpec, ObservationEncoder
 from policies.wrapped import Frames, WrappedPolicy
 from policies.wrapper import Wrapper
@@ -21,10 +22,18 @@ class RLPDSpec:
     action_size: int
     hidden: tuple[int, ...]
     layer_norm: bool = True
+    gripper: int | None = None
+    """The dimension of the action that a critic of its own decides; None leaves it to the actor."""
+
+
+GRIPPER_MEMBERS = 2
+"""Critics of the gripper's two commands."""
+_FLIP = 1.96
+"""Where a standard normal is farther from 0, an exploring gripper does the other thing: 5 %."""
 
 
 class RLPD(Wrapper):
-    """A squashed Gaussian actor, which acts in place of the base."""
+    """A squashed Gaussian actor, which acts in place of the base; a critic may decide the gripper."""
 
     kind = "rlpd"
     Spec = RLPDSpec
@@ -32,8 +41,13 @@ class RLPD(Wrapper):
     def __init__(self, base: BasePolicy, spec: RLPDSpec) -> None:
         super().__init__(base, spec)
         self.encoder = ObservationEncoder(spec.encoder)
-        self.actor = GaussianActor(
-            self.encoder.feature_size, spec.action_size, spec.hidden, layer_norm=spec.layer_norm
+        size = self.encoder.feature_size
+        rest = spec.action_size - (spec.gripper is not None)
+        self.actor = GaussianActor(size, rest, spec.hidden, layer_norm=spec.layer_norm)
+        self.gripper = (
+            EnsembleCritic(GRIPPER_MEMBERS, size, 0, spec.hidden, outputs=2, layer_norm=spec.layer_norm)
+            if spec.gripper is not None
+            else None
         )
 
     def policy(self, slots: int, *, seed: int = 0) -> "RLPDPolicy":
@@ -50,7 +64,19 @@ class RLPDPolicy(WrappedPolicy):
     def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
         if not self.active:
             return planned
-        features = self.networks.encoder(self._tensors(frames))
-        if not explore:
-            return torch.tanh(self.networks.actor(features)[0]).cpu().numpy()
-        return self.networks.actor.sample(features, self._noise(*planned.shape))[0].cpu().numpy()
+        networks, rows = self.networks, len(planned)
+        features = networks.encoder(self._tensors(frames))
+        gripper = networks.spec.gripper
+        rest = planned.shape[1] - (gripper is not None)
+        if explore:
+            action = networks.actor.sample(features, self._noise(rows, rest))[0]
+        else:
+            action = torch.tanh(networks.actor(features)[0])
+        if gripper is None:
+            return action.cpu().numpy()
+        assert networks.gripper is not None
+        # The commands -1 and 1, of which the critics know the values.
+        command = networks.gripper(features, features[:, :0]).mean(0).argmax(-1, keepdim=True) * 2.0 - 1
+        if explore:
+            command = torch.where(self._noise(rows, 1).abs() > _FLIP, -command, command)
+        return torch.cat([action[:, :gripper], command, action[:, gripper:]], -1).cpu().numpy()

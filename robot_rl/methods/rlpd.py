@@ -11,11 +11,16 @@ arXiv 2412.07762).
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from envs.action import ActionSpec
 from policies.rlpd import RLPD, RLPDSpec
+from robot_rl.data.replay import Batch
+from robot_rl.learning.gripper import GripperLearner
+from robot_rl.learning.offpolicy import observation
 from robot_rl.learning.sac import SACConfig, SACLearner
 from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import fit_encoder, gather, prepare
+from robot_rl.methods.online import closed_if_refused, fit_encoder, gather, prepare
 
 
 @dataclass
@@ -28,6 +33,44 @@ class RLPDConfig(SACConfig):
     """Critic updates per environment step."""
     actor_lr: float = 3e-4
     """Learning rate of the actor and of the temperature."""
+    gripper_critic: bool = False
+    """Whether a critic of its own opens and closes the gripper (HIL-SERL)."""
+
+
+class RLPDLearner(SACLearner):
+    """Critics and actor; a gripper's own critic takes its command out of what they judge and make."""
+
+    def __init__(
+        self, config: RLPDConfig, networks: RLPD, action_size: int, device: torch.device, seed: int
+    ) -> None:
+        self._dimension = dimension = networks.spec.gripper
+        rest = action_size - (dimension is not None)
+        super().__init__(config, networks.encoder, networks.actor, rest, device, seed)
+        self.gripper: GripperLearner | None = None
+        if networks.gripper is not None and dimension is not None:
+            self.gripper = GripperLearner(config, networks.gripper.to(device), dimension)
+
+    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """All that step."""
+        return (*super().optimizers(), *([self.gripper.optimizer] if self.gripper else []))
+
+    def _judged(self, batch: Batch) -> Tensor:
+        action, dimension = batch["action"], self._dimension
+        if dimension is None:
+            return action
+        return torch.cat([action[:, :dimension], action[:, dimension + 1 :]], -1)
+
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        metrics = super()._learn(batch)
+        if self.gripper:
+            with torch.no_grad():
+                features, after = (self.critics.encoder(observation(batch, at)) for at in ("", "next."))
+            metrics |= self.gripper.update(batch, features, after)
+        return metrics
+
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        return (*super()._saved, *(["gripper"] if self.gripper else []))
 
 
 def setup(job: Job) -> Prepared:
@@ -35,8 +78,17 @@ def setup(job: Job) -> Prepared:
     config: RLPDConfig = job.method
     made = gather(job)
     torch.manual_seed(job.seed)
-    spec = RLPDSpec(made.encoder, made.action_size, tuple(config.hidden), config.layer_norm)
+    with closed_if_refused(made.envs):
+        gripper = _gripper_of(made.envs.action_spec) if config.gripper_critic else None
+    spec = RLPDSpec(made.encoder, made.action_size, tuple(config.hidden), config.layer_norm, gripper)
     networks = RLPD(made.base, spec)
     fit_encoder(networks, made.demos)
-    learner = SACLearner(config, networks.encoder, networks.actor, made.action_size, job.device, job.seed)
+    learner = RLPDLearner(config, networks, made.action_size, job.device, job.seed)
     return prepare(job, made, networks, networks.policy(config.num_envs, seed=job.seed), learner)
+
+
+def _gripper_of(action_spec: ActionSpec) -> int:
+    found = [i for i, dim in enumerate(action_spec) if dim.kind == "gripper"]
+    if len(found) != 1:
+        raise ValueError(f"method.gripper_critic=true decides one gripper, and the task has {len(found)}")
+    return found[0]
