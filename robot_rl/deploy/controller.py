@@ -13,6 +13,7 @@ from hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChan
 from policies.wrapped import WrappedPolicy
 from robot_rl.deploy.outcomes import Episode, Timing
 from robot_rl.deploy.person import Stopped, Verdict
+from robot_rl.deploy.turns import Turns
 
 _LATE = 0.1
 """Of a control period: a step whose observation comes later than that is late."""
@@ -34,6 +35,7 @@ class Controller:
         *,
         stop: Callable[[], bool],
         verdict: Verdict | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Take both, which stay the caller's.
 
@@ -44,9 +46,10 @@ class Controller:
             period: between two steps of the environment, s.
             stop: asked at each step whether to leave.
             verdict: of a person, if the environment's judge is one.
+            turns: with another client of the robot.
         """
         self._env, self._policy, self._clock, self._period = env, policy, clock, period * 1e3
-        self._stop, self._verdict = stop, verdict
+        self._stop, self._verdict, self._turns = stop, verdict, turns
         self.timing = Timing()
 
     def warm_up(self) -> None:
@@ -98,6 +101,8 @@ class Controller:
     def _run(self, number: int, seed: int) -> Episode:
         if self._stop():
             raise Stopped
+        if self._turns:
+            self._turns.wait(self._stop)
         obs, _ = self._env.reset(seed=number)
         self._policy.reset([0], [seed])
         if self._verdict:

@@ -17,6 +17,7 @@ from robot_rl.deploy.beginnings import from_home, from_operator, from_scene
 from robot_rl.deploy.controller import Controller
 from robot_rl.deploy.outcomes import Outcomes
 from robot_rl.deploy.person import Stopped, Verdict, at_terminal
+from robot_rl.deploy.turns import Turns
 from robot_rl.seeds import episode_seed
 
 
@@ -30,6 +31,7 @@ def make_controller(
     ended: ExitStack,
     frames: FrameReader | None = None,
     judge: Judge | None = None,
+    turns: Turns | None = None,
 ) -> Controller:
     """A policy that is ready to control a robot, which is disarmed.
 
@@ -43,6 +45,7 @@ def make_controller(
         ended: takes what is to be undone.
         frames: images of the cameras that the policy sees.
         judge: of success; by default the robot's sensor of it, or a person where it has none.
+        turns: with another client of the robot.
 
     Raises:
         ValueError: the policy and the robot do not fit, or a person is needed and there is no terminal.
@@ -60,7 +63,7 @@ def make_controller(
     clock = MonotonicClock()
     env = RealArmEnv(robot, environment, prepare=prepare, judge=judge or verdict, frames=frames, clock=clock)
     period = 1 / environment["control_freq"]
-    controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict)
+    controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict, turns=turns)
     with runs_first(COMMANDS):
         controller.warm_up()
     controller.close()

@@ -26,6 +26,7 @@ from robot_rl.deploy.images import images_of
 from robot_rl.deploy.job import deploy, make_controller
 from robot_rl.deploy.judge import ClassifierJudge, load_classifier
 from robot_rl.deploy.outcomes import Outcomes
+from robot_rl.deploy.turns import Turns
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import choose_device, load_networks, wrap
 from robot_rl.robots import default_address
@@ -49,6 +50,13 @@ class Config:
     you. If null, `scene` for a simulated task and `operator` for all else."""
     success: str | None = None
     """Run of `method=classifier` that judges success by the cameras; null for the robot's sensor or you."""
+    name: str = "deploy"
+    """What the robot's server calls this client."""
+    turns_with: str | None = None
+    """Name of another, whose episodes undo what this one does: they take turns. The one without `first` is
+    started first."""
+    first: bool = False
+    """Whether this one has the first turn."""
     seed: int = 0
     """Seed of the policy's noise, as for `robot-rl eval`."""
     out: str = "${policy}/deploy.json"
@@ -65,6 +73,8 @@ class Config:
             raise ValueError(f"episodes={self.episodes}: ask for at least 1")
         if self.reset not in (None, *RESETS):
             raise ValueError(f"reset={self.reset}: choose {', '.join(RESETS)}")
+        if self.turns_with == self.name:
+            raise ValueError(f"turns_with={self.turns_with} is this client's own name: choose another name=…")
 
 
 def run(config: Config) -> None:
@@ -80,7 +90,7 @@ def run(config: Config) -> None:
             keys = load_client_keys(Path(config.keys)) if config.keys else None
             robot = ended.enter_context(
                 RobotClient(
-                    config.robot, "deploy", "policy", keys=keys, insecure=config.insecure, timeout=_TIMEOUT
+                    config.robot, config.name, "policy", keys=keys, insecure=config.insecure, timeout=_TIMEOUT
                 )
             )
             reset = config.reset or usual_reset(robot.spec)
@@ -96,8 +106,10 @@ def run(config: Config) -> None:
                 looks = images_of(robot, config.robot, classifier.spec.cameras, period, keys, config.insecure)
                 judge = ClassifierJudge(classifier, observed, robot.spec, ended.enter_context(looks))
             stop = ended.enter_context(stop_on_signal())
+            turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
+            policy = wrap(networks, 1)
             controller = make_controller(
-                robot, wrap(networks, 1), environment, reset, config.episodes, stop, ended, frames, judge
+                robot, policy, environment, reset, config.episodes, stop, ended, frames, judge, turns
             )
             facts = {
                 "policy": config.policy,
@@ -111,6 +123,8 @@ def run(config: Config) -> None:
                 "seed": config.seed,
             }
             outcomes = Outcomes(out, facts, controller.timing)
+        if config.turns_with:
+            print(f"it takes turns with {config.turns_with}", flush=True)
         how = deploy(controller, outcomes, config.episodes, config.seed)
     print("\n".join(outcomes.summary()))
     if outcomes.episodes:

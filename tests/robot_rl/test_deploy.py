@@ -131,6 +131,28 @@ def test_a_classifier_may_judge_success(
     assert episode["steps"] == steps or episode["interrupted"]
 
 
+@pytest.mark.full
+def test_two_take_turns(lift: str, base_run: Path, tmp_path: Path) -> None:
+    """A forward and a backward task reset each other."""
+    forward, backward = (short(base_run, tmp_path / name) for name in ("forward", "backward"))
+    with RobotClient(lift, "test", timeout=30.0) as robot:
+        since = robot.events()[-1].seq
+    common = ("deploy", f"robot={lift}", "reset=home", "episodes=2")
+    second = (*common, f"policy={backward}", "name=backward", "turns_with=forward")
+    first = (*common, f"policy={forward}", "name=forward", "turns_with=backward", "first=true")
+    process = Process(["-m", "robot_rl", *second], "it takes turns with forward")
+    try:
+        assert main(first) == 0
+        assert process.wait() == 0
+    finally:
+        process.kill()
+    with RobotClient(lift, "test", timeout=30.0) as robot:
+        happened = [event.text for event in robot.events(since) if event.what == "lease"]
+    acted = [text.rpartition(" ")[2] for text in happened if "(policy) to" in text]
+    assert acted == ["forward", "backward"] * 2
+    assert [len(read(policy)["episodes"]) for policy in (forward, backward)] == [2, 2]
+
+
 def deploying(policy: Path, address: str, *more: str) -> Process:
     """Ready when its first episode has ended."""
     command = ["-m", "robot_rl", "deploy", f"policy={policy}", f"robot={address}", "episodes=50", *more]

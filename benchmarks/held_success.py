@@ -1,0 +1,61 @@
+"""Episodes that go on for a while after success, as a person's do: what a success classifier learns from.
+
+MUJOCO_GL=egl python benchmarks/held_success.py data/lift_held.zarr lift 60 20: sixty episodes of the task, each with twenty
+steps after its first success. The scripted expert errs as with `robot-rl collect skill=0.5 noise=0.3`.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from envs.experts import make_expert
+from envs.robosuite_env import RobosuiteEnv
+from envs.task import TaskConfig
+from robot_rl.config import load_group
+from robot_rl.data.dataset import DatasetWriter
+from robot_rl.seeds import episode_seed
+from robot_rl.verbs.collect import rollout
+
+NOISE, SKILL, SEED = 0.3, 0.5, 0
+CAMERAS = ("agentview", "robot0_eye_in_hand")
+
+
+class HeldSuccess:
+    """A task's own check of success, which counts once it has held for so many steps in a row."""
+
+    def __init__(self, env: RobosuiteEnv, steps: int) -> None:
+        self._check, self._steps = env.sim._check_success, steps
+        self._held = 0
+        env.sim.reward = lambda action: float(self())
+
+    def __call__(self) -> bool:
+        self._held = self._held + 1 if self._check() else 0
+        return self._held > self._steps
+
+    def begin(self) -> None:
+        """A new episode."""
+        self._held = 0
+
+
+def main(path: Path, task: str, episodes: int, steps: int) -> None:
+    """Collect them."""
+    config = load_group("task", task, TaskConfig)
+    config.cameras = list(CAMERAS)
+    config.horizon += steps
+    env = RobosuiteEnv(config, observe_all=True)
+    held = HeldSuccess(env, steps)
+    settings = {"expert": task, "noise": NOISE, "skill": SKILL, "seed": SEED, "held": steps}
+    writer = DatasetWriter(path, env.describe(), settings)
+    for index in range(writer.num_episodes, episodes):
+        seed = episode_seed(SEED, "collect", index)
+        expert = make_expert(task, noise=NOISE, skill=SKILL, rng=np.random.default_rng(seed))
+        held.begin()
+        episode, success = rollout(env, expert, seed)
+        writer.append(episode, success=success, seed=seed)
+        print(f"{index + 1}/{episodes}: {'success' if success else 'failure'}", flush=True)
+    env.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

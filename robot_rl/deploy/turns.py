@@ -1,0 +1,56 @@
+"""Two who share a robot and undo each other's work: one's episode ends where the other's begins.
+
+A forward and a backward task, as a pick and its place, reset each other without anybody's hands (SERL, arXiv
+2401.16013, section IV-C). Each is a program of its own; the robot's server says whose turn it is.
+"""
+
+import time
+from collections.abc import Callable
+
+from hardware.client import RobotClient
+from hardware.core.modes import COMMANDED
+from hardware.protocol.messages import Mode, State
+from robot_rl.deploy.person import Stopped
+
+_FRESH = 0.5
+_LOOK = 0.05
+"""s"""
+
+
+class Turns:
+    """Of this client and another one. Between two of its own episodes there is one of the other's."""
+
+    def __init__(self, robot: RobotClient, other: str, *, first: bool) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            robot: connected; states tell who commands.
+            other: the other client's name.
+            first: whether this one begins.
+        """
+        assert other != robot.name, "nobody takes turns with himself"
+        self._robot, self._other, self._mine = robot, other, first
+
+    def wait(self, stop: Callable[[], bool]) -> None:
+        """Return when it is this client's turn; the next time it is the other's first.
+
+        An episode of the other's that ended before this client looked is not known of: who is not the first
+        is started first.
+
+        Raises:
+            Stopped: `stop` says so.
+            RobotError: the server is lost.
+        """
+        began = False
+        while not self._mine:
+            if stop():
+                raise Stopped
+            state = self._robot.state(_FRESH)
+            began = began or self._acts(state)
+            self._mine = began and state.mode not in COMMANDED and state.lease_holder != self._other
+            time.sleep(_LOOK)
+        self._mine = False
+
+    def _acts(self, state: State) -> bool:
+        # What its script does between episodes, as going home, is none.
+        return state.lease_holder == self._other and state.mode in (Mode.POLICY, Mode.HUMAN)
