@@ -29,9 +29,11 @@ def make_controller(
     episodes: int,
     stop: Callable[[], bool],
     ended: ExitStack,
+    *,
     frames: FrameReader | None = None,
     judge: Judge | None = None,
     turns: Turns | None = None,
+    lookahead_ms: float | None = None,
 ) -> Controller:
     """A policy that is ready to control a robot, which is disarmed.
 
@@ -46,6 +48,7 @@ def make_controller(
         frames: images of the cameras that the policy sees.
         judge: of success; by default the robot's sensor of it, or a person where it has none.
         turns: with another client of the robot.
+        lookahead_ms: as for `RealArmEnv`.
 
     Raises:
         ValueError: the policy and the robot do not fit, or a person is needed and there is no terminal.
@@ -61,7 +64,15 @@ def make_controller(
     else:
         prepare = from_scene(robot) if reset == "scene" else from_home(robot)
     clock = MonotonicClock()
-    env = RealArmEnv(robot, environment, prepare=prepare, judge=judge or verdict, frames=frames, clock=clock)
+    env = RealArmEnv(
+        robot,
+        environment,
+        prepare=prepare,
+        judge=judge or verdict,
+        frames=frames,
+        lookahead_ms=lookahead_ms,
+        clock=clock,
+    )
     period = 1 / environment["control_freq"]
     controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict, turns=turns)
     with runs_first(COMMANDS):

@@ -50,6 +50,9 @@ class Config:
     you. If null, `scene` for a simulated task and `operator` for all else."""
     success: str | None = None
     """Run of `method=classifier` that judges success by the cameras; null for the robot's sensor or you."""
+    lookahead_ms: float | None = None
+    """An action takes effect so long after its step was due, however long it took to find it; it has to cover
+    the robot's measured latency and the policy's own time. null: when it comes."""
     name: str = "deploy"
     """What the robot's server calls this client."""
     turns_with: str | None = None
@@ -109,7 +112,17 @@ def run(config: Config) -> None:
             turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
             policy = wrap(networks, 1)
             controller = make_controller(
-                robot, policy, environment, reset, config.episodes, stop, ended, frames, judge, turns
+                robot,
+                policy,
+                environment,
+                reset,
+                config.episodes,
+                stop,
+                ended,
+                frames=frames,
+                judge=judge,
+                turns=turns,
+                lookahead_ms=config.lookahead_ms,
             )
             facts = {
                 "policy": config.policy,
@@ -120,6 +133,7 @@ def run(config: Config) -> None:
                 "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
                 "reset": reset,
                 "judge": config.success,
+                "lookahead_ms": config.lookahead_ms,
                 "seed": config.seed,
             }
             outcomes = Outcomes(out, facts, controller.timing)
