@@ -1,9 +1,13 @@
 """Episodes that go on for a while after success, as a person's do: what a success classifier learns from.
 
-MUJOCO_GL=egl python benchmarks/held_success.py data/lift_held.zarr lift 60 20: sixty episodes of the task, each with twenty
-steps after its first success. The scripted expert errs as with `robot-rl collect skill=0.5 noise=0.3`.
+Episodes whose success does not last are left out: some of their frames show it, and their end does not.
+
+MUJOCO_GL=egl python benchmarks/held_success.py data/lift_held.zarr lift 60 20: sixty episodes of the task,
+each with twenty steps after its first success. The scripted expert errs as with `robot-rl collect skill=0.5
+noise=0.3`.
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -26,16 +30,23 @@ class HeldSuccess:
 
     def __init__(self, env: RobosuiteEnv, steps: int) -> None:
         self._check, self._steps = env.sim._check_success, steps
-        self._held = 0
+        self._held = self._seen = 0
         env.sim.reward = lambda action: float(self())
 
     def __call__(self) -> bool:
-        self._held = self._held + 1 if self._check() else 0
+        now = self._check()
+        self._held = self._held + 1 if now else 0
+        self._seen += now
         return self._held > self._steps
+
+    @property
+    def lasted(self) -> bool:
+        """Whether there was no success in this episode but the one that held."""
+        return self._seen == (self._held if self._held > self._steps else 0)
 
     def begin(self) -> None:
         """A new episode."""
-        self._held = 0
+        self._held = self._seen = 0
 
 
 def main(path: Path, task: str, episodes: int, steps: int) -> None:
@@ -47,13 +58,16 @@ def main(path: Path, task: str, episodes: int, steps: int) -> None:
     held = HeldSuccess(env, steps)
     settings = {"expert": task, "noise": NOISE, "skill": SKILL, "seed": SEED, "held": steps}
     writer = DatasetWriter(path, env.describe(), settings)
-    for index in range(writer.num_episodes, episodes):
+    for index in itertools.count():
+        if writer.num_episodes >= episodes:
+            break
         seed = episode_seed(SEED, "collect", index)
         expert = make_expert(task, noise=NOISE, skill=SKILL, rng=np.random.default_rng(seed))
         held.begin()
         episode, success = rollout(env, expert, seed)
-        writer.append(episode, success=success, seed=seed)
-        print(f"{index + 1}/{episodes}: {'success' if success else 'failure'}", flush=True)
+        if held.lasted:
+            writer.append(episode, success=success, seed=seed)
+            print(f"{writer.num_episodes}/{episodes}: {'success' if success else 'failure'}", flush=True)
     env.close()
 
 
