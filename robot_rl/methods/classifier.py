@@ -49,7 +49,7 @@ class ClassifierConfig:
     """`conv` or `vit` of all cameras, or `state` alone."""
     success_steps: int = 1
     """Last steps of a successful episode that show success."""
-    unclear_steps: int = 5
+    unclear_steps: int = 20
     """Steps before those that are not learned from: they may show either."""
     held_out: float = 0.4
     """Part of the episodes that is not learned from: half of it sets the threshold, half measures it."""
