@@ -5,18 +5,21 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from envs.observation import IMAGE_PREFIX, ObservationSpec
 from envs.robot_state import RobotState
 from hardware.recording.episode import Episode as Raw
 from hardware.recording.raw import RawDataset
-from hardware.recording.records import Outcome
+from hardware.recording.records import Count, Outcome
 from hardware.spec import RobotSpec
 from robot_rl.data.dataset import DatasetWriter
 from robot_rl.data.robot_environment import Mover, make_mover, robot_environment
 from robot_rl.data.steps import Steps
 from robot_rl.data.timeline import ACTORS, LeftOut, Timeline, Track
+
+_EVENTS: Final = 100
+"""Of an episode that a dataset remembers; the recording has all."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ class _Derivation:
                 "outcome": footer.outcome,
                 "labels": {**header.labels, **footer.labels},
                 "flagged": footer.flagged,
+                "lost": {name: lost for name, count in footer.counts.items() if (lost := _lost(count))},
+                "events": _events(timeline, steps.begin),
             }
         )
 
@@ -175,3 +180,12 @@ class _Derivation:
             },
             "sources": list(ACTORS),
         }
+
+
+def _lost(count: Count) -> int:
+    return count.lost + count.unwritten
+
+
+def _events(timeline: Timeline, begin: int) -> list[list[Any]]:
+    """The first ones: seconds after the first step, what, and for people."""
+    return [[round((one.tm - begin) / 1e9, 3), one.what, one.text] for one in timeline.events[:_EVENTS]]

@@ -61,12 +61,19 @@ class Steps:
         self._grips = any(state.gripper for state in timeline.states)
         begin = max(timeline.known_from, *(track.times[0] for track in tracks), 0)
         last = timeline.states[-1].t_sample
+        if last - timeline.known_until <= max_age_ms * MS:
+            last = timeline.known_until
         number = max(0, int((last - begin) * rate / 1e9)) + 1
         times = [begin + round(k * 1e9 / rate) for k in range(number)]
         self._times = [t for t in times if t <= last]
         """Of the steps, and of the end of the last."""
         if len(self._times) < 2:
             raise LeftOut("it is shorter than a step")
+
+    @property
+    def begin(self) -> int:
+        """Time of the first step, ns."""
+        return self._times[0]
 
     def arrays(self, success: bool) -> Episode:
         """What a dataset holds, without the images.
@@ -80,7 +87,7 @@ class Steps:
             for key, value in self._row(t, following).items():
                 rows.setdefault(key, []).append(value)
         arrays: dict[str, Any] = {key: np.array(values, _TYPES.get(key)) for key, values in rows.items()}
-        arrays = {key: _single(values) for key, values in arrays.items()}
+        arrays = {key: single(values) for key, values in arrays.items()}
         for track in self._tracks:
             chosen = track.before(times)
             ages = [(t - track.times[number]) / MS for t, number in zip(times, chosen, strict=True)]
@@ -144,7 +151,7 @@ class Steps:
         }
 
 
-def _single(values: np.ndarray) -> np.ndarray:
+def single(values: np.ndarray) -> np.ndarray:
     """What policies see is float32."""
     return values.astype(np.float32) if values.dtype == np.float64 else values
 

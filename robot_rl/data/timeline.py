@@ -13,7 +13,7 @@ from hardware.clock import MS
 from hardware.history import state_between
 from hardware.protocol.arrays import Frame, decode_image, pixels
 from hardware.protocol.codec import decode_server
-from hardware.protocol.messages import Code, Commanded, Mode, State
+from hardware.protocol.messages import Code, Commanded, Event, Mode, State
 from hardware.recording.episode import Episode
 from hardware.recording.records import Received
 
@@ -40,6 +40,7 @@ class Timeline:
         """
         states: list[State] = []
         commands: list[Commanded] = []
+        self.events: list[Event] = []
         for record in episode.messages():
             if isinstance(record, Received):
                 message = decode_server(record.frame)
@@ -47,6 +48,8 @@ class Timeline:
                     states.append(message)
                 elif isinstance(message, Commanded):
                     commands.append(message)
+                elif isinstance(message, Event):
+                    self.events.append(message)
         self.states = sorted(states, key=lambda state: state.t_sample)
         self.commands = sorted(commands, key=_effective)
         grips: dict[int, float | None] = {}
@@ -82,7 +85,8 @@ class Timeline:
         state = self.before(t)
         if state.mode not in _ACTING or not state.goal_seq:
             return None
-        followed = self._newest(t, lambda c: c.code is None and c.command == state.goal_seq)
+        # A simulated arm's state may be of a moment before the command that it follows already.
+        followed = self._newest(max(t, state.tm), lambda c: c.code is None and c.command == state.goal_seq)
         if followed is None:
             raise LeftOut(f"command {state.goal_seq} was followed and is missing")
         lease = self.commands[followed].lease
@@ -91,7 +95,7 @@ class Timeline:
         followed = followed if since is None else since
         mode = self.commands[followed].mode
         newest = self._newest(t, lambda c: c.lease == lease and c.mode == mode and c.code not in _NO_FORM)
-        assert newest is not None
+        newest = followed if newest is None else newest
         return Asked(self.commands[newest], self.commands[followed], self._grips[newest], _ACTING[state.mode])
 
     def _newest(self, t: int, fits: Callable[[Commanded], bool], after: int = 0) -> int | None:
@@ -113,6 +117,19 @@ class Timeline:
         if followed is None:
             raise LeftOut("it lacks the commands that were followed")
         return max(first.t_sample, _effective(followed))
+
+    @property
+    def known_until(self) -> int:
+        """Until when it is known: the message of a command that is followed may come after the end."""
+        known = {command.command for command in self.commands if command.code is None}
+        return next(
+            (
+                state.t_sample
+                for state in reversed(self.states)
+                if state.mode not in _ACTING or not state.goal_seq or state.goal_seq in known
+            ),
+            self.states[-1].t_sample,
+        )
 
     @property
     def modes(self) -> set[str]:

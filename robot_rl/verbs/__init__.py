@@ -6,8 +6,23 @@ A verb may have two words; `bench_sim.py` is `robot-rl bench sim`, and `robot-rl
 """
 
 VERBS: dict[str, tuple[str, ...]] = {
-    "who collects": ("doctor", "collect", "states", "record", "data derive", "data repair"),
-    "who trains": ("train", "eval", "report", "demo"),
+    "who collects": (
+        "doctor",
+        "collect",
+        "states",
+        "teleop",
+        "record",
+        "replay",
+        "data derive",
+        "data info",
+        "data view",
+        "data validate",
+        "data merge",
+        "data split",
+        "data convert",
+        "data repair",
+    ),
+    "who trains": ("train", "actor", "eval", "report", "demo"),
     "who deploys": ("robot", "robot keys", "robot latency", "deploy"),
     "who measures": (
         "bench sim",

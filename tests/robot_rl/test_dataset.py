@@ -316,10 +316,7 @@ def test_bad_episode_is_refused_before_anything_is_written(path: Path, change: s
         ({"task": "door"}, "task was lift, here it is door"),
         ({"controller": "JOINT_POSITION"}, "controller was OSC_POSE, here it is JOINT_POSITION"),
         ({"action_spec": [DIM]}, "action_spec was "),
-        (
-            {"versions": {"mujoco": "3.4.0"}},
-            r"versions was \{'mujoco': '3.3'\}, here it is \{'mujoco': '3.4'\}",
-        ),
+        ({"versions": {"mujoco": "3.4.0"}}, "versions.mujoco was 3.3, here it is 3.4"),
         ({"gripper": "other"}, "gripper was None, here it is other"),
     ],
 )

@@ -296,3 +296,22 @@ def test_a_video_that_is_missing_or_cut_is_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(ValueError, match=r"is torn: videos/wrist/000001.mp4 is missing"):
         Dataset(tmp_path / "x.zarr")
+
+
+def test_a_last_command_whose_message_came_after_the_end_costs_its_steps_alone(tmp_path: Path) -> None:
+    def late(stream: str, t: float) -> bool:
+        return stream == "command" and t >= 1.9
+
+    whole, _ = made(tmp_path / "whole", Motion())
+    dataset, derived = made(tmp_path / "late", Motion(lost=late))
+    assert not derived.left_out
+    assert 0 < whole.num_steps - dataset.num_steps <= 4
+    for key in ("action", "applied_action", "robot0_joint_pos", "time"):
+        np.testing.assert_array_equal(dataset[key], whole[key][: dataset.num_steps])
+
+
+def test_what_is_known_of_an_episode_goes_into_the_dataset(tmp_path: Path) -> None:
+    dataset, _ = made(tmp_path, Motion())
+    (note,) = dataset.collection["recorded"]["episodes"]
+    assert note["lost"] == {}
+    assert note["events"] == []

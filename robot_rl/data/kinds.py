@@ -1,0 +1,58 @@
+"""What kind of dataset is at a path."""
+
+import json
+from pathlib import Path
+from typing import Any, Final, Literal
+
+Kind = Literal["dataset", "raw", "robomimic", "lerobot"]
+NAMES: Final[dict[Kind, str]] = {
+    "dataset": "dataset",
+    "raw": "recordings",
+    "robomimic": "robomimic HDF5 file",
+    "lerobot": "LeRobotDataset",
+}
+HDF5_SUFFIXES: Final = (".hdf5", ".h5")
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+
+
+def kind_of(path: Path) -> Kind:
+    """The kind of what is there.
+
+    Raises:
+        ValueError: nothing, or something else.
+    """
+    if not path.exists():
+        raise ValueError(
+            f"{path} does not exist; `robot-rl collect` or `robot-rl data derive` makes a dataset"
+        )
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(_HDF5)) == _HDF5:
+                return "robomimic"
+        raise ValueError(f"{path} is a file, and no HDF5: give a dataset's folder, or robomimic's file")
+    if (path / "recorder.lock").is_file():
+        return "raw"
+    if (path / "meta" / "info.json").is_file():
+        return "lerobot"
+    if (path / ".zgroup").is_file() or (path / "zarr.json").is_file() or (path / ".zarray").is_file():
+        return "dataset"
+    raise ValueError(
+        f"{path} is no dataset: it has none of .zgroup (a dataset of this program), recorder.lock "
+        "(recordings) or meta/info.json (LeRobot)"
+    )
+
+
+def lerobot_info(path: Path) -> dict[str, Any]:
+    """`meta/info.json` of a LeRobotDataset.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    file = path / "meta" / "info.json"
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is damaged: {error}; copy the dataset again") from error
+    if not isinstance(info, dict):
+        raise ValueError(f"{file} is damaged: it holds no object; copy the dataset again")
+    return info

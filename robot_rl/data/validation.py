@@ -1,0 +1,145 @@
+"""Every promise of the dataset's format, checked one by one: what is wrong with a dataset, as a list."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import av
+import numpy as np
+from av.error import FFmpegError
+
+from envs.observation import IMAGE_PREFIX
+from robot_rl.data.dataset import STEP_KEYS, Dataset
+from robot_rl.data.episode_stream import cameras_of, videos_of
+from robot_rl.data.notes import SOURCE, who_acted
+
+_ALWAYS: Final = ("task", "robot", "control_freq", "horizon", "observation_spec", "action_spec")
+_SIMULATED: Final = ("env", "controller", "model_seed", "env_args", "state_layout", "versions")
+_OFF: Final = 1e-6
+"""An action beyond 1 by less is rounding."""
+_UNEVEN: Final = 0.01
+"""Of a step: how much longer or shorter than the others one may be."""
+
+
+def faults(path: Path) -> list[str]:
+    """What is wrong with the dataset at `path`; empty where nothing is."""
+    try:
+        dataset = Dataset(path)
+    except ValueError as error:
+        # It cannot be trusted so far that more could be said.
+        return [str(error)]
+    found = [*_environment(dataset)]
+    if dataset.num_episodes == 0:
+        return [*found, "it has no episode"]
+    return [
+        *found,
+        *_arrays(dataset),
+        *_actions(dataset),
+        *_ends(dataset),
+        *_times(dataset),
+        *_images(dataset),
+    ]
+
+
+def _environment(dataset: Dataset) -> Iterator[str]:
+    environment = dataset.environment
+    wanted = [*_ALWAYS, *(_SIMULATED if "sim_state" in dataset.keys else ())]
+    if missing := [key for key in wanted if key not in environment]:
+        yield f"the environment lacks {', '.join(missing)}: it cannot be built again"
+    if not {"observation_spec", "action_spec"} <= environment.keys():
+        return
+    spec, size = dataset.observation_spec, len(dataset.action_spec)
+    for key, dim in zip(spec.state_keys, spec.state_dims, strict=True):
+        if key in dataset.keys and (here := int(np.prod(dataset.shape(key)[0]))) != dim:
+            yield f"data/{key} has {here} numbers a step, the environment says {dim}"
+    for key in ("action", "applied_action"):
+        if key in dataset.keys and dataset.shape(key)[0] != (size,):
+            yield f"data/{key} is {list(dataset.shape(key)[0])} a step, the environment has {size} actions"
+    if "sim_state" in dataset.keys and "state_layout" in environment:
+        layout = sum(int(piece[1]) for piece in environment["state_layout"])
+        if dataset.shape("sim_state")[0] != (layout,):
+            yield f"data/sim_state is {list(dataset.shape('sim_state')[0])} a step, its layout has {layout}"
+
+
+def _arrays(dataset: Dataset) -> Iterator[str]:
+    for key in dataset.keys:
+        shape, dtype = dataset.shape(key)
+        if dtype.kind == "f" and not key.startswith(IMAGE_PREFIX):
+            for number, rows in enumerate(dataset.episodes):
+                finite = np.isfinite(dataset.rows(key, rows)).reshape(rows.stop - rows.start, -1).all(1)
+                if not finite.all():
+                    yield f"data/{key} has NaN or infinity in episode {number}, step {int(finite.argmin())}"
+        if key in STEP_KEYS[3:] and shape != ():
+            yield f"data/{key} is {list(shape)} a step, and has to be one number"
+    names = who_acted(dataset)
+    if SOURCE in dataset.keys and int(dataset[SOURCE].max()) >= len(names):
+        yield f"data/{SOURCE} has the number {int(dataset[SOURCE].max())}, which the collection does not name"
+
+
+def _actions(dataset: Dataset) -> Iterator[str]:
+    # What was asked for may be beyond; what was followed cannot.
+    actions = dataset["applied_action"]
+    for number, rows in enumerate(dataset.episodes):
+        beyond = np.abs(actions[rows]) > 1 + _OFF
+        if beyond.any():
+            step, dim = (int(n) for n in np.argwhere(beyond)[0])
+            told = f"{actions[rows][step, dim]:.3g} in episode {number}, step {step}, number {dim}"
+            yield f"data/applied_action is beyond [-1, 1]: {told}"
+
+
+def _ends(dataset: Dataset) -> Iterator[str]:
+    """Success, reward and the end of an episode say the same."""
+    terminated, truncated = dataset["terminated"].astype(bool), dataset["truncated"].astype(bool)
+    rewards = dataset["reward"]
+    for number, rows in enumerate(dataset.episodes):
+        last = rows.stop - 1
+        if terminated[rows.start : last].any() or truncated[rows.start : last].any():
+            yield f"episode {number} ends before its last step"
+        if terminated[last] and truncated[last]:
+            yield f"episode {number} is terminated and truncated at once"
+        if not (terminated[last] or truncated[last]):
+            yield f"episode {number} ends neither terminated nor truncated"
+        if bool(dataset.success[number]) != bool((rewards[rows] > 0).any()):
+            told = "a success" if dataset.success[number] else "no success"
+            yield f"episode {number} is {told}, and its rewards sum to {float(rewards[rows].sum()):g}"
+
+
+def _times(dataset: Dataset) -> Iterator[str]:
+    if "time" not in dataset.keys:
+        return
+    times = dataset["time"]
+    period = 1e9 / float(dataset.environment.get("control_freq", 0) or np.inf)
+    for number, rows in enumerate(dataset.episodes):
+        steps = np.diff(times[rows])
+        if (steps <= 0).any():
+            yield f"data/time does not increase in episode {number}, step {int((steps <= 0).argmax()) + 1}"
+        elif period and (np.abs(steps - period) > _UNEVEN * period).any():
+            yield f"steps of episode {number} are {steps.min() / 1e6:.2f} to {steps.max() / 1e6:.2f} ms apart"
+
+
+def _images(dataset: Dataset) -> Iterator[str]:
+    wanted = dataset.observation_spec.image_size
+    for camera in cameras_of(dataset):
+        key = IMAGE_PREFIX + camera
+        if key in dataset.keys:
+            shape, dtype = dataset.shape(key)
+            if shape != (*wanted, 3) or dtype != np.uint8:
+                yield f"data/{key} is {dtype} {list(shape)} a step, the environment says uint8 {[*wanted, 3]}"
+    for number, rows in enumerate(dataset.episodes):
+        for video in videos_of(dataset, number).values():
+            assert isinstance(video, Path)
+            yield from _video(video, rows.stop - rows.start, wanted)
+
+
+def _video(path: Path, wanted: int, size: tuple[int, int]) -> Iterator[str]:
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            if (stream.height, stream.width) != size:
+                yield f"{path} has images of {stream.width}x{stream.height}, not {size[1]}x{size[0]}"
+            number = sum(1 for _ in container.decode(stream))
+    except (FFmpegError, IndexError) as error:
+        yield f"{path} is damaged: {error}"
+        return
+    if number != wanted:
+        yield f"{path} has {number} images, its episode {wanted} steps"

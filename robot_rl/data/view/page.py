@@ -1,0 +1,184 @@
+"""Writes the page: one HTML file without outside resources."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.renderer import overview
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.episode_stream import arrays_of, cameras_of, images_of, videos_of
+from robot_rl.data.facts import Line
+from robot_rl.data.notes import SOURCE, notes_of, outcome_of, sources_of, who_acted
+from robot_rl.data.playback import playback_env
+from robot_rl.data.view.measures import measure, suspicions
+from robot_rl.data.view.pictures import FRAMES, SIDE, as_video, look, smaller, stride_of
+from robot_rl.video import render_states
+
+POINTS: Final = 250
+"""Of a curve, at most."""
+VIDEOS: Final = 400
+"""On a page, at most."""
+_BINS: Final = 40
+_DRAWINGS: Final = 40
+"""Of an episode, at most: each takes a while."""
+_DRAWN: Final = "drawn from states"
+"""What stands for a camera where images are drawn for the page."""
+_TEMPLATE: Final = Path(__file__).with_name("page.html")
+_MARK: Final = "/*DATA*/"
+
+
+def write_page(
+    dataset: Dataset,
+    out: Path,
+    lines: Sequence[Line],
+    *,
+    render: bool = False,
+    remarks: Sequence[str] = (),
+    show: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Write the page of a dataset; it appears whole or not at all.
+
+    Args:
+        dataset: with at least one episode.
+        out: the file.
+        lines: what stands at its top.
+        render: draw images of the saved states, for a dataset without cameras.
+        remarks: what else a reader must know.
+        show: told how many episodes are done.
+
+    Raises:
+        ValueError: it has no episode, is damaged, or has no states to draw.
+    """
+    if not dataset.num_episodes:
+        raise ValueError(f"{dataset.path} has no episode to look at")
+    data = _Collector(dataset, render).collect(show)
+    data |= {"title": dataset.path.name, "facts": [[line.name, line.text] for line in lines]}
+    data["remarks"] = [*remarks, *data["remarks"]]
+    # Inside a script element, only "<" could end it.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(f".{out.name}.part")
+    try:
+        part.write_text(_TEMPLATE.read_text(encoding="utf-8").replace(_MARK, text), encoding="utf-8")
+        os.replace(part, out)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class _Collector:
+    def __init__(self, dataset: Dataset, render: bool) -> None:
+        self._dataset = dataset
+        self._rate = float(dataset.environment.get("control_freq", 20))
+        self._cameras = (_DRAWN,) if render else cameras_of(dataset)
+        self._env = playback_env(dataset) if render else None
+        self._shown = VIDEOS // max(1, len(self._cameras))
+        self._counts: NDArray[np.int64] = np.zeros((len(dataset.action_spec), _BINS), np.int64)
+
+    def collect(self, show: Callable[[int], None]) -> dict[str, Any]:
+        dataset = self._dataset
+        notes, acted = notes_of(dataset), sources_of(dataset)
+        episodes, measures = [], []
+        for number, note in enumerate(notes):
+            arrays = arrays_of(dataset, number)
+            same, videos = self._look(number, arrays)
+            one = measure(dataset, arrays, same, note)
+            measures.append(one)
+            episodes.append(
+                {
+                    "outcome": outcome_of(dataset, number, note),
+                    "labels": note.get("labels", {}),
+                    "seed": int(dataset.seeds[number]),
+                    "from": _origin(note),
+                    "by": dict(acted[number]),
+                    "events": note.get("events", []),
+                    "measures": {key: value for key, value in asdict(one).items() if key != "content"},
+                    "videos": videos,
+                    **self._curves(arrays),
+                }
+            )
+            show(number + 1)
+        if self._env is not None:
+            self._env.close()
+        return {
+            "rate": self._rate,
+            "dims": [{"name": dim.name, "kind": dim.kind} for dim in dataset.action_spec],
+            "cameras": list(self._cameras),
+            "sources": who_acted(dataset),
+            "counts": self._counts.tolist(),
+            "suspicions": suspicions(measures, self._rate),
+            "remarks": self._remarks(),
+            "episodes": episodes,
+        }
+
+    def _look(
+        self, number: int, arrays: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, NDArray[np.bool_]], dict[str, str]]:
+        steps = len(arrays["action"])
+        if self._env is not None:
+            if number >= self._shown:
+                return {}, {}
+            stride = stride_of(steps, _DRAWINGS)
+            frames = render_states(self._env, list(arrays["sim_state"][::stride]), overview(), SIDE, SIDE)
+            return {}, {_DRAWN: as_video(map(smaller, frames), self._rate / stride)}
+        same, videos = {}, {}
+        kept = videos_of(self._dataset, number)
+        for camera, images in images_of(self._dataset, number).items():
+            same[camera], shown = look(images, exact=camera not in kept)
+            if number < self._shown:
+                videos[camera] = as_video(shown, self._rate / stride_of(steps))
+        return same, videos
+
+    def _curves(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """What is drawn of an episode, every `stride` steps."""
+        asked, applied = arrays["action"], arrays["applied_action"]
+        for i in range(asked.shape[1]):
+            self._counts[i] += np.histogram(np.clip(asked[:, i], -1, 1), _BINS, (-1, 1))[0]
+        steps = len(asked)
+        stride = -(-steps // POINTS)
+        different = bool((np.abs(asked - applied) > 1e-3).any())
+        rewards = arrays["reward"]
+        rewarded = np.flatnonzero(rewards)[:POINTS]
+        curves = {
+            "stride": stride,
+            "asked": _rounded(asked[::stride].T),
+            "applied": _rounded(applied[::stride].T) if different else None,
+            "rewards": [[int(step), round(float(rewards[step]), 4)] for step in rewarded],
+            "who": [],
+            "opening": None,
+        }
+        if SOURCE in arrays:
+            numbers = arrays[SOURCE].astype(int)
+            begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+            curves["who"] = [[int(step), int(numbers[step])] for step in begins]
+        if "robot0_gripper_qpos" in arrays:
+            fingers = arrays["robot0_gripper_qpos"].reshape(steps, -1)
+            curves["opening"] = _rounded(np.abs(np.ptp(fingers, axis=1))[None, ::stride] * 1e3)[0]
+        return curves
+
+    def _remarks(self) -> list[str]:
+        found = [
+            f"Every image is looked at; at most {POINTS} points of a curve and {FRAMES} images of an "
+            f"episode are shown, at most {SIDE} pixels long."
+        ]
+        if self._cameras and self._dataset.num_episodes > self._shown:
+            found.append(f"Only the first {self._shown} episodes are shown with images.")
+        return found
+
+
+def _origin(note: Mapping[str, Any]) -> str:
+    if "dataset" in note:
+        return f"{note['dataset']}, episode {note['index']}"
+    if "number" in note:
+        return f"recording {note['number']}"
+    return str(note.get("demo", ""))
+
+
+def _rounded(values: NDArray[Any]) -> list[list[float]]:
+    found: list[list[float]] = np.round(values.astype(np.float64), 3).tolist()
+    return found

@@ -1,0 +1,91 @@
+"""The images of an episode for a page: looked at all, shown some, as a small video."""
+
+import base64
+import io
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Final
+
+import av
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_rl.data.dataset import Streamed
+
+FRAMES: Final = 100
+"""Of a video, at most."""
+SIDE: Final = 160
+"""Pixels of its longer side, at most."""
+_OPTIONS: Final = {"crf": "27", "g": "10", "bf": "0", "preset": "veryfast", "threads": "1"}
+_NOISE: Final = 20
+"""Largest difference of a pixel that a video makes of two images that are the same."""
+
+Images = NDArray[np.uint8]
+
+
+def stride_of(steps: int, frames: int = FRAMES) -> int:
+    """Every how many steps an image is shown."""
+    return -(-steps // frames)
+
+
+def look(images: Streamed, *, exact: bool) -> tuple[NDArray[np.bool_], list[Images]]:
+    """Look at all images of an episode.
+
+    Args:
+        images: all of them.
+        exact: they are as the camera gave them, and no video.
+
+    Returns:
+        For each step whether its image is the one before [T], and the images to show, small.
+    """
+    stride = stride_of(len(images))
+    same = np.zeros(len(images), bool)
+    shown: list[Images] = []
+    before: Images | None = None
+    for number, image in enumerate(_single(images.blocks())):
+        if before is not None:
+            same[number] = cv2.norm(image, before, cv2.NORM_INF) <= (0 if exact else _NOISE)
+        if number % stride == 0:
+            shown.append(smaller(image))
+        before = image
+    return same, shown
+
+
+def smaller(image: Images) -> Images:
+    """At most `SIDE` pixels long, with even sides, as a video needs them."""
+    height, width = image.shape[:2]
+    part = min(1.0, SIDE / max(height, width))
+    size = (max(2, round(width * part / 2) * 2), max(2, round(height * part / 2) * 2))
+    if size == (width, height):
+        return image
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def as_video(images: Iterable[Images], rate: float) -> str:
+    """An H.264 mp4 as a data URI.
+
+    Args:
+        images: uint8 [H, W, 3] of one size with even sides; at least one.
+        rate: images per second.
+    """
+    out = io.BytesIO()
+    with av.open(out, "w", format="mp4") as container:
+        fps = Fraction(rate).limit_denominator(1000)
+        stream = None
+        for number, image in enumerate(images):
+            if stream is None:
+                stream = container.add_stream("libx264", rate=fps, options=_OPTIONS)
+                stream.pix_fmt = "yuv420p"
+                stream.height, stream.width = image.shape[:2]
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            frame.pts, frame.time_base = number, 1 / fps
+            container.mux(stream.encode(frame))
+        assert stream is not None
+        container.mux(stream.encode())
+    return "data:video/mp4;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def _single(blocks: Iterator[Images]) -> Iterator[Images]:
+    for block in blocks:
+        yield from block
