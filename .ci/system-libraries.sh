@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # System libraries that pip cannot bring: OpenGL for offscreen rendering, GLib for OpenCV, libusb for
-# RealSense cameras, and a compiler with headers for evdev. Installs what is missing where it may,
-# otherwise says exactly what to run.
+# RealSense cameras, a compiler with headers for evdev, and a browser for the tests of the page. Installs
+# what is missing where it may, otherwise says exactly what to run.
 set -euo pipefail
 
 python=${1:-python3.11}
@@ -26,6 +26,10 @@ headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
 [ -e "$headers/Python.h" ] || missing+=("$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')")
 "$python" -c 'import ensurepip' 2>/dev/null ||
     missing+=("$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
+
+# Ubuntu has Chromium only as a snap; there the tests take what `playwright install chromium` brings.
+command -v chromium >/dev/null || command -v google-chrome >/dev/null ||
+    grep -qs '^ID=ubuntu' /etc/os-release || missing+=(chromium)
 
 [ ${#missing[@]} -eq 0 ] && exit 0
 

@@ -65,6 +65,22 @@ class CommandRefused(RequestRefused):
     """The request was a command."""
 
 
+class Standing:
+    """Whether an arm has come to where it goes, by its states."""
+
+    def __init__(self) -> None:
+        self._last: State | None = None
+        self._stood = 0
+
+    def sees(self, state: State) -> bool:
+        """True once it stands, with this state, which may be the same as before."""
+        last = self._last
+        if last is None or state.seq > last.seq:
+            self._stood = self._stood + 1 if last and state.setpoint == last.setpoint else 0
+            self._last = state
+        return self._stood >= _STANDS and max(map(abs, state.dq)) < REST
+
+
 class RobotClient:
     """One connection, for one thread: `with RobotClient("ipc:///run/user/1000/robot", "me") as robot: …`.
 
@@ -161,6 +177,10 @@ class RobotClient:
     def to_server(self, t: int) -> int:
         """This machine's time on the server's clock, ns."""
         return self._line.to_server(t)
+
+    def keep_time(self) -> None:
+        """Follow the server's clock, at no cost; for who looks for long and commands nothing."""
+        self._line.keep_time()
 
     # ---- requests --------------------------------------------------------------------------------------
 
@@ -287,6 +307,10 @@ class RobotClient:
         except RequestRefused as refusal:
             raise CommandRefused(refusal.code, refusal.reason) from None
 
+    def begin_home(self) -> Done:
+        """Let the arm go to rest within the limits; whoever wants it to go on asks again within the lease."""
+        return self._line.ask(Done, Home, lease=self.lease_number)
+
     def home(self, timeout: float = 30.0) -> State:
         """Move to rest within the limits, under the lease; returns the state there.
 
@@ -295,20 +319,16 @@ class RobotClient:
         """
         line = self._line
         end = line.deadline(timeout)
-        begun, stood = 0, 0
-        last: State | None = None
+        begun, standing = 0, Standing()
         while self._clock.now() < end:
-            done = line.ask(Done, Home, lease=self.lease_number)
+            done = self.begin_home()
             begun = begun or done.tm
-            # Repeated three times within a lease: whoever wants the arm to go on says so.
+            # Repeated three times within a lease.
             again = self._clock.now() + self.lease_ms * MS // 3
             while self._clock.now() < again:
                 state = self.state(self.timeout)
-                if state.tm > begun and (last is None or state.seq > last.seq):
-                    stood = stood + 1 if last and state.setpoint == last.setpoint else 0
-                    last = state
-                    if stood >= _STANDS and max(map(abs, state.dq)) < REST:
-                        return state
+                if state.tm > begun and standing.sees(state):
+                    return state
                 line.states.poll(self.lease_ms // 3)
         raise NoAnswer(f"the arm was not at home after {timeout:g} s")
 

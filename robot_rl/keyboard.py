@@ -2,28 +2,26 @@
 
 import os
 import select
-import sys
-import termios
-import tty
 from types import TracebackType
 from typing import Self
+
+from hardware.teleop.keys import terminal
 
 
 class Keyboard:
     """The terminal that the program was started in; as it was before when the with statement ends."""
 
     def __init__(self) -> None:
-        self._file = sys.stdin.fileno()
-        self._before = termios.tcgetattr(self._file)
+        self._terminal = terminal()
 
     def __enter__(self) -> Self:
-        tty.setcbreak(self._file)
+        self._file = self._terminal.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
+        self._terminal.__exit__(kind, error, trace)
 
     def key(self, timeout: float) -> str:
         """The next key, in lower case; "" if none is pressed within `timeout` [s]."""

@@ -12,6 +12,7 @@ from robot_rl.keyboard import Keyboard
 
 KEYS: Final[Mapping[str, Outcome]] = {"s": "success", "f": "failure", "d": "discarded"}
 HELP: Final = "b begin, s success, f failure, d discard, q quit"
+STILL_OPEN: Final = "an episode is open: s, f or d ends it"
 _REFRESH = 0.2
 _LOOK = 0.05
 _FIRST = 20.0
@@ -21,6 +22,38 @@ _SILENT = 1000.0
 
 Labels = Mapping[str, str]
 Say = Callable[[str], None]
+
+
+class Keyed:
+    """A recorder whose episodes begin and end by keys."""
+
+    def __init__(self, recorder: RecorderProcess, labels: Labels, say: Say) -> None:
+        """Give it a recorder, labels for each episode, and what prints a line."""
+        self._recorder, self._labels, self._say = recorder, labels, say
+        self._told: Ended | None = None
+
+    def press(self, key: str) -> Status:
+        """Do what a key says, "" for none; how the recorder does after it.
+
+        Raises:
+            RecorderError: the recorder has ended.
+        """
+        try:
+            if key == "b":
+                self._recorder.begin(self._labels)
+            elif key in KEYS:
+                self._told = self._recorder.end(KEYS[key])
+                self._say(describe(self._told))
+        except RecorderError as error:
+            if self._recorder.process.poll() is not None:
+                raise
+            self._say(str(error))
+        status = self._recorder.status()
+        if status.last != self._told:
+            # One that nobody here has ended.
+            self._told = status.last
+            self._say(describe(status.last) if status.last else "")
+        return status
 
 
 def record_by_keys(
@@ -40,28 +73,14 @@ def record_by_keys(
         say: prints a line.
         show: replaces the line that is there.
     """
-    told: Ended | None = None
+    keyed = Keyed(recorder, labels, say)
     while not stopped():
         key = keyboard.key(_REFRESH)
-        status = recorder.status()
-        if status.last != told:
-            # One that nobody here has ended.
-            told = status.last
-            say(describe(told) if told else "")
-        try:
-            if key == "q":
-                if not status.episode:
-                    return
-                say("an episode is open: s, f or d ends it")
-            elif key == "b":
-                recorder.begin(labels)
-            elif key in KEYS:
-                told = recorder.end(KEYS[key])
-                say(describe(told))
-        except RecorderError as error:
-            if recorder.process.poll() is not None:
-                raise
-            say(str(error))
+        status = keyed.press(key)
+        if key == "q":
+            if not status.episode:
+                return
+            say(STILL_OPEN)
         show(status_line(status))
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
     """The error for `group=choice` with a choice that does not exist."""
+    if choice.startswith("["):
+        return UserError(f"{group}={choice}: only one {group} at a time; choose from {', '.join(valid)}")
     spelled = nearest(choice, valid)
     hint = f"; did you mean {group}={spelled}?" if spelled else ";"
     return UserError(f"{group}={choice}: there is no such {group}{hint} choose from {', '.join(valid)}")

@@ -25,6 +25,11 @@ _MAY_CHANGE = {
     "threads",
     "runs_dir",
     "method.steps",
+    "hil.link",
+    "hil.keys",
+    "hil.robot",
+    "hil.robot_keys",
+    "hil.ahead",
 }
 
 
@@ -85,8 +90,8 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[Stop]:
-    """Let a loop finish its step and save when the user wants to stop."""
+def stop_on_signal(*also: int) -> Iterator[Stop]:
+    """Let a loop finish its step and save when the user wants to stop, or with one of the signals `also`."""
     stop = Stop()
 
     def handle(number: int, frame: Any) -> None:
@@ -94,7 +99,7 @@ def stop_on_signal() -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, *also)}
     try:
         yield stop
     finally:

@@ -1,7 +1,7 @@
 """What a person holds: samples with their own time."""
 
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self
+from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -63,4 +63,13 @@ class Device(Protocol):
         Raises:
             DeviceError: it is gone.
         """
+        ...
+
+
+@runtime_checkable
+class Latching(Protocol):
+    """A device whose clutch stays engaged by itself: whoever disengages for it has to say so."""
+
+    def let_go(self) -> None:
+        """The clutch is open, from now until it is pressed."""
         ...

@@ -1,7 +1,6 @@
 """`robot-rl record` as a person uses it: keys on a terminal, or so many seconds."""
 
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from hardware.recording.raw import RawDataset
 from robot_rl.cli import main
 from tests.hardware.processes import ROOT, eventually
 from tests.hardware.recording.conftest import Robot
+from tests.robot_rl.terminal import Terminal
 
 
 @pytest.fixture(scope="module")
@@ -23,40 +23,9 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Robot]:
     robot.kill()
 
 
-class Terminal:
-    """The verb on a terminal of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._ours, its = pty.openpty()
-        command = [sys.executable, "-m", "robot_rl", "record", *arguments]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=its, stdout=its, stderr=its)
-        os.close(its)
-        os.set_blocking(self._ours, False)
-        self.seen = ""
-
-    def press(self, key: str) -> None:
-        os.write(self._ours, key.encode())
-
-    def shows(self, text: str) -> bool:
-        try:
-            while more := os.read(self._ours, 4096):
-                self.seen += more.decode(errors="replace")
-        except OSError:
-            pass
-        return text in self.seen
-
-    def await_text(self, text: str) -> None:
-        eventually(lambda: self.shows(text), f"{text!r} on the terminal: {self.seen[-500:]!r}")
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._ours)
-
-
 @pytest.fixture
 def terminal(robot: Robot, tmp_path: Path) -> Iterator[Terminal]:
-    terminal = Terminal(f"address={robot.address}", f"out={tmp_path}/x.raw", "labels.operator=carl")
+    terminal = Terminal("record", f"address={robot.address}", f"out={tmp_path}/x.raw", "labels.operator=carl")
     yield terminal
     terminal.close()
 

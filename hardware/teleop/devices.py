@@ -1,0 +1,57 @@
+"""The devices that `device=` can be, by name."""
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from hardware.clock import Clock
+from hardware.teleop.board import Board
+from hardware.teleop.device import Device
+from hardware.teleop.gamepad import Gamepad, GamepadSettings
+from hardware.teleop.keyboard import KeyboardSettings, keyboard
+from hardware.teleop.leader import Leader, LeaderSettings
+from hardware.teleop.panel import Panel
+from hardware.teleop.spacemouse import SpaceMouseSettings, spacemouse
+from hardware.teleop.stream import Replay, ReplaySettings
+from hardware.teleop.web.settings import WebSettings
+
+DEVICES: Final[Mapping[str, type]] = {
+    "keyboard": KeyboardSettings,
+    "spacemouse": SpaceMouseSettings,
+    "gamepad": GamepadSettings,
+    "leader": LeaderSettings,
+    "replay": ReplaySettings,
+    "web": WebSettings,
+}
+"""Settings of each."""
+
+
+def make_device(settings: object, board: Board, clock: Clock | None = None) -> Device:
+    """The device of these settings, which is opened by its with statement.
+
+    Where there is a terminal, its keys give marks beside every device (`Panel`). `board` is what one with a
+    screen shows.
+
+    Raises:
+        ValueError: the settings cannot be.
+    """
+    if isinstance(settings, KeyboardSettings):
+        return keyboard(settings, clock)
+    if isinstance(settings, LeaderSettings):
+        return Panel(Leader(settings, clock), clutch=True)
+    device = _alone(settings, board, clock)
+    return Panel(device, clutch=False) if sys.stdin.isatty() else device
+
+
+def _alone(settings: object, board: Board, clock: Clock | None) -> Device:
+    if isinstance(settings, WebSettings):
+        # Nobody else needs what serves a page.
+        from hardware.teleop.web.device import WebDevice
+
+        return WebDevice(settings, board, clock)
+    if isinstance(settings, SpaceMouseSettings):
+        return spacemouse(settings, clock)
+    if isinstance(settings, GamepadSettings):
+        return Gamepad(settings, clock)
+    assert isinstance(settings, ReplaySettings), settings
+    return Replay(settings, clock)

@@ -1,0 +1,97 @@
+"""Angles of Dynamixel motors (X series, protocol 2.0) on one serial line."""
+
+import math
+import termios
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hardware.clock import MonotonicClock
+from hardware.drivers.extras import needed
+from hardware.teleop.device import DeviceError
+
+_PRESENT_POSITION: Final = (132, 4)
+"""Address and bytes."""
+_TURN: Final = 4096
+_WAIT: Final = 0.005
+"""s that one look at the line waits for its bytes."""
+_GONE: Final = (OSError, termios.error)
+"""What a line that is unplugged raises."""
+
+
+class NoReading(Exception):
+    """A motor did not answer, or not with what can be read: which, and why."""
+
+
+class Dynamixels:
+    """Motors that are read together. For one thread."""
+
+    def __init__(self, path: str, baudrate: int, ids: Sequence[int]) -> None:
+        """Open the line.
+
+        Raises:
+            DeviceError: it cannot be had.
+        """
+        sdk = needed("dynamixel_sdk", "leader")
+        self._path, self._ids, self._success = path, ids, sdk.COMM_SUCCESS
+        self._port = _port(sdk, path)
+        self._packets = sdk.PacketHandler(2.0)
+        try:
+            opened = self._port.setBaudRate(baudrate)
+        except PermissionError:
+            raise DeviceError(f"{path}: permission denied; {_MEND}") from None
+        except _GONE as error:
+            reason = getattr(error, "strerror", None) or error
+            mend = _MEND if "ermission" in str(error) else "is the leader plugged in?"
+            raise DeviceError(f"{path}: {str(reason).lower()}; {mend}") from None
+        if not opened:
+            raise DeviceError(f"device.baudrate={baudrate}: a Dynamixel has no such rate")
+
+    def read(self) -> list[float]:
+        """The angle of each motor, rad; 0 is its own zero.
+
+        Raises:
+            NoReading: not all can be read.
+            DeviceError: the line is gone.
+        """
+        try:
+            sent = self._packets.syncReadTx(
+                self._port, *_PRESENT_POSITION, list(self._ids), len(self._ids), False
+            )
+            if sent != self._success:
+                raise NoReading(f"the line takes nothing ({self._packets.getTxRxResult(sent)})")
+            return [self._angle(motor) for motor in self._ids]
+        except _GONE:
+            raise DeviceError(f"the leader is gone from {self._path}: plug it in and start again") from None
+
+    def close(self) -> None:
+        """Let go of the line. Safe to call twice."""
+        if self._port.is_open:
+            self._port.closePort()
+
+    def _angle(self, motor: int) -> float:
+        data, result, error = self._packets.readRx(self._port, motor, _PRESENT_POSITION[1])
+        if result != self._success:
+            raise NoReading(f"motor {motor}: {self._packets.getTxRxResult(result)}")
+        if error:
+            raise DeviceError(
+                f"the leader's motor {motor} reports error {error:#04x}; switch its power off and on"
+            )
+        return int.from_bytes(bytes(data), "little", signed=True) * math.tau / _TURN
+
+
+def _port(sdk: Any, path: str) -> Any:
+    class Port(sdk.PortHandler):
+        """Waits for bytes instead of asking for them again and again, by monotonic time."""
+
+        def setupPort(self, cflag_baud: int) -> bool:
+            done = super().setupPort(cflag_baud)
+            self.ser.timeout = _WAIT
+            return bool(done)
+
+        def getCurrentTime(self) -> float:
+            return MonotonicClock().now() * 1e-6
+
+    return Port(path)
+
+
+_MEND: Final = "as root: usermod -aG dialout <you>, and log in anew"

@@ -1,0 +1,203 @@
+"""A gamepad, by Linux' input events. They have the kernel's own time, on the monotonic clock.
+
+An event says what changed, so a stick that is held still is silent. No hand holds one still for long: motion
+without an event for `STILL_MS` is taken for a link that has died, and its sample ages from then on.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from hardware.clock import MS, Clock
+from hardware.teleop.device import DeviceError, Mark, Sample
+from hardware.teleop.hands import live, the_only
+from hardware.teleop.reader import FileDevice
+
+STILL_MS: Final = 1000
+DEAD: Final = 0.12
+"""Part of a stick's way that is rest."""
+_EVENT: Final = struct.Struct("llHHi")
+_SYN, _KEY, _ABS = 0, 1, 3
+_SYN_DROPPED: Final = 3
+_SET_CLOCK: Final = 0x400445A0
+"""EVIOCSCLOCKID"""
+_MONOTONIC: Final = struct.pack("i", 1)
+_SOUTH, _EAST, _NORTH, _WEST, _TL, _TR = 0x130, 0x131, 0x133, 0x134, 0x136, 0x137
+_SELECT, _START, _MODE, _THUMBL, _THUMBR = 0x13A, 0x13B, 0x13C, 0x13D, 0x13E
+_X, _Y, _RX, _RY, _HAT_X, _HAT_Y = 0x00, 0x01, 0x03, 0x04, 0x10, 0x11
+_MARKS: Final[Mapping[int, Mark]] = {
+    _TL: "stop",
+    _START: "begin",
+    _NORTH: "success",
+    _WEST: "failure",
+    _SELECT: "discard",
+    _MODE: "home",
+    _THUMBL: "arm",
+    _THUMBR: "disarm",
+}
+_OPENINGS: Final = {_SOUTH: 0.0, _EAST: 1.0}
+# Of x y z and turns about them: the stick's axis, and its sign. Sticks are positive to the right and back.
+_AXES: Final = ((_Y, -1), (_X, -1), (_RY, -1), (_HAT_X, 1), (_HAT_Y, -1), (_RX, -1))
+
+
+class Range(NamedTuple):
+    """Of an axis."""
+
+    low: int
+    high: int
+
+    def part(self, value: int) -> float:
+        """-1 to 1, without the dead zone around the middle."""
+        return live(2 * (value - self.low) / (self.high - self.low) - 1, DEAD)
+
+
+class Held(NamedTuple):
+    """What the kernel says is held now."""
+
+    axes: Mapping[int, int]
+    keys: frozenset[int]
+
+
+@dataclass
+class GamepadSettings:
+    """Which one."""
+
+    path: str | None = None
+    """Its device file, as /dev/input/event7; null for the only one that is there."""
+
+
+class GamepadDecoder:
+    """`Decoder` of its events."""
+
+    def __init__(self, ranges: Mapping[int, Range], ask: Callable[[], Held]) -> None:
+        """Begin with what is held.
+
+        Args:
+            ranges: of the axes that it has.
+            ask: what is held now, for when events were lost.
+        """
+        self._ranges, self._ask = ranges, ask
+        self._held = ask()
+        self._event = 0
+        self._lost = False
+        self._gripper: float | None = None
+        self._marks: list[Mark] = []
+        self._unread = b""
+
+    def feed(self, data: bytes, now: int) -> None:
+        data = self._unread + data
+        whole = len(data) - len(data) % _EVENT.size
+        self._unread = data[whole:]
+        for seconds, micros, kind, code, value in _EVENT.iter_unpack(data[:whole]):
+            self._take(seconds * 1_000_000_000 + micros * 1000, kind, code, value)
+
+    # Each event has its own time: none is of unknown age.
+    forget = feed
+
+    def let_go(self) -> None:
+        """The deadman is held by a finger, and open without it."""
+
+    def sample(self, now: int) -> Sample:
+        motion = tuple(
+            sign * self._ranges[axis].part(self._held.axes[axis]) if axis in self._ranges else 0.0
+            for axis, sign in _AXES
+        )
+        marks, self._marks = tuple(self._marks), []
+        # At rest a silent gamepad is one that rests, as its file is there.
+        t = min(now, self._event + STILL_MS * MS) if any(motion) else now
+        return Sample(t=t, enable=_TR in self._held.keys, motion=motion, gripper=self._gripper, marks=marks)
+
+    def _take(self, t: int, kind: int, code: int, value: int) -> None:
+        self._event = max(self._event, t)
+        if kind == _SYN:
+            if code == _SYN_DROPPED:
+                self._lost = True
+            elif self._lost:
+                self._lost, self._held = False, self._ask()
+        elif self._lost:
+            return
+        elif kind == _ABS:
+            self._held = self._held._replace(axes={**self._held.axes, code: value})
+        elif kind == _KEY:
+            keys = self._held.keys | {code} if value else self._held.keys - {code}
+            self._held = self._held._replace(keys=keys)
+            if value == 1 and code in _OPENINGS:
+                self._gripper = _OPENINGS[code]
+            if value == 1 and code in _MARKS:
+                self._marks.append(_MARKS[code])
+
+
+class Gamepad(FileDevice):
+    """The one of the settings, or the only one."""
+
+    def __init__(self, settings: GamepadSettings, clock: Clock | None = None) -> None:
+        card = (
+            ("RB", "deadman: hold it to move"),
+            ("left stick", "forward, back, left, right (x, y of the base)"),
+            ("right stick", "up, down; turn about the vertical"),
+            ("cross", "turn about y and x"),
+            ("A B", "gripper: grasp, release"),
+            ("LB", "SOFTWARE E-STOP: the arm stops and a fault latches"),
+            ("start", "begin an episode"),
+            ("Y X back", "end it: success, failure, discard"),
+            ("logo", "home, while the deadman is held"),
+            ("press left stick", "arm; after a fault: acknowledge it, and arm"),
+            ("press right stick", "disarm"),
+        )
+        gone = "the gamepad is gone: plug it in and start again"
+        decoder = GamepadDecoder({}, lambda: Held({}, frozenset()))
+        super().__init__("gamepad", card, partial(self._events, settings.path), decoder, gone, clock)
+
+    @contextmanager
+    def _events(self, path: str | None) -> Iterator[int]:
+        device = _evdev(path)
+        try:
+            fcntl.ioctl(device.fd, _SET_CLOCK, _MONOTONIC)
+            axes = {axis: device.absinfo(axis) for axis in dict(device.capabilities(absinfo=False))[_ABS]}
+
+            def ask() -> Held:
+                now = {axis: device.absinfo(axis).value for axis in axes}
+                return Held(now, frozenset(device.active_keys()))
+
+            ranges = {axis: Range(info.min, info.max) for axis, info in axes.items()}
+            self._decoder = GamepadDecoder(ranges, ask)
+            yield device.fd
+        finally:
+            device.close()
+
+
+def _evdev(path: str | None) -> Any:
+    import evdev
+
+    if path is None:
+        nodes = sorted(Path("/dev/input").glob("event*"))
+        closed = [node for node in nodes if not os.access(node, os.R_OK)]
+        if nodes and len(closed) == len(nodes):
+            raise DeviceError(f"no device in /dev/input may be read; {_MEND}")
+        path = str(the_only([node for node in nodes if node not in closed and _is_gamepad(node)], "gamepad"))
+    try:
+        return evdev.InputDevice(path)
+    except OSError as error:
+        mend = _MEND if error.errno in (errno.EACCES, errno.EPERM) else "is it plugged in?"
+        raise DeviceError(f"gamepad: {path}: {(error.strerror or '').lower()}; {mend}") from None
+
+
+def _is_gamepad(node: Path) -> bool:
+    import evdev
+
+    device = evdev.InputDevice(str(node))
+    try:
+        has = device.capabilities(absinfo=False)
+    finally:
+        device.close()
+    return _SOUTH in has.get(_KEY, ()) and {_X, _Y} <= set(has.get(_ABS, ()))
+
+
+_MEND: Final = "as root: usermod -aG input <you>, and log in anew"

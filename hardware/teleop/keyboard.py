@@ -1,0 +1,81 @@
+"""A terminal's keyboard: it works over ssh and needs no display.
+
+A terminal repeats a key that is held down, and says nothing when it is let go. So a press moves the arm for
+`PRESS_MS`, the terminal's repeats keep it moving, and motion ends when they stop. One axis moves at a time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from hardware.clock import MS, Clock
+from hardware.teleop.device import Sample
+from hardware.teleop.keys import CARD, CLUTCH_CARD, GONE, LATE_MS, Keys, terminal
+from hardware.teleop.reader import FileDevice
+
+PRESS_MS: Final = 150
+"""How long a press moves; more than any terminal leaves between two repeats."""
+_AXES: Final[Mapping[str, tuple[int, float]]] = {
+    "i": (0, 1.0),
+    "k": (0, -1.0),
+    "j": (1, 1.0),
+    "l": (1, -1.0),
+    "u": (2, 1.0),
+    "o": (2, -1.0),
+}
+_OPENINGS: Final = {"g": 0.0, "r": 1.0}
+
+
+@dataclass
+class KeyboardSettings:
+    """A terminal's keyboard has no settings."""
+
+
+class KeyboardDecoder:
+    """`Decoder` of a terminal that moves an arm."""
+
+    def __init__(self) -> None:
+        self._keys = Keys(self._press)
+        self._motion: tuple[float, ...] = (0.0,) * 6
+        self._moves_until = 0
+        self._gripper: float | None = None
+
+    def feed(self, data: bytes, now: int) -> None:
+        self._keys.clutch.touch(now)
+        self._keys.feed(data, now)
+
+    def forget(self, data: bytes, now: int) -> None:
+        self._moves_until = 0
+        self._keys.forget(data, now)
+
+    def let_go(self) -> None:
+        self._keys.let_go()
+
+    def sample(self, now: int) -> Sample:
+        motion = self._motion if now < self._moves_until else (0.0,) * 6
+        return msgspec.structs.replace(self._keys.sample(now), motion=motion, gripper=self._gripper)
+
+    def _press(self, key: str, now: int) -> None:
+        if key in _OPENINGS:
+            self._gripper = _OPENINGS[key]
+        elif key.lower() in _AXES:
+            axis, sign = _AXES[key.lower()]
+            axis += 3 if key.isupper() else 0
+            self._motion = tuple(sign if i == axis else 0.0 for i in range(6))
+            self._moves_until = now + PRESS_MS * MS
+
+
+def keyboard(_: KeyboardSettings, clock: Clock | None = None) -> FileDevice:
+    """The terminal that the program was started in."""
+    card = (
+        CLUTCH_CARD,
+        ("i k", "forward, back (x of the base)"),
+        ("j l", "left, right (y)"),
+        ("u o", "up, down (z)"),
+        ("Shift", "with one of these: turn about that axis"),
+        ("g r", "gripper: grasp, release"),
+        *CARD,
+    )
+    return FileDevice("keyboard", card, terminal, KeyboardDecoder(), GONE, clock, LATE_MS)

@@ -1,0 +1,117 @@
+"""Keys of a terminal, which says when one is pressed and never when it is let go."""
+
+import os
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from hardware.teleop.clutch import LAPSE_S, Toggle
+from hardware.teleop.device import DeviceError, Mark, Sample
+from hardware.teleop.reader import Card, FileDevice
+
+MARKS: Final[Mapping[str, Mark]] = {
+    " ": "stop",
+    "a": "arm",
+    "x": "disarm",
+    "h": "home",
+    "b": "begin",
+    "s": "success",
+    "f": "failure",
+    "d": "discard",
+    "q": "quit",
+}
+CARD: Final[Card] = (
+    ("space", "SOFTWARE E-STOP: the arm stops and a fault latches"),
+    ("a", "arm; after a fault: acknowledge it, and arm"),
+    ("x", "disarm"),
+    ("h", "home, while the clutch is engaged"),
+    ("b", "begin an episode"),
+    ("s f d", "end it: success, failure, discard"),
+    ("q", "quit; the arm is held"),
+)
+CLUTCH: Final = "c"
+CLUTCH_CARD: Final = (CLUTCH, f"clutch: engage, release; it lapses after {LAPSE_S} s of rest")
+LATE_MS: Final = 1000
+"""Keys that waited for longer are no wishes of now."""
+GONE: Final = "the terminal has ended; start the program in another one, or over ssh in tmux"
+
+
+class Keys:
+    """`Decoder` of a terminal: marks, the clutch, and for each other key a call of `pressed`."""
+
+    def __init__(self, pressed: Callable[[str, int], None] | None = None) -> None:
+        self.clutch = Toggle()
+        self._pressed = pressed
+        self._marks: list[Mark] = []
+        self._unread = ""
+
+    def feed(self, data: bytes, now: int) -> None:
+        for key in self._keys(data):
+            if key in MARKS:
+                self._marks.append(MARKS[key])
+            elif key == CLUTCH:
+                self.clutch.press(now)
+            elif self._pressed:
+                self._pressed(key, now)
+
+    def forget(self, data: bytes, now: int) -> None:
+        """Only a stop counts whenever it was pressed."""
+        self.clutch.let_go()
+        self._marks += [MARKS[key] for key in self._keys(data) if MARKS.get(key) == "stop"]
+
+    def let_go(self) -> None:
+        self.clutch.let_go()
+
+    def sample(self, now: int) -> Sample:
+        marks, self._marks = tuple(self._marks), []
+        return Sample(t=now, enable=self.clutch.on(now), motion=(0.0,) * 6, marks=marks)
+
+    def _keys(self, data: bytes) -> Iterator[str]:
+        """Single keys; those that send several bytes (arrows, F1 …) mean nothing and are left out."""
+        text = self._unread + data.decode("ascii", errors="replace")
+        self._unread = ""
+        at = 0
+        while at < len(text):
+            end = at + 1
+            if text[at] == "\x1b" and text[end : end + 1] in ("", "[", "O"):
+                end += 1
+                while end < len(text) and not "@" <= text[end] <= "~":
+                    end += 1
+                if end >= len(text):
+                    self._unread = text[at:]
+                    return
+                end += 1
+            else:
+                yield text[at]
+            at = end
+
+
+@contextmanager
+def terminal() -> Iterator[int]:
+    """Standard input without Enter and echo; as it was before at the end.
+
+    Raises:
+        DeviceError: it is no terminal.
+    """
+    file = sys.stdin.fileno()
+    if not os.isatty(file):
+        raise DeviceError("keys are read from a terminal, and standard input is none")
+    before = termios.tcgetattr(file)
+    tty.setcbreak(file)
+    try:
+        yield file
+    finally:
+        # Where the terminal is gone there is nothing to restore.
+        try:
+            termios.tcsetattr(file, termios.TCSADRAIN, before)
+        except termios.error:
+            assert not os.isatty(file)
+
+
+def key_marks() -> tuple[Keys, FileDevice]:
+    """A terminal that gives marks and a clutch, and no motion."""
+    keys = Keys()
+    return keys, FileDevice("terminal", CARD, terminal, keys, GONE, late_ms=LATE_MS)

@@ -1,0 +1,80 @@
+"""A device for the hands, and a terminal beside it: its keys give marks, also when the device is gone."""
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from hardware.teleop.device import Device, DeviceError, Latching, Sample
+from hardware.teleop.keys import CARD, CLUTCH_CARD, key_marks
+from hardware.teleop.reader import Card
+
+_MOVED: Final = 0.01
+"""rad of a joint that show that somebody moves the leader."""
+
+
+class Panel:
+    """A device with the terminal's keys. After it is gone, which is said once, the keys go on."""
+
+    def __init__(self, device: Device, *, clutch: bool) -> None:
+        """Put them together; `clutch` is a key where the device has none."""
+        self._device, self._clutch = device, clutch
+        self._keys, self._terminal = key_marks()
+        self._gone = False
+        self._rested: tuple[float, ...] = ()
+        self._opened = ExitStack()
+
+    @property
+    def name(self) -> str:
+        return self._device.name
+
+    @property
+    def card(self) -> Card:
+        own = [CLUTCH_CARD] if self._clutch else []
+        return (*self._device.card, *own, *CARD)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opened:
+            opened.enter_context(self._terminal)
+            opened.enter_context(self._device)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def let_go(self) -> None:
+        """See `Latching`."""
+        self._terminal.let_go()
+        if isinstance(self._device, Latching):
+            self._device.let_go()
+
+    def read(self) -> Sample | None:
+        """See `Device`."""
+        keys = self._terminal.read()
+        marks = keys.marks if keys else ()
+        if self._gone:
+            return keys and msgspec.structs.replace(keys, enable=False)
+        try:
+            sample = self._device.read()
+        except DeviceError:
+            self._gone = True
+            raise
+        if sample is None:
+            # Of no time: the device has said nothing yet.
+            return keys and msgspec.structs.replace(keys, enable=False, t=0)
+        enable = sample.enable and (not self._clutch or self._engaged(sample))
+        return msgspec.structs.replace(sample, enable=enable, marks=(*marks, *sample.marks))
+
+    def _engaged(self, sample: Sample) -> bool:
+        if not self._rested or max(map(_apart, sample.joints, self._rested)) > _MOVED:
+            self._rested = sample.joints
+            self._keys.clutch.touch(sample.t)
+        return self._keys.clutch.on(sample.t)
+
+
+def _apart(one: float, other: float) -> float:
+    return abs(one - other)

@@ -1,0 +1,137 @@
+"""A 3Dconnexion SpaceMouse, read from Linux' hidraw without a library.
+
+A cap that is deflected reports all the time, one that rests says so once and is silent. So a sample has the
+time of its report; where the cap rests, that of the newest look that found the device there.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from hardware.clock import Clock
+from hardware.teleop.clutch import LAPSE_S, Toggle
+from hardware.teleop.device import DeviceError, Sample
+from hardware.teleop.hands import live, the_only
+from hardware.teleop.reader import FileDevice
+
+FULL: Final = 350
+"""What an axis reports at its end."""
+DEAD: Final = 0.06
+"""Part of the full deflection that is rest: nobody's hand is still."""
+_VENDORS: Final = {"0000256F", "0000046D"}
+"""3Dconnexion, and Logitech, whose name they had."""
+_MULTI_AXIS: Final = bytes((0x05, 0x01, 0x09, 0x08))
+"""How the report descriptor of such a device begins: generic desktop, multi-axis controller."""
+_SYSFS: Final = Path("/sys/class/hidraw")
+UDEV: Final = (
+    'as root: echo \'KERNEL=="hidraw*", ATTRS{idVendor}=="256f|046d", TAG+="uaccess"\' '
+    "> /etc/udev/rules.d/70-spacemouse.rules, udevadm control --reload, and plug it in anew"
+)
+# Its axes are right, back and down; the operator stands behind the arm and looks along x.
+_TO_BASE: Final = (1, 0, 2)
+
+
+@dataclass
+class SpaceMouseSettings:
+    """Which one."""
+
+    path: str | None = None
+    """Its device file, as /dev/hidraw3; null for the only one that is there."""
+
+
+class SpaceMouseDecoder:
+    """`Decoder` of its reports: 1 is translation (and in some models rotation), 2 rotation, 3 buttons."""
+
+    def __init__(self) -> None:
+        self._clutch = Toggle()
+        self._halves: list[tuple[float, ...]] = [(0.0,) * 3, (0.0,) * 3]
+        self._reported = [0, 0]
+        self._buttons = 0
+        self._gripper: float | None = None
+
+    def feed(self, data: bytes, now: int) -> None:
+        kind, body = data[0], data[1:]
+        if kind in (1, 2) and len(body) >= 6:
+            self._turn(kind - 1, body[:6], now)
+            if kind == 1 and len(body) >= 12:
+                self._turn(1, body[6:12], now)
+        elif kind == 3 and body:
+            pressed, self._buttons = body[0] & ~self._buttons, body[0]
+            if pressed & 1:
+                self._clutch.press(now)
+            if pressed & 2:
+                self._gripper = 0.0 if self._gripper in (None, 1.0) else 1.0
+            self._clutch.touch(now)
+
+    def forget(self, data: bytes, now: int) -> None:
+        self._clutch.let_go()
+        self._halves = [(0.0,) * 3, (0.0,) * 3]
+
+    def let_go(self) -> None:
+        self._clutch.let_go()
+
+    def sample(self, now: int) -> Sample:
+        moved = [t for t, half in zip(self._reported, self._halves, strict=True) if any(half)]
+        motion = (*self._halves[0], *self._halves[1])
+        return Sample(
+            t=min(moved, default=now), enable=self._clutch.on(now), motion=motion, gripper=self._gripper
+        )
+
+    def _turn(self, half: int, body: bytes, now: int) -> None:
+        axes = [live(value / FULL, DEAD) for value in struct.unpack("<3h", body)]
+        # 0.0 less them: no -0.0, which a person reading a recording would wonder at.
+        self._halves[half] = tuple(0.0 - axes[axis] for axis in _TO_BASE)
+        self._reported[half] = now
+        if any(axes):
+            self._clutch.touch(now)
+
+
+def spacemouse(settings: SpaceMouseSettings, clock: Clock | None = None) -> FileDevice:
+    """The one of the settings, or the only one."""
+    card = (
+        ("cap", "moves and turns the tool as the cap: push away is forward (x of the base)"),
+        ("left button", f"clutch: engage, release; it lapses after {LAPSE_S} s of rest"),
+        ("right button", "gripper: grasp, release"),
+    )
+    gone = "the SpaceMouse is gone: plug it in and start again"
+    return FileDevice("spacemouse", card, partial(opened, settings.path), SpaceMouseDecoder(), gone, clock)
+
+
+@contextmanager
+def opened(path: str | None) -> Iterator[int]:
+    """Its file.
+
+    Raises:
+        DeviceError: there is none, there are several, or it may not be read.
+    """
+    found = Path(path) if path else the_only(find(), "SpaceMouse")
+    try:
+        file = os.open(found, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        mend = UDEV if error.errno in (errno.EACCES, errno.EPERM) else "is it plugged in?"
+        raise DeviceError(f"SpaceMouse: {found}: {(error.strerror or '').lower()}; {mend}") from None
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def find(sysfs: Path = _SYSFS) -> list[Path]:
+    """The device files of all that are plugged in."""
+    found = []
+    for entry in sorted(sysfs.glob("hidraw*")):
+        facts = dict(
+            line.split("=", 1) for line in (entry / "device/uevent").read_text().splitlines() if "=" in line
+        )
+        # HID_ID is bus:vendor:product.
+        vendor = facts.get("HID_ID", "::").split(":")[1]
+        descriptor = (entry / "device/report_descriptor").read_bytes()
+        if vendor in _VENDORS and descriptor.startswith(_MULTI_AXIS):
+            found.append(Path("/dev") / entry.name)
+    return found

@@ -1,0 +1,174 @@
+"""A device's stream on disk, as it is recorded and played: teleoperation without a person."""
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from hardware.clock import MS, Clock, MonotonicClock
+from hardware.recording.log import LogWriter, read_log
+from hardware.teleop.device import STALE_DISENGAGE_MS, Device, DeviceError, Latching, Mark, Sample
+from hardware.teleop.reader import Card
+
+
+class StreamHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stream"):
+    """The first record; samples follow."""
+
+    format: int = 1
+    device: str
+
+
+class StreamEnded(DeviceError):
+    """All that was recorded has been played."""
+
+
+class Recorded:
+    """A device whose samples are written down while they are used, by a thread of its own."""
+
+    def __init__(self, device: Device, path: Path, say: Callable[[str], None]) -> None:
+        """Nothing is written yet; `say` is told where nothing more can be."""
+        self._device, self._path, self._say = device, path, say
+        self._samples: queue.SimpleQueue[Sample | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="device stream", daemon=True)
+        self._last = 0
+
+    @property
+    def name(self) -> str:
+        return self._device.name
+
+    @property
+    def card(self) -> Card:
+        return self._device.card
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opened:
+            opened.enter_context(self._device)
+            try:
+                self._log = LogWriter(self._path)
+                opened.callback(self._log.close)
+                self._log.append(msgspec.msgpack.encode(StreamHeader(device=self.name)))
+            except FileExistsError:
+                raise DeviceError(f"{self._path} exists; choose another record_device=…") from None
+            except OSError as error:
+                raise DeviceError(f"{self._path}: {(error.strerror or '').lower()}") from None
+            self._thread.start()
+            opened.callback(self._finish)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def let_go(self) -> None:
+        """See `Latching`."""
+        if isinstance(self._device, Latching):
+            self._device.let_go()
+
+    def read(self) -> Sample | None:
+        """See `Device`."""
+        sample = self._device.read()
+        if sample is not None and (sample.t > self._last or sample.marks):
+            self._last = sample.t
+            self._samples.put(sample)
+        return sample
+
+    def _finish(self) -> None:
+        self._samples.put(None)
+        self._thread.join()
+
+    def _write(self) -> None:
+        while (sample := self._samples.get()) is not None:
+            try:
+                self._log.append(msgspec.msgpack.encode(sample))
+            except OSError as error:
+                # What is written stays readable; the arm does not care.
+                self._say(f"the device is no longer recorded: {(error.strerror or '').lower()}")
+                return
+
+
+def read_stream(path: Path) -> tuple[StreamHeader, list[Sample]]:
+    """A recorded stream.
+
+    Raises:
+        DeviceError: it is none.
+    """
+    try:
+        records = [payload for _, payload in read_log(path)]
+    except OSError as error:
+        raise DeviceError(f"{path}: {(error.strerror or '').lower()}") from None
+    try:
+        header = msgspec.msgpack.decode(records[0] if records else b"", type=StreamHeader)
+        samples = [msgspec.msgpack.decode(record, type=Sample) for record in records[1:]]
+    except msgspec.MsgspecError:
+        raise DeviceError(f"{path} is no recorded device; record_device=… makes one") from None
+    if not samples:
+        raise DeviceError(f"{path} has no samples")
+    return header, samples
+
+
+@dataclass
+class ReplaySettings:
+    """What is played, and how fast."""
+
+    path: str = "???"
+    """The recorded stream."""
+    speed: float = 1.0
+    """2 plays it in half of the time."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed < float("inf"):
+            raise ValueError(f"device.speed={self.speed:g}: it must be more than 0")
+
+
+class Replay:
+    """A recorded stream in place of a device: its first sample is that of the first `read`."""
+
+    card: Card = (("recorded stream", "moves the arm by itself: keep a hand at the emergency stop"),)
+
+    def __init__(self, settings: ReplaySettings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or MonotonicClock()
+        self._samples: list[Sample] = []
+        self._next = 0
+        self._begun: int | None = None
+        self.name = "replay"
+
+    def __enter__(self) -> Self:
+        _, self._samples = read_stream(Path(self._settings.path))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def read(self) -> Sample | None:
+        """See `Device`.
+
+        Raises:
+            StreamEnded: the last sample has been silent for so long that the arm is disengaged.
+        """
+        now = self._clock.now()
+        self._begun = now if self._begun is None else self._begun
+        marks: list[Mark] = []
+        while self._next < len(self._samples) and self._time(self._next) <= now:
+            marks += self._samples[self._next].marks
+            self._next += 1
+        newest = self._next - 1
+        t = self._time(newest)
+        if newest == len(self._samples) - 1 and now - t > STALE_DISENGAGE_MS * MS and not marks:
+            raise StreamEnded(f"{self._settings.path} has been played")
+        return msgspec.structs.replace(self._samples[newest], t=t, marks=tuple(marks))
+
+    def _time(self, index: int) -> int:
+        """When a sample is played."""
+        assert self._begun is not None
+        return self._begun + round((self._samples[index].t - self._samples[0].t) / self._settings.speed)

@@ -1,0 +1,107 @@
+"""The page as a device: what the hands in front of a browser do, as samples."""
+
+import io
+import os
+import sys
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import segno
+
+from hardware.clock import Clock, MonotonicClock
+from hardware.connection import RobotError
+from hardware.teleop.board import Board
+from hardware.teleop.device import DeviceError, Sample
+from hardware.teleop.web.access import make_access
+from hardware.teleop.web.robot_watch import RobotWatch
+from hardware.teleop.web.seat import Seat
+from hardware.teleop.web.server import WebServer
+from hardware.teleop.web.settings import WebSettings
+
+
+class WebDevice:
+    """Serves the page while it is open, and reads the one browser that controls.
+
+    The page shows the robot as any observer sees it, and can stop it like any; all else it asks of whoever
+    reads this device.
+    """
+
+    def __init__(self, settings: WebSettings, board: Board, clock: Clock | None = None) -> None:
+        """Open nothing yet.
+
+        Args:
+            settings: where the page is.
+            board: what it shows.
+            clock: of this machine.
+
+        Raises:
+            ValueError: its certificate's files are none, or there is no robot's server to show.
+        """
+        if not board.address:
+            raise ValueError(
+                "device=web shows a robot's server and can stop it: it needs the server's address"
+            )
+        self._access = make_access(settings)
+        self._board = board
+        self._clock = clock or MonotonicClock()
+        self._seat = Seat()
+        self._opened = ExitStack()
+        self._server: WebServer | None = None
+        self.url = ""
+        """With the token; empty until it is open."""
+
+    @property
+    def name(self) -> str:
+        return "web"
+
+    @property
+    def card(self) -> tuple[tuple[str, str], ...]:
+        return (("page", self.url or "its link is printed when it is opened"),)
+
+    def __enter__(self) -> Self:
+        board = self._board
+        with ExitStack() as opened:
+            try:
+                watch = RobotWatch(board, self._clock)
+            except RobotError as error:
+                raise DeviceError(str(error)) from error
+            opened.callback(watch.close)
+            server = WebServer(self._access, board, self._clock, self._seat, watch)
+            opened.callback(server.close)
+            try:
+                self.url = self._access.url(server.start())
+            except OSError as error:
+                where = f"{self._access.host}:{self._access.port}"
+                raise DeviceError(f"the page at {where}: {_why(error)}") from error
+            self._server = server
+            self._opened = opened.pop_all()
+        print(self._invitation(), flush=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def read(self) -> Sample | None:
+        if self._server is not None:
+            self._server.check()
+        return self._seat.read()
+
+    def _invitation(self) -> str:
+        """Where to open it; also as a QR code where a phone could."""
+        lines = [f"open {self.url}"]
+        if self._access.tls:
+            lines.append(f"and trust this certificate alone, SHA-256 {self._access.fingerprint}")
+            if sys.stdout.isatty():
+                code = io.StringIO()
+                segno.make(self.url).terminal(code, compact=True)
+                lines.append(code.getvalue())
+        return "\n".join(lines)
+
+
+def _why(error: OSError) -> str:
+    known = error.errno is not None and error.errno > 0
+    reason = os.strerror(error.errno or 0) if known else error.strerror
+    return f"{(reason or str(error)).lower()}; choose another device.host or device.port"

@@ -1,0 +1,60 @@
+"""The one page, and what a browser may do with it."""
+
+import base64
+import hashlib
+import re
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+LINK: Final = "/link"
+"""Where the page's own connection goes."""
+
+
+class Page:
+    """Answers whatever is asked before there is a connection."""
+
+    def __init__(self) -> None:
+        text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        self._body = text.encode()
+        style, script = (_hash(text, tag) for tag in ("style", "script"))
+        policy = (
+            f"default-src 'none'; script-src {script}; style-src {style}; img-src blob: data:; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        self._headers = {
+            "Content-Type": "text/html; charset=utf-8",
+            "Content-Security-Policy": policy,
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }
+
+    def answer(self, request: Request, scheme: str) -> Response | None:
+        """To a request; None where the page itself wants its connection."""
+        path = request.path.partition("?")[0]
+        if path == "/":
+            return _respond(HTTPStatus.OK, self._body, self._headers)
+        if path != LINK:
+            return _respond(HTTPStatus.NOT_FOUND, b"there is only one page here: /\n")
+        # Browsers let any page connect anywhere, and say which one it is.
+        if request.headers.get("Origin") != f"{scheme}://{request.headers.get('Host')}":
+            return _respond(HTTPStatus.FORBIDDEN, b"only the page of this server may connect\n")
+        return None
+
+
+def _hash(text: str, tag: str) -> str:
+    """What the policy says of the one inline element of this kind."""
+    found = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    assert len(found) == 1, f"{len(found)} elements {tag}"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(found[0].encode()).digest()).decode()}'"
+
+
+def _respond(status: HTTPStatus, body: bytes, more: dict[str, str] | None = None) -> Response:
+    headers = {"Content-Type": "text/plain", "Connection": "close", "Content-Length": str(len(body))}
+    return Response(status.value, status.phrase, Headers({**headers, **(more or {})}), body)

@@ -1,0 +1,101 @@
+"""The cameras' newest images as JPEG files, each made once however many look at it."""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.cameras.jpeg import compress
+from hardware.cameras.reader import image_of
+from hardware.clock import Clock
+from hardware.protocol.arrays import Frame, decode_image
+from hardware.protocol.codec import ProtocolError
+from hardware.protocol.endpoints import parse
+from hardware.protocol.listener import Listener
+from hardware.protocol.sockets import ClientSockets
+from hardware.realtime import message_context
+from hardware.teleop.board import Board
+
+_QUALITY: Final = 75
+_WIDTH: Final = 640
+"""Pixels of the widest image that is sent."""
+_FAR: Final = 2000
+"""Depth that is drawn black, mm."""
+
+Taken = tuple[Frame, memoryview]
+
+
+class Pictures:
+    """For one event loop: `with Pictures(…) as pictures: …`."""
+
+    def __init__(self, board: Board, cameras: Sequence[str], clock: Clock) -> None:
+        self.cameras = tuple(cameras)
+        self.came = asyncio.Event()
+        """Set when there is a new image of any camera; another event takes its place."""
+        self._clock = clock
+        self._context = message_context()
+        self._sockets = ClientSockets(
+            self._context, parse(board.address), board.keys, insecure=board.insecure
+        )
+        self._listeners: dict[str, Listener[Taken]] = {}
+        self._making = {camera: asyncio.Lock() for camera in cameras}
+        self._made: dict[str, tuple[int, bytes]] = {}
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+
+        def take(_: int, message: memoryview) -> Taken:
+            taken = decode_image(message)
+            loop.call_soon_threadsafe(self._tell)
+            return taken
+
+        for camera in self.cameras:
+            socket = self._sockets.image(camera)
+            self._listeners[camera] = Listener(self._sockets, socket, take, 1, self._clock)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for listener in self._listeners.values():
+            listener.close()
+        self._context.destroy(linger=0)
+
+    def newest(self, camera: str) -> Frame | None:
+        """What is known of a camera's newest image; None before the first."""
+        _, kept = self._listeners[camera].kept()
+        return kept[-1][0] if kept else None
+
+    async def jpeg(self, camera: str) -> tuple[Frame, bytes] | None:
+        """A camera's newest image; None before the first, and where it cannot be read."""
+        async with self._making[camera]:
+            _, kept = self._listeners[camera].kept()
+            if not kept:
+                return None
+            frame, payload = kept[-1]
+            number, jpeg = self._made.get(camera, (-1, b""))
+            if number != frame.number:
+                try:
+                    jpeg = await asyncio.to_thread(_jpeg, frame, payload)
+                except ProtocolError:
+                    return None
+                self._made[camera] = frame.number, jpeg
+            return frame, jpeg
+
+    def _tell(self) -> None:
+        came, self.came = self.came, asyncio.Event()
+        came.set()
+
+
+def _jpeg(frame: Frame, payload: memoryview) -> bytes:
+    if frame.encoding == "jpeg":
+        return bytes(payload)
+    image: NDArray = image_of(frame, payload)
+    image = image[:: -(-frame.width // _WIDTH), :: -(-frame.width // _WIDTH)]
+    if image.ndim == 2:
+        grey = np.where(image == 0, 0, 255 - np.minimum(image, _FAR) * (255 / _FAR)).astype(np.uint8)
+        image = np.repeat(grey[:, :, None], 3, axis=2)
+    return compress(np.ascontiguousarray(image), _QUALITY)

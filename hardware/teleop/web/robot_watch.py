@@ -1,0 +1,134 @@
+"""What the page shows of the robot and the one thing it asks of it: an observer's client, and its stop."""
+
+import threading
+from typing import Final
+
+from hardware.client import RobotClient, StaleState
+from hardware.clock import MS, Clock
+from hardware.connection import NoAnswer, RobotError, ServerChanged
+from hardware.protocol.messages import State
+from hardware.spec import RobotSpec
+from hardware.teleop.board import Board
+from hardware.teleop.web.messages import Arm
+
+NAME: Final = "web page"
+_EVERY: Final = 0.04
+"""s between two looks."""
+_SILENT: Final = 0.5
+"""s without a state that are said."""
+_AGAIN: Final = 0.5
+"""s until it connects anew."""
+_TRIES: Final = 3
+"""Of a stop, each of a second."""
+
+
+class RobotWatch:
+    """Follows the robot in a thread of its own, and comes back when the server does."""
+
+    def __init__(self, board: Board, clock: Clock) -> None:
+        """Connect.
+
+        Raises:
+            RobotError: there is no robot.
+            ValueError: an address that is none, or a network without keys.
+        """
+        self._board, self._clock = board, clock
+        self._newest: State | None = None
+        self._trouble = ""
+        self._ahead = 0
+        self._ending = threading.Event()
+        with _client(self._board) as robot:
+            self.spec: RobotSpec = robot.spec
+        self._thread = threading.Thread(target=self._run, name="robot watch", daemon=True)
+        self._thread.start()
+
+    def look(self) -> tuple[str, Arm]:
+        """What is wrong, empty if nothing is, and the arm as it was seen last."""
+        assert self._thread.is_alive() or self._ending.is_set(), "the watch has failed"
+        trouble, state = self._trouble, self._newest
+        if state is None:
+            return trouble or "the robot has said nothing yet", Arm()
+        return trouble, Arm(
+            mode=state.mode.value,
+            fault=state.fault,
+            holder=state.lease_holder,
+            age_ms=self.age(state.t_sample) / MS,
+            position=state.position,
+            quaternion=state.quaternion,
+            q=state.q,
+            gripper=state.gripper.opening if state.gripper else None,
+            sensors=state.sensors,
+        )
+
+    def age(self, t: int) -> int:
+        """How long ago a time on the robot's clock was, ns."""
+        return self._clock.now() + self._ahead - t
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                with _client(self._board) as robot:
+                    self._follow(robot)
+            except RobotError as error:
+                self._trouble = str(error)
+                self._ending.wait(_AGAIN)
+
+    def _follow(self, robot: RobotClient) -> None:
+        while not self._ending.wait(_EVERY):
+            robot.keep_time()
+            try:
+                state = robot.state(_SILENT)
+            except StaleState as stale:
+                self._trouble = str(stale)
+                continue
+            self._ahead = robot.clock_offset().offset
+            self._newest, self._trouble = state, ""
+
+
+class StopLine:
+    """The software e-stop over a connection that waits for nothing else. For one thread."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._client: RobotClient | None = None
+
+    def prepare(self) -> None:
+        """Connect, so that a stop goes at once."""
+        self._client = _client(self._board)
+        try:
+            # Not needed for a stop; the log has a name that way.
+            self._client.__enter__()
+        except RobotError:
+            self._client = _client(self._board)
+
+    def stop(self, reason: str) -> None:
+        """Stop the arm.
+
+        Raises:
+            RobotError: nobody has confirmed it.
+        """
+        for left in reversed(range(_TRIES)):
+            self._client = self._client or _client(self._board)
+            try:
+                self._client.stop(reason)
+            except (NoAnswer, ServerChanged):
+                self.close()
+                if not left:
+                    raise
+            else:
+                return
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        client, self._client = self._client, None
+        if client:
+            client.close()
+
+
+def _client(board: Board) -> RobotClient:
+    return RobotClient(board.address, NAME, keys=board.keys, insecure=board.insecure)

@@ -1,0 +1,132 @@
+"""A person's lease on a real server: taken with the clutch, given back with it."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hardware.client import RobotClient
+from hardware.protocol.messages import Mode
+from hardware.teleop.device import Sample
+from hardware.teleop.drive import Drive
+from hardware.teleop.engagement import Hold
+from hardware.teleop.motion import Speed
+from hardware.teleop.teleoperator import Teleoperator
+from tests.hardware.processes import Server, eventually, serving
+
+REST = (0.0,) * 6
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("r")) as server:
+        yield server
+
+
+class Operator:
+    """A device in this thread: steps of a control loop."""
+
+    def __init__(self, robot: RobotClient) -> None:
+        self.robot = robot
+        self.teleoperator = Teleoperator(robot.spec, Speed(0.1, 0.4))
+        self.drive = Drive(robot, self.teleoperator)
+
+    def step(self, enable: bool, motion: tuple[float, ...] = REST) -> None:
+        state = self.robot.state(5.0)
+        now = time.monotonic_ns()
+        sample = Sample(t=now, enable=enable, motion=motion)
+        self.drive.follow(self.teleoperator.update(sample, state, now), state)
+
+    def engage(self) -> None:
+        self.step(False)
+        self.step(True)
+
+
+@pytest.fixture
+def operator(server: Server) -> Iterator[Operator]:
+    with server.client("hand", "operator") as robot:
+        if robot.sample().mode is Mode.FAULT:
+            robot.acknowledge("the next test begins")
+        if robot.sample().mode is Mode.IDLE:
+            robot.arm()
+        yield Operator(robot)
+        robot.release()
+
+
+def test_the_lease_comes_and_goes_with_the_clutch(operator: Operator) -> None:
+    robot = operator.robot
+    operator.step(False)
+    assert robot.sample().lease_holder == ""
+    operator.step(True)
+    state = robot.sample()
+    assert (state.mode, state.lease_holder) == (Mode.HUMAN, "hand")
+    operator.step(False)
+    state = robot.sample()
+    assert (state.mode, state.lease_holder) == (Mode.ARMED, "")
+
+
+def test_a_wall_of_the_workspace_stops_the_goal_and_not_the_lease(operator: Operator) -> None:
+    operator.engage()
+    low = operator.robot.spec.limits.workspace_lower[2]
+    end = time.monotonic() + 60
+    while not operator.drive.clipped and not operator.drive.refused and time.monotonic() < end:
+        operator.step(True, (0.0, 0.0, -1.0, 0.0, 0.0, 0.0))
+        time.sleep(0.02)
+    assert operator.drive.clipped == ("workspace_lower",), operator.drive.refused
+    for _ in range(20):
+        operator.step(True, (0.0, 0.0, -1.0, 0.0, 0.0, 0.0))
+        assert operator.teleoperator.state is Hold.ENGAGED
+        time.sleep(0.02)
+    assert operator.robot.sample().position[2] > low - 1e-3
+    # The goal has not gone on behind the wall: it comes up at once.
+    operator.step(True, (0.0, 0.0, 1.0, 0.0, 0.0, 0.0))
+    assert operator.drive.clipped == ()
+
+
+def test_homing_ends_at_home_and_with_the_clutch(operator: Operator) -> None:
+    operator.engage()
+    operator.drive.go_home()
+
+    def at_home() -> bool:
+        operator.step(True)
+        time.sleep(0.02)
+        return not operator.drive.homing
+
+    eventually(at_home, "it is at home")
+    assert operator.robot.sample().q == pytest.approx(operator.robot.spec.home, abs=0.02)
+    for _ in range(20):
+        operator.step(True, (1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+        time.sleep(0.02)
+    assert operator.teleoperator.state is Hold.ENGAGED
+    operator.drive.go_home()
+    operator.step(True)
+    assert operator.drive.homing
+    operator.step(False)
+    assert not operator.drive.homing
+    assert operator.robot.sample().mode is Mode.ARMED
+
+
+def test_a_lease_that_was_lost_is_said_and_no_fault_latches(operator: Operator) -> None:
+    def lost_and_taken_up() -> bool:
+        if operator.robot.sample().mode is Mode.FAULT:
+            # This machine was too busy: nobody took over in time.
+            operator.robot.acknowledge("too late")
+            operator.robot.arm()
+        operator.engage()
+        eventually(lambda: operator.robot.sample().mode is not Mode.HUMAN, "the lease runs out")
+        operator.step(True)
+        return operator.robot.sample().mode is Mode.ARMED
+
+    eventually(lost_and_taken_up, "it is taken up")
+    assert operator.teleoperator.state is Hold.LAPSED
+    assert operator.drive.refused
+    time.sleep(1.0)
+    assert operator.robot.sample().mode is Mode.ARMED
+
+
+def test_somebody_else_with_the_lease_is_named(operator: Operator, server: Server) -> None:
+    with server.client("other", "policy") as other, other.lease("policy"):
+        other.command("cartesian_delta", [0.0] * 6)
+        operator.engage()
+    assert operator.drive.refused == "other holds the lease: end that program, then press the clutch anew"
+    assert operator.teleoperator.state is Hold.LAPSED

@@ -1,0 +1,96 @@
+"""Nobody on a network reaches the page without a certificate, and nobody at all without the token."""
+
+import ssl
+import stat
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware.teleop.web.access import Access
+from hardware.teleop.web.access import make_access as access_of
+from hardware.teleop.web.certificate import fingerprint, own_certificate
+from hardware.teleop.web.settings import OWN, WebSettings
+
+
+def make_access(*settings: Any) -> Access:
+    return access_of(WebSettings(*settings))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path / "robot-rl" / "web"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "robot.local", "127.0.0.1.example.org"])
+def test_an_address_that_others_can_reach_needs_a_certificate(host: str) -> None:
+    with pytest.raises(ValueError, match=f"{host} can be reached by other machines"):
+        make_access(host, 8443)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.9.1"])
+def test_loopback_needs_none(host: str) -> None:
+    access = make_access(host, 8443)
+    assert access.tls is None
+    shown = f"[{host}]" if ":" in host else host
+    assert access.url(99) == f"http://{shown}:99/#{access.token}"
+
+
+def test_the_token_is_another_one_each_time_and_nothing_else_is_admitted() -> None:
+    access, other = make_access("127.0.0.1", 0), make_access("127.0.0.1", 0)
+    assert len(access.token) >= 20
+    assert access.admits(access.token)
+    for wrong in ("", other.token, access.token[:-1], access.token + "x", "ü"):
+        assert not access.admits(wrong)
+    assert access.token not in repr(access)
+
+
+def test_a_certificate_is_made_once_and_for_this_machine_alone(home: Path) -> None:
+    access = make_access("192.168.1.2", 8443, OWN)
+    assert access.tls is not None
+    assert access.url(8443).startswith("https://192.168.1.2:8443/#")
+    again = make_access("192.168.1.2", 8443, OWN)
+    assert access.fingerprint == again.fingerprint == fingerprint(home / "certificate.pem")
+    assert stat.S_IMODE((home / "key.pem").stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    moved = make_access("192.168.1.3", 8443, OWN)
+    assert moved.fingerprint != access.fingerprint
+
+
+def test_a_certificate_that_is_damaged_or_runs_out_is_made_anew(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, _ = own_certificate(["localhost"])
+    first = fingerprint(certificate)
+    monkeypatch.setattr("hardware.teleop.web.certificate._SPARE", timedelta(days=10000))
+    own_certificate(["localhost"])
+    second = fingerprint(certificate)
+    assert second != first
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_DATA_HOME", str(home.parent.parent))
+    certificate.write_text("damaged")
+    own_certificate(["localhost"])
+    assert fingerprint(certificate) not in (first, second)
+
+
+def test_files_that_are_no_certificate_are_named(home: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    with pytest.raises(ValueError, match="empty"):
+        make_access("0.0.0.0", 8443, str(empty))
+    with pytest.raises(ValueError, match="missing"):
+        make_access("0.0.0.0", 8443, "missing.pem")
+    with pytest.raises(ValueError, match="is the key of a certificate"):
+        make_access("127.0.0.1", 8443, None, "key.pem")
+    certificate, key = own_certificate(["localhost"])
+    access = make_access("0.0.0.0", 8443, str(certificate), str(key))
+    assert isinstance(access.tls, ssl.SSLContext)
+    assert access.tls.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_is_one(port: int) -> None:
+    with pytest.raises(ValueError, match=f"device.port={port}"):
+        make_access("127.0.0.1", port)
