@@ -16,7 +16,7 @@ from hardware.client import CommandRefused, RobotClient
 from hardware.clock import MS, Clock, MonotonicClock
 from hardware.connection import RequestRefused, RobotError
 from hardware.core import modes
-from hardware.protocol.messages import Ack, Code, State
+from hardware.protocol.messages import Ack, Code, Kind, State
 from hardware.spec import CommandMode
 
 Prepare = Callable[[int], None]
@@ -109,6 +109,9 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._late = {c: round(known.get(c, 0.0) * MS) for c in self.observation_spec.cameras}
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self._moves.size,), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
+        self.commander: Kind = "policy"
+        """Who is behind the next action; where it changes, so does the lease in the same step."""
+        self._leased: Kind | None = None
         self._episode = -1
         self._steps: int | None = None
         self._state: State | None = None
@@ -131,10 +134,11 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._episode = self._episode + 1 if seed is None else seed
         self._steps = None
         self._rest()
+        self.commander = "policy"
         self._prepare(self._episode)
         if self._client.sample().mode not in modes.ENABLED:
             self._client.arm()
-        self._steps = 0
+        self._steps, self._leased = 0, None
         if self._late:
             self._client.keep_states()
         # Asked for: a published state may be from before the scene was prepared.
@@ -183,8 +187,9 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         move, opening = self._moves.command(action)
         info: dict[str, Any] = {"clipped": (), "refused": "", "interrupted": ""}
         try:
-            if self._steps == 0:
-                self._client.acquire("policy")
+            if self._leased != self.commander:
+                self._client.acquire(self.commander)
+                self._leased = self.commander
                 self._stay()
             if self._ahead is None:
                 ack = self._client.command("cartesian_delta", move, opening, obs_seq=self._state.seq)

@@ -116,6 +116,10 @@ class ChunkRunner:
             self._fresh[slot] = True
             self._cursor[slot] = self.base.spec.execute
 
+    def replan(self, slot: int) -> None:
+        """Leave what is left of a chunk: the next step decides anew."""
+        self._cursor[slot] = self.base.spec.execute
+
     @torch.no_grad()
     def step(
         self,
@@ -258,6 +262,10 @@ class WrappedPolicy:
     def reset(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin new episodes in some slots, each with its own seed."""
         self.runner.reset(slots, seeds)
+
+    def replan(self, slot: int) -> None:
+        """Somebody else has moved the arm: the next step of a slot decides anew."""
+        self.runner.replan(slot)
 
     @torch.no_grad()
     def act(

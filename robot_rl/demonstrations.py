@@ -6,7 +6,7 @@ import torch
 from policies.base import BasePolicy
 from policies.wrapped import Decision, WrappedPolicy
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.replay import SOURCES, Fields, Replay
+from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
 from robot_rl.seeds import episode_seed
 
 
@@ -17,13 +17,14 @@ def demonstrations_to_replay(
     fields: Fields,
     proposals: int = 0,
     device: torch.device | str = "cpu",
+    switch: SwitchCost = FREE,
 ) -> Replay:
     """Successful episodes of a dataset, each as it would have gone with the base beside it.
 
     The base runs in chunks from each episode's start, as it does when it acts. What came after the
     last step of an episode is not recorded: a step that terminated needs it not, and a last step
-    that did not gives its observation alone, where the step before it ends. `fields` and `proposals`
-    are those of the replay beside which this one is sampled.
+    that did not gives its observation alone, where the step before it ends. `fields`, `proposals` and
+    `switch` are those of the replay beside which this one is sampled.
     """
     observations = dataset.observations()
     action = dataset["applied_action"].astype(np.float32)
@@ -41,7 +42,7 @@ def demonstrations_to_replay(
     starts = np.array([rows.start for rows in episodes])
     # Each episode is a stream of its own, so that all of them go through the base together.
     longest = int(lengths.max())
-    replay = Replay(longest * len(episodes), len(episodes), action.shape[1], fields, device)
+    replay = Replay(longest * len(episodes), len(episodes), action.shape[1], fields, device, switch)
     for t in range(longest):
         slots = np.flatnonzero(lengths > t)
         now = starts[slots] + t

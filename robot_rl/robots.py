@@ -23,6 +23,7 @@ from robot_rl.assets import asset_path
 from robot_rl.errors import UserError
 from robot_rl.spelling import nearest
 
+SEEDS = "seeds"
 _SIDE = 224
 """Pixels of a simulated arm's image."""
 _IMAGES = 30.0
@@ -71,12 +72,12 @@ def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> Served:
     return Served(driver, [*settings, *scene.settings], [scene.show], robot.latency)
 
 
-def serve_task(task: TaskConfig, states: Path | None, ended: ExitStack) -> Served:
+def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served:
     """A simulated task, with its cameras; its episodes begin at saved initial states.
 
     Args:
         task: with one arm.
-        states: file of initial states; None for the task's own list.
+        states: file of initial states; None for the task's own list, `SEEDS` for any number as a seed.
         ended: as for `serve_arm`.
 
     Raises:
@@ -87,7 +88,8 @@ def serve_task(task: TaskConfig, states: Path | None, ended: ExitStack) -> Serve
     from robot_rl.initial_states import load_states
 
     driver = TaskDriver(task, MonotonicClock())
-    driver.starts = load_states(driver.env, states).states
+    if states != SEEDS:
+        driver.starts = load_states(driver.env, Path(states) if states else None).states
     if not driver.spec.cameras:
         return Served(driver)
     scene = SimCameras(driver, driver.spec.cameras, DRAWING)

@@ -164,6 +164,82 @@ class Batches(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
+class Learning:
+    """The half of online training that learns: it closes episodes, owes updates and makes them."""
+
+    def __init__(
+        self, learner: OnlineLearner, replay: Replay, batches: Batches, schedule: Schedule, run: Run
+    ) -> None:
+        self.learner, self.replay, self.batches, self.schedule = learner, replay, batches, schedule
+        self.metrics: dict[str, Tensor] = {}
+        """Of the last update."""
+        self.owed = 0.0
+        """Updates that the steps so far ask for and that are not made yet."""
+        self._run = run
+
+    def owe(self, steps: int, before: int) -> None:
+        """So many environment steps were made after step `before` of the run."""
+        if before >= self.schedule.warmup_steps:
+            self.owed += steps * self.schedule.updates_per_step
+
+    def take(self, most: int | None = None) -> int:
+        """Whole updates that are owed, at most `most` of them; whoever asks makes them."""
+        updates = int(self.owed) if most is None else min(int(self.owed), most)
+        self.owed -= updates
+        return updates
+
+    def learn(self, updates: int, step: int) -> None:
+        """Make updates, at an environment step of the run.
+
+        Raises:
+            NotFinite: a metric is no number any more.
+        """
+        for _ in range(updates):
+            batch = self.batches.draw(step)
+            self.metrics.update(self.learner.update(batch))
+            _refuse_not_finite(self.metrics, batch, step, self._run.directory)
+
+    def close(self, slot: int, *, success: bool) -> None:
+        """The episode of a slot is over."""
+        weight = 1.0 if success else 1 / self.schedule.success_weight
+        self.replay.close_episode(np.array([slot]), success=success, weight=weight)
+
+    def log(self, step: int) -> None:
+        """Write the metrics of the last update.
+
+        Raises:
+            NotFinite: one of them is no number.
+        """
+        values = checked(self.metrics, step)
+        self._run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
+
+    def save(self, step: int, more: Mapping[str, Any]) -> None:
+        """Write a checkpoint with what the loop adds to it.
+
+        Raises:
+            NotFinite: a metric is no number.
+        """
+        checked(self.metrics, step)
+        tree = {
+            "step": step,
+            **more,
+            "owed": self.owed,
+            "metrics": self.metrics,
+            "learner": self.learner.state_dict(),
+            "replay": self.replay.state_dict(),
+            "batches": self.batches.state_dict(),
+            "logger": self._run.logger.state_dict(),
+        }
+        save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `save` wrote."""
+        self.owed, self.metrics = state["owed"], state["metrics"]
+        self.learner.load_state_dict(state["learner"])
+        self.replay.load_state_dict(state["replay"])
+        self.batches.load_state_dict(state["batches"])
+
+
 def train_online(
     envs: RobosuiteVectorEnv,
     policy: WrappedPolicy,
@@ -184,41 +260,21 @@ def train_online(
     n = envs.num_envs
     slots = np.arange(n)
     episodes = Episodes(envs, policy, run.logger, seed)
-    metrics: dict[str, Tensor] = {}
-    step, owed = 0, 0.0
+    learning = Learning(learner, replay, batches, schedule, run)
+    step = 0
 
     def decide() -> dict[str, NDArray[Any]]:
         policy.active = learner.warm and step >= schedule.warmup_steps
         decision = policy.act(episodes.obs, explore=True, record=True)
         return {"action": decision.action, **decision.record()}
 
-    def learn(updates: int, step: int) -> None:
-        for _ in range(updates):
-            batch = batches.draw(step)
-            metrics.update(learner.update(batch))
-            _refuse_not_finite(metrics, batch, step, run.directory)
-
     def save() -> None:
-        checked(metrics, step)
-        tree = {
-            "step": step,
-            "owed": owed,
-            "decided": decided,
-            "metrics": metrics,
-            "episodes": episodes.state_dict(),
-            "learner": learner.state_dict(),
-            "replay": replay.state_dict(),
-            "batches": batches.state_dict(),
-            "logger": run.logger.state_dict(),
-        }
-        save_checkpoint(run.checkpoints, step, tree, run.save_policy)
+        learning.save(step, {"decided": decided, "episodes": episodes.state_dict()})
 
     if state := restored(run):
-        step, owed, decided, metrics = (state[name] for name in ("step", "owed", "decided", "metrics"))
+        step, decided = state["step"], state["decided"]
         episodes.load_state_dict(state["episodes"])
-        learner.load_state_dict(state["learner"])
-        replay.load_state_dict(state["replay"])
-        batches.load_state_dict(state["batches"])
+        learning.load_state_dict(state)
         if step >= cadence.total:
             return True
     else:
@@ -228,13 +284,10 @@ def train_online(
     with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
         while step < cadence.total and not run.stop():
             before, obs = step, episodes.obs
-            updates = int(owed)
-            owed -= updates
-            learning = worker.submit(learn, updates, before)
+            updating = worker.submit(learning.learn, learning.take(), before)
             next_obs, reward, terminated, truncated, info = envs.step(decided.pop("action"))
-            learning.result()
-            if not np.isfinite(reward).all():
-                raise NotFinite(f"the reward became NaN or infinite at step {before}")
+            updating.result()
+            refuse_reward(reward, before)
             replay.add(
                 slots,
                 action=info["applied_action"],
@@ -253,28 +306,30 @@ def train_online(
                 replay.end(ended, **final, **policy.act(final, slots=ended, record=True).record())
                 for slot in ended:
                     success = bool(info["success"][slot])
-                    weight = 1.0 if success else 1 / schedule.success_weight
-                    replay.close_episode(np.array([slot]), success=success, weight=weight)
+                    learning.close(slot, success=success)
                     episodes.finish(slot, step, success=success)
                 episodes.begin(done)
-            if before >= schedule.warmup_steps:
-                owed += n * schedule.updates_per_step
+            learning.owe(n, before)
             decided = decide()
             if due(cadence.log_every, before, step):
-                values = checked(metrics, step)
-                run.logger.log(step, **{f"learn/{name}": v for name, v in values.items()})
+                learning.log(step)
                 run.show.update(step, success=episodes.success)
             if step >= cadence.total:
                 # After the decision, so that a longer run goes on as if it had not paused here.
-                learn(int(owed), step)
-                owed -= int(owed)
+                learning.learn(learning.take(), step)
             if run.evaluate and due(cadence.eval_every, before, step):
-                checked(metrics, step)
+                checked(learning.metrics, step)
                 run.evaluate(step)
             if due(cadence.checkpoint_every, before, step) and step < cadence.total:
                 save()
     save()
     return step >= cadence.total
+
+
+def refuse_reward(reward: NDArray[np.float32], step: int) -> None:
+    """Raises NotFinite where a reward is no number."""
+    if not np.isfinite(reward).all():
+        raise NotFinite(f"the reward became NaN or infinite at step {step}")
 
 
 def _refuse_not_finite(metrics: Mapping[str, Tensor], batch: Batch, step: int, directory: Path) -> None:

@@ -21,6 +21,7 @@ POS_SCALE, ROT_SCALE = 0.05, 0.5  # m and rad of a full action, as in robosuite'
 GAIN = 1.6  # the controller re-aims from the achieved pose; above 2 the closed loop overshoots
 NOISE_MEMORY = 0.6  # correlation of the action noise from one step to the next (about 0.1 s)
 HELD = 0.035  # m; an object farther than this from where it was gripped has been lost
+EMPTY, PART_OPEN = 0.004, 0.072  # m between fingers that hold nothing, and that have begun to close
 # Fingers down, opening along world y: the Panda's home orientation.
 HAND_DOWN = Rotation.from_matrix([[0, 1, 0], [1, 0, 0], [0, 0, -1]])
 
@@ -78,6 +79,12 @@ def body(sim: ManipulationEnv, body_id: int) -> Pose:
 def finger_speed(sim: ManipulationEnv) -> np.ndarray:
     """Speed of each finger, [2] m/s."""
     return sim.sim.data.qvel[sim.robots[0]._ref_gripper_joint_vel_indexes["right"]]
+
+
+def opening(sim: ManipulationEnv) -> float:
+    """Width between the fingers, m."""
+    qpos = sim.sim.data.qpos[sim.robots[0]._ref_gripper_joint_pos_indexes["right"]]
+    return float(np.abs(qpos).sum())
 
 
 def hand_down(yaw: float) -> Rotation:
@@ -149,6 +156,25 @@ class Expert(ABC):
             self.drift = NOISE_MEMORY * self.drift + np.sqrt(1 - NOISE_MEMORY**2) * fresh
             action[:6] += self.drift
         return np.clip(action, -1, 1).astype(np.float32)
+
+    def take_over(self, sim: ManipulationEnv) -> None:
+        """Go on from the middle of somebody else's episode: what is held already is not let go."""
+        self.reset(sim)
+        if self.holds(sim):
+            self.begin("raise")
+
+    def way(self, sim: ManipulationEnv) -> tuple[np.ndarray, np.ndarray]:
+        """Where the object is gripped, and where that point shall be, [3] m each.
+
+        Raises:
+            ValueError: nothing is carried in this task.
+        """
+        raise ValueError(f"{type(self).__name__} carries nothing from here to there")
+
+    def holds(self, sim: ManipulationEnv) -> bool:
+        """Whether what is to be carried is between fingers that it keeps from closing."""
+        near = np.linalg.norm(self.way(sim)[0] - hand(sim).pos) < HELD
+        return bool(near and EMPTY < opening(sim) < PART_OPEN)
 
     @abstractmethod
     def decide(self, sim: ManipulationEnv) -> np.ndarray:

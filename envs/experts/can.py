@@ -3,9 +3,11 @@
 import numpy as np
 from robosuite.environments.manipulation.pick_place import PickPlaceCan
 
-from envs.experts.base import PICK, Expert, body, hand_down
+from envs.experts.base import PICK, Expert, Pose, body, hand, hand_down, hand_yaw, nearest_angle
 
 GRIP_ABOVE = np.array([0, 0, 0.02])  # m from the can's centre; lower, the palm hits the bin's walls
+GRIP_LYING = np.array([0, 0, 0.002])  # the same for a can that was knocked over
+LYING = 0.7  # cosine of the can's axis to the vertical; below it, it lies
 # m from the middle of the bin's floor to where the can is let go: nearer, as the middle is at the
 # limit of the arm's reach, and up, as it may fall the last bit.
 NEARER = np.array([-0.045, -0.05, 0.10])
@@ -13,12 +15,27 @@ OVER = 0.08  # m above that on the way: the can's bottom clears the wall
 
 
 class CanExpert(Expert):
-    """Phases of pick, then of place. The can is round: any grasp angle will do."""
+    """Phases of pick, then of place. The can is round: any grasp angle will do, unless it lies."""
+
+    def way(self, sim: PickPlaceCan) -> tuple[np.ndarray, np.ndarray]:
+        can = body(sim, sim.obj_body_id["Can"])
+        point = can.pos + (GRIP_LYING if _lies(can) else GRIP_ABOVE)
+        return point, sim.target_bin_placements[sim.object_id] + NEARER + GRIP_ABOVE
 
     def decide(self, sim: PickPlaceCan) -> np.ndarray:
-        point = body(sim, sim.obj_body_id["Can"]).pos + GRIP_ABOVE
+        point, target = self.way(sim)
         if self.phase in PICK:
-            yaw = 0.8 if self.style.other_yaw else 0.0
-            return self.pick(sim, point, hand_down(yaw), then="raise")
-        target = sim.target_bin_placements[sim.object_id] + NEARER + GRIP_ABOVE
+            return self.pick(sim, point, hand_down(self._yaw(sim)), then="raise")
         return self.place(sim, point, target, over=OVER, tol=0.02)
+
+    def _yaw(self, sim: PickPlaceCan) -> float:
+        """rad of the grasp: a can that lies is gripped across its axis."""
+        can = body(sim, sim.obj_body_id["Can"])
+        if not _lies(can):
+            return 0.8 if self.style.other_yaw else 0.0
+        axis = can.rot.apply([0, 0, 1])
+        return nearest_angle(float(np.arctan2(axis[1], axis[0])), hand_yaw(hand(sim)), np.pi)
+
+
+def _lies(can: Pose) -> bool:
+    return bool(abs(can.rot.as_matrix()[2, 2]) < LYING)

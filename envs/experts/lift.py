@@ -11,6 +11,10 @@ RAISE = 0.10  # m above the table; the task asks for 0.04
 class LiftExpert(Expert):
     """Phases: via, above, down, close, raise."""
 
+    def way(self, sim: Lift) -> tuple[np.ndarray, np.ndarray]:
+        point = body(sim, sim.cube_body_id).pos
+        return point, np.array([*point[:2], sim.table_offset[2] + RAISE])
+
     def decide(self, sim: Lift) -> np.ndarray:
         cube = body(sim, sim.cube_body_id)
         if self.phase == "raise" and not self.lost(sim, cube.pos):

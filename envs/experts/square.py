@@ -15,15 +15,19 @@ OVER = 0.125  # m above that on the way: the nut's underside clears the peg
 class SquareExpert(Expert):
     """Phases of pick, then of place. The square hole gives the nut four ways onto the peg; three are used."""
 
-    def decide(self, sim: NutAssemblySquare) -> np.ndarray:
+    def way(self, sim: NutAssemblySquare) -> tuple[np.ndarray, np.ndarray]:
         nut = body(sim, sim.obj_body_id["SquareNut"])
         handle = nut.rot.apply(HANDLE)
-        if self.phase in PICK:
-            yaw = nearest_angle(nut.yaw, 0.0, np.pi)
-            return self.pick(sim, nut.pos + handle, hand_down(yaw), then="raise")
-        # With the handle on the far side of the peg, the arm would not reach it.
-        turns = [nearest_angle(side - nut.yaw, 0.0, 2 * np.pi) for side in HANDLE_SIDES]
-        turn = min(turns, key=abs)
         peg = body(sim, sim.peg1_body_id).pos + LET_GO
-        target = peg + Rotation.from_euler("z", turn).apply(handle)
-        return self.place(sim, nut.pos + handle, target, over=OVER, turn=turn, tol=0.005)
+        return nut.pos + handle, peg + Rotation.from_euler("z", self._turn(nut.yaw)).apply(handle)
+
+    def decide(self, sim: NutAssemblySquare) -> np.ndarray:
+        yaw = body(sim, sim.obj_body_id["SquareNut"]).yaw
+        point, target = self.way(sim)
+        if self.phase in PICK:
+            return self.pick(sim, point, hand_down(nearest_angle(yaw, 0.0, np.pi)), then="raise")
+        return self.place(sim, point, target, over=OVER, turn=self._turn(yaw), tol=0.005)
+
+    def _turn(self, yaw: float) -> float:
+        """rad that a nut at `yaw` still has to turn; with its handle beyond the peg, it is out of reach."""
+        return min((nearest_angle(side - yaw, 0.0, 2 * np.pi) for side in HANDLE_SIDES), key=abs)

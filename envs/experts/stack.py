@@ -12,6 +12,9 @@ OVER = 0.05  # m above that on the way
 class StackExpert(Expert):
     """Phases of pick, then of place."""
 
+    def way(self, sim: Stack) -> tuple[np.ndarray, np.ndarray]:
+        return body(sim, sim.cubeA_body_id).pos, body(sim, sim.cubeB_body_id).pos + ON_TOP
+
     def decide(self, sim: Stack) -> np.ndarray:
         a, b = body(sim, sim.cubeA_body_id), body(sim, sim.cubeB_body_id)
         if self.phase in PICK:

@@ -5,7 +5,7 @@ It is one part because only then a subscriber can be left with nothing but the n
 
 import zlib
 from math import prod
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -24,8 +24,8 @@ _LENGTH = 2
 """Bytes that tell the header's length, little-endian."""
 
 Encoding = Literal["rgb8", "depth16", "jpeg"]
-DType = Literal["|u1", "<u2"]
-_DTYPES: Final = frozenset(("|u1", "<u2"))
+DType = Literal["|u1", "<u2", "<i8", "<f4"]
+_DTYPES: Final[frozenset[str]] = frozenset(get_args(DType))
 
 CameraName = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+\Z")]
 Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]

@@ -98,14 +98,14 @@ class ServerSockets:
         self._doorkeeper = Doorkeeper(context, keys)
         self._sockets: list[zmq.Socket[bytes]] = []
 
-    def bind(self, channel: Channel) -> zmq.Socket[bytes]:
-        """A socket for the one thread that will use it.
+    def bind(self, channel: Channel, longest: int = 0) -> zmq.Socket[bytes]:
+        """A socket for the one thread that will use it; `longest`: bytes of its messages, where unusual.
 
         Raises:
             ValueError: the address is taken or is not this machine's.
         """
         kind, options = _SERVER[channel]
-        socket = _new(self._context, kind, self._address, options)
+        socket = _new(self._context, kind, self._address, options | _length(longest))
         if self._keys:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
@@ -176,10 +176,10 @@ class ClientSockets:
         self._address = address
         self._keys = keys
 
-    def request(self, channel: Channel) -> zmq.Socket[bytes]:
-        """A DEALER for ctrl, cmd or estop. Sending without a connection raises `zmq.Again`."""
+    def request(self, channel: Channel, longest: int = 0) -> zmq.Socket[bytes]:
+        """A DEALER for ctrl, cmd or estop; `longest` as for `bind`. Unconnected, it raises `zmq.Again`."""
         assert channel in _REQUESTS, channel
-        return self._connect(channel, {}, b"")
+        return self._connect(channel, _length(longest), b"")
 
     def state(self, *, every: bool = False) -> zmq.Socket[bytes]:
         """States: only the newest, or `every` one for a recorder, which finds gaps by their `seq`."""
@@ -246,6 +246,10 @@ def drain_newest(socket: zmq.Socket[bytes]) -> memoryview | None:
             newest = socket.recv(copy=False)
         except zmq.Again:
             return newest.buffer if newest is not None else None
+
+
+def _length(longest: int) -> Options:
+    return {zmq.MAXMSGSIZE: longest} if longest else {}
 
 
 def _new(context: zmq.Context, kind: int, address: Address, options: Options) -> zmq.Socket[bytes]:

@@ -1,14 +1,15 @@
 """Replay of primitive steps on the learner's device, from which transitions over any window are made."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-SOURCES = ("demo", "base", "policy", "human", "imagined")
+SOURCES = ("demo", "base", "policy", "human", "imagined", "handover")
+"""Whose doing a step was; `handover` is nobody's alone: on the way from a person back to the policy."""
 
 Fields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Name -> shape and type of what a row holds besides action, reward and how the step ended."""
@@ -28,6 +29,21 @@ Batch = dict[str, Tensor]
 
 _KEPT_AT_START = ("noise", "chunk_step")
 """Fields that nothing looks at after the window."""
+_TAKEN_OVER = (SOURCES.index("human"), SOURCES.index("handover"))
+_NOT_EXECUTED = -1
+"""`chunk_step` of a step whose chunk somebody else took over."""
+
+
+class SwitchCost(NamedTuple):
+    """What it costs to open or close a gripper, each time."""
+
+    dimensions: tuple[int, ...] = ()
+    """The grippers' in an action, whose sign is their command."""
+    cost: float = 0.0
+    """Reward that is taken off."""
+
+
+FREE: Final = SwitchCost()
 
 
 class Replay:
@@ -47,7 +63,9 @@ class Replay:
         action_size: int,
         fields: Fields,
         device: torch.device | str = "cpu",
+        switch: SwitchCost = FREE,
     ) -> None:
+        self._switch = switch
         self.rows, self.streams = capacity // streams, streams
         self.device = torch.device(device)
         self.fields = dict(fields)
@@ -72,6 +90,8 @@ class Replay:
         """Rows without an action."""
         self._decision = np.zeros(total, bool)
         """Rows where a chunk was decided."""
+        self._human = np.zeros(total, bool)
+        """Rows that a person drove."""
         self._weight = np.ones(total, np.float32)
         """How often a row is drawn in relation to the others, at most 1."""
         self._count = np.zeros(streams, np.int64)
@@ -96,9 +116,14 @@ class Replay:
         at = self._write(streams, fields, is_last=False)
         index = torch.from_numpy(at).to(self.device)
         self.data["action"][index] = torch.from_numpy(np.asarray(action, np.float32)).to(self.device)
+        if self._switch.cost:
+            reward = reward - self._switch.cost * self._switches(streams, at)
         self.data["reward"][index] = torch.from_numpy(np.asarray(reward, np.float32)).to(self.device)
         self.data["terminated"][index] = torch.from_numpy(np.asarray(terminated, bool)).to(self.device)
         self.data["source"][index] = source
+        self._human[at] = source == SOURCES.index("human")
+        if source in _TAKEN_OVER and "chunk_step" in self.fields:
+            self._undecide(at, np.asarray(fields["chunk_step"]))
         self._mark(at[terminated], True)
 
     def end(self, streams: NDArray[np.integer[Any]], **fields: NDArray[Any]) -> None:
@@ -106,14 +131,48 @@ class Replay:
         self._write(streams, fields, is_last=True)
 
     def close_episode(self, streams: NDArray[np.integer[Any]], *, success: bool, weight: float = 1.0) -> None:
-        """The episodes of these streams are over; draw their steps `weight` (at most 1) times as often."""
+        """The episodes of these streams are over; draw their steps `weight` (at most 1) times as often.
+
+        Where a person had to help, what succeeded is what the person did, and the policy after that.
+        """
         for stream in streams:
             count = int(self._count[stream])
             first = max(int(self._episode_start[stream]), count - self.rows)
             rows = np.arange(first, count) % self.rows + stream * self.rows
             self._weight[rows] = weight
-            self.data["success"][torch.from_numpy(rows).to(self.device)] = success
+            index = torch.from_numpy(rows).to(self.device)
+            self.data["success"][index] = success
+            if success and self._human[rows].any():
+                helped = int(np.flatnonzero(self._human[rows])[-1])
+                good = self._human[rows] | (np.arange(len(rows)) > helped)
+                good &= self.data["source"][index].cpu().numpy() != SOURCES.index("handover")
+                self.data["success"][index] = torch.from_numpy(good).to(self.device)
             self._episode_start[stream] = count
+
+    def cut(self, stream: int) -> None:
+        """The open episode of a stream broke off: its newest row becomes its last observation."""
+        count = int(self._count[stream])
+        at = np.array([stream * self.rows + (count - 1) % self.rows])
+        if count > self._episode_start[stream] and not (self._start[at] | self._last[at]).any():
+            self._last[at], self._human[at] = True, False
+            self.data["last"][torch.from_numpy(at).to(self.device)] = True
+
+    def give_up(self, stream: int) -> None:
+        """A person takes over after the newest step of a policy: for its value, the episode ended there."""
+        count = int(self._count[stream])
+        at = np.array([stream * self.rows + (count - 1) % self.rows])
+        index = torch.from_numpy(at).to(self.device)
+        if count > self._episode_start[stream] and int(self.data["source"][index]) not in _TAKEN_OVER:
+            self.data["terminated"][index] = True
+            self._mark(at, True)
+
+    def humans(self, *, decisions_only: bool = False) -> int:
+        """Steps that a person drove and that a window may begin with."""
+        return int(np.count_nonzero(self._human & self._begins(decisions_only)))
+
+    def beginnings(self, *, decisions_only: bool = False) -> int:
+        """Steps that a window may begin with."""
+        return int(np.count_nonzero(self._begins(decisions_only)))
 
     def sample(
         self,
@@ -125,6 +184,7 @@ class Replay:
         chunk: int = 0,
         decisions_only: bool = False,
         bootstrap_truncation: bool = True,
+        humans_only: bool = False,
     ) -> Batch:
         """Draw `batch` windows over the steps whose next observation is known or not needed.
 
@@ -138,12 +198,14 @@ class Replay:
             chunk: steps h of the executed chunk to return, at most `n_step`; 0 for none.
             decisions_only: windows begin where a chunk was decided; elsewhere they begin at any step.
             bootstrap_truncation: whether an episode that ended by its time limit goes on in value.
+            humans_only: windows begin with steps that a person drove.
 
         Raises:
             ValueError: no whole step is held.
         """
         data = self.data
-        row = torch.from_numpy(self._draw(batch, rng, decisions_only)).to(self.device, non_blocking=True)
+        draw = self._draw_human if humans_only else self._draw
+        row = torch.from_numpy(draw(batch, rng, decisions_only)).to(self.device, non_blocking=True)
         stream_start = row - row % self.rows
         ahead = torch.arange(n_step + 1, device=self.device)
         rows = stream_start[:, None] + (row[:, None] - stream_start[:, None] + ahead) % self.rows
@@ -198,6 +260,7 @@ class Replay:
             value.view(self.streams, self.rows, *value.shape[1:])[:, :used] = state[f"data.{name}"]
         self._start[:] = self.data["start"].cpu().numpy()
         self._last[:] = self.data["last"].cpu().numpy()
+        self._human[:] = (self.data["source"].cpu().numpy() == SOURCES.index("human")) & ~self._last
         if "chunk_step" in self.fields:
             self._decision[:] = self.data["chunk_step"].cpu().numpy() == 0
 
@@ -211,6 +274,7 @@ class Replay:
         self._mark(at, False)
         self._mark(before[(count > 0) & ~self._last[before]], True)
         self._last[at] = is_last
+        self._human[at] = False
         self._weight[at] = 1
         self._decision[at] = fields["chunk_step"] == 0 if "chunk_step" in self.fields else False
         index = torch.from_numpy(at).to(self.device)
@@ -221,6 +285,30 @@ class Replay:
         self.data["success"][index] = False
         self._count[streams] += 1
         return at
+
+    def _switches(self, streams: NDArray[np.integer[Any]], at: NDArray[np.int64]) -> NDArray[np.float32]:
+        """How many grippers these rows command otherwise than the step before, which an episode may lack."""
+        first = at - at % self.rows
+        before = first + (at - first - 1) % self.rows
+        commands = [
+            self.data["action"][torch.from_numpy(rows).to(self.device)][:, list(self._switch.dimensions)] > 0
+            for rows in (at, before)
+        ]
+        changed = (commands[0] != commands[1]).sum(1).cpu().numpy()
+        return np.where(self._count[streams] - 1 > self._episode_start[streams], changed, 0).astype(
+            np.float32
+        )
+
+    def _undecide(self, at: NDArray[np.int64], chunk_step: NDArray[np.integer[Any]]) -> None:
+        """Steps that somebody else took over: the chunks that were decided were not executed."""
+        stream_start = at - at % self.rows
+        decided = stream_start + (at - stream_start - chunk_step) % self.rows
+        rows = np.concatenate([at, decided])
+        self._decision[rows] = False
+        self.data["chunk_step"][torch.from_numpy(rows).to(self.device)] = _NOT_EXECUTED
+
+    def _begins(self, decisions_only: bool) -> NDArray[np.bool_]:
+        return self._start & self._decision if decisions_only else self._start
 
     def _mark(self, rows: NDArray[np.int64], start: bool) -> None:
         if len(rows):
@@ -239,12 +327,19 @@ class Replay:
         instead = planned.gather(1, past[:, :, None].expand(-1, -1, planned.shape[2]))
         return torch.where((step < length[:, None])[:, :, None], actions, instead)
 
+    def _draw_human(self, batch: int, rng: np.random.Generator, decisions_only: bool) -> NDArray[np.int64]:
+        """Rows that begin a step that a person drove; few among many, so they are looked up."""
+        rows = np.flatnonzero(self._human & self._begins(decisions_only))
+        if not len(rows):
+            raise ValueError("the replay holds no step that a person drove")
+        return rows[rng.integers(len(rows), size=batch)]
+
     def _draw(self, batch: int, rng: np.random.Generator, decisions_only: bool) -> NDArray[np.int64]:
         """Rows that begin a step in proportion to their weight, by rejection."""
         held = np.minimum(self._count, self.rows)
         total = int(held.sum())
         starts = np.cumsum(held)
-        allowed = self._start & self._decision if decisions_only else self._start
+        allowed = self._begins(decisions_only)
         weighted = bool((self._weight < 1).any())
         found: list[NDArray[np.int64]] = []
         missing, tries = batch, 0

@@ -45,6 +45,8 @@ class OffPolicyConfig:
     """Whether value goes on where a time limit ended the episode."""
     reward_offset: float = 0.0
     """Added to each step's reward: -1 makes it -1 until success."""
+    gripper_penalty: float = 0.0
+    """Taken off the reward each time that the gripper is opened or closed (HIL-SERL: 0.02)."""
     members: int = 10
     """Critics in the ensemble."""
     aggregation: str = "min"
@@ -90,11 +92,16 @@ class OffPolicyConfig:
             )
         if self.encoder not in (*ENCODERS, STATE_ALONE):
             raise ValueError(f"method.encoder={self.encoder}: choose {', '.join(ENCODERS)} or {STATE_ALONE}")
+        if not 0 <= self.gripper_penalty < 1:
+            raise ValueError(f"method.gripper_penalty={self.gripper_penalty:g}: choose it in [0, 1)")
         if self.success_weight < 1:
             raise ValueError(f"method.success_weight={self.success_weight}: choose 1 or more")
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """Smallest and largest return: success gives 1 once and ends, every step gives the offset."""
-        lowest, highest = self.reward_offset, 1 + self.reward_offset
+        """Smallest and largest return.
+
+        Success gives 1 once and ends, every step gives the offset and may cost a switch of the gripper.
+        """
+        lowest, highest = self.reward_offset - self.gripper_penalty, 1 + self.reward_offset
         return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)

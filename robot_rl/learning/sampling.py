@@ -1,4 +1,7 @@
-"""Batches of online and prior data, half and half as in RLPD (arXiv 2302.02948) or on a schedule."""
+"""Batches of online and prior data, half and half as in RLPD (arXiv 2302.02948) or on a schedule.
+
+Prior data are the demonstrations and, as in HIL-SERL (arXiv 2410.21845), what people did in interventions.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,14 +46,20 @@ class Mixture:
         return config.demo_ratio + progress * (config.demo_ratio_end - config.demo_ratio)
 
     def draw(self, step: int) -> Batch:
-        """One batch; demonstrations come last."""
+        """One batch; prior data come last, demonstrations at the very end."""
         config = self.config
         n_demo = round(config.batch_size * self.demo_part(step))
         parts = []
-        for replay, size in ((self.online, config.batch_size - n_demo), (self.demos, n_demo)):
+        n_human = self._human_part(n_demo)
+        for replay, size, humans_only in (
+            (self.online, config.batch_size - n_demo, False),
+            (self.online, n_human, True),
+            (self.demos, n_demo - n_human, False),
+        ):
             if replay is not None and size:
                 part = replay.sample(
                     size,
+                    humans_only=humans_only,
                     n_step=config.n_step,
                     gamma=config.gamma,
                     rng=self._rng,
@@ -63,6 +72,14 @@ class Mixture:
         if config.reward_offset:
             batch["reward"] = batch["reward"] + config.reward_offset * batch["steps"]
         return batch
+
+    def _human_part(self, prior: int) -> int:
+        """Of so many rows of prior data, those of interventions: every prior step is as likely."""
+        only = self.window.decisions_only
+        humans = self.online.humans(decisions_only=only)
+        if not prior or self.demos is None or not humans:
+            return 0
+        return int(self._rng.binomial(prior, humans / (humans + self.demos.beginnings(decisions_only=only))))
 
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self._rng.bit_generator.state}

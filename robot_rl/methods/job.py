@@ -8,6 +8,10 @@ from typing import Any
 import torch
 
 from envs.task import TaskConfig
+from envs.vector import RobosuiteVectorEnv
+from policies.wrapped import WrappedPolicy
+from policies.wrapper import Wrapper
+from robot_rl.hil.config import HilConfig
 from robot_rl.training import Run
 
 
@@ -35,6 +39,22 @@ class Job:
     """Differences between recorded and present environment to let pass."""
     eval_every: int = 0
     """Environment steps between evaluations while training; 0 for none."""
+    hil: HilConfig | None = None
+    """With an actor of its own, and somebody who may take over."""
+    acts: bool = False
+    """Whether it is that actor's, which learns nothing."""
+
+
+@dataclass(frozen=True)
+class Acting:
+    """What an actor needs of a method."""
+
+    envs: RobosuiteVectorEnv
+    policy: WrappedPolicy
+    networks: Wrapper
+    """That the policy acts with."""
+    fields: tuple[str, ...]
+    """What the replay keeps of a step."""
 
 
 @dataclass(frozen=True)
@@ -52,3 +72,5 @@ class Prepared:
     """What `train` drives, for those who look at it alone."""
     batches: Any = None
     """Where its batches come from; None where it makes its own."""
+    acting: Acting | None = None
+    """What acts, where acting and learning can be apart."""

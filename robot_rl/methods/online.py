@@ -17,14 +17,15 @@ from policies.uniform import UniformConfig, UniformPolicy
 from policies.wrapped import WrappedPolicy
 from policies.wrapper import Wrapper, save_wrapper
 from robot_rl.data.dataset import Dataset, refuse_differences
-from robot_rl.data.replay import Fields, Replay
+from robot_rl.data.replay import Fields, Replay, SwitchCost
 from robot_rl.demonstrations import demonstrations_to_replay
 from robot_rl.factory import load_networks, make_vector_env
+from robot_rl.hil.learner import Apart, train_apart
 from robot_rl.learning.options import STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.sampling import Mixture, Window
 from robot_rl.machine import memory_bytes
-from robot_rl.methods.job import Job, Prepared, RunBase
-from robot_rl.training import Cadence, OnlineLearner, Schedule, train_online
+from robot_rl.methods.job import Acting, Job, Prepared, RunBase
+from robot_rl.training import Cadence, OnlineLearner, Run, Schedule, train_online
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def gather(job: Job, kept: Sequence[str] = (), proposals: int = 0, *, runs_base:
             **{name: shapes[name] for name in kept},
         }
         _refuse_more_than_memory(config, fields, job.device)
-        demos = _relabelled(job, made, tuple(cameras), fields, proposals) if config.demo_ratio > 0 else None
+        learns_demos = config.demo_ratio > 0 and not job.acts
+        demos = _relabelled(job, made, tuple(cameras), fields, proposals) if learns_demos else None
         return Ingredients(base, made.envs, made.environment, made.encoder, demos, fields)
 
 
@@ -104,7 +106,8 @@ def _relabelled(job: Job, made: Ground, cameras: tuple[str, ...], fields: Fields
             f"task.cameras=[{','.join(looked_at)}]` makes one that has, method.demo_ratio=0 needs none"
         )
     refuse_differences(dataset.environment, made.environment, f"dataset {job.data}", job.accept, looked_at)
-    return demonstrations_to_replay(dataset, made.base, job.seed, fields, proposals, job.device)
+    switch = switch_cost(job.method, made)
+    return demonstrations_to_replay(dataset, made.base, job.seed, fields, proposals, job.device, switch)
 
 
 def ground(job: Job, encoder: str = STATE_ALONE) -> Ground:
@@ -175,6 +178,12 @@ def frozen_base(job: Job) -> tuple[BasePolicy, dict[str, Any]]:
     return (networks.base if isinstance(networks, Wrapper) else networks), meta
 
 
+def switch_cost(config: OffPolicyConfig, made: Ground) -> SwitchCost:
+    """What the task's grippers cost."""
+    grippers = (i for i, dim in enumerate(made.envs.action_spec) if dim.kind == "gripper")
+    return SwitchCost(tuple(grippers), config.gripper_penalty)
+
+
 def record_shapes(base: BasePolicy, proposals: int) -> Fields:
     """Shapes and types of what `Decision.record` gives, per row."""
     spec = base.spec
@@ -223,7 +232,14 @@ def prepare(
 ) -> Prepared:
     """A method that is ready to train."""
     config: OffPolicyConfig = job.method
-    replay = Replay(replay_rows(config), config.num_envs, made.action_size, made.fields, job.device)
+    replay = Replay(
+        replay_rows(config),
+        config.num_envs,
+        made.action_size,
+        made.fields,
+        job.device,
+        switch_cost(config, made),
+    )
     with closed_if_refused(made.envs):
         mixture = Mixture(config, replay, made.demos, window or Window(), job.seed)
     schedule = Schedule(config.warmup_steps, config.utd, config.success_weight)
@@ -232,14 +248,20 @@ def prepare(
     def save(directory: Path) -> None:
         save_wrapper(wrapper, directory / "policy", {"environment": made.environment, "method": config.name})
 
+    def train(run: Run) -> bool:
+        if job.hil:
+            return train_apart(
+                Apart(job, wrapper, made.environment, learner, replay, mixture, schedule, cadence), run
+            )
+        return train_online(made.envs, policy, learner, replay, mixture, schedule, cadence, run, job.seed)
+
     return Prepared(
-        train=lambda run: train_online(
-            made.envs, policy, learner, replay, mixture, schedule, cadence, run, job.seed
-        ),
+        train=train,
         save_policy=save,
         total=config.steps,
         unit="env steps",
         close=made.envs.close,
         learner=learner,
         batches=mixture,
+        acting=Acting(made.envs, policy, wrapper, tuple(made.fields)),
     )

@@ -19,9 +19,16 @@ TITLES = {
     "learn/loss": "Loss",
     "train/episode_length": f"Episode length, mean of {ROLLING_EPISODES}",
     "eval/episode_length": "Evaluation episode length",
+    "hil/interventions": f"Interventions per episode, mean of {ROLLING_EPISODES}",
+    "hil/intervention_steps": "Mean length of an intervention, steps",
+    "hil/alone": f"Success without help, mean of {ROLLING_EPISODES}",
+    "hil/staleness": "Versions that acting weights were old",
+    "hil/utd": "Updates per environment step",
+    "hil/owed": "Updates that the learner is behind",
 }
 # Shown in the learning curve, so not again below it.
-_SHOWN = ("train/success", "eval/success", "eval/episodes")
+_SHOWN = ("train/success", "eval/success", "eval/episodes", "hil/intervention_rate")
+_EACH_EPISODE = ("train/episode_length", "hil/interventions", "hil/alone")
 
 
 def intervals(policies: list[Policy]) -> str:
@@ -55,12 +62,13 @@ def _learning_curve(data: RunData, against: str) -> str:
         _base_line(axes, data.base)
         _phases(axes, data, column, scale)
         if series := data.metrics.get("train/success"):
-            x = columns(series)[column] / scale
-            # The first few episodes are no rate yet.
-            rate = rolling_mean(columns(series)[2])
-            first = min(9, len(x) - 1)
-            x, rate, *_ = thinned(x[first:], rate[first:])
-            axes.plot(x, rate, color=TUNED)
+            axes.plot(*_rate(series, column, scale), color=TUNED)
+        if series := data.metrics.get("hil/intervention_rate"):
+            x, rate = _rate(series, column, scale)
+            axes.plot(x, rate, color=MUTED, linewidth=1.3)
+            axes.annotate("steps by a person", (x[-1], rate[-1]), (0, 5), ha="right",
+                textcoords="offset points", fontsize=7.5, color=MUTED,
+            )  # fmt: skip
         if series := data.metrics.get("eval/success"):
             _evaluations(axes, series, data.metrics.get("eval/episodes", []), column, scale)
         axes.set_xlim(-0.015 * (end or 1), end or 1)  # room for a point at 0
@@ -71,6 +79,14 @@ def _learning_curve(data: RunData, against: str) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(FuncFormatter(_short))
         return to_svg(figure, f"curve-{against}", f"Success over {against}")
+
+
+def _rate(series: Series, column: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the last episodes, from where there are enough of them to be a rate."""
+    x, rate = columns(series)[column] / scale, rolling_mean(columns(series)[2])
+    first = min(9, len(x) - 1)
+    x, rate, *_ = thinned(x[first:], rate[first:])
+    return x, rate
 
 
 def learning_curves(data: RunData) -> list[str]:
@@ -88,7 +104,7 @@ def small_multiples(data: RunData) -> list[dict[str, str]]:
 
 def _small(name: str, series: Series, number: int) -> dict[str, str]:
     steps, _, values = columns(series)
-    if name == "train/episode_length":
+    if name in _EACH_EPISODE:
         values = rolling_mean(values)
     x, mean, low, high = thinned(steps, values)
     with page_style():

@@ -32,7 +32,8 @@ class Config:
     task: Any = None
     """Simulated task to serve as the robot, in place of a driver."""
     states: str | None = None
-    """File of initial states where the task's episodes begin; the task's own list if null."""
+    """File of initial states where the task's episodes begin; the task's own list if null. With `seeds`,
+    an episode's number is a seed: as many beginnings as a training run asks for."""
     address: str = field(default_factory=default_address)
     """Where clients find it: `ipc:///directory`, or `tcp://host:port` (seven ports from this one)."""
     keys: str | None = None
@@ -68,7 +69,7 @@ def _build(config: Config, show: Show, ended: ExitStack) -> RobotServer:
     if config.driver is not None:
         robot = serve_arm(config.driver, config.cameras, ended)
     else:
-        robot = serve_task(config.task, Path(config.states) if config.states else None, ended)
+        robot = serve_task(config.task, config.states, ended)
     settings = CoreSettings(lease_ms=config.lease_ms, boot_id=boot_id(), latency=robot.latency)
     return RobotServer(
         robot.driver,

@@ -17,6 +17,8 @@ from robot_rl.allocator import keep_freed_memory
 from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import choose_device
+from robot_rl.hil.config import HilConfig
+from robot_rl.hil.refusals import refuse_what_cannot_work
 from robot_rl.logger import RunLogger
 from robot_rl.methods.job import Job, Prepared, RunBase
 from robot_rl.methods.registry import METHODS
@@ -28,6 +30,7 @@ from robot_rl.training import NotFinite, Run
 GROUPS = {
     "task": {"*": TaskConfig},
     "method": {name: method.config for name, method in METHODS.items()},
+    "hil": {"on": HilConfig},
     "base": {**{name: base.config for name, base in BASES.items()}, "run": RunBase},
 }
 
@@ -40,6 +43,8 @@ class Config:
     """How to train."""
     base: Any = None
     """Kind of base policy to train (method=bc), or the run of one to improve: base=runs/…"""
+    hil: Any = None
+    """`on` for an actor of its own, and somebody who may take over from it."""
     data: str | None = None
     """Dataset of demonstrations."""
     name: str = "${task.name}_${method.name}_s${seed}"
@@ -86,7 +91,10 @@ def run(config: Config) -> None:
             checkpoint_every=config.checkpoint_every,
             accept=tuple(config.accept),
             eval_every=config.eval_every,
+            hil=config.hil,
         )
+        if config.hil:
+            refuse_what_cannot_work(config.hil, config.method)
         prepared = METHODS[config.method.name].setup(job)
         clock = TrainingClock()
         evaluation = _evaluation(config, prepared, device, clock) if config.eval_every else None

@@ -119,3 +119,62 @@ def test_angles() -> None:
     assert nearest_angle(3.0, 0.0, np.pi) == pytest.approx(3.0 - np.pi)
     assert nearest_angle(0.2, 0.0, np.pi / 2, other=True) == pytest.approx(0.2 - np.pi / 2)
     assert hand_yaw(Pose(np.zeros(3), hand_down(0.7))) == pytest.approx(0.7)
+
+
+def carried_away(env: RobosuiteEnv, name: str, *, steps: int) -> tuple[bool, bool]:
+    """Somebody else begins, an expert goes on: was the object held then, and was it solved."""
+    env.reset(seed=7)
+    first = make_expert(name, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
+    first.reset(env.sim)
+    for _ in range(steps):
+        env.step(first.act(env.sim))
+    second = make_expert(name, noise=0.0, skill=1.0, rng=np.random.default_rng(1))
+    second.take_over(env.sim)
+    held = second.phase == "raise"
+    for _ in range(env.task.horizon - steps):
+        *_, info = env.step(second.act(env.sim))
+        if held and not info["success"]:
+            assert second.phase not in ("via", "above"), "what was held was let go"
+        if info["success"]:
+            return held, True
+    return held, False
+
+
+@pytest.mark.parametrize("name", ["lift", "can", "square", "stack"])
+def test_goes_on_from_the_middle_of_an_episode_and_lets_nothing_go(name: str) -> None:
+    env = RobosuiteEnv(TaskConfig(**OmegaConf.load(TASKS / f"{name}.yaml")))
+    try:
+        env.reset(seed=7)
+        probe = make_expert(name, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
+        probe.reset(env.sim)
+        grasped = 0
+        while probe.phase != "raise":
+            env.step(probe.act(env.sim))
+            grasped += 1
+        assert carried_away(env, name, steps=grasped // 2) == (False, True)
+        assert carried_away(env, name, steps=grasped + 3) == (True, True)
+    finally:
+        env.close()
+
+
+def test_a_can_that_was_knocked_over_is_lifted() -> None:
+    env = RobosuiteEnv(TaskConfig(**OmegaConf.load(TASKS / "can.yaml")))
+    try:
+        env.reset(seed=3)
+        data, model = env.sim.sim.data._data, env.sim.sim.model._model
+        joint = model.body(env.sim.obj_body_id["Can"]).jntadr[0]
+        at = model.jnt_qposadr[joint]
+        # In the middle of its bin, on its side.
+        data.qpos[at : at + 7] = (0.1, -0.25, 0.86, *(np.cos(np.pi / 4), np.sin(np.pi / 4), 0, 0))
+        still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
+        for _ in range(20):
+            env.step(still)
+        expert = make_expert("can", noise=0.0, skill=1.0, rng=np.random.default_rng(0))
+        expert.take_over(env.sim)
+        for _ in range(env.task.horizon):
+            *_, info = env.step(expert.act(env.sim))
+            if info["success"]:
+                break
+        assert info["success"]
+    finally:
+        env.close()

@@ -284,3 +284,21 @@ def test_without_cameras_the_newest_state_is_observed(tmp_path: Path) -> None:
             assert np.array_equal(obs["state"][:4], np.array(robot.seen[-1].q, np.float32))
             assert "aligned_ms" not in info
             assert info["ages_ms"] == {"state": 0.0}
+
+
+# ---- who is behind it -------------------------------------------------------------------------------------
+
+
+def test_the_arm_is_a_persons_from_the_step_in_which_they_take_over(tmp_path: Path) -> None:
+    with SteppedRobot(tmp_path) as robot, env_of(robot) as env:
+        env.reset()
+        told = []
+        for commander in ("policy", "human", "human", "policy"):
+            env.commander = commander  # type: ignore[assignment]
+            info = env.step(MOVES[0])[4]
+            assert not info["refused"], info
+            told.append(robot.seen[-1].mode.value)
+        assert told == ["policy", "human", "human", "policy"]
+        env.commander = "human"
+        env.reset()
+        assert env.commander == "policy"

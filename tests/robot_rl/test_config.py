@@ -84,7 +84,7 @@ REFUSALS = [
     ("method=residul", "did you mean method=residual? choose from bc, residual"),
     ("method=other", "there is no such method; choose from bc, residual"),
     ("task=null", "there is no such task; choose from can, lift"),
-    ("task=[lift,can]", "there is no such task"),
+    ("task=[lift,can]", "only one task at a time"),
     ("seed=abc", "seed=abc: the value must be int (Seed of everything random.)"),
     ("seed=1e5", "write seed=100000"),
     ("seed=null", "the value must be int"),

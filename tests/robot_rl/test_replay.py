@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from robot_rl.data.replay import SOURCES, Fields, Replay
+from robot_rl.data.replay import SOURCES, Fields, Replay, SwitchCost
 
 GAMMA = 0.9
 H = 3
@@ -391,3 +391,33 @@ def test_held_values_are_those_of_all_streams() -> None:
 def test_empty_replay_is_refused() -> None:
     with pytest.raises(ValueError, match="no whole step"):
         drawn(Replay(10, 1, 1, FIELDS), 1)
+
+
+def test_a_gripper_that_is_opened_or_closed_costs_each_time_and_none_at_a_beginning() -> None:
+    replay = Replay(12, 2, 2, {"state": ((1,), torch.float32)}, switch=SwitchCost((1,), 0.25))
+    both = np.arange(2)
+    # Of two streams, the second one's first command is the other one's opposite.
+    for first, second in ((1, -0.5), (0.2, -1), (-1, -1), (-0.3, 1)):
+        replay.add(
+            both,
+            action=np.array([[1.0, first], [-1.0, second]], np.float32),
+            reward=np.array([0.0, 1.0], np.float32),
+            terminated=np.zeros(2, bool),
+            source=2,
+            state=np.zeros((2, 1), np.float32),
+        )
+    replay.end(both, state=np.zeros((2, 1), np.float32))
+    replay.close_episode(both, success=False)
+    # A new episode begins with another command, in the ring's last and first rows.
+    for command in (1.0, -1.0):
+        replay.add(
+            both,
+            action=np.full((2, 2), command, np.float32),
+            reward=np.zeros(2, np.float32),
+            terminated=np.zeros(2, bool),
+            source=2,
+            state=np.zeros((2, 1), np.float32),
+        )
+    reward = replay.data["reward"].view(2, 6)
+    assert reward[0].tolist() == [-0.25, 0.0, -0.25, 0.0, 0.0, 0.0]
+    assert reward[1].tolist() == [-0.25, 1.0, 1.0, 0.75, 0.0, 0.0]

@@ -1,0 +1,241 @@
+"""The half of online training that acts: decide, let a person take over, step, send."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from envs.observation import Observation
+from hardware.clock import Clock
+from hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
+from hardware.realtime import COMMANDS, runs_first
+from policies.wrapped import WrappedPolicy
+from policies.wrapper import Wrapper
+from robot_rl.deploy.person import Stopped
+from robot_rl.hil.line import LearnerLost, Line
+from robot_rl.hil.messages import End, Step, Weights, pack, pack_all, unpack_tensors
+from robot_rl.hil.operator import Operator
+from robot_rl.hil.outbox import Outbox
+from robot_rl.hil.scene import Scene
+from robot_rl.hil.takeover import SOURCE, Driver, Takeover
+from robot_rl.seeds import episode_seed
+
+_WAIT_NS: Final = 200_000_000
+_TAKEN: Final = (Driver.HUMAN, Driver.HOLD)
+
+
+class Actor:
+    """Runs episodes until told to stop. It never waits for the learner within one, but in lockstep."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        policy: WrappedPolicy,
+        networks: Wrapper,
+        operator: Operator,
+        line: Line,
+        outbox: Outbox,
+        clock: Clock,
+        *,
+        fields: tuple[str, ...],
+        seed: int,
+        steps: int,
+        warmup_steps: int,
+        lockstep: bool,
+        ahead: int,
+        stop: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        """Take all of these, which stay the caller's.
+
+        Args:
+            scene: what is moved.
+            policy: with one slot, acting with `networks`, whose weights come over the line.
+            networks: see above.
+            operator: who may take over.
+            line: greeted.
+            outbox: of the line.
+            clock: of this machine; used between episodes.
+            fields: what the replay keeps of a step.
+            seed: of the run.
+            steps: that the run has made before.
+            warmup_steps: of the run, in which the base alone acts.
+            lockstep: wait after each step until it has been learned of.
+            ahead: records without an answer at which it waits between episodes.
+            stop: asked at each step whether to leave.
+            say: shows a line to people.
+        """
+        self._scene, self._policy, self._networks, self._operator = scene, policy, networks, operator
+        self._line, self._outbox, self._clock = line, outbox, clock
+        self._fields, self._seed, self._steps, self._warmup_steps = fields, seed, steps, warmup_steps
+        self._lockstep, self._ahead, self._stop, self._say = lockstep, ahead, stop, say
+        self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in scene.action_spec]))
+        self._known = networks.state_dict()
+        self._version, self._warm = 0, False
+
+    def run(self, first: int) -> None:
+        """Episodes from number `first` on. However it is left, the arm is at rest.
+
+        Raises:
+            LearnerLost: it is dead; the episode was ended, and waits on the disk for another learner.
+            RobotError: the robot is lost.
+            DeviceError: the operator's device is gone.
+        """
+        number = first
+        try:
+            while not self._leaving and self._has_room():
+                with runs_first(COMMANDS) if self._scene.paced else nullcontext():
+                    self._episode(number)
+                number += 1
+        finally:
+            self._scene.halt()
+
+    @property
+    def _leaving(self) -> bool:
+        return self._line.stopping or self._stop()
+
+    def _has_room(self) -> bool:
+        """Wait until the learner has caught up; False where it wants no more."""
+        told = False
+        while self._outbox.unacknowledged >= self._ahead:
+            if not told:
+                self._scene.halt()
+                self._say(f"{self._outbox.unacknowledged} steps ahead of the learner: waiting for it")
+                told = True
+            self._line.exchange()
+            self._line.require()
+            if self._leaving:
+                return False
+            self._clock.sleep_until(self._clock.now() + _WAIT_NS)
+        return True
+
+    def _episode(self, number: int) -> None:
+        seed = episode_seed(self._seed, "train", number)
+        if (begun := self._begin(number, seed)) is None:
+            return
+        obs = begun
+        self._policy.reset([0], [seed])
+        self._takeover.begin()
+        self._outbox.begin(number)
+        index = interventions = 0
+        success, failed, interrupted, failure = False, False, "", None
+        while not (success or interrupted):
+            try:
+                if why := self._why_to_leave():
+                    interrupted = why
+                    break
+                hand, now = self._operator.look(self._scene.now()), self._scene.now()
+                before, driver = self._takeover.driver, self._takeover.step(hand.cue, now)
+                if hand.verdict == "stop":
+                    self._scene.stop("the operator's device")
+                if driver is Driver.LOST or hand.verdict in ("stop", "discard"):
+                    interrupted = hand.verdict or "the operator's device fell silent"
+                    break
+                if failed := hand.verdict == "failure":
+                    break
+                if driver is Driver.RETURN and before is not Driver.RETURN:
+                    # What was planned before a person moved the arm is worth nothing now.
+                    self._policy.replan(0)
+                interventions += driver in _TAKEN and before not in _TAKEN
+                record = self._decide(obs)
+                proposed = record.pop("action")
+                action = self._takeover.action(proposed, hand.action, now)
+                obs, reward, terminated, truncated, info = self._scene.step(action, driver)
+            except (RobotError, LearnerLost) as error:
+                interrupted, failure = str(error), error
+                break
+            source = SOURCE[driver]
+            if source == "policy" and not self._policy.active:
+                source = "base"
+            self._outbox.add(
+                Step(
+                    episode=number,
+                    index=index,
+                    version=self._version,
+                    source=source,
+                    fields=pack_all(record),
+                    action=pack(np.asarray(info["applied_action"], np.float32)),
+                    proposed=pack(proposed),
+                    reward=float(reward),
+                    terminated=terminated,
+                )
+            )
+            index += 1
+            self._steps += 1
+            success, interrupted = info["success"], info.get("interrupted", "")
+            if truncated:
+                break
+        if interrupted or failed:
+            # At once: an arm whose commander falls silent is in fault soon.
+            self._scene.halt()
+        if interrupted:
+            self._say(f"episode {number} ended: {interrupted}")
+        final = self._decide(obs, explore=False)
+        del final["action"]
+        self._outbox.add(
+            End(
+                episode=number,
+                index=index,
+                fields=pack_all(final),
+                success=success,
+                interrupted=interrupted,
+                interventions=interventions,
+            )
+        )
+        if isinstance(failure, LearnerLost | NoAnswer | ServerChanged):
+            raise failure
+        self._line.exchange()
+        if self._lockstep:
+            self._line.await_learned()
+
+    def _begin(self, number: int, seed: int) -> Observation | None:
+        """Reset the scene once operator and robot are ready; None where it is not wanted any more."""
+        told = ""
+        while not self._leaving:
+            if not (why := self._operator.begin(number)):
+                try:
+                    return self._scene.reset(number, seed)
+                except RequestRefused as refusal:
+                    why = str(refusal)
+                except Stopped:
+                    return None
+            if why != told:
+                self._say(f"episode {number} cannot begin yet: {why}")
+                told = why
+            self._line.exchange()
+            self._line.require()
+            self._clock.sleep_until(self._clock.now() + _WAIT_NS)
+        return None
+
+    def _why_to_leave(self) -> str:
+        """Send and take what there is; a reason to end the episode, "" where there is none."""
+        if self._lockstep:
+            self._line.await_learned()
+        else:
+            self._line.exchange()
+            self._line.require()
+        weights, self._line.weights = self._line.weights, None
+        if weights:
+            self.take_weights(weights)
+        return "the run pauses" if self._leaving else ""
+
+    def take_weights(self, weights: Weights) -> None:
+        """Act with these from now on.
+
+        Raises:
+            ProtocolError: they are another policy's.
+        """
+        self._networks.load_state_dict(unpack_tensors(weights.tensors, self._known), strict=False)
+        self._version, self._warm = weights.version, weights.warm
+
+    @torch.no_grad()
+    def _decide(self, obs: Observation, *, explore: bool = True) -> dict[str, Any]:
+        """What the policy would do, and what the replay keeps of this moment."""
+        self._policy.active = self._warm and self._steps >= self._warmup_steps
+        frames: Mapping[str, np.ndarray] = {key: value[None] for key, value in obs.items()}
+        decision = self._policy.act(frames, explore=explore, record=True)
+        everything = {**frames, **decision.record()}
+        kept = {name: np.asarray(everything[name][0]) for name in self._fields}
+        return {"action": decision.action[0], **kept}

@@ -1,0 +1,141 @@
+"""The learner's end of the link: one actor at a time, and its records in order, each once."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from hardware.clock import MS, Clock
+from hardware.protocol.codec import ProtocolError
+from hardware.protocol.endpoints import Address
+from hardware.protocol.security import ServerKeys
+from hardware.protocol.sockets import ServerSockets, reply
+from hardware.realtime import message_context
+from robot_rl.hil.messages import (
+    LONGEST,
+    PROTOCOL,
+    Ack,
+    End,
+    FromLearner,
+    Hello,
+    Record,
+    Refused,
+    Step,
+    Welcome,
+    encode,
+    from_actor,
+)
+from robot_rl.hil.outbox import Place
+
+_FORGOTTEN: Final = 5000 * MS
+"""After so long without a word from an actor, another one may take its place."""
+
+
+class Desk:
+    """Bound at an address, for one thread."""
+
+    def __init__(
+        self,
+        address: Address,
+        keys: ServerKeys | None,
+        clock: Clock,
+        welcome: Callable[[Hello], Welcome],
+    ) -> None:
+        """Open the door.
+
+        Args:
+            address: where actors find it.
+            keys: required on a network.
+            clock: of this machine.
+            welcome: what a new actor is told; `place` is to be what it says. Raises ValueError to refuse it.
+
+        Raises:
+            ValueError: the address is taken, or is on a network and has no keys.
+        """
+        self.address = address
+        self.place: Place = (0, 0)
+        """The next record that is wanted."""
+        self.kept = 0
+        """Episodes before this one are in a checkpoint."""
+        self.refused = 0
+        """Frames that were none, and records that nobody had announced."""
+        self._clock, self._welcome = clock, welcome
+        self._src, self._route, self._heard = "", b"", 0
+        self._context = message_context()
+        try:
+            self._sockets = ServerSockets(self._context, address, keys)
+            try:
+                self._router = self._sockets.bind("ctrl", LONGEST)
+            except ValueError:
+                self._sockets.close()
+                raise
+        except ValueError:
+            self._context.destroy(linger=0)
+            raise
+
+    def close(self) -> None:
+        """Close the door. Safe to call twice."""
+        self._sockets.close()
+        self._context.destroy(linger=0)
+
+    def forget(self) -> None:
+        """The actor is known to be dead: the next one is welcome."""
+        self._src, self._route = "", b""
+
+    def records(self, wait_ms: int) -> Iterator[Record]:
+        """What has come, in order; waits so long [ms] for the first of it.
+
+        A record is acknowledged when the next one is asked for.
+        """
+        if wait_ms and not self._router.poll(wait_ms):
+            return
+        heard = False
+        while (incoming := self._sockets.receive(self._router)) is not None:
+            try:
+                message = from_actor(incoming.frame)
+            except ProtocolError:
+                self.refused += 1
+                continue
+            if isinstance(message, Hello):
+                self._greet(message, incoming.route)
+            elif incoming.route != self._route:
+                # It says hello when nothing answers.
+                self.refused += 1
+            else:
+                heard, self._heard = True, self._clock.now()
+                if self.place == (message.episode, message.index):
+                    self.place = _after(message)
+                    yield message
+        if heard:
+            self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Tell the actor what is wanted next, and what is kept."""
+        self.send(Ack(episode=self.place[0], index=self.place[1], kept=self.kept))
+
+    def send(self, message: FromLearner) -> bool:
+        """To the actor; False where there is none, or it does not listen."""
+        return bool(self._route) and reply(self._router, self._route, encode(message))
+
+    def _greet(self, hello: Hello, route: bytes) -> None:
+        now = self._clock.now()
+        if hello.protocol != PROTOCOL:
+            text = f"the learner speaks version {PROTOCOL} of the link, the actor {hello.protocol}"
+            reply(self._router, route, encode(Refused(reason=f"{text}: update the older")))
+        elif hello.src == self._src:
+            # Its connection was made anew.
+            self._route, self._heard = route, now
+            self.acknowledge()
+        elif self._src and now - self._heard < _FORGOTTEN:
+            reply(self._router, route, encode(Refused(reason="another actor is at work")))
+        else:
+            try:
+                answer = self._welcome(hello)
+            except ValueError as error:
+                reply(self._router, route, encode(Refused(reason=str(error))))
+                return
+            self.place = (answer.episode, answer.index)
+            self._src, self._route, self._heard = hello.src, route, now
+            self.send(answer)
+
+
+def _after(record: Step | End) -> Place:
+    return (record.episode, record.index + 1) if isinstance(record, Step) else (record.episode + 1, 0)

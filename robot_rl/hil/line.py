@@ -1,0 +1,165 @@
+"""The actor's end of the link. Nothing here waits, but for the greeting and in lockstep."""
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import zmq
+
+from hardware.clock import MS, Clock
+from hardware.protocol.codec import ProtocolError
+from hardware.protocol.endpoints import Address
+from hardware.protocol.security import ClientKeys
+from hardware.protocol.silence import Silence
+from hardware.protocol.sockets import ClientSockets
+from hardware.realtime import message_context
+from robot_rl.hil.messages import (
+    LONGEST,
+    PROTOCOL,
+    Ack,
+    FromLearner,
+    Hello,
+    Refused,
+    Stop,
+    Weights,
+    Welcome,
+    encode,
+    from_learner,
+)
+from robot_rl.hil.outbox import Outbox
+
+PATIENCE: Final = 5000 * MS
+"""A learner without a connection for so long is dead. One that is busy keeps its connection."""
+_HELLO: Final = 1000 * MS
+_LOOK_MS: Final = 100
+
+
+class LearnerLost(Exception):
+    """It is dead, or does not want this actor: why."""
+
+
+class Line:
+    """To one learner, for one thread. Times are ns on the clock."""
+
+    def __init__(self, address: Address, keys: ClientKeys | None, outbox: Outbox, clock: Clock) -> None:
+        """Connect; whether the learner is there does not matter yet.
+
+        Raises:
+            ValueError: a network without keys.
+        """
+        self.address = address
+        self.weights: Weights | None = None
+        """The newest that has come and is not taken yet."""
+        self.stopping = False
+        """The learner has all it wants."""
+        self.damaged = 0
+        """Frames that could not be read."""
+        self._src = uuid.uuid4().hex
+        self._outbox, self._clock = outbox, clock
+        self._context = message_context()
+        try:
+            sockets = ClientSockets(self._context, address, keys)
+            self._socket = sockets.request("ctrl", LONGEST)
+        except ValueError:
+            self._context.destroy(linger=0)
+            raise
+        self._silence = Silence(sockets, self._socket, clock)
+        self._connected = clock.now()
+        self._greeted = 0
+
+    def close(self) -> None:
+        """Hang up. Safe to call twice."""
+        self._context.destroy(linger=0)
+
+    def greet(self, stop: Callable[[], bool], *, wait: bool) -> Welcome | None:
+        """Say hello until the learner answers; one that is busy is waited for. None where `stop` says so.
+
+        Raises:
+            LearnerLost: it refuses; or there is none, and it is not to be waited for.
+        """
+        while not stop():
+            self._hello()
+            self._socket.poll(_LOOK_MS)
+            for message in self._received():
+                if isinstance(message, Welcome):
+                    self._outbox.run = message.run
+                    self._outbox.start_at((message.episode, message.index), self._clock.now())
+                    return message
+            if not wait:
+                self.require()
+        return None
+
+    def exchange(self) -> None:
+        """Take what has come, send what is due.
+
+        Raises:
+            LearnerLost: it refuses this actor.
+        """
+        now = self._clock.now()
+        for message in self._received():
+            if isinstance(message, Ack):
+                self._outbox.acknowledged(message, now)
+            elif isinstance(message, Welcome):
+                # Another learner, which goes on from a checkpoint.
+                self._outbox.start_at((message.episode, message.index), now)
+        if self._outbox.unanswered(now):
+            self._hello()
+        with suppress(zmq.Again):
+            for frame in self._outbox.due(now):
+                self._socket.send(frame)
+
+    def await_learned(self) -> None:
+        """Return when all that was sent has been learned of, or the learner wants no more.
+
+        Raises:
+            LearnerLost: it is dead, or refuses this actor.
+        """
+        while self._outbox.unacknowledged and not self.stopping:
+            self.exchange()
+            self.require()
+            if self._outbox.unacknowledged:
+                self._socket.poll(_LOOK_MS)
+
+    def require(self) -> None:
+        """Raises LearnerLost where there has been no connection for longer than `PATIENCE`."""
+        now = self._clock.now()
+        if self._socket.poll(0, zmq.POLLOUT):
+            self._connected = now
+        elif now - self._connected > PATIENCE:
+            raise LearnerLost(
+                f"the learner at {self.address} has been gone for {(now - self._connected) / 1e9:.0f} s"
+            )
+
+    def _hello(self) -> None:
+        now = self._clock.now()
+        if now - self._greeted < _HELLO:
+            return
+        self._greeted = now
+        self._silence.expect()
+        self._silence.mend(3 * _HELLO)
+        hello = Hello(protocol=PROTOCOL, src=self._src, run=self._outbox.run, episodes=self._outbox.episodes)
+        with suppress(zmq.Again):
+            self._socket.send(encode(hello))
+
+    def _received(self) -> list[FromLearner]:
+        found: list[FromLearner] = []
+        while True:
+            try:
+                frame = self._socket.recv(copy=False)
+            except zmq.Again:
+                return found
+            self._silence.ended()
+            try:
+                message = from_learner(frame.buffer)
+            except ProtocolError:
+                self.damaged += 1
+                continue
+            if isinstance(message, Refused):
+                raise LearnerLost(message.reason)
+            if isinstance(message, Weights):
+                self.weights = message
+            elif isinstance(message, Stop):
+                self.stopping = True
+            else:
+                found.append(message)

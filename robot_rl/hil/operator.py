@@ -1,0 +1,170 @@
+"""Who may take over: what of it a control step sees."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import numpy as np
+
+from envs.action import ActionSpec
+from hardware.clock import Clock
+from hardware.teleop.device import Device, DeviceError, Latching, Mark
+from hardware.teleop.engagement import Engagement, Hold, Seen, seen
+from hardware.teleop.motion import Speed
+from robot_rl.hil.takeover import Action, Cue
+
+MOVED: Final = 0.05
+"""Of full deflection: a device that is moved by more with its clutch open stops the policy."""
+_SAME: Final = 0.02
+"""Of a gripper's opening: what changes by less has not changed."""
+_AXES: Final = ("x", "y", "z", "rx", "ry", "rz")
+
+Verdict = Literal["", "success", "failure", "discard", "stop"]
+"""What a person says of an episode."""
+_VERDICTS: Final[tuple[Mark, ...]] = ("stop", "discard", "failure", "success")
+"""The gravest first."""
+
+
+@dataclass(frozen=True)
+class Hand:
+    """The operator in one control step."""
+
+    cue: Cue
+    action: Action | None = None
+    """What the operator wants, while driving; NaN leaves a gripper as it is."""
+    verdict: Verdict = ""
+
+
+class Operator(Protocol):
+    """One for the whole run."""
+
+    def begin(self, number: int) -> str:
+        """An episode shall begin; why it cannot yet, "" where it can.
+
+        Raises:
+            DeviceError: the device is gone.
+        """
+        ...
+
+    def look(self, now: int) -> Hand:
+        """In the control step at `now` [ns]."""
+        ...
+
+
+def may_take_over(seed: int, episode: int, fraction: float) -> bool:
+    """Whether an episode of a run is one of those in which somebody may take over."""
+    return bool(np.random.default_rng([seed, episode]).random() < fraction)
+
+
+class Nobody:
+    """The policy is alone."""
+
+    def begin(self, number: int) -> str:
+        return ""
+
+    def look(self, now: int) -> Hand:
+        return Hand(Cue.OPEN)
+
+
+class Person:
+    """Somebody at a device that gives motions of the tool point in the base frame."""
+
+    def __init__(
+        self,
+        device: Device,
+        spec: ActionSpec,
+        control_freq: float,
+        speed: Speed,
+        clock: Clock,
+        fraction: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        """Take an open device, which stays the caller's.
+
+        Args:
+            device: with the clutch that its contract asks for.
+            spec: of the actions, of which deltas and grippers can be driven.
+            control_freq: 1/s.
+            speed: at full deflection.
+            clock: that of the samples.
+            fraction: of the episodes in which somebody may take over.
+            seed: of which those are.
+
+        Raises:
+            ValueError: an action that a device cannot give.
+        """
+        self._device, self._clock, self._fraction, self._seed = device, clock, fraction, seed
+        self._engagement = Engagement()
+        self._verdict: Verdict = ""
+        self.succeeded = False
+        """Whether the episode that is going on was called a success."""
+        self._from, factors = [], []
+        self._gripper = np.array([dim.kind == "gripper" for dim in spec])
+        for dim in spec:
+            axis = dim.name.rsplit("_", 1)[-1]
+            if dim.kind == "gripper":
+                continue
+            if dim.kind != "delta" or dim.frame != "base" or axis not in _AXES:
+                raise ValueError(
+                    f"action {dim.name!r} is {dim.kind} in the frame {dim.frame!r}; a device gives motions "
+                    "of the tool point in the base frame"
+                )
+            self._from.append(_AXES.index(axis))
+            fastest = speed.linear if self._from[-1] < 3 else speed.angular
+            factors.append(fastest / (dim.scale * control_freq))
+        self._factor = np.array(factors, np.float32)
+        self._at_press: float | None = None
+
+    def begin(self, number: int) -> str:
+        # What was pressed between the episodes is not meant for this one.
+        sample = self._device.read()
+        self._lapse()
+        self._verdict, self.succeeded = "", False
+        self._allowed = may_take_over(self._seed, number, self._fraction)
+        if seen(sample, self._clock.now()) not in (Seen.PRESSED, Seen.OPEN):
+            return f"nothing is heard of the {self._device.name}"
+        return ""
+
+    def look(self, now: int) -> Hand:
+        try:
+            sample = self._device.read()
+        except DeviceError:
+            # `begin` of the next episode says so; in this one it is a silent device.
+            sample = None
+        if sample is not None:
+            for mark in _VERDICTS:
+                if mark in sample.marks and not self._verdict:
+                    self._verdict = mark  # type: ignore[assignment]
+            self.succeeded = self._verdict == "success"
+        before, what = self._engagement.state, seen(sample, now)
+        state = self._engagement.step(sample, now)
+        if state is Hold.LAPSED and before is not Hold.LAPSED:
+            self._lapse()
+        if not self._allowed:
+            return Hand(Cue.OPEN, verdict=self._verdict)
+        if what is Seen.SILENT:
+            return Hand(Cue.SILENT, verdict=self._verdict)
+        if what is Seen.LATE:
+            return Hand(Cue.LATE, verdict=self._verdict)
+        assert sample is not None
+        if before is not Hold.ENGAGED:
+            self._at_press = sample.gripper
+        if state is Hold.ENGAGED:
+            return Hand(Cue.DRIVING, self._action(sample.motion, sample.gripper), self._verdict)
+        moved = max(map(abs, sample.motion), default=0.0) > MOVED
+        return Hand(Cue.MOVED if moved else Cue.OPEN, verdict=self._verdict)
+
+    def _lapse(self) -> None:
+        """The clutch has to be pressed anew."""
+        self._engagement.lapse()
+        if isinstance(self._device, Latching):
+            self._device.let_go()
+
+    def _action(self, motion: tuple[float, ...], opening: float | None) -> Action:
+        # What is in the hand is not let go by a clutch: the gripper follows once a person has changed it.
+        if opening is None or (self._at_press is not None and abs(opening - self._at_press) < _SAME):
+            closing = np.nan
+        else:
+            closing, self._at_press = 1.0 - 2.0 * opening, None
+        action = np.full(len(self._gripper), closing, np.float32)
+        action[~self._gripper] = np.clip(np.array(motion, np.float32)[self._from] * self._factor, -1, 1)
+        return action

@@ -1,0 +1,108 @@
+"""What the actor moves: a task in its own process, or a robot behind its server."""
+
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+
+from envs.action import ActionSpec
+from envs.observation import Observation
+from envs.real_arm import RealArmEnv
+from envs.robosuite_env import RobosuiteEnv
+from hardware.client import RobotClient
+from hardware.clock import Clock, MonotonicClock, SteppedClock
+from hardware.connection import RobotError
+from robot_rl.hil.takeover import Driver
+
+Step = tuple[Observation, float, bool, bool, dict[str, Any]]
+"""Observation, reward, terminated, truncated, info; see `RobosuiteEnv` and `RealArmEnv`."""
+
+
+class Scene(Protocol):
+    """One arm, an episode at a time."""
+
+    action_spec: ActionSpec
+    paced: bool
+    """Whether it moves at the pace of its control, and waits for nobody."""
+
+    def now(self) -> int:
+        """Time of the control step that begins, ns."""
+        ...
+
+    def reset(self, number: int, seed: int) -> Observation:
+        """Begin an episode."""
+        ...
+
+    def step(self, action: np.ndarray, driver: Driver) -> Step:
+        """One control step, by whoever drives."""
+        ...
+
+    def halt(self) -> None:
+        """Leave the arm at rest, whatever is going on."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """The software e-stop."""
+        ...
+
+
+class SimScene:
+    """A task in this process: as fast as it goes, or at the pace of its control."""
+
+    def __init__(self, env: RobosuiteEnv, *, realtime: bool) -> None:
+        """`env` stays the caller's."""
+        self.env, self.action_spec, self.paced = env, env.action_spec, realtime
+        self._clock: Clock = MonotonicClock() if realtime else SteppedClock()
+        self._period = round(1e9 / env.task.control_freq)
+        self._due = 0
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def reset(self, number: int, seed: int) -> Observation:
+        obs, _ = self.env.reset(seed=seed)
+        self._due = self._clock.now()
+        return obs
+
+    def step(self, action: np.ndarray, driver: Driver) -> Step:
+        step = self.env.step(action)
+        # Who was late does not hurry.
+        self._due = max(self._due + self._period, self._clock.now())
+        self._clock.sleep_until(self._due)
+        return step
+
+    def halt(self) -> None:
+        """Time passes in steps alone."""
+
+    def stop(self, reason: str) -> None:
+        """There is nothing that could go on."""
+
+
+class RobotScene:
+    """A robot behind its server. Its mode says `human` in the very step in which a person takes over."""
+
+    def __init__(self, env: RealArmEnv, client: RobotClient) -> None:
+        """Both stay the caller's."""
+        self._env, self._client = env, client
+        self.action_spec, self.paced = env.action_spec, True
+        self._clock = MonotonicClock()
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def reset(self, number: int, seed: int) -> Observation:
+        obs, _ = self._env.reset(seed=number)
+        return obs
+
+    def step(self, action: np.ndarray, driver: Driver) -> Step:
+        # Until the policy has it back, the arm is the person's.
+        self._env.commander = "human" if driver in (Driver.HUMAN, Driver.HOLD) else "policy"
+        return self._env.step(action)
+
+    def halt(self) -> None:
+        # What happened matters more; at the worst the lease runs out, and the server holds the arm.
+        with suppress(RobotError):
+            self._env.close()
+
+    def stop(self, reason: str) -> None:
+        self._client.stop(reason)

@@ -1,0 +1,191 @@
+"""From what a learner says to an actor that is ready."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs.real_arm import Prepare, RealArmEnv
+from envs.robot_state import SUCCESS
+from envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
+from hardware.client import RobotClient
+from hardware.clock import Clock, MonotonicClock
+from hardware.protocol.messages import State
+from hardware.protocol.security import ClientKeys, load_client_keys
+from hardware.teleop.board import Board
+from hardware.teleop.devices import DEVICES, make_device
+from hardware.teleop.motion import Speed
+from robot_rl.deploy.beginnings import RESETS, from_home, from_operator, from_scene, usual_reset
+from robot_rl.deploy.fit import check_fit
+from robot_rl.deploy.images import images_of
+from robot_rl.deploy.person import at_terminal
+from robot_rl.factory import make_env
+from robot_rl.hil.actor import Actor
+from robot_rl.hil.assignment import restored
+from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
+from robot_rl.hil.line import Line
+from robot_rl.hil.messages import Welcome
+from robot_rl.hil.mirror import Mirror
+from robot_rl.hil.operator import Nobody, Operator, Person
+from robot_rl.hil.outbox import Outbox
+from robot_rl.hil.scene import RobotScene, Scene, SimScene
+from robot_rl.hil.scripted import ScriptedOperator
+from robot_rl.methods.job import Job
+from robot_rl.methods.registry import METHODS
+from robot_rl.seeds import episode_seed
+
+_TIMEOUT = 5.0
+"""s for an answer of the robot; without one, it is lost."""
+
+
+def make_actor(
+    welcome: Welcome,
+    folder: Path,
+    device: torch.device,
+    line: Line,
+    outbox: Outbox,
+    clock: Clock,
+    stop: Callable[[], bool],
+    say: Callable[[str], None],
+    ended: ExitStack,
+) -> Actor:
+    """An actor for the job of a learner.
+
+    Args:
+        welcome: what it said.
+        folder: for the base policy's files.
+        device: of the policy.
+        line: greeted.
+        outbox: of the line.
+        clock: of this machine.
+        stop: asked at each step whether to leave.
+        say: shows a line to people.
+        ended: takes what is to be undone.
+
+    Raises:
+        ValueError: what cannot work.
+        RobotError: the robot does not answer.
+        DeviceError: the operator's device cannot be had.
+    """
+    nothing: Any = None
+    here = Job(nothing, nothing, nothing, None, 0, device, 0, 0, (), acts=True)
+    job = restored(welcome.job, welcome.files, folder, here)
+    assert job.hil is not None
+    # What a policy draws for exploration shall not be what an earlier actor drew.
+    drawn = replace(job, seed=episode_seed(job.seed, "actor", welcome.episode))
+    acting = METHODS[job.method.name].setup(drawn).acting
+    assert acting is not None
+    ended.callback(acting.envs.close)
+    operator, scene = _make_scene(job, job.hil, acting.envs, stop, say, ended)
+    actor = Actor(
+        scene,
+        acting.policy,
+        acting.networks,
+        operator,
+        line,
+        outbox,
+        clock,
+        fields=acting.fields,
+        seed=job.seed,
+        steps=welcome.steps,
+        warmup_steps=job.method.warmup_steps,
+        lockstep=job.hil.lockstep,
+        ahead=job.hil.ahead,
+        stop=stop,
+        say=say,
+    )
+    actor.take_weights(welcome.weights)
+    return actor
+
+
+def _make_scene(
+    job: Job,
+    config: HilConfig,
+    envs: RobosuiteVectorEnv,
+    stop: Callable[[], bool],
+    say: Callable[[str], None],
+    ended: ExitStack,
+) -> tuple[Operator, Scene]:
+    person = _person(job, config, envs, say, ended) if config.has_person else None
+    if config.robot:
+        robot = _robot(config, ended)
+        scene: Scene = _robot_scene(job, config, envs, robot, person, stop, ended)
+        sim = _mirror(job, robot, ended).now if config.operator == SCRIPTED else None
+    else:
+        assert isinstance(envs, ThreadVectorEnv)
+        env = envs.envs[0]
+        scene = SimScene(env, realtime=config.has_person if config.realtime is None else config.realtime)
+        sim = lambda: env.sim  # noqa: E731
+    if person:
+        return person, scene
+    if config.operator == NOBODY:
+        return Nobody(), scene
+    assert sim is not None
+    return ScriptedOperator(job.task.name, sim, config.fraction, job.seed), scene
+
+
+def _person(
+    job: Job, config: HilConfig, envs: RobosuiteVectorEnv, say: Callable[[str], None], ended: ExitStack
+) -> Person:
+    board = Board(config.robot or "", _robot_keys(config))
+    device = ended.enter_context(make_device(DEVICES[config.operator](), board))
+    for keys, does in device.card:
+        say(f"{keys}: {does}")
+    speed = Speed(config.linear, config.angular)
+    clock = MonotonicClock()
+    return Person(device, envs.action_spec, job.task.control_freq, speed, clock, config.fraction, job.seed)
+
+
+def _robot(config: HilConfig, ended: ExitStack) -> RobotClient:
+    assert config.robot is not None
+    robot = RobotClient(config.robot, "actor", "policy", keys=_robot_keys(config), timeout=_TIMEOUT)
+    return ended.enter_context(robot)
+
+
+def _robot_keys(config: HilConfig) -> ClientKeys | None:
+    return load_client_keys(Path(config.robot_keys)) if config.robot_keys else None
+
+
+def _robot_scene(
+    job: Job,
+    config: HilConfig,
+    envs: RobosuiteVectorEnv,
+    robot: RobotClient,
+    person: Person | None,
+    stop: Callable[[], bool],
+    ended: ExitStack,
+) -> RobotScene:
+    assert config.robot is not None
+    environment = envs.describe()
+    check_fit(robot.spec, robot.lease_ms, environment)
+    reset = config.reset or usual_reset(robot.spec)
+    prepare: Prepare
+    if reset not in RESETS:
+        raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
+    if reset == "operator":
+        prepare = from_operator(robot, ended.enter_context(at_terminal()), stop)
+    else:
+        prepare = from_scene(robot) if reset == "scene" else from_home(robot)
+    judge: Callable[[State], bool] | None = None
+    if SUCCESS not in robot.spec.sensors:
+        if person is None:
+            raise ValueError(
+                f"the robot {robot.spec.name} does not measure success: somebody at a device has to say it"
+            )
+        seen = person
+        judge = lambda _: seen.succeeded  # noqa: E731
+    period = 1 / job.task.control_freq
+    frames = ended.enter_context(
+        images_of(robot, config.robot, job.task.cameras, period, _robot_keys(config), False)
+    )
+    env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
+    return RobotScene(env, robot)
+
+
+def _mirror(job: Job, robot: RobotClient, ended: ExitStack) -> Mirror:
+    env = make_env(replace(job.task, cameras=[]))
+    ended.callback(env.close)
+    return Mirror(env, lambda: robot.state(_TIMEOUT))

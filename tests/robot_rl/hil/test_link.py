@@ -1,0 +1,231 @@
+"""The two ends of the link over real sockets, in one process."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from hardware.clock import MonotonicClock
+from hardware.protocol.endpoints import parse
+from robot_rl.hil.desk import Desk
+from robot_rl.hil.line import LearnerLost, Line
+from robot_rl.hil.messages import (
+    PROTOCOL,
+    Ack,
+    End,
+    Hello,
+    Record,
+    Step,
+    Stop,
+    Weights,
+    Welcome,
+    encode,
+    from_learner,
+    pack,
+)
+from robot_rl.hil.outbox import Outbox
+from robot_rl.hil.spool import Spool
+
+NOTHING = pack(np.zeros(1, np.float32))
+WEIGHTS = Weights(version=0, warm=False, tensors={})
+LONG = 10_000
+"""Rounds; far more than anything takes."""
+
+
+def never() -> bool:
+    return False
+
+
+def step(episode: int, index: int) -> Step:
+    return Step(
+        episode=episode,
+        index=index,
+        version=0,
+        source="policy",
+        fields={},
+        action=NOTHING,
+        proposed=NOTHING,
+        reward=0.0,
+        terminated=False,
+    )
+
+
+class Learner:
+    """A desk that welcomes whoever comes, at the place where it stands."""
+
+    def __init__(self, address: str) -> None:
+        self.taken: list[Record] = []
+        self.desk = Desk(parse(address), None, MonotonicClock(), self._welcome)
+
+    def _welcome(self, hello: Hello) -> Welcome:
+        if hello.run not in ("", "mine"):
+            raise ValueError("of another run")
+        episode, index = self.desk.place
+        return Welcome(episode=episode, index=index, run="mine", steps=0, job={}, files={}, weights=WEIGHTS)
+
+    def turn(self, wait_ms: int = 5) -> None:
+        self.taken += self.desk.records(wait_ms)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        return [(record.episode, record.index) for record in self.taken if isinstance(record, Step | End)]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path / 'l'}"
+
+
+@pytest.fixture
+def learner(address: str) -> Iterator[Learner]:
+    made = Learner(address)
+    yield made
+    made.desk.close()
+
+
+class Acting:
+    """An actor without anything to act in."""
+
+    def __init__(self, address: str, spool: Path) -> None:
+        self.box = Outbox(Spool(spool))
+        self.line = Line(parse(address), None, self.box, MonotonicClock())
+
+    def greet(self, learner: Learner) -> Welcome:
+        def turn() -> bool:
+            learner.turn()
+            return False
+
+        found = self.line.greet(turn, wait=True)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def actor(address: str, tmp_path: Path) -> Iterator[Acting]:
+    made = Acting(address, tmp_path / "spool")
+    yield made
+    made.line.close()
+
+
+def until(done: Callable[[], bool], *turns: Callable[[], None]) -> None:
+    for _ in range(LONG):
+        if done():
+            return
+        for turn in turns:
+            turn()
+    raise AssertionError("it never came")
+
+
+def test_records_arrive_in_order_and_are_acknowledged(learner: Learner, actor: Acting) -> None:
+    assert actor.greet(learner).episode == 0
+    actor.box.begin(0)
+    for index in range(150):
+        actor.box.add(step(0, index))
+    until(lambda: actor.box.unacknowledged == 0, actor.line.exchange, learner.turn)
+    assert learner.places == [(0, index) for index in range(150)]
+
+
+def test_weights_and_the_end_come_to_the_actor(learner: Learner, actor: Acting) -> None:
+    actor.greet(learner)
+    learner.desk.send(Weights(version=3, warm=True, tensors={"a": NOTHING}))
+    until(lambda: actor.line.weights is not None, actor.line.exchange)
+    assert actor.line.weights is not None
+    assert (actor.line.weights.version, actor.line.weights.warm) == (3, True)
+    learner.desk.send(Stop())
+    until(lambda: actor.line.stopping, actor.line.exchange)
+
+
+def test_a_learner_that_began_anew_gets_what_it_lacks(address: str, learner: Learner, actor: Acting) -> None:
+    actor.greet(learner)
+    actor.box.begin(0)
+    for index in range(5):
+        actor.box.add(step(0, index))
+    until(lambda: actor.box.unacknowledged == 0, actor.line.exchange, learner.turn)
+    learner.desk.close()
+    again = Learner(address)
+    try:
+        # It stands at a checkpoint of after the second step.
+        again.desk.place = (0, 2)
+        actor.box.add(step(0, 5))
+        until(lambda: len(again.taken) == 4, actor.line.exchange, again.turn)
+        assert again.places == [(0, index) for index in range(2, 6)]
+    finally:
+        again.desk.close()
+
+
+def test_damaged_frames_and_strangers_change_nothing(address: str, learner: Learner, actor: Acting) -> None:
+    actor.greet(learner)
+    context = zmq.Context()
+    try:
+        stranger = context.socket(zmq.DEALER)
+        stranger.connect(f"{address}/ctrl")
+        for frame in (b"", b"junk", encode(step(0, 0)), encode(step(0, 0))[:-1] + b"x"):
+            stranger.send(frame)
+        stranger.send_multipart([b"two", b"parts"])
+        until(lambda: learner.desk.refused == 5, learner.turn)
+        assert learner.taken == []
+        hello = Hello(protocol=PROTOCOL, src="other", run="", episodes=())
+        stranger.send(encode(hello))
+        until(lambda: bool(stranger.poll(0)), learner.turn)
+        assert "another actor is at work" in str(from_learner(stranger.recv()))
+        stranger.send(encode(Hello(protocol=PROTOCOL + 1, src="other", run="", episodes=())))
+        until(lambda: bool(stranger.poll(0)), learner.turn)
+        assert "update the older" in str(from_learner(stranger.recv()))
+    finally:
+        context.destroy(linger=0)
+    actor.box.begin(0)
+    actor.box.add(step(0, 0))
+    until(lambda: bool(learner.taken), actor.line.exchange, learner.turn)
+    assert learner.places == [(0, 0)]
+
+
+def test_a_dead_actor_makes_room_for_the_next(
+    learner: Learner, actor: Acting, address: str, tmp_path: Path
+) -> None:
+    actor.greet(learner)
+    other = Acting(address, tmp_path / "other")
+    try:
+        with pytest.raises(LearnerLost, match="another actor"):
+            other.greet(learner)
+        learner.desk.forget()
+        assert other.greet(learner).episode == 0
+    finally:
+        other.line.close()
+
+
+def test_nobody_at_the_address_is_said(actor: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robot_rl.hil.line.PATIENCE", 300_000_000)
+    with pytest.raises(LearnerLost, match=r"has been gone for"):
+        actor.line.greet(never, wait=False)
+
+
+def test_damaged_answers_change_nothing(learner: Learner, actor: Acting) -> None:
+    actor.greet(learner)
+    actor.box.begin(0)
+    actor.box.add(step(0, 0))
+    until(lambda: bool(learner.taken), actor.line.exchange, learner.turn)
+    router, route = learner.desk._router, learner.desk._route
+    frame = bytearray(encode(Ack(episode=9, index=9, kept=9)))
+    frame[-1] ^= 1
+    router.send_multipart((route, bytes(frame)))
+    until(lambda: actor.line.damaged == 1, actor.line.exchange)
+    assert actor.box.episodes == (0,)
+
+
+def test_the_episodes_of_another_run_are_not_taken(learner: Learner, address: str, tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "run.txt").write_text("another")
+    other = Acting(address, tmp_path / "spool")
+    try:
+        with pytest.raises(LearnerLost, match="of another run"):
+            other.greet(learner)
+    finally:
+        other.line.close()
+
+
+def test_a_spool_knows_its_run(learner: Learner, actor: Acting, tmp_path: Path) -> None:
+    assert actor.box.run == ""
+    actor.greet(learner)
+    assert Outbox(Spool(tmp_path / "spool")).run == "mine"

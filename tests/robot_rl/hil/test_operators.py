@@ -1,0 +1,267 @@
+"""What a device says becomes an action; what the scripted operator sees, and what it mends."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pytest
+
+from envs.experts.base import hand
+from envs.robosuite_env import RobosuiteEnv
+from hardware.clock import MS, SteppedClock
+from hardware.protocol.messages import Gripped, State
+from hardware.teleop.device import DeviceError, Mark, Sample
+from hardware.teleop.motion import Speed
+from robot_rl.factory import make_env
+from robot_rl.hil.mirror import Mirror
+from robot_rl.hil.operator import Person
+from robot_rl.hil.scripted import EMPTY_S, STALLED_S, ScriptedOperator, Watch
+from robot_rl.hil.takeover import Cue, Driver, Takeover
+
+TICK = 50 * MS
+
+
+@pytest.fixture(scope="module")
+def can() -> Iterator[RobosuiteEnv]:
+    env = make_env("can")
+    yield env
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def lift() -> Iterator[RobosuiteEnv]:
+    env = make_env("lift")
+    yield env
+    env.close()
+
+
+# ---- a person ---------------------------------------------------------------------------------------------
+
+
+class Stick:
+    """A device of a test."""
+
+    name = "stick"
+    card = ()
+
+    def __init__(self, clock: SteppedClock) -> None:
+        self._clock = clock
+        self.sample: Sample | None = None
+        self.gone = False
+
+    def say(
+        self,
+        enable: bool,
+        motion: tuple[float, ...] = (0.0,) * 6,
+        gripper: float | None = None,
+        marks: tuple[Mark, ...] = (),
+    ) -> None:
+        self.sample = Sample(t=self._clock.now(), enable=enable, motion=motion, gripper=gripper, marks=marks)
+
+    def read(self) -> Sample | None:
+        if self.gone:
+            raise DeviceError("unplugged")
+        return self.sample
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.fixture
+def stick(clock: SteppedClock) -> Stick:
+    return Stick(clock)
+
+
+@pytest.fixture
+def person(stick: Stick, clock: SteppedClock, lift: RobosuiteEnv) -> Person:
+    made = Person(stick, lift.action_spec, 20, Speed(linear=0.25, angular=1.0), clock)
+    stick.say(False)
+    assert made.begin(0) == ""
+    # The clutch has to be seen open before a press counts.
+    assert made.look(clock.now()).cue is Cue.OPEN
+    return made
+
+
+def test_a_pressed_clutch_drives_at_the_speed_that_was_asked_for(
+    person: Person, stick: Stick, clock: SteppedClock
+) -> None:
+    stick.say(True, (1.0, 0, 0, 0, 0, -1.0))
+    hand = person.look(clock.now())
+    assert hand.cue is Cue.DRIVING
+    assert hand.action is not None
+    # 0.25 m/s are 12.5 mm in a step of 50 ms, of 50 mm that an action of 1 asks for; 1 rad/s of 0.5 rad.
+    np.testing.assert_allclose(hand.action[:6], [0.25, 0, 0, 0, 0, -0.1], atol=1e-6)
+    assert np.isnan(hand.action[6])
+
+
+def test_the_gripper_follows_once_a_person_has_changed_it(
+    person: Person, stick: Stick, clock: SteppedClock
+) -> None:
+    said = []
+    for opening in (1.0, 1.0, 0.0, 0.0, 1.0):
+        stick.say(True, gripper=opening)
+        action = person.look(clock.now()).action
+        assert action is not None
+        said.append(action[6])
+        clock.advance(TICK)
+    np.testing.assert_array_equal(said, [np.nan, np.nan, 1, 1, -1])
+
+
+def test_a_device_that_is_moved_with_an_open_clutch_is_seen(
+    person: Person, stick: Stick, clock: SteppedClock
+) -> None:
+    stick.say(False, (0.0, 0.2, 0, 0, 0, 0))
+    assert person.look(clock.now()).cue is Cue.MOVED
+    stick.say(False, (0.0, 0.01, 0, 0, 0, 0))
+    assert person.look(clock.now()).cue is Cue.OPEN
+
+
+def test_a_device_goes_late_then_silent(person: Person, stick: Stick, clock: SteppedClock) -> None:
+    stick.say(True)
+    seen = []
+    for _ in range(12):
+        seen.append(person.look(clock.now()).cue)
+        clock.advance(TICK)
+    assert seen == [Cue.DRIVING] * 4 + [Cue.LATE] * 7 + [Cue.SILENT]
+    assert "nothing is heard of the stick" in person.begin(1)
+
+
+def test_a_device_that_is_gone_is_silent_and_no_episode_begins(
+    person: Person, stick: Stick, clock: SteppedClock
+) -> None:
+    stick.gone = True
+    assert person.look(clock.now()).cue is Cue.SILENT
+    with pytest.raises(DeviceError):
+        person.begin(1)
+
+
+def test_the_verdict_is_kept_until_the_next_episode(
+    person: Person, stick: Stick, clock: SteppedClock
+) -> None:
+    stick.say(False, marks=("success",))
+    assert person.look(clock.now()).verdict == "success"
+    stick.say(False)
+    assert person.look(clock.now()).verdict == "success"
+    assert person.succeeded
+    person.begin(1)
+    assert person.look(clock.now()).verdict == ""
+    assert not person.succeeded
+
+
+# ---- the scripted one -------------------------------------------------------------------------------------
+
+
+def test_the_watch_sees_what_goes_wrong_and_nothing_else() -> None:
+    watch, second = Watch(), 1_000_000_000
+    watch.begin(0)
+    assert watch.fault(0.5, 0.08, 0) == ""
+    assert watch.fault(0.4, 0.08, int(STALLED_S * second)) == ""
+    assert watch.fault(0.39, 0.08, int(2 * STALLED_S * second)) == "stalled"
+    watch.begin(0)
+    assert watch.fault(0.3, 0.08, 0) == ""
+    assert watch.fault(0.35, 0.08, TICK) == ""
+    assert watch.fault(0.4, 0.08, 2 * TICK) == "lost ground"
+    watch.begin(0)
+    assert watch.fault(0.3, 0.001, 0) == ""
+    assert watch.fault(0.3, 0.001, int(EMPTY_S * second)) == "closed on nothing"
+
+
+def mend(env: RobosuiteEnv, operator: ScriptedOperator, action: np.ndarray) -> tuple[bool, list[Driver]]:
+    """An episode in which the policy does one and the same; whether it succeeded, and who drove."""
+    takeover = Takeover(np.array([dim.kind == "gripper" for dim in env.action_spec]))
+    assert operator.begin(0) == ""
+    drivers = []
+    for tick in range(env.task.horizon):
+        now = tick * TICK
+        hand = operator.look(now)
+        drivers.append(takeover.step(hand.cue, now))
+        *_, info = env.step(takeover.action(action, hand.action, now))
+        if info["success"]:
+            return True, drivers
+    return False, drivers
+
+
+def test_it_takes_over_from_a_policy_that_does_nothing(can: RobosuiteEnv) -> None:
+    can.reset(seed=3)
+    still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
+    success, drivers = mend(can, ScriptedOperator("can", lambda: can.sim, 1.0, 0), still)
+    assert success
+    first = drivers.index(Driver.HUMAN)
+    assert first == STALLED_S * 20
+    assert Driver.RETURN in drivers, "it handed back once the can was in the hand"
+
+
+def test_an_episode_may_be_the_policys_alone(can: RobosuiteEnv) -> None:
+    can.reset(seed=3)
+    still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
+    success, drivers = mend(can, ScriptedOperator("can", lambda: can.sim, 0.0, 0), still)
+    assert not success
+    assert set(drivers) == {Driver.POLICY}
+
+
+def test_a_task_without_a_way_is_refused() -> None:
+    door = make_env("door")
+    try:
+        with pytest.raises(ValueError, match="scripted cannot watch task=door"):
+            ScriptedOperator("door", lambda: door.sim, 1.0, 0)
+    finally:
+        door.close()
+
+
+# ---- the mirror -------------------------------------------------------------------------------------------
+
+
+def measured(env: RobosuiteEnv, t: int) -> State:
+    """What a robot with this arm would say."""
+    # Of this very moment: robosuite's own observations are up to a control step older.
+    sim, raw = env.sim, env.sense()
+    fingers = sim.sim.data.qpos[sim.robots[0]._ref_gripper_joint_pos_indexes["right"]]
+    keys = [key for key in env.task.state_keys if not key.startswith("robot0")]
+    return State(
+        src="test",
+        seq=t + 1,
+        tm=t,
+        t_sample=t,
+        q=tuple(sim.sim.data.qpos[sim.robots[0]._ref_joint_pos_indexes]),
+        dq=(0.0,) * 7,
+        position=(0.0,) * 3,
+        quaternion=(0.0, 0.0, 0.0, 1.0),
+        mode="policy",  # type: ignore[arg-type]
+        gripper=Gripped(opening=float(np.abs(fingers).sum() / 0.08), t=t, goal=0.0),
+        sensors={key: tuple(map(float, raw[key])) for key in keys},
+    )
+
+
+@pytest.mark.parametrize("name", ["can", "lift"])
+def test_the_mirror_is_where_the_scene_is(name: str, request: pytest.FixtureRequest) -> None:
+    env: RobosuiteEnv = request.getfixturevalue(name)
+    twin = make_env(name)
+    try:
+        now = [0]
+        mirror = Mirror(twin, lambda: measured(env, now[0]))
+        operator = ScriptedOperator(name, lambda: env.sim, 1.0, 0)
+        there = ScriptedOperator(name, mirror.now, 1.0, 0)
+        env.reset(seed=5)
+        operator.begin(0)
+        there.begin(0)
+        operator._hand.reset(env.sim)
+        for tick in range(60):
+            now[0] = tick * TICK
+            env.step(operator._hand.act(env.sim))
+            seen = mirror.now()
+            np.testing.assert_allclose(hand(seen).pos, hand(env.sim).pos, atol=2e-3)
+            np.testing.assert_allclose(there._state(seen), operator._state(env.sim), atol=5e-3)
+        assert operator._hand.holds(env.sim) == there._hand.holds(mirror.now())
+    finally:
+        twin.close()

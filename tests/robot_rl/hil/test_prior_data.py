@@ -1,0 +1,149 @@
+"""What a person did is prior data beside the demonstrations, and what they had to mend is not imitated."""
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.data.replay import SOURCES, Fields, Replay
+from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.sampling import Mixture, Window
+
+FIELDS: Fields = {"state": ((1,), torch.float32), "chunk_step": ((), torch.int64)}
+H = 4
+"""Steps of a chunk."""
+
+
+def told(replay: Replay, sources: str, *, first: int = 0, success: bool = True, close: bool = True) -> None:
+    """An episode: p(olicy), h(uman), - (handover) for each step; states count up."""
+    names = {"p": "policy", "h": "human", "-": "handover"}
+    for i, letter in enumerate(sources):
+        last = i == len(sources) - 1
+        replay.add(
+            np.array([0]),
+            action=np.array([[0.0]], np.float32),
+            reward=np.array([float(success and last)], np.float32),
+            terminated=np.array([success and last]),
+            source=SOURCES.index(names[letter]),
+            state=np.array([[first + i]], np.float32),
+            chunk_step=np.array([i % H]),
+        )
+    if close:
+        replay.end(np.array([0]), state=np.array([[-1]], np.float32), chunk_step=np.array([0]))
+        replay.close_episode(np.array([0]), success=success)
+
+
+def drawn(replay: Replay, **options: bool) -> set[int]:
+    rng = np.random.default_rng(0)
+    batch = replay.sample(400, n_step=1, gamma=0.9, rng=rng, **options)
+    return {int(state) for state in batch["state"].flatten()}
+
+
+def successes(replay: Replay, n: int) -> str:
+    return "".join("x" if value else "." for value in replay.held("success")[:n])
+
+
+def test_what_succeeded_is_the_persons_doing_and_the_policys_after_it() -> None:
+    replay = Replay(100, 1, 1, FIELDS)
+    told(replay, "pppphhh--pp")
+    assert successes(replay, 11) == "....xxx..xx"
+
+
+def test_before_a_second_intervention_only_what_the_person_did_is_imitated() -> None:
+    replay = Replay(100, 1, 1, FIELDS)
+    told(replay, "pphh-pphh--p")
+    assert successes(replay, 12) == "..xx...xx..x"
+
+
+@pytest.mark.parametrize(("success", "all_of_it"), [(True, "xxxx"), (False, "....")])
+def test_without_a_person_an_episode_succeeds_as_a_whole(success: bool, all_of_it: str) -> None:
+    replay = Replay(100, 1, 1, FIELDS)
+    told(replay, "pppp", success=success)
+    assert successes(replay, 4) == all_of_it
+
+
+def test_windows_of_interventions_begin_with_what_a_person_did() -> None:
+    replay = Replay(100, 1, 1, FIELDS)
+    told(replay, "pphh--pp")
+    told(replay, "pppp", first=20)
+    assert replay.humans() == 2
+    assert drawn(replay, humans_only=True) == {2, 3}
+    assert drawn(replay) == {*range(8), *range(20, 24)}
+
+
+def test_a_chunk_that_somebody_took_over_was_not_executed() -> None:
+    """Who learns of the noise of decisions has to know what it led to."""
+    replay = Replay(100, 1, 1, FIELDS)
+    told(replay, "pppp" + "pphh" + "--pp" + "pppp")
+    assert drawn(replay, decisions_only=True) == {0, 12}
+    again = Replay(100, 1, 1, FIELDS)
+    again.load_state_dict(replay.state_dict())
+    assert drawn(again, decisions_only=True) == {0, 12}
+    assert (again.humans(), replay.humans()) == (2, 2)
+
+
+def test_an_episode_that_broke_off_ends_with_its_newest_observation() -> None:
+    replay = Replay(100, 1, 1, FIELDS)
+    told(replay, "pph", success=False, close=False)
+    replay.cut(0)
+    replay.close_episode(np.array([0]), success=False)
+    told(replay, "pp", first=10)
+    # The step whose outcome nobody saw is none; nothing goes over into the next episode.
+    assert drawn(replay) == {0, 1, 10, 11}
+    assert replay.humans() == 0
+
+
+@pytest.mark.parametrize("complete", ["terminated", "nothing"])
+def test_what_is_complete_is_not_cut(complete: str) -> None:
+    replay = Replay(100, 1, 1, FIELDS)
+    told(replay, "pp", success=complete == "terminated", close=complete == "nothing")
+    replay.cut(0)
+    told(replay, "pp", first=10)
+    assert drawn(replay) == {0, 1, 10, 11}
+
+
+def test_for_the_value_of_a_policys_step_a_takeover_is_the_end() -> None:
+    replay = Replay(100, 1, 1, FIELDS)
+    told(replay, "ppp", close=False, success=False)
+    replay.give_up(0)
+    told(replay, "hh", first=3, close=False, success=False)
+    # A person's own steps do not end for a second takeover.
+    replay.give_up(0)
+    told(replay, "pp", first=5)
+    batch = replay.sample(400, n_step=2, gamma=0.5, rng=np.random.default_rng(0))
+    discounts = {int(s): float(d) for s, d in zip(batch["state"], batch["discount"], strict=True)}
+    assert discounts == {0: 0.25, 1: 0.0, 2: 0.0, 3: 0.25, 4: 0.25, 5: 0.0, 6: 0.0}
+    rewards = {int(s): float(r) for s, r in zip(batch["state"], batch["reward"], strict=True)}
+    assert rewards == {0: 0.0, 1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 0.5, 6: 1.0}
+
+
+def prior(n_demo: int) -> tuple[Replay, Replay]:
+    online, demos = Replay(200, 1, 1, FIELDS), Replay(200, 1, 1, FIELDS)
+    told(online, "p" * 40 + "h" * 20)
+    told(demos, "p" * n_demo, first=1000)
+    return online, demos
+
+
+def test_interventions_and_demonstrations_share_the_prior_half_by_their_number() -> None:
+    online, demos = prior(60)
+    config = OffPolicyConfig(batch_size=400, n_step=1, steps=10, warmup_steps=1)
+    batch = Mixture(config, online, demos, Window(), seed=0).draw(0)
+    state = batch["state"].flatten().numpy()
+    assert len(state) == 400
+    assert (state[:200] < 1000).all(), "the online half"
+    humans = int(((state[200:] >= 40) & (state[200:] < 60)).sum())
+    assert humans + int((state[200:] >= 1000).sum()) == 200
+    # 20 of 80 prior steps.
+    assert 30 <= humans <= 70
+
+
+def test_without_interventions_nothing_changes() -> None:
+    _, demos = prior(60)
+    online = Replay(200, 1, 1, FIELDS)
+    told(online, "p" * 40)
+    config = OffPolicyConfig(batch_size=40, n_step=1, steps=10, warmup_steps=1)
+    mixture = Mixture(config, online, demos, Window(), seed=0)
+    rng = np.random.default_rng([0, 1])
+    expected = [
+        replay.sample(20, n_step=1, gamma=config.gamma, rng=rng)["state"] for replay in (online, demos)
+    ]
+    torch.testing.assert_close(mixture.draw(0)["state"], torch.cat(expected))

@@ -1,0 +1,22 @@
+"""The part of the steps that a person drove stands beside success in the report."""
+
+from pathlib import Path
+
+from robot_rl.report import write_report
+from tests.robot_rl.fixture_run import make_run
+
+DRIVEN = "part of the steps that a person drove"
+
+
+def test_the_intervention_rate_is_a_curve_beside_success(tmp_path: Path) -> None:
+    plain = make_run(tmp_path / "plain", videos=False, episodes=30)
+    helped = make_run(tmp_path / "helped", videos=False, episodes=30)
+    with (helped / "metrics.csv").open("a") as file:
+        for i in range(30):
+            file.write(f"{100 * i},{i}.0,hil/intervention_rate,{0.5 - i / 100}\n")
+            file.write(f"{100 * i},{i}.0,hil/interventions,1.0\n")
+    assert DRIVEN not in write_report(plain).read_text()
+    page = write_report(helped).read_text()
+    assert DRIVEN in page
+    assert page.count("Interventions per episode") == 1
+    assert "<code>hil/intervention_rate</code>" not in page, "it is in the learning curve already"

@@ -1,0 +1,105 @@
+"""`robot-rl train hil=on` as a process with its actor, and looking at what it leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from robot_rl.checkpoint import list_checkpoints, load_checkpoint
+from tests.conftest import SMALL_RL
+from tests.hardware.processes import PATIENCE, ROOT, eventually
+
+SMALL = tuple(option for option in SMALL_RL if "num_envs" not in option)
+
+
+def arguments(demonstrations: Path, base: Path, runs: Path, name: str, *more: str) -> list[str]:
+    return [
+        "method=residual_chunk",
+        "hil=on",
+        "hil.operator=scripted",
+        f"base={base}",
+        f"data={demonstrations}",
+        f"runs_dir={runs}",
+        f"name={name}",
+        "method.warmup_steps=20",
+        "log_every=20",
+        *SMALL,
+        *more,
+    ]
+
+
+class Training:
+    """A run that goes on until it is ended; episodes are short, in real time."""
+
+    def __init__(self, demonstrations: Path, base: Path, runs: Path, *more: str) -> None:
+        self.directory = runs / "run"
+        self._log = runs / "said.txt"
+        self._command = arguments(
+            demonstrations,
+            base,
+            runs,
+            "run",
+            "hil.realtime=true",
+            "task.horizon=40",
+            "checkpoint_every=60",
+            "method.steps=100000",
+            *more,
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Or start it again."""
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "robot_rl", "train", *self._command],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def said(self) -> str:
+        """By learner and actor."""
+        return self._log.read_text()
+
+    def actor(self) -> int:
+        """The process id of the child that acts."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        found = eventually(lambda: children.read_text().split(), "an actor")
+        return int(found[0])
+
+    def spooled(self) -> set[str]:
+        """Finished episodes on the actor's disk."""
+        return {path.name for path in (self.directory / "spool").glob("*.log")}
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The newest."""
+        return load_checkpoint(list_checkpoints(self.directory / "checkpoints")[-1])
+
+    def await_checkpoint(self, after: int = 0) -> int:
+        """The step of the first that is newer."""
+
+        def newest() -> int:
+            found = list_checkpoints(self.directory / "checkpoints")
+            step = int(found[-1].name) if found else 0
+            return step if step > after else 0
+
+        return eventually(newest, f"a checkpoint after step {after}: {self.said}")
+
+    def await_text(self, text: str, times: int = 1) -> None:
+        eventually(lambda: self.said.count(text) >= times, f"{text!r} in {self.said}")
+
+    def end(self) -> int:
+        """As by Ctrl-C."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
