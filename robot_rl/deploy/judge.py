@@ -1,5 +1,7 @@
 """Success by a classifier, for a robot without a sensor of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -7,11 +9,14 @@ import torch
 from envs.observation import IMAGE_PREFIX, ObservationSpec, make_observation
 from envs.robot_state import RobotState
 from hardware.cameras.reader import FrameReader, StaleFrame
+from hardware.client import RobotClient
 from hardware.connection import RobotError
 from hardware.protocol.messages import State
+from hardware.protocol.security import ClientKeys
 from hardware.spec import RobotSpec
 from policies.classifier import SuccessClassifier
 from policies.store import load_policy_files
+from robot_rl.deploy.images import images_of
 from robot_rl.factory import policy_directory
 
 
@@ -25,6 +30,21 @@ def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
     if not isinstance(networks, SuccessClassifier):
         raise ValueError(f"{path} holds no classifier; `robot-rl train method=classifier` makes one")
     return networks.eval(), ObservationSpec.from_dict(meta["environment"]["observation_spec"])
+
+
+@contextmanager
+def judging(
+    path: str, robot: RobotClient, address: str, period: float, keys: ClientKeys | None, insecure: bool
+) -> Iterator["ClassifierJudge"]:
+    """A judge of a robot with images of its own; arguments as of `images_of`.
+
+    Raises:
+        ValueError: there is no classifier, or the robot does not measure what it looks at.
+        RobotError: a camera gives no image.
+    """
+    classifier, observed = load_classifier(path)
+    with images_of(robot, address, classifier.spec.cameras, period, keys, insecure) as frames:
+        yield ClassifierJudge(classifier, observed, robot.spec, frames)
 
 
 class ClassifierJudge:

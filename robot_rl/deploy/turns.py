@@ -6,14 +6,15 @@ A forward and a backward task, as a pick and its place, reset each other without
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from hardware.client import RobotClient
 from hardware.core.modes import COMMANDED
 from hardware.protocol.messages import Mode, State
 from robot_rl.deploy.person import Stopped
 
-_FRESH = 0.5
-_LOOK = 0.05
+LOOK: Final = 0.05
+_FRESH: Final = 0.5
 """s"""
 
 
@@ -30,26 +31,36 @@ class Turns:
         """
         assert other != robot.name, "nobody takes turns with himself"
         self._robot, self._other, self._mine = robot, other, first
+        self._began = False
 
     def wait(self, stop: Callable[[], bool]) -> None:
-        """Return when it is this client's turn; the next time it is the other's first.
-
-        An episode of the other's that ended before this client looked is not known of: who is not the first
-        is started first.
+        """Return when it is this client's turn, which is over then: the next one is the other's.
 
         Raises:
             Stopped: `stop` says so.
             RobotError: the server is lost.
         """
-        began = False
-        while not self._mine:
+        while self.others():
             if stop():
                 raise Stopped
+            time.sleep(LOOK)
+        self.take()
+
+    def others(self) -> bool:
+        """Whether it is the other's turn; to be asked every `LOOK` [s].
+
+        An episode of the other's that ended before this client looked is not known of: who is not the first
+        is started first.
+        """
+        if not self._mine:
             state = self._robot.state(_FRESH)
-            began = began or self._acts(state)
-            self._mine = began and state.mode not in COMMANDED and state.lease_holder != self._other
-            time.sleep(_LOOK)
-        self._mine = False
+            self._began = self._began or self._acts(state)
+            self._mine = self._began and state.mode not in COMMANDED and state.lease_holder != self._other
+        return not self._mine
+
+    def take(self) -> None:
+        """This client begins; the next turn is the other's."""
+        self._mine = self._began = False
 
     def _acts(self, state: State) -> bool:
         # What its script does between episodes, as going home, is none.

@@ -194,7 +194,7 @@ class Actor:
         """Reset the scene once operator and robot are ready; None where it is not wanted any more."""
         told = ""
         while not self._leaving:
-            if not (why := self._operator.begin(number)):
+            if not (why := self._operator.begin(number) or self._scene.waits()):
                 try:
                     return self._scene.reset(number, seed)
                 except RequestRefused as refusal:

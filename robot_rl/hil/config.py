@@ -27,6 +27,16 @@ class HilConfig:
     """File of the actor's keys for that robot."""
     reset: str | None = None
     """How an episode on the robot begins: `scene`, `operator` or `home`, as for `robot-rl deploy`."""
+    success: str | None = None
+    """Run of `method=classifier`, on the actor's machine, that judges success by the robot's cameras; null
+    for the robot's sensor, or you."""
+    turns_with: str | None = None
+    """Name of another client of the robot, whose episodes undo what this one's do: they take turns, as with
+    `robot-rl deploy`."""
+    name: str = "actor"
+    """What the robot's server calls this one."""
+    first: bool = False
+    """Whether this one has the first turn; the other one is started first."""
     realtime: bool | None = None
     """Whether a simulated task keeps the pace of its control; if null, where a person drives."""
     lockstep: bool = False
@@ -54,8 +64,15 @@ class HilConfig:
                 "hil.lockstep=true lets the actor wait for the learner, which a robot or a person cannot: "
                 "leave it out"
             )
-        if self.reset and not self.robot:
-            raise ValueError(f"hil.reset={self.reset} is for a robot: give hil.robot=…, or leave it out")
+        for name in ("reset", "success", "turns_with"):
+            if getattr(self, name) and not self.robot:
+                raise ValueError(
+                    f"hil.{name}={getattr(self, name)} is for a robot: give hil.robot=…, or leave it out"
+                )
+        if self.turns_with == self.name:
+            raise ValueError(
+                f"hil.turns_with={self.name} is this client's own name: choose another hil.name=…"
+            )
 
     @property
     def has_person(self) -> bool:

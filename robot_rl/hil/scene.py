@@ -12,6 +12,7 @@ from envs.robosuite_env import RobosuiteEnv
 from hardware.client import RobotClient
 from hardware.clock import Clock, MonotonicClock, SteppedClock
 from hardware.connection import RobotError
+from robot_rl.deploy.turns import Turns
 from robot_rl.hil.takeover import Driver
 
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]
@@ -27,6 +28,10 @@ class Scene(Protocol):
 
     def now(self) -> int:
         """Time of the control step that begins, ns."""
+        ...
+
+    def waits(self) -> str:
+        """Why an episode cannot begin yet, "" where it can."""
         ...
 
     def reset(self, number: int, seed: int) -> Observation:
@@ -59,6 +64,9 @@ class SimScene:
     def now(self) -> int:
         return self._clock.now()
 
+    def waits(self) -> str:
+        return ""
+
     def reset(self, number: int, seed: int) -> Observation:
         obs, _ = self.env.reset(seed=seed)
         self._due = self._clock.now()
@@ -81,17 +89,22 @@ class SimScene:
 class RobotScene:
     """A robot behind its server. Its mode says `human` in the very step in which a person takes over."""
 
-    def __init__(self, env: RealArmEnv, client: RobotClient) -> None:
-        """Both stay the caller's."""
-        self._env, self._client = env, client
+    def __init__(self, env: RealArmEnv, client: RobotClient, turns: Turns | None = None) -> None:
+        """All stay the caller's; `turns` are those with another client."""
+        self._env, self._client, self._turns = env, client, turns
         self.action_spec, self.paced = env.action_spec, True
         self._clock = MonotonicClock()
 
     def now(self) -> int:
         return self._clock.now()
 
+    def waits(self) -> str:
+        return "it is the other's turn" if self._turns and self._turns.others() else ""
+
     def reset(self, number: int, seed: int) -> Observation:
         obs, _ = self._env.reset(seed=number)
+        if self._turns:
+            self._turns.take()
         return obs
 
     def step(self, action: np.ndarray, driver: Driver) -> Step:

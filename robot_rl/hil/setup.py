@@ -21,7 +21,9 @@ from hardware.teleop.motion import Speed
 from robot_rl.deploy.beginnings import RESETS, from_home, from_operator, from_scene, usual_reset
 from robot_rl.deploy.fit import check_fit
 from robot_rl.deploy.images import images_of
+from robot_rl.deploy.judge import judging
 from robot_rl.deploy.person import at_terminal
+from robot_rl.deploy.turns import Turns
 from robot_rl.factory import make_env
 from robot_rl.hil.actor import Actor
 from robot_rl.hil.assignment import restored
@@ -141,7 +143,7 @@ def _person(
 
 def _robot(config: HilConfig, ended: ExitStack) -> RobotClient:
     assert config.robot is not None
-    robot = RobotClient(config.robot, "actor", "policy", keys=_robot_keys(config), timeout=_TIMEOUT)
+    robot = RobotClient(config.robot, config.name, "policy", keys=_robot_keys(config), timeout=_TIMEOUT)
     return ended.enter_context(robot)
 
 
@@ -169,20 +171,24 @@ def _robot_scene(
         prepare = from_operator(robot, ended.enter_context(at_terminal()), stop)
     else:
         prepare = from_scene(robot) if reset == "scene" else from_home(robot)
+    period = 1 / job.task.control_freq
+    keys = _robot_keys(config)
+    frames = ended.enter_context(images_of(robot, config.robot, job.task.cameras, period, keys, False))
     judge: Callable[[State], bool] | None = None
-    if SUCCESS not in robot.spec.sensors:
+    if config.success:
+        sees = ended.enter_context(judging(config.success, robot, config.robot, period, keys, False))
+        judge = lambda state: bool(person and person.succeeded) or sees(state)  # noqa: E731
+    elif SUCCESS not in robot.spec.sensors:
         if person is None:
             raise ValueError(
-                f"the robot {robot.spec.name} does not measure success: somebody at a device has to say it"
+                f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier's "
+                "run, or somebody at a device has to say it"
             )
         seen = person
         judge = lambda _: seen.succeeded  # noqa: E731
-    period = 1 / job.task.control_freq
-    frames = ended.enter_context(
-        images_of(robot, config.robot, job.task.cameras, period, _robot_keys(config), False)
-    )
     env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
-    return RobotScene(env, robot)
+    turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
+    return RobotScene(env, robot, turns)
 
 
 def _mirror(job: Job, robot: RobotClient, ended: ExitStack) -> Mirror:

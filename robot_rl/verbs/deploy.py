@@ -24,7 +24,7 @@ from robot_rl.deploy.beginnings import RESETS, usual_reset
 from robot_rl.deploy.fit import check_fit
 from robot_rl.deploy.images import images_of
 from robot_rl.deploy.job import deploy, make_controller
-from robot_rl.deploy.judge import ClassifierJudge, load_classifier
+from robot_rl.deploy.judge import judging
 from robot_rl.deploy.outcomes import Outcomes
 from robot_rl.deploy.turns import Turns
 from robot_rl.errors import UserError, mistakes
@@ -105,9 +105,8 @@ def run(config: Config) -> None:
             )
             judge = None
             if config.success:
-                classifier, observed = load_classifier(config.success)
-                looks = images_of(robot, config.robot, classifier.spec.cameras, period, keys, config.insecure)
-                judge = ClassifierJudge(classifier, observed, robot.spec, ended.enter_context(looks))
+                looks = judging(config.success, robot, config.robot, period, keys, config.insecure)
+                judge = ended.enter_context(looks)
             stop = ended.enter_context(stop_on_signal())
             turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
             policy = wrap(networks, 1)
