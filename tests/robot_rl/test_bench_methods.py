@@ -262,6 +262,7 @@ def test_what_has_a_result_is_not_run_again(
     assert "2 of 2 runs have results" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_finished_run_without_its_result_is_only_read(filled: tuple[Path, str]) -> None:
     home, _ = filled
     path = home / "results" / "lift" / "residual_s0.json"
@@ -301,6 +302,7 @@ def test_imitation_is_measured_once_at_the_steps_of_the_demonstrations_of_its_se
     assert final["outcomes"] == "".join(successes)
 
 
+@pytest.mark.full
 def test_imitation_whose_result_is_gone_does_not_collect_again(
     filled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

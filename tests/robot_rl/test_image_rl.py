@@ -138,7 +138,7 @@ def command(method: str, base: Path, data: Path, runs: Path, name: str, *more: s
     return [*run, *small, *SEEN, *more]
 
 
-@pytest.mark.parametrize("method", ["residual", "dsrl_na"])
+@pytest.mark.parametrize("method", [pytest.param("residual", marks=pytest.mark.full), "dsrl_na"])
 def test_a_resumed_run_ends_where_the_straight_one_does(
     method: str, tmp_path: Path, verb: Verb, seen: Path, seeing: Path
 ) -> None:
@@ -239,7 +239,7 @@ def test_what_cannot_work_is_refused_before_training(
 
     refused(r"add task\.cameras=\[agentview\]", seeing, seen, "task.cameras=[]")
     refused(r"add task\.cameras=\[frontview,agentview\]", seeing, seen, "task.cameras=[frontview]")
-    refused("observation_spec was", seeing, seen, "task.image_size=[40,40]")
+    refused(r"observation_spec\.image_size was", seeing, seen, "task.image_size=[40,40]")
     refused("nothing looks at the images of agentview", base_run, seen, "method.encoder=state")
     refused(r"has no images of agentview.*task\.cameras=\[agentview\]", base_run, demonstrations)
     refused("choose conv, vit or state", seeing, seen, "method.encoder=resnet")

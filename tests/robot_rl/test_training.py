@@ -122,7 +122,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path, verb: Verb, demonstrati
     assert before == after
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
     tmp_path: Path, verb: Verb, demonstrations: Path, number: signal.Signals
 ) -> None:
