@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
+from policies.actors import trunk
 from policies.encoder import EncoderSpec, Observation, ObservationEncoder
 from policies.registry import LOADERS
 from policies.store import Record, read_weights, write_files
@@ -31,12 +33,7 @@ class SuccessClassifier(nn.Module):
         super().__init__()
         self.spec, self.hidden = spec, hidden
         self.encoder = ObservationEncoder(spec)
-        self.head = nn.Sequential(
-            nn.Linear(self.encoder.feature_size, hidden),
-            nn.LayerNorm(hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, 1),
-        )
+        self.head = nn.Sequential(trunk(self.encoder.feature_size, [hidden]), nn.Linear(hidden, 1))
         self.register_buffer("threshold", torch.zeros(()))
 
     def forward(self, obs: Observation) -> Tensor:
@@ -63,15 +60,9 @@ class SuccessClassifier(nn.Module):
 def _load(directory: Path, record: Record) -> SuccessClassifier:
     """Raises ValueError: the files are damaged."""
     try:
-        size = record.spec["image_size"]
-        spec = EncoderSpec(
-            record.spec["state_size"],
-            tuple(record.spec["cameras"]),
-            (size[0], size[1]) if size else None,
-            record.spec["kind"],
-        )
+        spec = msgspec.convert(record.spec, EncoderSpec)
         classifier = SuccessClassifier(spec, record.config["hidden"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise ValueError(f"{directory} is damaged: {error!r}") from error
     read_weights(directory, record, classifier)
     return classifier

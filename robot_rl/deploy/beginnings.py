@@ -56,6 +56,14 @@ def from_operator(robot: RobotClient, keyboard: Keyboard, stop: Callable[[], boo
     return prepare
 
 
+def beginning(reset: str, robot: RobotClient, keyboard: Keyboard | None, stop: Callable[[], bool]) -> Prepare:
+    """What `reset`, one of `RESETS`, means; only `operator` needs a keyboard."""
+    if reset == "operator":
+        assert keyboard is not None
+        return from_operator(robot, keyboard, stop)
+    return from_scene(robot) if reset == "scene" else from_home(robot)
+
+
 def _let_go(robot: RobotClient) -> None:
     clock = MonotonicClock()
     due = clock.now()

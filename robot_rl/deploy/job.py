@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from envs.real_arm import Judge, Prepare, RealArmEnv
+from envs.real_arm import Judge, RealArmEnv
 from envs.robot_state import SUCCESS
 from hardware.cameras.reader import FrameReader
 from hardware.client import RobotClient
@@ -13,7 +13,7 @@ from hardware.clock import MonotonicClock
 from hardware.connection import RequestRefused, RobotError
 from hardware.realtime import COMMANDS, runs_first
 from policies.wrapped import WrappedPolicy
-from robot_rl.deploy.beginnings import from_home, from_operator, from_scene
+from robot_rl.deploy.beginnings import beginning
 from robot_rl.deploy.controller import Controller
 from robot_rl.deploy.outcomes import Outcomes
 from robot_rl.deploy.person import Stopped, Verdict, at_terminal
@@ -57,17 +57,11 @@ def make_controller(
     judged = judge is not None or SUCCESS in robot.spec.sensors
     keyboard = ended.enter_context(at_terminal()) if reset == "operator" or not judged else None
     verdict = Verdict(keyboard) if keyboard and not judged else None
-    prepare: Prepare
-    if reset == "operator":
-        assert keyboard is not None
-        prepare = from_operator(robot, keyboard, stop)
-    else:
-        prepare = from_scene(robot) if reset == "scene" else from_home(robot)
     clock = MonotonicClock()
     env = RealArmEnv(
         robot,
         environment,
-        prepare=prepare,
+        prepare=beginning(reset, robot, keyboard, stop),
         judge=judge or verdict,
         frames=frames,
         lookahead_ms=lookahead_ms,

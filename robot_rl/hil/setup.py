@@ -8,17 +8,16 @@ from typing import Any
 
 import torch
 
-from envs.real_arm import Prepare, RealArmEnv
+from envs.real_arm import Judge, RealArmEnv
 from envs.robot_state import SUCCESS
 from envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from hardware.client import RobotClient
 from hardware.clock import Clock, MonotonicClock
-from hardware.protocol.messages import State
 from hardware.protocol.security import ClientKeys, load_client_keys
 from hardware.teleop.board import Board
 from hardware.teleop.devices import DEVICES, make_device
 from hardware.teleop.motion import Speed
-from robot_rl.deploy.beginnings import RESETS, from_home, from_operator, from_scene, usual_reset
+from robot_rl.deploy.beginnings import RESETS, beginning, usual_reset
 from robot_rl.deploy.fit import check_fit
 from robot_rl.deploy.images import images_of
 from robot_rl.deploy.judge import judging
@@ -164,17 +163,14 @@ def _robot_scene(
     environment = envs.describe()
     check_fit(robot.spec, robot.lease_ms, environment)
     reset = config.reset or usual_reset(robot.spec)
-    prepare: Prepare
     if reset not in RESETS:
         raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
-    if reset == "operator":
-        prepare = from_operator(robot, ended.enter_context(at_terminal()), stop)
-    else:
-        prepare = from_scene(robot) if reset == "scene" else from_home(robot)
+    keyboard = ended.enter_context(at_terminal()) if reset == "operator" else None
+    prepare = beginning(reset, robot, keyboard, stop)
     period = 1 / job.task.control_freq
     keys = _robot_keys(config)
     frames = ended.enter_context(images_of(robot, config.robot, job.task.cameras, period, keys, False))
-    judge: Callable[[State], bool] | None = None
+    judge: Judge | None = None
     if config.success:
         sees = ended.enter_context(judging(config.success, robot, config.robot, period, keys, False))
         judge = lambda state: bool(person and person.succeeded) or sees(state)  # noqa: E731

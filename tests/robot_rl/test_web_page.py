@@ -261,45 +261,49 @@ def test_a_page_that_nobody_sees_lets_go(teleoperation: Teleoperation, page: Pag
     check_that_it_stays(page, teleoperation.robot)
 
 
-def test_a_connection_that_is_cut_holds_the_arm(
+@contextmanager
+def pushing_over_a_line(
     teleoperation: Teleoperation, chromium: Browser, faults: list[str]
-) -> None:
+) -> Iterator[tuple[Page, Line]]:
+    """A page that moves the arm over a connection that can be maltreated; its key stays down."""
     port = int(teleoperation.url.split(":")[2].split("/")[0])
     with Line(port) as line:
         url = teleoperation.url.replace(str(port), str(line.port))
         with opened(chromium, url, faults) as page:
             take(page)
             push_until_moved(page, teleoperation.robot)
-            line.cut()
-            check_that_it_stays(page, teleoperation.robot)
-            # It has come back, and controls no more; the key has never come up.
-            page.wait_for_selector("#control.free")
-            check_that_it_stays(page, teleoperation.robot)
-            page.keyboard.up("u")
-            take(page)
-            push_until_moved(page, teleoperation.robot)
+            yield page, line
+
+
+def test_a_connection_that_is_cut_holds_the_arm(
+    teleoperation: Teleoperation, chromium: Browser, faults: list[str]
+) -> None:
+    with pushing_over_a_line(teleoperation, chromium, faults) as (page, line):
+        line.cut()
+        check_that_it_stays(page, teleoperation.robot)
+        # It has come back, and controls no more; the key has never come up.
+        page.wait_for_selector("#control.free")
+        check_that_it_stays(page, teleoperation.robot)
+        page.keyboard.up("u")
+        take(page)
+        push_until_moved(page, teleoperation.robot)
 
 
 @pytest.mark.full
 def test_what_was_pressed_while_the_line_was_stuck_moves_nothing(
     teleoperation: Teleoperation, chromium: Browser, faults: list[str]
 ) -> None:
-    port = int(teleoperation.url.split(":")[2].split("/")[0])
-    with Line(port) as line:
-        url = teleoperation.url.replace(str(port), str(line.port))
-        with opened(chromium, url, faults) as page:
-            take(page)
-            push_until_moved(page, teleoperation.robot)
-            line.stick()
-            check_that_it_stays(page, teleoperation.robot)
-            assert page.inner_text("#notice") == "the connection was silent: press again"
-            assert "bad" in str(page.get_attribute("#trip", "class"))
-            page.keyboard.up("u")
-            page.keyboard.down("o")
-            page.keyboard.press("h")
-            line.free()
-            page.keyboard.up("o")
-            check_that_it_stays(page, teleoperation.robot)
+    with pushing_over_a_line(teleoperation, chromium, faults) as (page, line):
+        line.stick()
+        check_that_it_stays(page, teleoperation.robot)
+        assert page.inner_text("#notice") == "the connection was silent: press again"
+        assert "bad" in str(page.get_attribute("#trip", "class"))
+        page.keyboard.up("u")
+        page.keyboard.down("o")
+        page.keyboard.press("h")
+        line.free()
+        page.keyboard.up("o")
+        check_that_it_stays(page, teleoperation.robot)
 
 
 def test_two_thumbs_on_a_phone_move_at_once(

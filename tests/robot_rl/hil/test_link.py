@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import zmq
 
@@ -23,12 +22,11 @@ from robot_rl.hil.messages import (
     Welcome,
     encode,
     from_learner,
-    pack,
 )
 from robot_rl.hil.outbox import Outbox
 from robot_rl.hil.spool import Spool
+from tests.robot_rl.hil.records import NOTHING, step
 
-NOTHING = pack(np.zeros(1, np.float32))
 WEIGHTS = Weights(version=0, warm=False, tensors={})
 LONG = 10_000
 """Rounds; far more than anything takes."""
@@ -36,20 +34,6 @@ LONG = 10_000
 
 def never() -> bool:
     return False
-
-
-def step(episode: int, index: int) -> Step:
-    return Step(
-        episode=episode,
-        index=index,
-        version=0,
-        source="policy",
-        fields={},
-        action=NOTHING,
-        proposed=NOTHING,
-        reward=0.0,
-        terminated=False,
-    )
 
 
 class Learner:

@@ -3,30 +3,14 @@
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robot_rl.hil.messages import Ack, End, Step, from_actor, pack
+from robot_rl.hil.messages import Ack, End, Step, from_actor
 from robot_rl.hil.outbox import AGAIN, WINDOW, Outbox, Place
 from robot_rl.hil.spool import Spool
-
-NOTHING = pack(np.zeros(1, np.float32))
-
-
-def step(episode: int, index: int) -> Step:
-    return Step(
-        episode=episode,
-        index=index,
-        version=0,
-        source="policy",
-        fields={},
-        action=NOTHING,
-        proposed=NOTHING,
-        reward=0.0,
-        terminated=False,
-    )
+from tests.robot_rl.hil.records import step
 
 
 def end(episode: int, index: int) -> End:

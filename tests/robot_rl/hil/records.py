@@ -1,0 +1,21 @@
+"""Records of an actor, for tests of its link."""
+
+import numpy as np
+
+from robot_rl.hil.messages import Step, pack
+
+NOTHING = pack(np.zeros(1, np.float32))
+
+
+def step(episode: int, index: int) -> Step:
+    return Step(
+        episode=episode,
+        index=index,
+        version=0,
+        source="policy",
+        fields={},
+        action=NOTHING,
+        proposed=NOTHING,
+        reward=0.0,
+        terminated=False,
+    )
