@@ -16,7 +16,7 @@ from policies.wrapper import Wrapper
 from robot_rl.deploy.person import Stopped
 from robot_rl.hil.line import LearnerLost, Line
 from robot_rl.hil.messages import End, Step, Weights, pack, pack_all, unpack_tensors
-from robot_rl.hil.operator import Operator
+from robot_rl.hil.operator import Operator, Outcome
 from robot_rl.hil.outbox import Outbox
 from robot_rl.hil.scene import Scene
 from robot_rl.hil.takeover import SOURCE, Driver, Takeover
@@ -184,6 +184,7 @@ class Actor:
                 interventions=interventions,
             )
         )
+        self._operator.ended(_outcome(success, interrupted))
         if isinstance(failure, LearnerLost | NoAnswer | ServerChanged):
             raise failure
         self._line.exchange()
@@ -239,3 +240,11 @@ class Actor:
         everything = {**frames, **decision.record()}
         kept = {name: np.asarray(everything[name][0]) for name in self._fields}
         return {"action": decision.action[0], **kept}
+
+
+def _outcome(success: bool, interrupted: str) -> Outcome:
+    if success:
+        return "success"
+    if interrupted:
+        return "discarded" if interrupted == "discard" else "interrupted"
+    return "failure"

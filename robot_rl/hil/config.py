@@ -1,6 +1,7 @@
 """How a person helps while a policy learns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 NOBODY, SCRIPTED = "none", "scripted"
 
@@ -12,6 +13,8 @@ class HilConfig:
     operator: str = "???"
     """Who takes over: the name of a device as in `robot-rl teleop`, `scripted` for the task's scripted
     expert, which watches the simulated arm, or `none`."""
+    device: dict[str, Any] = field(default_factory=dict)
+    """Settings of that device, which are `device.…` of `robot-rl teleop`: `hil.device.port=8444`."""
     fraction: float = 1.0
     """Part of the episodes in which the operator may take over."""
     takeover_fails: bool = True

@@ -59,6 +59,8 @@ class Desk:
         """Frames that were none, and records that nobody had announced."""
         self._clock, self._welcome = clock, welcome
         self._src, self._route, self._heard = "", b"", 0
+        self._former: set[bytes] = set()
+        """Connections that the actor has given up: what still comes from them comes again by the new one."""
         self._context = message_context()
         try:
             self._sockets = ServerSockets(self._context, address, keys)
@@ -79,6 +81,7 @@ class Desk:
     def forget(self) -> None:
         """The actor is known to be dead: the next one is welcome."""
         self._src, self._route = "", b""
+        self._former.clear()
 
     def records(self, wait_ms: int) -> Iterator[Record]:
         """What has come, in order; waits so long [ms] for the first of it.
@@ -98,7 +101,7 @@ class Desk:
                 self._greet(message, incoming.route)
             elif incoming.route != self._route:
                 # It says hello when nothing answers.
-                self.refused += 1
+                self.refused += incoming.route not in self._former
             else:
                 heard, self._heard = True, self._clock.now()
                 if self.place == (message.episode, message.index):
@@ -121,7 +124,9 @@ class Desk:
             text = f"the learner speaks version {PROTOCOL} of the link, the actor {hello.protocol}"
             reply(self._router, route, encode(Refused(reason=f"{text}: update the older")))
         elif hello.src == self._src:
-            # Its connection was made anew.
+            if route != self._route:
+                # It was made anew.
+                self._former.add(self._route)
             self._route, self._heard = route, now
             self.acknowledge()
         elif self._src and now - self._heard < _FORGOTTEN:
@@ -134,6 +139,7 @@ class Desk:
                 return
             self.place = (answer.episode, answer.index)
             self._src, self._route, self._heard = hello.src, route, now
+            self._former.clear()
             self.send(answer)
 
 

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from envs.action import ActionSpec
 from hardware.clock import Clock
+from hardware.teleop.board import Board
 from hardware.teleop.device import Device, DeviceError, Latching, Mark
 from hardware.teleop.engagement import Engagement, Hold, Seen, seen
 from hardware.teleop.motion import Speed
@@ -20,6 +22,10 @@ _AXES: Final = ("x", "y", "z", "rx", "ry", "rz")
 
 Verdict = Literal["", "success", "failure", "discard", "stop"]
 """What a person says of an episode."""
+Outcome = Literal["success", "failure", "discarded", "interrupted"]
+"""What became of an episode."""
+_KEPT: Final = 8
+"""Outcomes that a screen has room for."""
 _VERDICTS: Final[tuple[Mark, ...]] = ("stop", "discard", "failure", "success")
 """The gravest first."""
 
@@ -49,6 +55,10 @@ class Operator(Protocol):
         """In the control step at `now` [ns]."""
         ...
 
+    def ended(self, outcome: Outcome) -> None:
+        """The episode is over."""
+        ...
+
 
 def may_take_over(seed: int, episode: int, fraction: float) -> bool:
     """Whether an episode of a run is one of those in which somebody may take over."""
@@ -64,6 +74,9 @@ class Nobody:
     def look(self, now: int) -> Hand:
         return Hand(Cue.OPEN)
 
+    def ended(self, outcome: Outcome) -> None:
+        pass
+
 
 class Person:
     """Somebody at a device that gives motions of the tool point in the base frame."""
@@ -71,6 +84,7 @@ class Person:
     def __init__(
         self,
         device: Device,
+        board: Board,
         spec: ActionSpec,
         control_freq: float,
         speed: Speed,
@@ -82,6 +96,7 @@ class Person:
 
         Args:
             device: with the clutch that its contract asks for.
+            board: what it shows, if it has a screen.
             spec: of the actions, of which deltas and grippers can be driven.
             control_freq: 1/s.
             speed: at full deflection.
@@ -92,7 +107,8 @@ class Person:
         Raises:
             ValueError: an action that a device cannot give.
         """
-        self._device, self._clock, self._fraction, self._seed = device, clock, fraction, seed
+        self._device, self._board, self._clock = device, board, clock
+        self._fraction, self._seed = fraction, seed
         self._engagement = Engagement()
         self._verdict: Verdict = ""
         self.succeeded = False
@@ -119,12 +135,17 @@ class Person:
         sample = self._device.read()
         self._lapse()
         self._verdict, self.succeeded = "", False
+        self._since: int | None = None
+        self._board.program = replace(self._board.program, task="training", episode=number, running=False)
         self._allowed = may_take_over(self._seed, number, self._fraction)
         if seen(sample, self._clock.now()) not in (Seen.PRESSED, Seen.OPEN):
             return f"nothing is heard of the {self._device.name}"
         return ""
 
     def look(self, now: int) -> Hand:
+        self._since = now if self._since is None else self._since
+        seconds = (now - self._since) / 1e9
+        self._board.program = replace(self._board.program, running=True, seconds=seconds)
         try:
             sample = self._device.read()
         except DeviceError:
@@ -152,6 +173,11 @@ class Person:
             return Hand(Cue.DRIVING, self._action(sample.motion, sample.gripper), self._verdict)
         moved = max(map(abs, sample.motion), default=0.0) > MOVED
         return Hand(Cue.MOVED if moved else Cue.OPEN, verdict=self._verdict)
+
+    def ended(self, outcome: Outcome) -> None:
+        before = self._board.program
+        outcomes = (*before.outcomes, outcome)[-_KEPT:]
+        self._board.program = replace(before, running=False, seconds=None, outcomes=outcomes)
 
     def _lapse(self) -> None:
         """The clutch has to be pressed anew."""

@@ -4,8 +4,10 @@ from typing import Any, Final
 
 from hardware.teleop.devices import DEVICES
 from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
+from robot_rl.hil.device import device_settings
 from robot_rl.learning.options import OffPolicyConfig
 
+_PAGE: Final = "web"
 _JOINTS: Final = "leader"
 """A leader arm gives joints, of which no action is made."""
 
@@ -22,6 +24,17 @@ def refuse_what_cannot_work(config: HilConfig, method: Any) -> None:
         raise ValueError(
             f"hil.operator={config.operator}: choose {', '.join(operators)}; "
             "it has to give motions of the tool"
+        )
+    if config.has_person:
+        device_settings(config.operator, config.device)
+    elif config.device:
+        raise ValueError(
+            f"hil.device is for somebody at a device, hil.operator={config.operator}: leave it out"
+        )
+    if config.operator == _PAGE and not config.robot:
+        raise ValueError(
+            "hil.operator=web shows a robot's server and can stop it: give hil.robot=…, as of "
+            "`robot-rl robot task=…`"
         )
     if method.num_envs != 1:
         raise ValueError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from envs.experts import make_expert
 from envs.experts.base import EMPTY, PICK, Expert, hand, opening
-from robot_rl.hil.operator import Hand, may_take_over
+from robot_rl.hil.operator import Hand, Outcome, may_take_over
 from robot_rl.hil.takeover import Cue
 
 STALLED_S: Final = 3.0
@@ -109,6 +109,9 @@ class ScriptedOperator:
             self._watch.begin(now)
             return Hand(Cue.OPEN)
         return Hand(Cue.DRIVING, action)
+
+    def ended(self, outcome: Outcome) -> None:
+        pass
 
     def _make(self, number: int) -> Expert:
         rng = np.random.default_rng([self._seed, number, 1])

@@ -15,7 +15,7 @@ from hardware.client import RobotClient
 from hardware.clock import Clock, MonotonicClock
 from hardware.protocol.security import ClientKeys, load_client_keys
 from hardware.teleop.board import Board
-from hardware.teleop.devices import DEVICES, make_device
+from hardware.teleop.devices import make_device
 from hardware.teleop.motion import Speed
 from robot_rl.deploy.beginnings import RESETS, beginning, usual_reset
 from robot_rl.deploy.fit import check_fit
@@ -27,6 +27,7 @@ from robot_rl.factory import make_env
 from robot_rl.hil.actor import Actor
 from robot_rl.hil.assignment import restored
 from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
+from robot_rl.hil.device import device_settings
 from robot_rl.hil.line import Line
 from robot_rl.hil.messages import Welcome
 from robot_rl.hil.mirror import Mirror
@@ -80,7 +81,13 @@ def make_actor(
     acting = METHODS[job.method.name].setup(drawn).acting
     assert acting is not None
     ended.callback(acting.envs.close)
-    operator, scene = _make_scene(job, job.hil, acting.envs, stop, say, ended)
+    board = Board(job.hil.robot or "", _robot_keys(job.hil))
+
+    def tell(line: str) -> None:
+        say(line)
+        board.say(line)
+
+    operator, scene = _make_scene(job, job.hil, acting.envs, board, stop, tell, ended)
     actor = Actor(
         scene,
         acting.policy,
@@ -96,7 +103,7 @@ def make_actor(
         lockstep=job.hil.lockstep,
         ahead=job.hil.ahead,
         stop=stop,
-        say=say,
+        say=tell,
     )
     actor.take_weights(welcome.weights)
     return actor
@@ -106,11 +113,12 @@ def _make_scene(
     job: Job,
     config: HilConfig,
     envs: RobosuiteVectorEnv,
+    board: Board,
     stop: Callable[[], bool],
     say: Callable[[str], None],
     ended: ExitStack,
 ) -> tuple[Operator, Scene]:
-    person = _person(job, config, envs, say, ended) if config.has_person else None
+    person = _person(job, config, envs, board, say, ended) if config.has_person else None
     if config.robot:
         robot = _robot(config, ended)
         scene: Scene = _robot_scene(job, config, envs, robot, person, stop, ended)
@@ -129,15 +137,20 @@ def _make_scene(
 
 
 def _person(
-    job: Job, config: HilConfig, envs: RobosuiteVectorEnv, say: Callable[[str], None], ended: ExitStack
+    job: Job,
+    config: HilConfig,
+    envs: RobosuiteVectorEnv,
+    board: Board,
+    say: Callable[[str], None],
+    ended: ExitStack,
 ) -> Person:
-    board = Board(config.robot or "", _robot_keys(config))
-    device = ended.enter_context(make_device(DEVICES[config.operator](), board))
+    device = ended.enter_context(make_device(device_settings(config.operator, config.device), board))
     for keys, does in device.card:
         say(f"{keys}: {does}")
     speed = Speed(config.linear, config.angular)
     clock = MonotonicClock()
-    return Person(device, envs.action_spec, job.task.control_freq, speed, clock, config.fraction, job.seed)
+    freq = job.task.control_freq
+    return Person(device, board, envs.action_spec, freq, speed, clock, config.fraction, job.seed)
 
 
 def _robot(config: HilConfig, ended: ExitStack) -> RobotClient:

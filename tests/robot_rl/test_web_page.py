@@ -2,21 +2,21 @@
 
 import math
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from hardware.client import RobotClient
 from hardware.protocol.messages import Mode
 from robot_rl.cli import main
 from tests.hardware.processes import PATIENCE, Process, eventually
 from tests.hardware.teleop.line import Line
+from tests.robot_rl.browser import launched, opened, take, until
 
 REACH = 0.42
 """Of a pad's side: full speed."""
@@ -49,49 +49,17 @@ def teleoperation() -> Iterator[Teleoperation]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    # Where there is none, Playwright takes its own, or says how to get it.
-    known = (shutil.which(name) for name in ("chromium", "google-chrome"))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=next(filter(None, known), None), args=["--no-sandbox"]
-        )
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
-def faults() -> Iterator[list[str]]:
-    """What goes wrong in a page."""
-    found: list[str] = []
-    yield found
-    assert found == []
-
-
-@pytest.fixture
-def page(teleoperation: Teleoperation, chromium: Browser, faults: list[str]) -> Iterator[Page]:
+def page(teleoperation: Teleoperation, chromium: Browser) -> Iterator[Page]:
     """Of a browser that controls."""
     eventually(lambda: stands(teleoperation.robot), "the arm is armed, and at rest")
-    with opened(chromium, teleoperation.url, faults) as page:
+    with opened(chromium, teleoperation.url) as page:
         take(page)
         yield page
-
-
-@contextmanager
-def opened(chromium: Browser, url: str, faults: list[str], **how: Any) -> Iterator[Page]:
-    context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **how})
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE * 1e3)
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
-    page.goto(url)
-    page.wait_for_selector("#control:enabled")
-    yield page
-    context.close()
-
-
-def take(page: Page) -> None:
-    page.click("#control")
-    page.wait_for_selector("body.mine")
 
 
 def shown(page: Page) -> dict[str, list[float]]:
@@ -102,13 +70,6 @@ def shown(page: Page) -> dict[str, list[float]]:
     return {
         name: [float(part.replace(MINUS, "-")) for part in text.split() if part != "–"] for name, text in rows
     }
-
-
-def until(page: Page, true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        page.wait_for_timeout(30)
 
 
 class Hands:
@@ -262,23 +223,19 @@ def test_a_page_that_nobody_sees_lets_go(teleoperation: Teleoperation, page: Pag
 
 
 @contextmanager
-def pushing_over_a_line(
-    teleoperation: Teleoperation, chromium: Browser, faults: list[str]
-) -> Iterator[tuple[Page, Line]]:
+def pushing_over_a_line(teleoperation: Teleoperation, chromium: Browser) -> Iterator[tuple[Page, Line]]:
     """A page that moves the arm over a connection that can be maltreated; its key stays down."""
     port = int(teleoperation.url.split(":")[2].split("/")[0])
     with Line(port) as line:
         url = teleoperation.url.replace(str(port), str(line.port))
-        with opened(chromium, url, faults) as page:
+        with opened(chromium, url) as page:
             take(page)
             push_until_moved(page, teleoperation.robot)
             yield page, line
 
 
-def test_a_connection_that_is_cut_holds_the_arm(
-    teleoperation: Teleoperation, chromium: Browser, faults: list[str]
-) -> None:
-    with pushing_over_a_line(teleoperation, chromium, faults) as (page, line):
+def test_a_connection_that_is_cut_holds_the_arm(teleoperation: Teleoperation, chromium: Browser) -> None:
+    with pushing_over_a_line(teleoperation, chromium) as (page, line):
         line.cut()
         check_that_it_stays(page, teleoperation.robot)
         # It has come back, and controls no more; the key has never come up.
@@ -291,9 +248,9 @@ def test_a_connection_that_is_cut_holds_the_arm(
 
 @pytest.mark.full
 def test_what_was_pressed_while_the_line_was_stuck_moves_nothing(
-    teleoperation: Teleoperation, chromium: Browser, faults: list[str]
+    teleoperation: Teleoperation, chromium: Browser
 ) -> None:
-    with pushing_over_a_line(teleoperation, chromium, faults) as (page, line):
+    with pushing_over_a_line(teleoperation, chromium) as (page, line):
         line.stick()
         check_that_it_stays(page, teleoperation.robot)
         assert page.inner_text("#notice") == "the connection was silent: press again"
@@ -306,12 +263,10 @@ def test_what_was_pressed_while_the_line_was_stuck_moves_nothing(
         check_that_it_stays(page, teleoperation.robot)
 
 
-def test_two_thumbs_on_a_phone_move_at_once(
-    teleoperation: Teleoperation, chromium: Browser, faults: list[str]
-) -> None:
+def test_two_thumbs_on_a_phone_move_at_once(teleoperation: Teleoperation, chromium: Browser) -> None:
     robot = teleoperation.robot
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-    with opened(chromium, teleoperation.url, faults, **phone) as page:
+    with opened(chromium, teleoperation.url, **phone) as page:
         page.tap("#control")
         page.wait_for_selector("body.mine")
         session = page.context.new_cdp_session(page)
@@ -366,11 +321,11 @@ def test_a_gamepad_moves_while_its_trigger_is_pulled(teleoperation: Teleoperatio
 
 @pytest.mark.full
 def test_a_phone_moves_by_its_tilt_while_the_button_is_held(
-    teleoperation: Teleoperation, chromium: Browser, faults: list[str]
+    teleoperation: Teleoperation, chromium: Browser
 ) -> None:
     robot = teleoperation.robot
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-    with opened(chromium, teleoperation.url, faults, **phone) as page:
+    with opened(chromium, teleoperation.url, **phone) as page:
         take(page)
 
         def lean(beta: int) -> None:
@@ -398,10 +353,10 @@ def test_a_phone_moves_by_its_tilt_while_the_button_is_held(
 
 @pytest.mark.full
 def test_who_watches_moves_nothing_can_stop_and_can_take_over(
-    teleoperation: Teleoperation, chromium: Browser, faults: list[str], page: Page
+    teleoperation: Teleoperation, chromium: Browser, page: Page
 ) -> None:
     robot = teleoperation.robot
-    with opened(chromium, teleoperation.url, faults) as watcher:
+    with opened(chromium, teleoperation.url) as watcher:
         push_until_moved(page, robot)
         assert watcher.is_disabled("[data-mark=disarm]")
         watcher.keyboard.press("x")

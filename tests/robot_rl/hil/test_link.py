@@ -165,6 +165,27 @@ def test_damaged_frames_and_strangers_change_nothing(address: str, learner: Lear
     assert learner.places == [(0, 0)]
 
 
+def test_what_comes_by_a_connection_that_was_given_up_is_no_strangers(address: str, learner: Learner) -> None:
+    # While the learner evaluates, an actor connects anew every few seconds.
+    context = zmq.Context()
+    try:
+        former, current = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
+        for socket in (former, current):
+            socket.connect(f"{address}/ctrl")
+            socket.send(encode(Hello(protocol=PROTOCOL, src="actor", run="", episodes=())))
+            until(lambda socket=socket: bool(socket.poll(0)), learner.turn)  # type: ignore[misc]
+        former.send(encode(step(0, 0)))
+        for _ in range(20):
+            learner.turn()
+        assert (learner.desk.refused, learner.taken) == (0, [])
+        current.send(encode(step(0, 0)))
+        until(lambda: bool(learner.taken), learner.turn)
+        former.send(b"junk")
+        until(lambda: learner.desk.refused == 1, learner.turn)
+    finally:
+        context.destroy(linger=0)
+
+
 def test_a_dead_actor_makes_room_for_the_next(
     learner: Learner, actor: Acting, address: str, tmp_path: Path
 ) -> None:

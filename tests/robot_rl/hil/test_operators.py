@@ -11,6 +11,7 @@ from envs.experts.base import hand
 from envs.robosuite_env import RobosuiteEnv
 from hardware.clock import MS, SteppedClock
 from hardware.protocol.messages import Gripped, State
+from hardware.teleop.board import Board
 from hardware.teleop.device import DeviceError, Mark, Sample
 from hardware.teleop.motion import Speed
 from robot_rl.factory import make_env
@@ -84,8 +85,13 @@ def stick(clock: SteppedClock) -> Stick:
 
 
 @pytest.fixture
-def person(stick: Stick, clock: SteppedClock, lift: RobosuiteEnv) -> Person:
-    made = Person(stick, lift.action_spec, 20, Speed(linear=0.25, angular=1.0), clock)
+def board() -> Board:
+    return Board("")
+
+
+@pytest.fixture
+def person(stick: Stick, board: Board, clock: SteppedClock, lift: RobosuiteEnv) -> Person:
+    made = Person(stick, board, lift.action_spec, 20, Speed(linear=0.25, angular=1.0), clock)
     stick.say(False)
     assert made.begin(0) == ""
     # The clutch has to be seen open before a press counts.
@@ -157,6 +163,23 @@ def test_the_verdict_is_kept_until_the_next_episode(
     person.begin(1)
     assert person.look(clock.now()).verdict == ""
     assert not person.succeeded
+
+
+def test_a_screen_shows_the_episode_and_how_the_last_ones_ended(
+    person: Person, board: Board, clock: SteppedClock
+) -> None:
+    clock.advance(20 * TICK)
+    person.look(clock.now())
+    shown = board.program
+    assert (shown.task, shown.episode, shown.running, shown.seconds) == ("training", 0, True, 1.0)
+    person.ended("failure")
+    person.begin(1)
+    assert (board.program.episode, board.program.running) == (1, False)
+    person.look(clock.now())
+    assert board.program.seconds == 0
+    for _ in range(20):
+        person.ended("success")
+    assert board.program.outcomes == ("success",) * 8
 
 
 # ---- the scripted one -------------------------------------------------------------------------------------

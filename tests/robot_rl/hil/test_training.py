@@ -16,11 +16,11 @@ from robot_rl.logger import read_metrics
 from robot_rl.verbs import VERBS
 from tests.conftest import Verb
 from tests.hardware.processes import eventually
-from tests.robot_rl.hil.training import SMALL, Training, arguments
+from tests.robot_rl.hil.training import HUMAN, SMALL, Training, arguments
 from tests.robot_rl.test_deploy import serving
 from tests.robot_rl.test_training import assert_same, final_state, metrics
 
-HUMAN, HANDOVER = SOURCES.index("human"), SOURCES.index("handover")
+HANDOVER = SOURCES.index("handover")
 Begin = Callable[..., Training]
 
 
@@ -198,6 +198,11 @@ def test_what_cannot_work_is_refused(
         (["hil.keys=keys"], "hil.link=tcp://"),
         (["hil.operator=joystick"], "choose keyboard, spacemouse"),
         (["hil.operator=leader"], "it has to give motions of the tool"),
+        (["hil.operator=web"], r"give hil.robot=…"),
+        (["hil.operator=web", "hil.device.host=0.0.0.0"], "hil.device.* can be reached by other machines"),
+        (["hil.operator=gamepad", "hil.device.port=1"], "hil.device.port: gamepad has path"),
+        (["hil.operator=replay"], "needs hil.device.path=…"),
+        (["hil.device.port=1"], "and hil.operator=scripted: leave it out"),
     ):
         with pytest.raises(ValueError, match=said):
             verb("train", *here, *more)

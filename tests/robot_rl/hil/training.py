@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from robot_rl.checkpoint import list_checkpoints, load_checkpoint
+from robot_rl.data.replay import SOURCES
 from tests.conftest import SMALL_RL
 from tests.hardware.processes import PATIENCE, ROOT, eventually
 
+HUMAN = SOURCES.index("human")
 SMALL = tuple(option for option in SMALL_RL if "num_envs" not in option)
 
 
