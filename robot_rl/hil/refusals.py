@@ -29,7 +29,7 @@ def refuse_what_cannot_work(config: HilConfig, method: Any) -> None:
         device_settings(config.operator, config.device)
     elif config.device:
         raise ValueError(
-            f"hil.device is for somebody at a device, hil.operator={config.operator}: leave it out"
+            f"hil.device is for somebody at a device, and hil.operator={config.operator}: leave it out"
         )
     if config.operator == _PAGE and not config.robot:
         raise ValueError(
