@@ -186,7 +186,7 @@ def _structured(verb: Verb, chosen: Mapping[str, str | None], values: DictConfig
     try:
         merged = OmegaConf.merge(typed, values)
     except OmegaConfBaseException as error:
-        raise UserError(f"configs of {verb.name} ({_choices_text(chosen)}): {_first_line(error)}") from error
+        raise UserError(f"{_choices_text(chosen)} do not go together: {_first_line(error)}") from error
     assert isinstance(merged, DictConfig)
     return merged
 

@@ -4,10 +4,8 @@ import datetime
 import json
 import os
 import shlex
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,34 +75,6 @@ def write_run_record(directory: Path, started: str, **facts: Any) -> None:
         "versions": describe_versions(),
     }
     write_text(path, json.dumps(record, indent=2) + "\n")
-
-
-class Stop:
-    """Becomes true at the first Ctrl-C (or SIGTERM); a second Ctrl-C interrupts at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __call__(self) -> bool:
-        return self.asked
-
-
-@contextmanager
-def stop_on_signal(*also: int) -> Iterator[Stop]:
-    """Let a loop finish its step and save when the user wants to stop, or with one of the signals `also`."""
-    stop = Stop()
-
-    def handle(number: int, frame: Any) -> None:
-        if stop.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.asked = True
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, *also)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

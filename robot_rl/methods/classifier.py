@@ -304,4 +304,5 @@ def setup(job: Job) -> Prepared:
         unit="updates",
         close=lambda: None,
         learner=learner,
+        use="Let it judge with `robot-rl deploy … success={run}`",
     )

@@ -72,5 +72,7 @@ class Prepared:
     """What `train` drives, for those who look at it alone."""
     batches: Any = None
     """Where its batches come from; None where it makes its own."""
+    use: str = "Measure it with `robot-rl eval policy={run}`"
+    """What to do with the result, for people."""
     acting: Acting | None = None
     """What acts, where acting and learning can be apart."""

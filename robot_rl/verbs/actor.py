@@ -24,7 +24,7 @@ from robot_rl.hil.line import LearnerLost, Line
 from robot_rl.hil.outbox import Outbox
 from robot_rl.hil.setup import make_actor
 from robot_rl.hil.spool import Spool
-from robot_rl.runs import stop_on_signal
+from robot_rl.signals import stop_on_signal
 
 
 @dataclass

@@ -15,7 +15,7 @@ from robot_rl.bench.methods.runner import Runner, alone_in
 from robot_rl.errors import mistakes
 from robot_rl.factory import choose_device
 from robot_rl.progress import progress
-from robot_rl.runs import stop_on_signal
+from robot_rl.signals import stop_on_signal
 
 
 @dataclass

@@ -19,8 +19,8 @@ from robot_rl.data.dataset import DatasetWriter, Episode
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import make_env
 from robot_rl.progress import progress
-from robot_rl.runs import stop_on_signal
 from robot_rl.seeds import episode_seed
+from robot_rl.signals import stop_on_signal
 
 GROUPS = {"task": {"*": TaskConfig}}
 

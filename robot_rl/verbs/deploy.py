@@ -30,7 +30,7 @@ from robot_rl.deploy.turns import Turns
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import choose_device, load_networks, wrap
 from robot_rl.robots import default_address
-from robot_rl.runs import stop_on_signal
+from robot_rl.signals import stop_on_signal
 
 _TIMEOUT = 5.0
 """s for an answer; without one, the robot is lost."""

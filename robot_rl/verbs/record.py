@@ -17,7 +17,7 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.keyboard import Keyboard
 from robot_rl.recording_session import HELP, record_by_keys, record_by_time
 from robot_rl.robots import default_address
-from robot_rl.runs import stop_on_signal
+from robot_rl.signals import stop_on_signal
 
 
 @dataclass

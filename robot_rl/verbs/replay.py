@@ -19,7 +19,7 @@ from robot_rl.data.playback import play, playback_env
 from robot_rl.data.retrace import approach_seconds, motion_of, retrace, told
 from robot_rl.errors import UserError, mistakes
 from robot_rl.progress import progress
-from robot_rl.runs import stop_on_signal
+from robot_rl.signals import stop_on_signal
 
 
 @dataclass

@@ -30,7 +30,7 @@ from hardware.teleop.stream import Recorded
 from hardware.teleop.teleoperator import Teleoperator
 from robot_rl.errors import UserError, mistakes
 from robot_rl.robots import default_address
-from robot_rl.runs import Stop, stop_on_signal
+from robot_rl.signals import Stop, stop_on_signal
 from robot_rl.teleop.card import operator_card
 from robot_rl.teleop.episodes import Episodes
 from robot_rl.teleop.recording import Recording

@@ -24,7 +24,8 @@ from robot_rl.methods.job import Job, Prepared, RunBase
 from robot_rl.methods.registry import METHODS
 from robot_rl.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.progress import progress
-from robot_rl.runs import now, open_run, stop_on_signal, write_run_record
+from robot_rl.runs import now, open_run, write_run_record
+from robot_rl.signals import stop_on_signal
 from robot_rl.training import NotFinite, Run
 
 GROUPS = {
@@ -130,7 +131,7 @@ def run(config: Config) -> None:
     if not finished:
         print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
         raise KeyboardInterrupt
-    print(f"{directory}: done. Measure it with `robot-rl eval policy={directory}`")
+    print(f"{directory}: done. {prepared.use.format(run=directory)}")
 
 
 def _facts(config: Config, device: torch.device) -> dict[str, Any]:
