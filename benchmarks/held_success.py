@@ -17,7 +17,7 @@ from envs.experts import make_expert
 from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
 from robot_rl.config import load_group
-from robot_rl.data.dataset import DatasetWriter
+from robot_rl.data.writer import DatasetWriter
 from robot_rl.seeds import episode_seed
 from robot_rl.verbs.collect import rollout
 

@@ -20,7 +20,8 @@ from policies.wrapped import WrappedPolicy
 from policies.wrapper import Wrapper
 from robot_rl.checkpoint import list_checkpoints
 from robot_rl.config import load_group
-from robot_rl.data.dataset import Dataset, render_of
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.differences import render_of
 
 
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from envs.robosuite_env import RobosuiteEnv
 from envs.vector import RobosuiteVectorEnv
 from robot_rl.assets import asset_path
-from robot_rl.data.dataset import refuse_differences
+from robot_rl.data.differences import refuse_differences
 
 
 @dataclass(frozen=True)

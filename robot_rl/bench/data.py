@@ -15,8 +15,9 @@ from envs.action import ActionDim, spec_to_list
 from envs.observation import ObservationSpec
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.bench.drawn_camera import draw
-from robot_rl.data.dataset import Dataset, DatasetWriter, Episode, Streamed
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.windows import make_windows
+from robot_rl.data.writer import DatasetWriter, Episode, Streamed
 from robot_rl.methods.bc import BCConfig, BCLearner
 
 _EPISODES, _STEPS = 4, 200

@@ -1,30 +1,8 @@
-"""Datasets on disk: a zarr group that diffusion_policy's and UMI's readers open as it is.
-
-    data/<raw observation>   [T, …]   raw observations by the environment's names
-    data/action              [T, A]   what was requested
-    data/applied_action      [T, A]   what the environment executed
-    data/sim_state           [T, K]   full simulator state before the step, where a simulator made it
-    data/reward, data/terminated, data/truncated   [T]
-    meta/episode_ends        [N]      int64, one past each episode's last step
-    meta/episode_success, meta/episode_seed        [N]
-    meta attributes: format version, the environment that made it, how it was collected
-    videos/<camera>/<episode>.mp4     images of a camera, where they are not in data/images.<camera>
-
-Format 2 of zarr, since those readers are older than format 3. An episode counts once its end
-is in `episode_ends`, which is written last: rows after it are left over from a writer that was
-killed, and opening for writing cuts them off. Each file of it appears by rename, and chunks that
-hold nothing but zeros are written too, so that a chunk that is missing is known to be lost.
-"""
+"""A dataset on disk, opened for reading. What it consists of is said in `layout`."""
 
 import hashlib
 import json
-import math
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import chain
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,216 +13,8 @@ from zarr.errors import BaseZarrError
 
 from envs.action import ActionSpec, spec_from_list
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
-from robot_rl.data.frames import ArrayFrames, VideoFrames, video_path, write_frames
-
-FORMAT_VERSION = 1
-_EPISODE_KEYS = {"episode_ends": "i8", "episode_success": "?", "episode_seed": "i8"}
-STEP_KEYS = ("action", "applied_action", "sim_state", "reward", "terminated", "truncated")
-_ROWS_PER_CHUNK = 1024
-_IMAGES_PER_CHUNK = 16
-_IMAGE_CHUNK = 1 << 20
-"""Bytes beyond which a chunk has fewer images: drawing one at random reads a chunk."""
-_WHOLE_CHUNKS = partial(zarr.config.set, {"array.write_empty_chunks": True})
-
-
-@dataclass(frozen=True)
-class Streamed:
-    """An array that is made block by block, for one that memory would not hold."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    blocks: Callable[[], Iterator[NDArray[Any]]]
-    """Its rows in order."""
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-
-Episode = Mapping[str, NDArray[Any] | Streamed]
-"""Arrays of one episode, time first: raw observations and `STEP_KEYS`."""
-Video = Streamed | Path
-"""Images that become a video, or one that `write_frames` made of as many."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An episode to be written; see `DatasetWriter.append`."""
-
-    episode: Episode
-    success: bool
-    seed: int
-    videos: Mapping[str, Video] = field(default_factory=dict)
-
-
-class DatasetWriter:
-    """Appends episodes to a dataset, which it makes if there is none; one writer at a time.
-
-    Raises:
-        ValueError: the dataset there was made by an environment that differs, or is not a dataset.
-    """
-
-    def __init__(self, path: Path, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
-        self.path = path
-        self._required = _required(collection)
-        self.num_episodes = self.num_steps = 0
-        if path.exists():
-            existing = Dataset(path)
-            self.num_episodes, self.num_steps = existing.num_episodes, existing.num_steps
-            refuse_differences(existing.environment, environment, f"dataset {path}")
-            if existing.collection != dict(collection):
-                raise ValueError(
-                    f"dataset {path} was collected with {existing.collection}, not {dict(collection)}; "
-                    "choose another path"
-                )
-            with _WHOLE_CHUNKS():
-                self._root = zarr.open_group(path, mode="r+")
-                for _, array in self._root["data"].arrays():
-                    _cut(array, existing.num_steps)
-                for name in _EPISODE_KEYS:
-                    _cut(self._root["meta"][name], existing.num_episodes)
-            return
-        building = path.with_name(f".building-{path.name}")
-        shutil.rmtree(building, ignore_errors=True)
-        building.parent.mkdir(parents=True, exist_ok=True)
-        root = zarr.open_group(building, mode="w-", zarr_format=2)
-        root.create_group("data")
-        meta = root.create_group("meta")
-        for name, dtype in _EPISODE_KEYS.items():
-            meta.create_array(name, shape=(0,), chunks=(_ROWS_PER_CHUNK,), dtype=dtype)
-        meta.attrs.update(
-            format_version=FORMAT_VERSION, environment=dict(environment), collection=dict(collection)
-        )
-        os.replace(building, path)
-        self._root = zarr.open_group(path, mode="r+")
-
-    def append(
-        self, episode: Episode, *, success: bool, seed: int, videos: Mapping[str, Video] | None = None
-    ) -> None:
-        """Add a whole episode; it counts when this returns.
-
-        Args:
-            episode: its arrays.
-            success: whether it succeeded.
-            seed: of its initial state, or another number that tells where it comes from.
-            videos: images [T, H, W, 3] by camera that are kept as videos, or the videos themselves.
-
-        Raises:
-            ValueError: arrays of different lengths, other arrays than the dataset has, or NaN;
-                nothing is written then.
-        """
-        self.extend([Entry(episode, success, seed, videos or {})])
-
-    def extend(self, entries: Sequence[Entry]) -> None:
-        """Add several episodes, which count when this returns: much faster than one by one.
-
-        Raises:
-            ValueError: as for `append`; nothing is written then.
-        """
-        data, meta = self._root["data"], self._root["meta"]
-        index, start = self.num_episodes, self.num_steps
-        for number, entry in enumerate(entries):
-            self._check(entry, None if index + number == 0 else entries[0])
-        for number, entry in enumerate(entries, index):
-            for camera, images in entry.videos.items():
-                path = video_path(self.path, camera, number)
-                if isinstance(images, Path):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(images, path)
-                else:
-                    write_frames(path, images.blocks())
-        ends = start + np.cumsum([len(entry.episode["action"]) for entry in entries], dtype=np.int64)
-        # Rows are put where they belong, not at the end: an append that failed may have left some.
-        with _WHOLE_CHUNKS():
-            for key, first in entries[0].episode.items():
-                if key not in data:
-                    chunks = (_rows_per_chunk(first), *first.shape[1:])
-                    data.create_array(key, shape=(0, *first.shape[1:]), chunks=chunks, dtype=first.dtype)
-                _put(data[key], start, int(ends[-1]), [entry.episode[key] for entry in entries])
-            successes, seeds = ([getattr(entry, name) for entry in entries] for name in ("success", "seed"))
-            number = index + len(entries)
-            _put(meta["episode_success"], index, number, [np.array(successes)])
-            _put(meta["episode_seed"], index, number, [np.array(seeds, np.int64)])
-            _put(meta["episode_ends"], index, number, [ends])
-        self.num_episodes, self.num_steps = number, int(ends[-1])
-
-    def describe(self, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
-        """Say anew what made it and how, where that is known only at the end."""
-        self._root["meta"].attrs.update(environment=dict(environment), collection=dict(collection))
-
-    def _check(self, entry: Entry, like: Entry | None) -> None:
-        """Refuse an episode that differs from those there, or from `like`; None for the very first."""
-        episode, videos = entry.episode, entry.videos
-        lengths = {
-            key: len(values) for key, values in {**episode, **videos}.items() if not isinstance(values, Path)
-        }
-        if len(set(lengths.values())) != 1 or 0 in lengths.values():
-            raise ValueError(f"the arrays of an episode must have one length of at least 1, not {lengths}")
-        missing = set(self._required) - set(episode)
-        if missing:
-            raise ValueError(f"the episode lacks {', '.join(sorted(missing))}")
-        given = _form(entry)
-        here = self._form() if self.num_episodes else given if like is None else _form(like)
-        differing = sorted(key for key in here.keys() | given.keys() if here.get(key) != given.get(key))
-        if differing:
-            raise ValueError(
-                f"the episode differs from those in {self.path} in "
-                + "; ".join(f"{key}: {given.get(key)} against {here.get(key)}" for key in differing)
-            )
-        for key, values in episode.items():
-            if (
-                not isinstance(values, Streamed)
-                and values.dtype.kind == "f"
-                and not np.isfinite(values).all()
-            ):
-                raise ValueError(f"the episode has NaN or infinity in {key}")
-
-    def _form(self) -> dict[str, Any]:
-        """Shapes and types of a step, by name."""
-        form: dict[str, Any] = {
-            key: (array.shape[1:], array.dtype) for key, array in self._root["data"].arrays()
-        }
-        return form | {camera.name: "video" for camera in self.path.glob("videos/*")}
-
-
-def _form(entry: Entry) -> dict[str, Any]:
-    form: dict[str, Any] = {key: (values.shape[1:], values.dtype) for key, values in entry.episode.items()}
-    return form | dict.fromkeys(entry.videos, "video")
-
-
-def _cut(array: Any, rows: int) -> None:
-    if array.shape[0] != rows:
-        array.resize((rows, *array.shape[1:]))
-
-
-def _put(array: Any, start: int, end: int, parts: Sequence[NDArray[Any] | Streamed]) -> None:
-    array.resize((end, *array.shape[1:]))
-    whole = [part for part in parts if not isinstance(part, Streamed)]
-    # A chunk is written once where that can be.
-    blocks = [np.concatenate(whole)] if len(whole) == len(parts) else chain.from_iterable(map(_blocks, parts))
-    for block in blocks:
-        array[start : start + len(block)] = block
-        start += len(block)
-
-
-def _blocks(part: NDArray[Any] | Streamed) -> Iterator[NDArray[Any]]:
-    return part.blocks() if isinstance(part, Streamed) else iter((part,))
-
-
-def _rows_per_chunk(values: NDArray[Any] | Streamed) -> int:
-    if values.ndim < 4:
-        return _ROWS_PER_CHUNK
-    size = values.dtype.itemsize * math.prod(values.shape[1:])
-    return max(1, min(_IMAGES_PER_CHUNK, _IMAGE_CHUNK // size))
-
-
-def _required(collection: Mapping[str, Any]) -> tuple[str, ...]:
-    """What every episode has; one that no simulator of ours made has no simulator's state."""
-    stateless = "recorded" in collection or not collection.get("states", True)
-    return tuple(key for key in STEP_KEYS if key != "sim_state" or not stateless)
+from robot_rl.data.frames import ArrayFrames, VideoFrames
+from robot_rl.data.layout import EPISODE_KEYS, FORMAT_VERSION, required_keys
 
 
 class Dataset:
@@ -276,13 +46,13 @@ class Dataset:
             )
         self.environment: dict[str, Any] = attrs["environment"]
         self.collection: dict[str, Any] = attrs["collection"]
-        missing = [f"meta/{key}" for key in _EPISODE_KEYS if key not in meta]
+        missing = [f"meta/{key}" for key in EPISODE_KEYS if key not in meta]
         if missing:
             raise ValueError(f"dataset {path} is damaged: {', '.join(missing)} is missing")
         ends = self._decoded(meta["episode_ends"], slice(None))
         ends = np.trim_zeros(ends, "b")  # the writer was killed after making room for these ends
         self.num_episodes = len(ends)
-        ends, success, seeds = (self._rows(meta[key], self.num_episodes) for key in _EPISODE_KEYS)
+        ends, success, seeds = (self._rows(meta[key], self.num_episodes) for key in EPISODE_KEYS)
         self.episode_ends, self.success, self.seeds = ends.astype(np.int64), success.astype(bool), seeds
         if (np.diff(ends, prepend=0) <= 0).any():
             raise ValueError(
@@ -295,7 +65,7 @@ class Dataset:
 
     def _check(self) -> None:
         keys = self.observation_spec.state_keys
-        for key in (*_required(self.collection), *keys):
+        for key in (*required_keys(self.collection), *keys):
             if key not in self._data:
                 raise ValueError(f"dataset {self.path} is damaged: data/{key} is missing")
         for camera in self.observation_spec.cameras:
@@ -398,73 +168,3 @@ class Dataset:
         spec = self.observation_spec
         keys = [*spec.state_keys, *(f"images.{camera}" for camera in spec.cameras)]
         return make_observation({key: self[key] for key in keys}, spec)
-
-
-def refuse_differences(
-    recorded: Mapping[str, Any],
-    current: Mapping[str, Any],
-    what: str,
-    accept: tuple[str, ...] = (),
-    cameras: Sequence[str] | None = None,
-) -> None:
-    """Refuse data or weights that were made in another environment than the one at hand.
-
-    Patch releases of the simulators are no difference. `accept` names differences to let pass. If
-    nobody will look at other images than those of `cameras`, it does not matter whether they are there.
-
-    Raises:
-        ValueError: says what differs, each with both values.
-    """
-    if cameras is not None:
-        recorded, current = (_seen_by(cameras, env) for env in (recorded, current))
-    recorded, current = ({**env, "render": render_of(env)} for env in (recorded, current))
-    differences = []
-    for key in sorted(set(recorded) | set(current)):
-        then, now = recorded.get(key), current.get(key)
-        if key == "versions":
-            then = {name: ".".join(v.split(".")[:2]) for name, v in (then or {}).items()}
-            now = {name: ".".join(v.split(".")[:2]) for name, v in (now or {}).items()}
-        if key in _BY_HORIZON_ALONE or then == now or key in accept:
-            continue
-        hint = f" (task.render={then} gives the same images)" if key == "render" and then and now else ""
-        differences += [
-            f"{name} was {_short(one)}, here it is {_short(other)}{hint}"
-            for name, one, other in _within(key, then, now)
-            if name not in accept
-        ]
-    if differences:
-        raise ValueError(f"{what} was made in another environment: {'; '.join(differences)}")
-
-
-def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """A described environment as one sees it who looks at some cameras alone."""
-    spec = environment["observation_spec"]
-    seen = [camera for camera in cameras if camera in spec["cameras"]]
-    size = spec["image_size"] if seen else None
-    return {**environment, "observation_spec": {**spec, "cameras": seen, "image_size": size}}
-
-
-def render_of(environment: Mapping[str, Any]) -> str | None:
-    """How the images of a described environment look, or None if it observes none."""
-    if not environment.get("observation_spec", {}).get("cameras"):
-        return None
-    return environment.get("render", "robosuite")  # from before there was a choice
-
-
-# How long an episode may last changes neither what an observation nor what an action means.
-_BY_HORIZON_ALONE = ("horizon",)
-
-
-def _within(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """What differs, by dotted name: of two mappings, that which differs in them."""
-    if isinstance(then, Mapping) and isinstance(now, Mapping):
-        for key in sorted(then.keys() | now.keys()):
-            if then.get(key) != now.get(key):
-                yield from _within(f"{name}.{key}", then.get(key), now.get(key))
-    else:
-        yield name, then, now
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 160 else text[:157] + "…"

@@ -13,10 +13,10 @@ from hardware.recording.episode import Episode as Raw
 from hardware.recording.raw import RawDataset
 from hardware.recording.records import Count, Outcome
 from hardware.spec import RobotSpec
-from robot_rl.data.dataset import DatasetWriter
 from robot_rl.data.robot_environment import Mover, make_mover, robot_environment
 from robot_rl.data.steps import Steps
 from robot_rl.data.timeline import ACTORS, LeftOut, Timeline, Track
+from robot_rl.data.writer import DatasetWriter
 
 _EVENTS: Final = 100
 """Of an episode that a dataset remembers; the recording has all."""

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.observation import IMAGE_PREFIX
-from robot_rl.data.dataset import Dataset, Streamed, Video
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.frames import ArrayFrames, VideoFrames, video_path
+from robot_rl.data.writer import Streamed, Video
 
 BLOCK: Final = 32
 """Images that are in memory at a time."""

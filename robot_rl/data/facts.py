@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from hardware.recording.raw import RawDataset
-from robot_rl.data.dataset import FORMAT_VERSION, Dataset
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_stream import cameras_of, videos_of
 from robot_rl.data.kinds import NAMES, kind_of
+from robot_rl.data.layout import FORMAT_VERSION
 from robot_rl.data.notes import notes_of, outcome_of, sources_of
 from robot_rl.data.raw_facts import raw_facts
 

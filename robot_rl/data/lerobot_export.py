@@ -19,10 +19,12 @@ from PIL import Image
 
 from envs.observation import ObservationSpec, make_observation
 from robot_rl.data import lerobot_layout as layout
-from robot_rl.data.dataset import FORMAT_VERSION, Dataset, Streamed
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_stream import arrays_of, cameras_of, images_of, videos_of
+from robot_rl.data.layout import FORMAT_VERSION
 from robot_rl.data.lerobot_layout import Place, Stats
 from robot_rl.data.lerobot_videos import VideoFiles
+from robot_rl.data.writer import Streamed
 
 _SAMPLED: Final = 100
 """Images of an episode that its statistics are made of."""

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robot_rl.data import lerobot_layout as layout
-from robot_rl.data.dataset import FORMAT_VERSION
 from robot_rl.data.kinds import lerobot_info
+from robot_rl.data.layout import FORMAT_VERSION
 from robot_rl.data.lerobot_layout import Place
 from robot_rl.data.lerobot_videos import read_video, video_at
 

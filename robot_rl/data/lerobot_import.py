@@ -19,8 +19,8 @@ from PIL import Image, UnidentifiedImageError
 from envs.action import ActionDim, spec_to_list
 from envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.data import lerobot_layout as layout
-from robot_rl.data.dataset import DatasetWriter, Streamed
 from robot_rl.data.lerobot_files import LeRobotFiles
+from robot_rl.data.writer import DatasetWriter, Streamed
 
 _OBSERVATION: Final = "observation."
 _STATE: Final = "state"

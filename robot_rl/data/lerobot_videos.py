@@ -11,9 +11,9 @@ from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from robot_rl.data.dataset import Streamed
 from robot_rl.data.episode_stream import BLOCK
 from robot_rl.data.lerobot_layout import VIDEO, VIDEO_MB, Place
+from robot_rl.data.writer import Streamed
 
 _OPTIONS: Final = {"crf": "18", "g": "2", "bf": "0", "preset": "veryfast", "threads": "1"}
 """A keyframe at every second frame, as LeRobot's own videos have: any frame is found quickly."""

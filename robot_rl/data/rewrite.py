@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envs.observation import IMAGE_PREFIX
-from robot_rl.data.dataset import Dataset, DatasetWriter, Entry, Video, refuse_differences
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.differences import refuse_differences
 from robot_rl.data.episode_stream import (
     arrays_of_all,
     cameras_of,
@@ -22,6 +23,7 @@ from robot_rl.data.episode_stream import (
     videos_of,
 )
 from robot_rl.data.notes import notes_of, who_acted, without_notes
+from robot_rl.data.writer import DatasetWriter, Entry, Video
 
 Images = Literal["same", "zarr", "video"]
 

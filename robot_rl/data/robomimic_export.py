@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.robosuite_env import RobosuiteEnv
-from robot_rl.data.dataset import FORMAT_VERSION, STEP_KEYS, Dataset, Streamed
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_stream import arrays_of, images_of
+from robot_rl.data.layout import FORMAT_VERSION, STEP_KEYS
 from robot_rl.data.notes import SOURCE, notes_of, outcome_of
 from robot_rl.data.robomimic_file import IMAGE, OWN
 from robot_rl.data.steps import AGE
+from robot_rl.data.writer import Streamed
 
 _APART: Final = (*STEP_KEYS, SOURCE, "time")
 """Arrays that are no observations."""

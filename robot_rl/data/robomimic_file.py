@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.dataset import FORMAT_VERSION
+from robot_rl.data.layout import FORMAT_VERSION
 
 OWN: Final = "robot_rl"
 """Attributes and groups with what robomimic has no place for."""

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from envs.observation import IMAGE_PREFIX
 from envs.robosuite_env import RobosuiteEnv
-from robot_rl.data.dataset import DatasetWriter, Episode
 from robot_rl.data.notes import without_notes
 from robot_rl.data.robomimic_export import flat_size
 from robot_rl.data.robomimic_file import IMAGE, OWN, RobomimicFile, array, lacking
 from robot_rl.data.steps import single
+from robot_rl.data.writer import DatasetWriter, Episode
 
 REBUILT: Final = "rebuilt from time, positions and velocities"
 Show = Callable[[int], None]

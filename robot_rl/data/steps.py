@@ -21,9 +21,9 @@ from envs.robot_state import RobotState
 from hardware.clock import MS
 from hardware.connection import RobotError
 from hardware.protocol.messages import State
-from robot_rl.data.dataset import Episode, Streamed
 from robot_rl.data.robot_environment import Mover
 from robot_rl.data.timeline import LeftOut, Timeline, Track
+from robot_rl.data.writer import Episode, Streamed
 
 AGE: Final = "age_ms."
 _BLOCK: Final = 32

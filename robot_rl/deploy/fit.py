@@ -6,7 +6,7 @@ from typing import Any
 from envs.observation import ObservationSpec
 from envs.robot_state import TIME_LEFT
 from hardware.spec import RobotSpec
-from robot_rl.data.dataset import render_of
+from robot_rl.data.differences import render_of
 
 
 def check_fit(robot: RobotSpec, lease_ms: int, environment: Mapping[str, Any]) -> None:

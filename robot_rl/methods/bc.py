@@ -14,7 +14,8 @@ from policies.ema import EMA
 from policies.imitation import ImitationPolicy
 from policies.registry import BASES
 from policies.store import save_policy
-from robot_rl.data.dataset import Dataset, refuse_differences
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.differences import refuse_differences
 from robot_rl.data.windows import Windows, make_windows
 from robot_rl.factory import make_env
 from robot_rl.methods.job import Job, Prepared, RunBase

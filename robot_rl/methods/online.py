@@ -16,7 +16,8 @@ from policies.encoder import EncoderSpec
 from policies.uniform import UniformConfig, UniformPolicy
 from policies.wrapped import WrappedPolicy
 from policies.wrapper import Wrapper, save_wrapper
-from robot_rl.data.dataset import Dataset, refuse_differences
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.differences import refuse_differences
 from robot_rl.data.replay import Fields, Replay, SwitchCost
 from robot_rl.demonstrations import demonstrations_to_replay
 from robot_rl.factory import load_networks, make_vector_env

@@ -15,7 +15,7 @@ from envs.experts import EXPERTS, make_expert
 from envs.experts.base import Expert
 from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
-from robot_rl.data.dataset import DatasetWriter, Episode
+from robot_rl.data.writer import DatasetWriter, Episode
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import make_env
 from robot_rl.progress import progress

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from policies.store import fingerprint
-from robot_rl.data.dataset import refuse_differences
+from robot_rl.data.differences import refuse_differences
 from robot_rl.errors import mistakes
 from robot_rl.evaluation import Outcome, Summary, evaluate, write_evaluation
 from robot_rl.factory import choose_device, load_networks, make_vector_env, side_by_side, task_of, wrap

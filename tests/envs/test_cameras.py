@@ -17,7 +17,7 @@ from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
 from envs.vector import ThreadVectorEnv
 from robot_rl.config import load_group
-from robot_rl.data.dataset import refuse_differences
+from robot_rl.data.differences import refuse_differences
 from robot_rl.errors import UserError
 from robot_rl.factory import task_of
 from robot_rl.runs import open_run

@@ -12,7 +12,7 @@ from envs.robosuite_env import RobosuiteEnv
 from envs.task import TaskConfig
 from robot_rl import graphics
 from robot_rl.config import load_group
-from robot_rl.data.dataset import refuse_differences
+from robot_rl.data.differences import refuse_differences
 from robot_rl.factory import make_env, task_of
 
 TASKS = ["lift", "can", "square", "stack", "door"]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.data.dataset import Dataset, DatasetWriter, Streamed
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.writer import DatasetWriter, Streamed
 
 HEIGHT, WIDTH = 24, 32
 RATE = 20

@@ -10,7 +10,7 @@ import torch
 from envs.observation import ObservationSpec
 from policies.classifier import SuccessClassifier
 from policies.encoder import EncoderSpec
-from robot_rl.data.dataset import DatasetWriter
+from robot_rl.data.writer import DatasetWriter
 from robot_rl.deploy.judge import load_classifier
 from robot_rl.errors import UserError
 from robot_rl.methods.classifier import REPORT, ClassifierConfig, label, split, threshold_for

@@ -17,7 +17,9 @@ import pytest
 import zarr
 
 from robot_rl.data import dataset
-from robot_rl.data.dataset import Dataset, DatasetWriter, Episode, refuse_differences
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.differences import refuse_differences
+from robot_rl.data.writer import DatasetWriter, Episode
 
 DIM = {"name": "x", "kind": "delta", "unit": "m", "scale": 0.05, "frame": "base"}
 ENVIRONMENT = {

@@ -8,8 +8,9 @@ import torch
 
 from policies.base import BasePolicy
 from policies.wrapped import WrappedPolicy
-from robot_rl.data.dataset import Dataset, DatasetWriter
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.replay import Fields
+from robot_rl.data.writer import DatasetWriter
 from robot_rl.demonstrations import demonstrations_to_replay
 from robot_rl.factory import load_networks
 from robot_rl.methods.online import record_shapes

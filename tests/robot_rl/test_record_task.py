@@ -10,7 +10,8 @@ from envs.task import TaskConfig
 from hardware.client import RobotClient
 from hardware.recording.client import RecorderProcess
 from robot_rl.config import load_group
-from robot_rl.data.dataset import Dataset, refuse_differences
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.differences import refuse_differences
 from robot_rl.factory import make_env
 from tests.conftest import Verb
 from tests.hardware.processes import Process, eventually

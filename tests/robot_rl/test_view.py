@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from robot_rl.cli import main
-from robot_rl.data.dataset import Dataset, DatasetWriter
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.view.measures import Measures, suspicions
 from robot_rl.data.view.page import POINTS
 from robot_rl.data.view.pictures import FRAMES, SIDE, smaller
+from robot_rl.data.writer import DatasetWriter
 from tests.robot_rl.recorded import Motion, record
 from tests.robot_rl.small_dataset import RATE, SOURCES, arrays, environment, images, write
 

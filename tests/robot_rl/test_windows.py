@@ -9,8 +9,9 @@ from torch import Tensor
 
 from policies.base import BasePolicy, BaseSpec, Chunk
 from policies.wrapped import ChunkRunner
-from robot_rl.data.dataset import Dataset, DatasetWriter
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.windows import make_windows
+from robot_rl.data.writer import DatasetWriter
 
 LENGTHS = [5, 1, 7]
 SPEC = {"state_keys": ["pos"], "state_dims": [1], "cameras": [], "image_size": [84, 84]}

@@ -44,7 +44,7 @@ def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
-    with _light_style():
+    with light_style():
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")
         by_step, by_time = figure.subplots(1, 2, sharey=True)
         longest = max(row.curve()[1].max() for row in rows)
@@ -98,7 +98,7 @@ def _base_line(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 @contextmanager
-def _light_style() -> Iterator[None]:
+def light_style() -> Iterator[None]:
     """The reports' style with colours in place of its variables."""
     with page_style():
         colors = {

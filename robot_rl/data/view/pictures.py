@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.dataset import Streamed
+from robot_rl.data.writer import Streamed
 
 FRAMES: Final = 100
 """Of a video, at most."""
