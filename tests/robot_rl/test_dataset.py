@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import zarr
 
-from robot_rl.data import dataset
+from robot_rl.data import writer
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.differences import refuse_differences
 from robot_rl.data.writer import DatasetWriter, Episode
@@ -197,7 +197,7 @@ def test_writer_that_was_killed_at_birth_leaves_no_half_dataset(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(dataset, "os", SimpleNamespace(replace=killed))
+        patch.setattr(writer, "os", SimpleNamespace(replace=killed))
         with pytest.raises(KeyboardInterrupt):
             write(tmp_path / "lift.zarr")
     assert not (tmp_path / "lift.zarr").exists()
