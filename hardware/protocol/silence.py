@@ -30,9 +30,15 @@ class Silence:
         """Something has come."""
         self._since = None
 
-    def mend(self, bound: int = SILENT) -> None:
-        """Connect anew if nothing has come for longer than `bound` [ns]; what waits to be sent is dropped."""
+    def mend(self, bound: int = SILENT) -> bool:
+        """Connect anew if nothing has come for longer than `bound` [ns]; what waits to be sent is dropped.
+
+        Returns:
+            Whether it did.
+        """
         now = self._clock.now()
-        if self._since is not None and now - self._since >= bound:
-            self._sockets.reconnect(self._socket)
-            self._since = now
+        if self._since is None or now - self._since < bound:
+            return False
+        self._sockets.reconnect(self._socket)
+        self._since = now
+        return True

@@ -59,6 +59,7 @@ class Desk:
         """Frames that were none, and records that nobody had announced."""
         self._clock, self._welcome = clock, welcome
         self._src, self._route, self._heard = "", b"", 0
+        self._connection = 0
         self._former: set[bytes] = set()
         """Connections that the actor has given up: what still comes from them comes again by the new one."""
         self._context = message_context()
@@ -124,10 +125,12 @@ class Desk:
             text = f"the learner speaks version {PROTOCOL} of the link, the actor {hello.protocol}"
             reply(self._router, route, encode(Refused(reason=f"{text}: update the older")))
         elif hello.src == self._src:
+            if hello.connection < self._connection:
+                self._former.add(route)
+                return
             if route != self._route:
-                # It was made anew.
                 self._former.add(self._route)
-            self._route, self._heard = route, now
+            self._route, self._connection, self._heard = route, hello.connection, now
             self.acknowledge()
         elif self._src and now - self._heard < _FORGOTTEN:
             reply(self._router, route, encode(Refused(reason="another actor is at work")))
@@ -138,7 +141,8 @@ class Desk:
                 reply(self._router, route, encode(Refused(reason=str(error))))
                 return
             self.place = (answer.episode, answer.index)
-            self._src, self._route, self._heard = hello.src, route, now
+            self._src, self._connection = hello.src, hello.connection
+            self._route, self._heard = route, now
             self._former.clear()
             self.send(answer)
 

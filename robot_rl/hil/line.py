@@ -67,6 +67,8 @@ class Line:
         self._silence = Silence(sockets, self._socket, clock)
         self._connected = clock.now()
         self._greeted = 0
+        self._connection = 0
+        self._owes_hello = True
 
     def close(self) -> None:
         """Hang up. Safe to call twice."""
@@ -80,6 +82,7 @@ class Line:
         """
         while not stop():
             self._hello()
+            self._said_hello()
             self._socket.poll(_LOOK_MS)
             for message in self._received():
                 if isinstance(message, Welcome):
@@ -105,6 +108,8 @@ class Line:
                 self._outbox.start_at((message.episode, message.index), now)
         if self._outbox.unanswered(now):
             self._hello()
+        if not self._said_hello():
+            return
         with suppress(zmq.Again):
             for frame in self._outbox.due(now):
                 self._socket.send(frame)
@@ -137,10 +142,25 @@ class Line:
             return
         self._greeted = now
         self._silence.expect()
-        self._silence.mend(3 * _HELLO)
-        hello = Hello(protocol=PROTOCOL, src=self._src, run=self._outbox.run, episodes=self._outbox.episodes)
-        with suppress(zmq.Again):
-            self._socket.send(encode(hello))
+        self._connection += self._silence.mend(3 * _HELLO)
+        self._owes_hello = True
+
+    def _said_hello(self) -> bool:
+        """Send it if it is owed; whether it has gone, before which nothing else goes by a connection."""
+        if self._owes_hello:
+            hello = Hello(
+                protocol=PROTOCOL,
+                src=self._src,
+                connection=self._connection,
+                run=self._outbox.run,
+                episodes=self._outbox.episodes,
+            )
+            try:
+                self._socket.send(encode(hello))
+            except zmq.Again:
+                return False
+            self._owes_hello = False
+        return True
 
     def _received(self) -> list[FromLearner]:
         found: list[FromLearner] = []

@@ -1,5 +1,6 @@
 """The two ends of the link over real sockets, in one process."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -150,11 +151,11 @@ def test_damaged_frames_and_strangers_change_nothing(address: str, learner: Lear
         stranger.send_multipart([b"two", b"parts"])
         until(lambda: learner.desk.refused == 5, learner.turn)
         assert learner.taken == []
-        hello = Hello(protocol=PROTOCOL, src="other", run="", episodes=())
+        hello = Hello(protocol=PROTOCOL, src="other", connection=0, run="", episodes=())
         stranger.send(encode(hello))
         until(lambda: bool(stranger.poll(0)), learner.turn)
         assert "another actor is at work" in str(from_learner(stranger.recv()))
-        stranger.send(encode(Hello(protocol=PROTOCOL + 1, src="other", run="", episodes=())))
+        stranger.send(encode(Hello(protocol=PROTOCOL + 1, src="other", connection=0, run="", episodes=())))
         until(lambda: bool(stranger.poll(0)), learner.turn)
         assert "update the older" in str(from_learner(stranger.recv()))
     finally:
@@ -165,22 +166,40 @@ def test_damaged_frames_and_strangers_change_nothing(address: str, learner: Lear
     assert learner.places == [(0, 0)]
 
 
-def test_what_comes_by_a_connection_that_was_given_up_is_no_strangers(address: str, learner: Learner) -> None:
-    # While the learner evaluates, an actor connects anew every few seconds.
+def test_an_actor_that_connects_anew_is_no_stranger(
+    learner: Learner, actor: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As it does every few seconds while its learner evaluates.
+    for name in ("outbox.AGAIN", "line._HELLO"):
+        monkeypatch.setattr(f"robot_rl.hil.{name}", 20_000_000)
+    actor.greet(learner)
+    actor.box.begin(0)
+    for index in range(200):
+        actor.box.add(step(0, index))
+        actor.line.exchange()
+        time.sleep(0.005)
+    assert actor.line._connection > 3
+    until(lambda: actor.box.unacknowledged == 0, actor.line.exchange, learner.turn)
+    assert learner.places == [(0, index) for index in range(200)]
+    assert learner.desk.refused == 0
+
+
+def test_what_was_said_by_an_earlier_connection_is_overtaken(address: str, learner: Learner) -> None:
     context = zmq.Context()
     try:
-        former, current = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
-        for socket in (former, current):
+        newer, older = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
+        for socket in (newer, older):
             socket.connect(f"{address}/ctrl")
-            socket.send(encode(Hello(protocol=PROTOCOL, src="actor", run="", episodes=())))
-            until(lambda socket=socket: bool(socket.poll(0)), learner.turn)  # type: ignore[misc]
-        former.send(encode(step(0, 0)))
+        newer.send(encode(Hello(protocol=PROTOCOL, src="actor", connection=1, run="", episodes=())))
+        until(lambda: bool(newer.poll(0)), learner.turn)
+        older.send(encode(Hello(protocol=PROTOCOL, src="actor", connection=0, run="", episodes=())))
+        older.send(encode(step(0, 0)))
         for _ in range(20):
             learner.turn()
         assert (learner.desk.refused, learner.taken) == (0, [])
-        current.send(encode(step(0, 0)))
+        newer.send(encode(step(0, 0)))
         until(lambda: bool(learner.taken), learner.turn)
-        former.send(b"junk")
+        older.send(b"junk")
         until(lambda: learner.desk.refused == 1, learner.turn)
     finally:
         context.destroy(linger=0)
