@@ -15,7 +15,7 @@ from robot_rl.deploy.outcomes import Episode, Timing
 from robot_rl.deploy.person import Stopped, Verdict
 from robot_rl.deploy.turns import Turns
 
-_LATE = 0.1
+LATE = 0.1
 """Of a control period: a step whose observation comes later than that is late."""
 _WARM_UPS = 6
 
@@ -125,7 +125,7 @@ class Controller:
             steps += 1
             refused += bool(info["refused"])
             clipped += bool(info["clipped"])
-            late += info["late_ms"] > _LATE * self._period
+            late += info["late_ms"] > LATE * self._period
             self.timing.decisions.append(took)
             self.timing.late.append(info["late_ms"])
             for source, age in info["ages_ms"].items():

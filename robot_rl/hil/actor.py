@@ -13,6 +13,7 @@ from hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChan
 from hardware.realtime import COMMANDS, runs_first
 from policies.wrapped import WrappedPolicy
 from policies.wrapper import Wrapper
+from robot_rl.deploy.controller import LATE
 from robot_rl.deploy.person import Stopped
 from robot_rl.hil.line import LearnerLost, Line
 from robot_rl.hil.messages import End, Step, Weights, pack, pack_all, unpack_tensors
@@ -39,6 +40,7 @@ class Actor:
         outbox: Outbox,
         clock: Clock,
         *,
+        control_freq: float,
         fields: tuple[str, ...],
         seed: int,
         steps: int,
@@ -58,6 +60,7 @@ class Actor:
             line: greeted.
             outbox: of the line.
             clock: of this machine; used between episodes.
+            control_freq: 1/s.
             fields: what the replay keeps of a step.
             seed: of the run.
             steps: that the run has made before.
@@ -74,6 +77,7 @@ class Actor:
         self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in scene.action_spec]))
         self._known = networks.state_dict()
         self._version, self._warm = 0, False
+        self._late_ms = LATE * 1000 / control_freq
 
     def run(self, first: int) -> None:
         """Episodes from number `first` on. However it is left, the arm is at rest.
@@ -119,7 +123,7 @@ class Actor:
         self._policy.reset([0], [seed])
         self._takeover.begin()
         self._outbox.begin(number)
-        index = interventions = 0
+        index = interventions = late = 0
         success, failed, interrupted, failure = False, False, "", None
         while not (success or interrupted):
             try:
@@ -164,6 +168,7 @@ class Actor:
             )
             index += 1
             self._steps += 1
+            late += info["late_ms"] > self._late_ms
             success, interrupted = info["success"], info.get("interrupted", "")
             if truncated:
                 break
@@ -182,6 +187,7 @@ class Actor:
                 success=success,
                 interrupted=interrupted,
                 interventions=interventions,
+                late=late,
             )
         )
         self._operator.ended(_outcome(success, interrupted))

@@ -179,6 +179,7 @@ class _Run:
             return
         self._outcomes = [*self._outcomes, [float(end.success), figures["hil/intervention_rate"]]][-_RECENT:]
         figures |= {"train/success": float(end.success), "train/episode_length": float(end.index)}
+        figures["hil/late"] = end.late / max(end.index, 1)
         self._run.logger.log(self._step, **figures)
 
     def _welcome(self, hello: Hello) -> Welcome:

@@ -82,6 +82,8 @@ class End(Message, frozen=True, kw_only=True, tag="end"):
     interrupted: str
     """Why it was broken off, "" where it was not."""
     interventions: Natural
+    late: Natural = 0
+    """Steps whose observation came later than due."""
 
 
 class Weights(Message, frozen=True, kw_only=True, tag="weights"):

@@ -10,7 +10,7 @@ from envs.observation import Observation
 from envs.real_arm import RealArmEnv
 from envs.robosuite_env import RobosuiteEnv
 from hardware.client import RobotClient
-from hardware.clock import Clock, MonotonicClock, SteppedClock
+from hardware.clock import MS, Clock, MonotonicClock, SteppedClock
 from hardware.connection import RobotError
 from robot_rl.deploy.turns import Turns
 from robot_rl.hil.takeover import Driver
@@ -20,7 +20,7 @@ Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
 class Scene(Protocol):
-    """One arm, an episode at a time."""
+    """One arm, an episode at a time. `info["late_ms"]` is how much later than due an observation was."""
 
     action_spec: ActionSpec
     paced: bool
@@ -74,9 +74,11 @@ class SimScene:
 
     def step(self, action: np.ndarray, driver: Driver) -> Step:
         step = self.env.step(action)
+        now, due = self._clock.now(), self._due + self._period
         # Who was late does not hurry.
-        self._due = max(self._due + self._period, self._clock.now())
+        self._due = max(due, now)
         self._clock.sleep_until(self._due)
+        step[-1]["late_ms"] = max(0, now - due) / MS
         return step
 
     def halt(self) -> None:

@@ -96,6 +96,7 @@ def make_actor(
         line,
         outbox,
         clock,
+        control_freq=job.task.control_freq,
         fields=acting.fields,
         seed=job.seed,
         steps=welcome.steps,

@@ -1,0 +1,43 @@
+"""A task in the actor's process keeps the pace of its control, and says where it could not."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from envs.robosuite_env import RobosuiteEnv
+from robot_rl.factory import make_env
+from robot_rl.hil.scene import SimScene
+from robot_rl.hil.takeover import Driver
+
+PERIOD = 0.05
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[RobosuiteEnv]:
+    made = make_env("lift")
+    yield made
+    made.close()
+
+
+def test_in_real_time_what_came_late_is_known(env: RobosuiteEnv) -> None:
+    scene, still = SimScene(env, realtime=True), np.zeros(7, np.float32)
+    scene.reset(0, 0)
+    start = time.monotonic()
+    for _ in range(4):
+        scene.step(still, Driver.POLICY)
+    assert time.monotonic() - start >= 4 * PERIOD * 0.99
+    time.sleep(0.3)
+    info = scene.step(still, Driver.POLICY)[-1]
+    assert info["late_ms"] >= (0.3 - PERIOD) * 1e3 * 0.99
+
+
+def test_where_time_passes_in_steps_nothing_is_late(env: RobosuiteEnv) -> None:
+    scene, still = SimScene(env, realtime=False), np.zeros(7, np.float32)
+    scene.reset(0, 0)
+    for _ in range(3):
+        before = scene.now()
+        time.sleep(0.1)
+        assert scene.step(still, Driver.POLICY)[-1]["late_ms"] == 0
+        assert scene.now() - before == round(PERIOD * 1e9)
