@@ -65,6 +65,8 @@ class ClientKeys:
     public: bytes
     secret: bytes = field(repr=False)
     server: bytes
+    role: Role
+    """The most that it may be."""
 
 
 def may(has: Role, wants: Role) -> bool:
@@ -173,7 +175,7 @@ def load_client_keys(path: Path) -> ClientKeys:
     """
     pair = _read(path, _ClientFile)
     _check_pair(path, pair.public, pair.secret)
-    return ClientKeys(pair.public.encode(), pair.secret.encode(), pair.server.encode())
+    return ClientKeys(pair.public.encode(), pair.secret.encode(), pair.server.encode(), pair.role)
 
 
 File = TypeVar("File", bound=msgspec.Struct)

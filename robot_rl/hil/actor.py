@@ -133,7 +133,7 @@ class Actor:
                 hand, now = self._operator.look(self._scene.now()), self._scene.now()
                 before, driver = self._takeover.driver, self._takeover.step(hand.cue, now)
                 if hand.verdict == "stop":
-                    self._scene.stop("the operator's device")
+                    self._stop_arm()
                 if driver is Driver.LOST or hand.verdict in ("stop", "discard"):
                     interrupted = hand.verdict or "the operator's device fell silent"
                     break
@@ -201,13 +201,20 @@ class Actor:
         """Reset the scene once operator and robot are ready; None where it is not wanted any more."""
         told = ""
         while not self._leaving:
-            if not (why := self._operator.begin(number) or self._scene.waits()):
-                try:
-                    return self._scene.reset(number, seed)
-                except RequestRefused as refusal:
-                    why = str(refusal)
-                except Stopped:
-                    return None
+            consent = self._operator.begin(number)
+            why = consent.why_not or self._scene.waits()
+            try:
+                if consent.asks == "stop":
+                    self._stop_arm()
+                elif consent.asks == "arm":
+                    self._scene.acknowledge()
+                if not why:
+                    with self._operator.elsewhere(self._stop_arm):
+                        return self._scene.reset(number, seed)
+            except RequestRefused as refusal:
+                why = str(refusal)
+            except Stopped:
+                return None
             if why != told:
                 self._say(f"episode {number} cannot begin yet: {why}")
                 told = why
@@ -215,6 +222,9 @@ class Actor:
             self._line.require()
             self._clock.sleep_until(self._clock.now() + _WAIT_NS)
         return None
+
+    def _stop_arm(self) -> None:
+        self._scene.stop("the operator's device")
 
     def _why_to_leave(self) -> str:
         """Send and take what there is; a reason to end the episode, "" where there is none."""

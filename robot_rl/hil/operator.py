@@ -1,5 +1,8 @@
 """Who may take over: what of it a control step sees."""
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -24,6 +27,7 @@ Verdict = Literal["", "success", "failure", "discard", "stop"]
 """What a person says of an episode."""
 Outcome = Literal["success", "failure", "discarded", "interrupted"]
 """What became of an episode."""
+_LOOK_S: Final = 0.02
 _KEPT: Final = 8
 """Outcomes that a screen has room for."""
 _VERDICTS: Final[tuple[Mark, ...]] = ("stop", "discard", "failure", "success")
@@ -40,15 +44,29 @@ class Hand:
     verdict: Verdict = ""
 
 
+@dataclass(frozen=True)
+class Consent:
+    """What an operator says to an episode that shall begin."""
+
+    why_not: str = ""
+    """Why it cannot yet, "" where it can."""
+    asks: Literal["", "stop", "arm"] = ""
+    """For the software e-stop; or the arm is to be armed, and its fault, if any, was looked at."""
+
+
 class Operator(Protocol):
     """One for the whole run."""
 
-    def begin(self, number: int) -> str:
-        """An episode shall begin; why it cannot yet, "" where it can.
+    def begin(self, number: int) -> Consent:
+        """An episode shall begin; asked again until it can.
 
         Raises:
             DeviceError: the device is gone.
         """
+        ...
+
+    def elsewhere(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+        """Within it nobody asks; `stop`, called from another thread, is the software e-stop all the same."""
         ...
 
     def look(self, now: int) -> Hand:
@@ -68,8 +86,11 @@ def may_take_over(seed: int, episode: int, fraction: float) -> bool:
 class Nobody:
     """The policy is alone."""
 
-    def begin(self, number: int) -> str:
-        return ""
+    def begin(self, number: int) -> Consent:
+        return Consent()
+
+    def elsewhere(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def look(self, now: int) -> Hand:
         return Hand(Cue.OPEN)
@@ -111,6 +132,7 @@ class Person:
         self._fraction, self._seed = fraction, seed
         self._engagement = Engagement()
         self._verdict: Verdict = ""
+        self._disarmed = False
         self.succeeded = False
         """Whether the episode that is going on was called a success."""
         self._from, factors = [], []
@@ -130,17 +152,41 @@ class Person:
         self._factor = np.array(factors, np.float32)
         self._at_press: float | None = None
 
-    def begin(self, number: int) -> str:
-        # What was pressed between the episodes is not meant for this one.
+    def begin(self, number: int) -> Consent:
+        # A verdict that was pressed between the episodes is not meant for this one.
         sample = self._device.read()
         self._lapse()
         self._verdict, self.succeeded = "", False
         self._since: int | None = None
         self._board.program = replace(self._board.program, task="training", episode=number, running=False)
         self._allowed = may_take_over(self._seed, number, self._fraction)
+        marks = sample.marks if sample else ()
+        asks: Literal["", "stop", "arm"] = "stop" if "stop" in marks else "arm" if "arm" in marks else ""
+        self._disarmed = (self._disarmed or "disarm" in marks) and asks != "arm"
         if seen(sample, self._clock.now()) not in (Seen.PRESSED, Seen.OPEN):
-            return f"nothing is heard of the {self._device.name}"
-        return ""
+            return Consent(f"nothing is heard of the {self._device.name}", asks)
+        return Consent("it was disarmed: arm it" if self._disarmed else "", asks)
+
+    @contextmanager
+    def elsewhere(self, stop: Callable[[], None]) -> Iterator[None]:
+        back = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(back, stop), name="operator", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            back.set()
+            watch.join()
+
+    def _watch(self, back: threading.Event, stop: Callable[[], None]) -> None:
+        while not back.wait(_LOOK_S):
+            try:
+                sample = self._device.read()
+            except DeviceError:
+                return
+            if sample and "stop" in sample.marks:
+                stop()
+            self._disarmed |= sample is not None and "disarm" in sample.marks
 
     def look(self, now: int) -> Hand:
         self._since = now if self._since is None else self._since
@@ -155,6 +201,8 @@ class Person:
             for mark in _VERDICTS:
                 if mark in sample.marks and not self._verdict:
                     self._verdict = mark  # type: ignore[assignment]
+            if "disarm" in sample.marks:
+                self._disarmed, self._verdict = True, self._verdict or "discard"
             self.succeeded = self._verdict == "success"
         before, what = self._engagement.state, seen(sample, now)
         state = self._engagement.step(sample, now)

@@ -12,6 +12,7 @@ from envs.robosuite_env import RobosuiteEnv
 from hardware.client import RobotClient
 from hardware.clock import MS, Clock, MonotonicClock, SteppedClock
 from hardware.connection import RobotError
+from hardware.protocol.messages import Mode
 from robot_rl.deploy.turns import Turns
 from robot_rl.hil.takeover import Driver
 
@@ -47,7 +48,15 @@ class Scene(Protocol):
         ...
 
     def stop(self, reason: str) -> None:
-        """The software e-stop."""
+        """The software e-stop, from any thread."""
+        ...
+
+    def acknowledge(self) -> None:
+        """Somebody has looked at the fault, if there is one.
+
+        Raises:
+            RequestRefused: the robot does not take it.
+        """
         ...
 
 
@@ -87,13 +96,18 @@ class SimScene:
     def stop(self, reason: str) -> None:
         """There is nothing that could go on."""
 
+    def acknowledge(self) -> None:
+        """There are no faults."""
+
 
 class RobotScene:
     """A robot behind its server. Its mode says `human` in the very step in which a person takes over."""
 
-    def __init__(self, env: RealArmEnv, client: RobotClient, turns: Turns | None = None) -> None:
-        """All stay the caller's; `turns` are those with another client."""
-        self._env, self._client, self._turns = env, client, turns
+    def __init__(
+        self, env: RealArmEnv, client: RobotClient, stopper: RobotClient, turns: Turns | None = None
+    ) -> None:
+        """All stay the caller's; `stopper` is for `stop` alone, `turns` are those with another client."""
+        self._env, self._client, self._stopper, self._turns = env, client, stopper, turns
         self.action_spec, self.paced = env.action_spec, True
         self._clock = MonotonicClock()
 
@@ -120,4 +134,9 @@ class RobotScene:
             self._env.close()
 
     def stop(self, reason: str) -> None:
-        self._client.stop(reason)
+        self._stopper.stop(reason)
+
+    def acknowledge(self) -> None:
+        state = self._client.sample()
+        if state.mode is Mode.FAULT:
+            self._client.acknowledge(f"whoever helps has looked at: {state.fault}"[:500])

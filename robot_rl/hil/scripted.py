@@ -1,13 +1,14 @@
 """An operator without a person: it watches the simulated arm, takes over at a fault, and hands back."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import numpy as np
 
 from envs.experts import make_expert
 from envs.experts.base import EMPTY, PICK, Expert, hand, opening
-from robot_rl.hil.operator import Hand, Outcome, may_take_over
+from robot_rl.hil.operator import Consent, Hand, Outcome, may_take_over
 from robot_rl.hil.takeover import Cue
 
 STALLED_S: Final = 3.0
@@ -79,13 +80,16 @@ class ScriptedOperator:
         except ValueError as error:
             raise ValueError(f"hil.operator=scripted cannot watch task={task}: {error}") from error
 
-    def begin(self, number: int) -> str:
+    def begin(self, number: int) -> Consent:
         self._hand = self._make(number)
         self._allowed = may_take_over(self._seed, number, self._fraction)
         self._expert, self._until_success = None, False
         self._begun = False
         self.faults = []
-        return ""
+        return Consent()
+
+    def elsewhere(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def look(self, now: int) -> Hand:
         if not self._allowed:

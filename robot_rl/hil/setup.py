@@ -13,6 +13,7 @@ from envs.robot_state import SUCCESS
 from envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from hardware.client import RobotClient
 from hardware.clock import Clock, MonotonicClock
+from hardware.protocol.messages import Role
 from hardware.protocol.security import ClientKeys, load_client_keys
 from hardware.teleop.board import Board
 from hardware.teleop.devices import make_device
@@ -156,8 +157,16 @@ def _person(
 
 def _robot(config: HilConfig, ended: ExitStack) -> RobotClient:
     assert config.robot is not None
-    robot = RobotClient(config.robot, config.name, "policy", keys=_robot_keys(config), timeout=_TIMEOUT)
-    return ended.enter_context(robot)
+    keys = _robot_keys(config)
+    # A person may acknowledge a fault, if the keys let them.
+    role: Role = "operator" if config.has_person and (keys is None or keys.role == "operator") else "policy"
+    return ended.enter_context(RobotClient(config.robot, config.name, role, keys=keys, timeout=_TIMEOUT))
+
+
+def _stopper(config: HilConfig, ended: ExitStack) -> RobotClient:
+    assert config.robot is not None
+    name, keys = f"{config.name}_stop", _robot_keys(config)
+    return ended.enter_context(RobotClient(config.robot, name, "observer", keys=keys, timeout=_TIMEOUT))
 
 
 def _robot_keys(config: HilConfig) -> ClientKeys | None:
@@ -198,7 +207,7 @@ def _robot_scene(
         judge = lambda _: seen.succeeded  # noqa: E731
     env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
     turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
-    return RobotScene(env, robot, turns)
+    return RobotScene(env, robot, _stopper(config, ended), turns)
 
 
 def _mirror(job: Job, robot: RobotClient, ended: ExitStack) -> Mirror:

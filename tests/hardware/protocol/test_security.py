@@ -44,7 +44,7 @@ def _client(home: Path, name: str, role: Role) -> ClientKeys:
 def _stranger(server: bytes) -> ClientKeys:
     """Somebody with a good pair and the server's public key, whom nobody has allowed."""
     public, secret = zmq.curve_keypair()
-    return ClientKeys(public, secret, server)
+    return ClientKeys(public, secret, server, "operator")
 
 
 # ---- keys as files ----------------------------------------------------------------------------------

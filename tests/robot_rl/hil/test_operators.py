@@ -1,5 +1,6 @@
 """What a device says becomes an action; what the scripted operator sees, and what it mends."""
 
+import threading
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -16,7 +17,7 @@ from hardware.teleop.device import DeviceError, Mark, Sample
 from hardware.teleop.motion import Speed
 from robot_rl.factory import make_env
 from robot_rl.hil.mirror import Mirror
-from robot_rl.hil.operator import Person
+from robot_rl.hil.operator import Consent, Person
 from robot_rl.hil.scripted import EMPTY_S, STALLED_S, ScriptedOperator, Watch
 from robot_rl.hil.takeover import Cue, Driver, Takeover
 
@@ -93,7 +94,7 @@ def board() -> Board:
 def person(stick: Stick, board: Board, clock: SteppedClock, lift: RobosuiteEnv) -> Person:
     made = Person(stick, board, lift.action_spec, 20, Speed(linear=0.25, angular=1.0), clock)
     stick.say(False)
-    assert made.begin(0) == ""
+    assert made.begin(0) == Consent()
     # The clutch has to be seen open before a press counts.
     assert made.look(clock.now()).cue is Cue.OPEN
     return made
@@ -140,7 +141,7 @@ def test_a_device_goes_late_then_silent(person: Person, stick: Stick, clock: Ste
         seen.append(person.look(clock.now()).cue)
         clock.advance(TICK)
     assert seen == [Cue.DRIVING] * 4 + [Cue.LATE] * 7 + [Cue.SILENT]
-    assert "nothing is heard of the stick" in person.begin(1)
+    assert "nothing is heard of the stick" in person.begin(1).why_not
 
 
 def test_a_device_that_is_gone_is_silent_and_no_episode_begins(
@@ -163,6 +164,35 @@ def test_the_verdict_is_kept_until_the_next_episode(
     person.begin(1)
     assert person.look(clock.now()).verdict == ""
     assert not person.succeeded
+
+
+def test_disarming_ends_the_episode_and_nothing_begins_until_it_is_armed(
+    person: Person, stick: Stick, clock: SteppedClock
+) -> None:
+    stick.say(False, marks=("disarm",))
+    assert person.look(clock.now()).verdict == "discard"
+    stick.say(False)
+    for _ in range(2):
+        assert "disarmed" in person.begin(1).why_not
+    stick.say(False, marks=("arm",))
+    assert person.begin(1) == Consent(asks="arm")
+    stick.say(False)
+    assert person.begin(1) == Consent()
+
+
+def test_the_stop_between_two_episodes_is_heard(person: Person, stick: Stick) -> None:
+    stick.say(False, marks=("stop",))
+    assert person.begin(1).asks == "stop"
+
+
+def test_the_stop_is_heard_while_the_scene_is_prepared(person: Person, stick: Stick) -> None:
+    stopped = threading.Event()
+    with person.elsewhere(stopped.set):
+        assert not stopped.wait(0.1)
+        stick.say(False, marks=("stop",))
+        assert stopped.wait(10)
+    stopped.clear()
+    assert not stopped.wait(0.1)
 
 
 def test_a_screen_shows_the_episode_and_how_the_last_ones_ended(
@@ -203,7 +233,7 @@ def test_the_watch_sees_what_goes_wrong_and_nothing_else() -> None:
 def mend(env: RobosuiteEnv, operator: ScriptedOperator, action: np.ndarray) -> tuple[bool, list[Driver]]:
     """An episode in which the policy does one and the same; whether it succeeded, and who drove."""
     takeover = Takeover(np.array([dim.kind == "gripper" for dim in env.action_spec]))
-    assert operator.begin(0) == ""
+    assert operator.begin(0) == Consent()
     drivers = []
     for tick in range(env.task.horizon):
         now = tick * TICK

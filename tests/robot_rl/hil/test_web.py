@@ -9,7 +9,7 @@ from tests.robot_rl.hil.training import HUMAN, Training
 from tests.robot_rl.test_deploy import serving
 
 
-def test_what_is_held_in_a_browser_is_an_intervention(
+def test_what_is_held_in_a_browser_is_an_intervention_and_stops_are_obeyed(
     demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     with serving(tmp_path, "task=lift", "states=seeds") as (address, _), launched() as chromium:
@@ -36,6 +36,14 @@ def test_what_is_held_in_a_browser_is_an_intervention(
                 until(page, lambda: page.inner_text("#mode") == "POLICY")
                 page.click('[data-mark="failure"]')
                 until(page, lambda: page.locator("#outcomes .failure").count() > 0)
+                for button, mode in (("#stop", "FAULT"), ("[data-mark='disarm']", "IDLE")):
+                    until(page, lambda: page.inner_text("#mode") == "POLICY")
+                    page.click(button)
+                    until(page, lambda mode=mode: page.inner_text("#mode") == mode)  # type: ignore[misc]
+                    page.wait_for_timeout(1500)
+                    assert page.inner_text("#mode") == mode
+                    page.click("[data-mark='arm']")
+                until(page, lambda: page.inner_text("#mode") == "POLICY")
             assert training.end() == 130
         finally:
             training.kill()
