@@ -12,6 +12,8 @@ from robot_rl.deploy.person import await_enter
 from robot_rl.keyboard import Keyboard
 
 RESETS: Final = ("scene", "operator", "home")
+Ready = Callable[[int], None]
+"""Returns when the scene of that episode is prepared; raises `Stopped` where the user wants to end."""
 _OPENING: Final = 1000 * MS
 """How long a gripper is given to let go, ns."""
 
@@ -43,24 +45,33 @@ def from_home(robot: RobotClient) -> Prepare:
     return prepare
 
 
-def from_operator(robot: RobotClient, keyboard: Keyboard, stop: Callable[[], bool]) -> Prepare:
-    """As `from_home`; then somebody prepares the scene, with the arm disarmed, and presses Enter."""
+def from_operator(robot: RobotClient, await_ready: Ready) -> Prepare:
+    """As `from_home`; then somebody prepares the scene, with the arm disarmed, and says so."""
     go_home = from_home(robot)
 
     def prepare(number: int) -> None:
         go_home(number)
         robot.disarm()
-        print(f"episode {number}: prepare the scene, then press Enter", flush=True)
-        await_enter(keyboard, stop)
+        await_ready(number)
 
     return prepare
 
 
-def beginning(reset: str, robot: RobotClient, keyboard: Keyboard | None, stop: Callable[[], bool]) -> Prepare:
-    """What `reset`, one of `RESETS`, means; only `operator` needs a keyboard."""
+def by_enter(keyboard: Keyboard, stop: Callable[[], bool]) -> Ready:
+    """Somebody at the terminal presses Enter."""
+
+    def await_ready(number: int) -> None:
+        print(f"episode {number}: prepare the scene, then press Enter", flush=True)
+        await_enter(keyboard, stop)
+
+    return await_ready
+
+
+def beginning(reset: str, robot: RobotClient, await_ready: Ready | None) -> Prepare:
+    """What `reset`, one of `RESETS`, means; only `operator` needs somebody to be awaited."""
     if reset == "operator":
-        assert keyboard is not None
-        return from_operator(robot, keyboard, stop)
+        assert await_ready is not None
+        return from_operator(robot, await_ready)
     return from_scene(robot) if reset == "scene" else from_home(robot)
 
 

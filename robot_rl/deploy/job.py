@@ -13,7 +13,7 @@ from hardware.clock import MonotonicClock
 from hardware.connection import RequestRefused, RobotError
 from hardware.realtime import COMMANDS, runs_first
 from policies.wrapped import WrappedPolicy
-from robot_rl.deploy.beginnings import beginning
+from robot_rl.deploy.beginnings import beginning, by_enter
 from robot_rl.deploy.controller import Controller
 from robot_rl.deploy.outcomes import Outcomes
 from robot_rl.deploy.person import Stopped, Verdict, at_terminal
@@ -61,7 +61,7 @@ def make_controller(
     env = RealArmEnv(
         robot,
         environment,
-        prepare=beginning(reset, robot, keyboard, stop),
+        prepare=beginning(reset, robot, by_enter(keyboard, stop) if keyboard else None),
         judge=judge or verdict,
         frames=frames,
         lookahead_ms=lookahead_ms,

@@ -214,7 +214,8 @@ class Actor:
             except RequestRefused as refusal:
                 why = str(refusal)
             except Stopped:
-                return None
+                # By whoever ends the run, or by `disarm`, which is then why.
+                continue
             if why != told:
                 self._say(f"episode {number} cannot begin yet: {why}")
                 told = why

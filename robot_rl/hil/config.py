@@ -17,9 +17,9 @@ class HilConfig:
     """Settings of that device, which are `device.…` of `robot-rl teleop`: `hil.device.port=8444`."""
     fraction: float = 1.0
     """Part of the episodes in which the operator may take over."""
-    takeover_fails: bool = True
-    """A takeover is worth to the policy what a failure is (after RLIF, arXiv 2311.12996): what a person mends
-    is no merit of the step that made it necessary. If false, value goes on over it, as in HIL-SERL."""
+    takeover_fails: bool = False
+    """A takeover is worth to the policy what a failure is (after RLIF, arXiv 2311.12996); if false, value
+    goes on over it, as in HIL-SERL."""
     linear: float = 0.25
     """Speed at full deflection of a device, m/s."""
     angular: float = 1.0

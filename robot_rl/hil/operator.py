@@ -15,6 +15,8 @@ from hardware.teleop.board import Board
 from hardware.teleop.device import Device, DeviceError, Latching, Mark
 from hardware.teleop.engagement import Engagement, Hold, Seen, seen
 from hardware.teleop.motion import Speed
+from robot_rl.deploy.beginnings import Ready
+from robot_rl.deploy.person import Stopped
 from robot_rl.hil.takeover import Action, Cue
 
 MOVED: Final = 0.05
@@ -28,6 +30,7 @@ Verdict = Literal["", "success", "failure", "discard", "stop"]
 Outcome = Literal["success", "failure", "discarded", "interrupted"]
 """What became of an episode."""
 _LOOK_S: Final = 0.02
+_WAIT_S: Final = 0.2
 _KEPT: Final = 8
 """Outcomes that a screen has room for."""
 _VERDICTS: Final[tuple[Mark, ...]] = ("stop", "discard", "failure", "success")
@@ -133,6 +136,7 @@ class Person:
         self._engagement = Engagement()
         self._verdict: Verdict = ""
         self._disarmed = False
+        self._ready = threading.Event()
         self.succeeded = False
         """Whether the episode that is going on was called a success."""
         self._from, factors = [], []
@@ -183,10 +187,26 @@ class Person:
             try:
                 sample = self._device.read()
             except DeviceError:
+                # `begin` says so.
                 return
-            if sample and "stop" in sample.marks:
+            marks = sample.marks if sample else ()
+            if "stop" in marks:
                 stop()
-            self._disarmed |= sample is not None and "disarm" in sample.marks
+            if "begin" in marks:
+                self._ready.set()
+            self._disarmed |= "disarm" in marks
+
+    def ready(self, stop: Callable[[], bool], say: Callable[[str], None]) -> Ready:
+        """The mark `begin`, within `elsewhere`; or the user wants to end, as `stop` says."""
+
+        def await_ready(number: int) -> None:
+            self._ready.clear()
+            say(f"episode {number}: prepare the scene, then press b (begin)")
+            while not self._ready.wait(_WAIT_S):
+                if stop() or self._disarmed:
+                    raise Stopped
+
+        return await_ready
 
     def look(self, now: int) -> Hand:
         self._since = now if self._since is None else self._since

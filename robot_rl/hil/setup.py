@@ -18,7 +18,7 @@ from hardware.protocol.security import ClientKeys, load_client_keys
 from hardware.teleop.board import Board
 from hardware.teleop.devices import make_device
 from hardware.teleop.motion import Speed
-from robot_rl.deploy.beginnings import RESETS, beginning, usual_reset
+from robot_rl.deploy.beginnings import RESETS, Ready, beginning, by_enter, usual_reset
 from robot_rl.deploy.fit import check_fit
 from robot_rl.deploy.images import images_of
 from robot_rl.deploy.judge import judging
@@ -40,6 +40,8 @@ from robot_rl.methods.job import Job
 from robot_rl.methods.registry import METHODS
 from robot_rl.seeds import episode_seed
 
+_NOT_IN_TRAINING = ("h", "q")
+"""Keys of a device that mean nothing here: going home, and quitting, which is Ctrl-C."""
 _TIMEOUT = 5.0
 """s for an answer of the robot; without one, it is lost."""
 
@@ -123,7 +125,7 @@ def _make_scene(
     person = _person(job, config, envs, board, say, ended) if config.has_person else None
     if config.robot:
         robot = _robot(config, ended)
-        scene: Scene = _robot_scene(job, config, envs, robot, person, stop, ended)
+        scene: Scene = _robot_scene(job, config, envs, robot, person, stop, say, ended)
         sim = _mirror(job, robot, ended).now if config.operator == SCRIPTED else None
     else:
         assert isinstance(envs, ThreadVectorEnv)
@@ -148,7 +150,8 @@ def _person(
 ) -> Person:
     device = ended.enter_context(make_device(device_settings(config.operator, config.device), board))
     for keys, does in device.card:
-        say(f"{keys}: {does}")
+        if keys not in _NOT_IN_TRAINING:
+            say(f"{keys}: {does}")
     speed = Speed(config.linear, config.angular)
     clock = MonotonicClock()
     freq = job.task.control_freq
@@ -180,6 +183,7 @@ def _robot_scene(
     robot: RobotClient,
     person: Person | None,
     stop: Callable[[], bool],
+    say: Callable[[str], None],
     ended: ExitStack,
 ) -> RobotScene:
     assert config.robot is not None
@@ -188,8 +192,10 @@ def _robot_scene(
     reset = config.reset or usual_reset(robot.spec)
     if reset not in RESETS:
         raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
-    keyboard = ended.enter_context(at_terminal()) if reset == "operator" else None
-    prepare = beginning(reset, robot, keyboard, stop)
+    ready: Ready | None = None
+    if reset == "operator":
+        ready = person.ready(stop, say) if person else by_enter(ended.enter_context(at_terminal()), stop)
+    prepare = beginning(reset, robot, ready)
     period = 1 / job.task.control_freq
     keys = _robot_keys(config)
     frames = ended.enter_context(images_of(robot, config.robot, job.task.cameras, period, keys, False))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,7 @@ from hardware.protocol.messages import Gripped, State
 from hardware.teleop.board import Board
 from hardware.teleop.device import DeviceError, Mark, Sample
 from hardware.teleop.motion import Speed
+from robot_rl.deploy.person import Stopped
 from robot_rl.factory import make_env
 from robot_rl.hil.mirror import Mirror
 from robot_rl.hil.operator import Consent, Person
@@ -193,6 +195,21 @@ def test_the_stop_is_heard_while_the_scene_is_prepared(person: Person, stick: St
         assert stopped.wait(10)
     stopped.clear()
     assert not stopped.wait(0.1)
+
+
+def test_an_operator_says_when_the_scene_is_prepared(person: Person, stick: Stick) -> None:
+    leave, told = threading.Event(), []
+    await_ready = person.ready(leave.is_set, told.append)
+    with person.elsewhere(lambda: None):
+        threading.Timer(0.2, stick.say, (False,), {"marks": ("begin",)}).start()
+        await_ready(3)
+        stick.say(False)
+        assert told == ["episode 3: prepare the scene, then press b (begin)"]
+        for end in (leave.set, partial(stick.say, False, marks=("disarm",))):
+            end()
+            with pytest.raises(Stopped):
+                await_ready(4)
+            leave.clear()
 
 
 def test_a_screen_shows_the_episode_and_how_the_last_ones_ended(
