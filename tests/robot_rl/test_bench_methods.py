@@ -204,6 +204,7 @@ def bench(home: Path, *options: str) -> int:
         return int(end.code or 0)
 
 
+@pytest.mark.full
 def test_results_of_a_run(filled: tuple[Path, str]) -> None:
     home, told = filled
     assert "lift/residual_s0: base 0." in told
@@ -225,6 +226,7 @@ def test_results_of_a_run(filled: tuple[Path, str]) -> None:
     assert not list((home / "results").rglob("*.part"))
 
 
+@pytest.mark.full
 def test_the_last_evaluation_is_that_of_robot_rl_eval(filled: tuple[Path, str], verb: Verb) -> None:
     """Though it has other networks, environments and neighbours."""
     home, _ = filled
@@ -238,6 +240,7 @@ def test_the_last_evaluation_is_that_of_robot_rl_eval(filled: tuple[Path, str], 
     assert [int(row["length"]) for row in tuned] == final["lengths"]
 
 
+@pytest.mark.full
 def test_a_run_whose_training_failed_is_a_result(filled: tuple[Path, str]) -> None:
     home, told = filled
     record = json.loads((home / "results" / "lift" / "residual-nan_s0.json").read_text())
@@ -246,6 +249,7 @@ def test_a_run_whose_training_failed_is_a_result(filled: tuple[Path, str]) -> No
     assert "lift/residual-nan_s0: failed, " in told
 
 
+@pytest.mark.full
 def test_a_run_that_could_not_begin_is_none(filled: tuple[Path, str]) -> None:
     home, told = filled
     assert not (home / "results" / "lift" / "residual-typo_s0.json").exists()
@@ -253,6 +257,7 @@ def test_a_run_that_could_not_begin_is_none(filled: tuple[Path, str]) -> None:
     assert "1 run has no result" in told
 
 
+@pytest.mark.full
 def test_what_has_a_result_is_not_run_again(
     filled: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +280,7 @@ def test_a_finished_run_without_its_result_is_only_read(filled: tuple[Path, str]
     assert record == before_record
 
 
+@pytest.mark.full
 def test_imitation_is_measured_once_at_the_steps_of_the_demonstrations_of_its_seed(
     filled: tuple[Path, str],
 ) -> None:
@@ -323,6 +329,7 @@ def test_imitation_whose_result_is_gone_does_not_collect_again(
     assert (after["final"], after["wall_seconds"]) == (before["final"], before["wall_seconds"])
 
 
+@pytest.mark.full
 def test_demonstrations_of_another_protocol_are_refused(
     filled: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -374,6 +381,7 @@ def test_collecting_whose_time_nobody_knows_begins_anew(tmp_path: Path) -> None:
         assert collection.seconds == 0
 
 
+@pytest.mark.full
 def test_a_base_of_another_protocol_is_refused(
     filled: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -425,6 +433,7 @@ def test_a_crew_stops_cleanly(tmp_path: Path) -> None:
 # Evaluation while training.
 
 
+@pytest.mark.full
 def test_evaluation_leaves_no_trace_in_training(
     tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
 ) -> None:
