@@ -32,8 +32,9 @@ from robot_rl.hil.device import device_settings
 from robot_rl.hil.line import Line
 from robot_rl.hil.messages import Welcome
 from robot_rl.hil.mirror import Mirror
-from robot_rl.hil.operator import Nobody, Operator, Person
+from robot_rl.hil.operator import Nobody, Operator
 from robot_rl.hil.outbox import Outbox
+from robot_rl.hil.person import Person
 from robot_rl.hil.scene import RobotScene, Scene, SimScene
 from robot_rl.hil.scripted import ScriptedOperator
 from robot_rl.methods.job import Job

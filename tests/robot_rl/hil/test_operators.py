@@ -19,7 +19,8 @@ from hardware.teleop.motion import Speed
 from robot_rl.deploy.person import Stopped
 from robot_rl.factory import make_env
 from robot_rl.hil.mirror import Mirror
-from robot_rl.hil.operator import Consent, Person
+from robot_rl.hil.operator import Consent
+from robot_rl.hil.person import Person
 from robot_rl.hil.scripted import EMPTY_S, STALLED_S, ScriptedOperator, Watch
 from robot_rl.hil.takeover import Cue, Driver, Takeover
 
