@@ -1,10 +1,10 @@
 """Learning with and without somebody who takes over: the result files, a figure and a table of them.
 
-    python benchmarks/interventions.py RUN...
+    python benchmarks/interventions.py [SETTING RUN...]
 
 adds runs of `robot-rl train hil=on eval_every=...`, named `<arm>_s<seed>`, to
-`benchmarks/results/interventions/`, and draws all that are there: docs/interventions.png, and the table on
-standard output. Without runs it only draws.
+`benchmarks/results/interventions/<setting>/`, and draws all that are there: docs/interventions.png, and a
+table of each setting on standard output.
 """
 
 import csv
@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from robot_rl.bench.methods.plots import light_style
@@ -37,7 +39,7 @@ Columns = dict[str, np.ndarray]
 """Of a run's CSV."""
 
 
-def add(run: Path) -> None:
+def add(run: Path, folder: Path) -> None:
     """Write the result files of a run: what happened up to each evaluation, its settings and its machine."""
     metrics = {name: np.array(series) for name, series in read_metrics(run / "metrics.csv").items()}
     rows, before = [], 0
@@ -59,8 +61,8 @@ def add(run: Path) -> None:
             }
         )
         before = step
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / f"{run.name}.csv").open("w", newline="") as file:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{run.name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -70,13 +72,13 @@ def add(run: Path) -> None:
         del config[key]
     del config["base"]["path"], config["hil"]["robot"]
     record = {key: facts[key] for key in ("machine", "versions", "wall_seconds")} | {"config": config}
-    (RESULTS / f"{run.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (folder / f"{run.name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def load() -> dict[str, list[Columns]]:
-    """The columns of each run of each arm."""
+def load(folder: Path) -> dict[str, list[Columns]]:
+    """The columns of each run of each arm of a setting."""
     arms: dict[str, list[Columns]] = defaultdict(list)
-    for path in sorted(RESULTS.glob("*.csv")):
+    for path in sorted(folder.glob("*.csv")):
         with path.open() as file:
             rows = list(csv.DictReader(file))
         arms[path.stem.rpartition("_s")[0]].append(
@@ -123,41 +125,49 @@ def _rate(run: Columns, *, first: bool) -> float:
     return float(np.average(run["intervention_rate"][part], weights=widths[part]))
 
 
-def draw(arms: dict[str, list[Columns]]) -> None:
-    """Success and intervention rate over environment steps: each run, and the IQM of an arm."""
+def draw(settings: dict[str, dict[str, list[Columns]]]) -> None:
+    """A row for each setting: success and intervention rate over environment steps, each run and the IQM."""
     with light_style():
-        figure = Figure(figsize=(8.4, 3.4), layout="constrained")
-        success, rate = figure.subplots(1, 2)
-        for arm, (name, color) in ARMS.items():
-            for column, axes in (("success", success), ("intervention_rate", rate)):
-                if not (runs := arms.get(arm)) or (column != "success" and arm == "alone"):
-                    continue
-                for run in runs:
-                    axes.plot(run["step"], run[column], color=color, alpha=0.3, linewidth=0.8)
-                common = sorted(set.intersection(*(set(run["step"]) for run in runs)))
-                middle = [
-                    iqm([run[column][list(run["step"]).index(step)] for run in runs]) for step in common
-                ]
-                label = f"{name}, {len(runs)} seed{'s' if len(runs) > 1 else ''}"
-                axes.plot(common, middle, color=color, marker="o", markersize=3, label=label)
-        success.axhline(MARK, color="#5b636e", linewidth=0.8, linestyle=(0, (5, 3)))
-        for axes, name in (
-            (success, "success of the policy alone"),
-            (rate, "part of the steps that are the operator's"),
-        ):
-            axes.set_xlabel("environment steps")
-            axes.set_title(name, fontsize=9)
-            axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-            axes.set_xlim(left=0)
-            axes.set_ylim(bottom=0)
-        handles, labels = success.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+        figure = Figure(figsize=(8.4, 2.9 * len(settings) + 0.5), layout="constrained")
+        axes = figure.subplots(len(settings), 2, squeeze=False, sharex=True)
+        labels = {}
+        for (setting, arms), (success, rate) in zip(settings.items(), axes, strict=True):
+            for arm, (name, color) in ARMS.items():
+                if runs := arms.get(arm):
+                    labels[name] = _lines(success, runs, "success", color)
+                    if arm != "alone":
+                        _lines(rate, runs, "intervention_rate", color)
+            success.axhline(MARK, color="#5b636e", linewidth=0.8, linestyle=(0, (5, 3)))
+            success.set_title(f"{setting.replace('_', ' ')}: success of the policy alone", fontsize=9)
+            rate.set_title("part of the steps that are the operator's", fontsize=9)
+            success.set_ylim(0, 1.02)
+            rate.set_ylim(bottom=0)
+        for panel in axes.flat:
+            panel.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+            panel.set_xlim(left=0)
+        for panel in axes[-1]:
+            panel.set_xlabel("environment steps")
+        figure.legend(labels.values(), labels, loc="outside lower center", ncols=len(labels), frameon=False)
         figure.savefig(FIGURE, dpi=150, metadata={"Software": None})
 
 
+def _lines(axes: Axes, runs: list[Columns], column: str, color: str) -> Line2D:
+    for run in runs:
+        axes.plot(run["step"], run[column], color=color, alpha=0.3, linewidth=0.8)
+    common = sorted(set.intersection(*(set(run["step"]) for run in runs)))
+    middle = [iqm([run[column][list(run["step"]).index(step)] for run in runs]) for step in common]
+    return axes.plot(common, middle, color=color, marker="o", markersize=3)[0]
+
+
+def main(arguments: list[str]) -> None:
+    """Add what is given, and show all."""
+    for argument in arguments[1:]:
+        add(Path(argument), RESULTS / arguments[0])
+    settings = {folder.name: load(folder) for folder in sorted(RESULTS.iterdir())}
+    draw(settings)
+    for name, arms in settings.items():
+        print(f"{name}\n\n{table(arms)}\n")
+
+
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        add(Path(argument))
-    found = load()
-    draw(found)
-    print(table(found))
+    main(sys.argv[1:])
