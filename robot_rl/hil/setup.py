@@ -14,7 +14,7 @@ from envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from hardware.client import RobotClient
 from hardware.clock import Clock, MonotonicClock
 from hardware.protocol.messages import Role
-from hardware.protocol.security import ClientKeys, load_client_keys
+from hardware.protocol.security import ClientKeys, load_client_keys, may
 from hardware.teleop.board import Board
 from hardware.teleop.devices import make_device
 from hardware.teleop.motion import Speed
@@ -125,8 +125,8 @@ def _make_scene(
 ) -> tuple[Operator, Scene]:
     person = _person(job, config, envs, board, say, ended) if config.has_person else None
     if config.robot:
-        robot = _robot(config, ended)
-        scene: Scene = _robot_scene(job, config, envs, robot, person, stop, say, ended)
+        robot = _robot(config, board.keys, ended)
+        scene: Scene = _robot_scene(job, config, envs, robot, board.keys, person, stop, say, ended)
         sim = _mirror(job, robot, ended).now if config.operator == SCRIPTED else None
     else:
         assert isinstance(envs, ThreadVectorEnv)
@@ -159,17 +159,17 @@ def _person(
     return Person(device, board, envs.action_spec, freq, speed, clock, config.fraction, job.seed)
 
 
-def _robot(config: HilConfig, ended: ExitStack) -> RobotClient:
+def _robot(config: HilConfig, keys: ClientKeys | None, ended: ExitStack) -> RobotClient:
     assert config.robot is not None
-    keys = _robot_keys(config)
     # A person may acknowledge a fault, if the keys let them.
-    role: Role = "operator" if config.has_person and (keys is None or keys.role == "operator") else "policy"
+    acknowledges = config.has_person and (keys is None or may(keys.role, "operator"))
+    role: Role = "operator" if acknowledges else "policy"
     return ended.enter_context(RobotClient(config.robot, config.name, role, keys=keys, timeout=_TIMEOUT))
 
 
-def _stopper(config: HilConfig, ended: ExitStack) -> RobotClient:
+def _stopper(config: HilConfig, keys: ClientKeys | None, ended: ExitStack) -> RobotClient:
     assert config.robot is not None
-    name, keys = f"{config.name}_stop", _robot_keys(config)
+    name = f"{config.name}_stop"
     return ended.enter_context(RobotClient(config.robot, name, "observer", keys=keys, timeout=_TIMEOUT))
 
 
@@ -182,6 +182,7 @@ def _robot_scene(
     config: HilConfig,
     envs: RobosuiteVectorEnv,
     robot: RobotClient,
+    keys: ClientKeys | None,
     person: Person | None,
     stop: Callable[[], bool],
     say: Callable[[str], None],
@@ -198,7 +199,6 @@ def _robot_scene(
         ready = person.ready(stop, say) if person else by_enter(ended.enter_context(at_terminal()), stop)
     prepare = beginning(reset, robot, ready)
     period = 1 / job.task.control_freq
-    keys = _robot_keys(config)
     frames = ended.enter_context(images_of(robot, config.robot, job.task.cameras, period, keys, False))
     judge: Judge | None = None
     if config.success:
@@ -214,7 +214,7 @@ def _robot_scene(
         judge = lambda _: seen.succeeded  # noqa: E731
     env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
     turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
-    return RobotScene(env, robot, _stopper(config, ended), turns)
+    return RobotScene(env, robot, _stopper(config, keys, ended), turns)
 
 
 def _mirror(job: Job, robot: RobotClient, ended: ExitStack) -> Mirror:
