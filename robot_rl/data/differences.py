@@ -17,8 +17,11 @@ def refuse_differences(
     nobody will look at other images than those of `cameras`, it does not matter whether they are there.
 
     Raises:
-        ValueError: says what differs, each with both values.
+        ValueError: says what differs, each with both values; of two tasks no more than their names.
     """
+    then, now = recorded.get("task"), current.get("task")
+    if then and now and then != now and "task" not in accept:
+        raise ValueError(f"{what} was made in another environment: task was {then}, here it is {now}")
     if cameras is not None:
         recorded, current = (_seen_by(cameras, env) for env in (recorded, current))
     recorded, current = ({**env, "render": render_of(env)} for env in (recorded, current))

@@ -1,4 +1,4 @@
-"""The actor's end of the link. Nothing here waits, but for the greeting and in lockstep."""
+"""The actor's end of the link. It waits for the greeting, in lockstep, and a moment to connect anew."""
 
 import uuid
 from collections.abc import Callable

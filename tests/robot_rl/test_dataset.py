@@ -335,10 +335,17 @@ def test_other_environment_is_refused_and_the_difference_named(
 
 
 def test_all_differences_are_named_at_once() -> None:
-    with pytest.raises(ValueError, match=r"controller was .*; task was "):
+    with pytest.raises(ValueError, match=r"controller was .*; robot was "):
         refuse_differences(
-            ENVIRONMENT, {**ENVIRONMENT, "task": "door", "controller": "X"}, "it", ("gripper",)
+            ENVIRONMENT, {**ENVIRONMENT, "robot": "Sawyer", "controller": "X"}, "it", ("gripper",)
         )
+
+
+def test_of_another_task_no_more_is_said() -> None:
+    # What it observes and how its state is laid out follow from it, and would fill a screen.
+    only = r"^it was made in another environment: task was lift, here it is door$"
+    with pytest.raises(ValueError, match=only):
+        refuse_differences(ENVIRONMENT, {**ENVIRONMENT, "task": "door", "controller": "X"}, "it")
 
 
 @pytest.mark.parametrize("same", [{"horizon": 7}, {"versions": {"mujoco": "3.3.9"}}])

@@ -324,6 +324,21 @@ def test_a_socket_that_was_refused_can_be_connected_anew(
     eventually(passes)
 
 
+def test_what_is_sent_after_connecting_anew_arrives(serve: Make, join: Join, address: Address) -> None:
+    """ZMQ would take it for the connection that is about to end, and lose it in there."""
+    server, client = serve(address), join(address)
+    router, mine = server.bind("estop"), client.request("estop")
+    send(mine, b"first")
+    before = eventually(lambda: server.receive(router)).route
+    for number in range(30):
+        client.reconnect(mine)
+        send(mine, b"stop %d" % number)
+        arrived = eventually(lambda: server.receive(router))
+        assert arrived.frame == b"stop %d" % number
+        assert arrived.route != before
+        before = arrived.route
+
+
 def test_two_servers_cannot_have_one_address(serve: Make, address: Address) -> None:
     first = serve(address)
     first.bind("ctrl")
