@@ -18,10 +18,10 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from robot_rl.bench.methods.plots import light_style
 from robot_rl.logger import read_metrics
+from robot_rl.report.style import light_style
 from robot_rl.statistics import iqm
 
 ROOT = Path(__file__).parent
@@ -90,27 +90,28 @@ def load(folder: Path) -> dict[str, list[Columns]]:
 def table(arms: dict[str, list[Columns]]) -> str:
     """Markdown: when each run was first at the mark, and how much it was helped at first and in the end."""
     lines = [
-        f"| operator | seeds | steps to {MARK:g} | success at 10 k | at 20 k | training episodes that fail, "
-        "first 20 k | intervention rate, first and last 5 k |",
-        "|---|---|---|---|---|---|---|",
+        f"| operator | seeds | steps to {MARK:g} | success at 10 k | at 20 k | at 30 k | training "
+        "episodes that fail, first 20 k | intervention rate, first and last 5 k |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for arm, (name, _) in ARMS.items():
         if not (runs := arms.get(arm)):
             continue
         reached = [next((f"{s / 1000:g} k" for s, v in _points(run) if v >= MARK), "—") for run in runs]
-        at = [
-            " ".join(f"{dict(_points(run)).get(step, np.nan):.2f}" for run in runs) for step in (10e3, 20e3)
-        ]
+        at = " | ".join(" ".join(_success(run, step) for run in runs) for step in (10e3, 20e3, 30e3))
         failed = " ".join(f"{_failed(run, 20e3):.0f}" for run in runs)
         rates = " ".join(f"{_rate(run, first=True):.2f}→{_rate(run, first=False):.3f}" for run in runs)
-        lines.append(
-            f"| {name} | {len(runs)} | {', '.join(reached)} | {at[0]} | {at[1]} | {failed} | {rates} |"
-        )
+        lines.append(f"| {name} | {len(runs)} | {', '.join(reached)} | {at} | {failed} | {rates} |")
     return "\n".join(lines)
 
 
 def _points(run: Columns) -> list[tuple[float, float]]:
     return list(zip(run["step"], run["success"], strict=True))
+
+
+def _success(run: Columns, step: float) -> str:
+    points = dict(_points(run))
+    return f"{points[step]:.2f}" if step in points else "—"
 
 
 def _failed(run: Columns, until: float) -> float:
@@ -147,6 +148,8 @@ def draw(settings: dict[str, dict[str, list[Columns]]]) -> None:
             panel.set_xlim(left=0)
         for panel in axes[-1]:
             panel.set_xlabel("environment steps")
+            panel.xaxis.set_major_locator(MaxNLocator(5))
+            panel.xaxis.set_major_formatter(EngFormatter())
         figure.legend(labels.values(), labels, loc="outside lower center", ncols=len(labels), frameon=False)
         figure.savefig(FIGURE, dpi=150, metadata={"Software": None})
 

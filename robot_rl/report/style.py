@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 # stands for one of them and is replaced after drawing.
 INK, MUTED, GRID, BASE, TUNED, SURFACE = (f"#01020{i}" for i in range(6))
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", BASE: "base", TUNED: "tuned", SURFACE: "surface"}
+# What the page's CSS says of its light mode: a PNG has no variables.
+_LIGHT = {INK: "#1a1d21", MUTED: "#5b636e", GRID: "#dde1e6"}
 
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it takes the page's font and can be searched
@@ -44,6 +46,19 @@ def page_style() -> Iterator[None]:
     """Within it, figures are drawn in the page's style."""
     with matplotlib.rc_context(_RC):
         yield
+
+
+@contextmanager
+def light_style() -> Iterator[None]:
+    """The reports' style with colours in place of its variables."""
+    with page_style():
+        colors = {
+            key: _LIGHT[value]
+            for key, value in matplotlib.rcParams.items()
+            if isinstance(value, str) and value in _LIGHT
+        }
+        with matplotlib.rc_context({**colors, "axes.facecolor": "white", "figure.facecolor": "white"}):
+            yield
 
 
 def to_svg(figure: Figure, name: str, label: str) -> str:

@@ -1,10 +1,8 @@
 """Success over environment steps and over wall-clock, as PNG in the style of the reports."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,11 +11,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from robot_rl.bench.methods.page import short
 from robot_rl.bench.methods.rows import Row, interval
 from robot_rl.report.curves import time_unit
-from robot_rl.report.style import GRID, INK, MUTED, page_style
+from robot_rl.report.style import light_style
 from robot_rl.statistics import iqm
 
-# What the page's CSS says of its light mode: a PNG has no variables.
-_LIGHT = {INK: "#1a1d21", MUTED: "#5b636e", GRID: "#dde1e6"}
 _BASE = "#b3621b"
 _COLORS = (
     *("#1f66c7", "#0f8f6b", "#8a3fb5", "#c23b5a", "#5b636e"),
@@ -95,16 +91,3 @@ def _draw(axes: Axes, x: np.ndarray, row: Row, success: np.ndarray, color: str) 
 def _base_line(axes: Axes, rows: Sequence[Row]) -> None:
     base = float(np.mean([result.base_success for row in rows for result in row.done]))
     axes.axhline(base, color=_BASE, linewidth=1.2, linestyle=(0, (5, 3)), label="base", zorder=1)
-
-
-@contextmanager
-def light_style() -> Iterator[None]:
-    """The reports' style with colours in place of its variables."""
-    with page_style():
-        colors = {
-            key: _LIGHT[value]
-            for key, value in matplotlib.rcParams.items()
-            if isinstance(value, str) and value in _LIGHT
-        }
-        with matplotlib.rc_context({**colors, "axes.facecolor": "white", "figure.facecolor": "white"}):
-            yield
