@@ -44,12 +44,15 @@ __all__ = [
     "RobotError",
     "ServerChanged",
     "StaleState",
+    "Standing",
 ]
 
 REST = 0.01
 """Below this speed a joint is at rest, rad/s."""
 _STANDS = 10
 """States with the same setpoint after which the arm has come to where it goes."""
+_THERE = 1e-6
+"""A setpoint that is as near is there, rad."""
 
 
 class StaleState(RobotError):
@@ -68,7 +71,9 @@ class CommandRefused(RequestRefused):
 class Standing:
     """Whether an arm has come to where it goes, by its states."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Sequence[float] | None = None) -> None:
+        """Where it stands at `place` [n], its setpoint's; at any, if there is none."""
+        self._place = place
         self._last: State | None = None
         self._stood = 0
 
@@ -78,7 +83,16 @@ class Standing:
         if last is None or state.seq > last.seq:
             self._stood = self._stood + 1 if last and state.setpoint == last.setpoint else 0
             self._last = state
+        if self._place is not None and (
+            not state.setpoint or math.dist(self._place, state.setpoint) > _THERE
+        ):
+            return False
         return self._stood >= _STANDS and max(map(abs, state.dq)) < REST
+
+    @classmethod
+    def at_home(cls, spec: RobotSpec) -> Self:
+        """At rest, as far as the spec says where the setpoint is there."""
+        return cls(spec.home if spec.space == "joint" else None)
 
 
 class RobotClient:
@@ -315,11 +329,12 @@ class RobotClient:
         """Move to rest within the limits, under the lease; returns the state there.
 
         Raises:
+            RequestRefused: no way there is free of the workspace's faces.
             NoAnswer: the arm was not there within `timeout` [s].
         """
         line = self._line
         end = line.deadline(timeout)
-        begun, standing = 0, Standing()
+        begun, standing = 0, Standing.at_home(self.spec)
         while self._clock.now() < end:
             done = self.begin_home()
             begun = begun or done.tm

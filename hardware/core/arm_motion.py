@@ -64,6 +64,8 @@ class ArmMotion(Generic[Target]):
         self._gripper = gripper
         self._waypoints: Waypoints[Target] = Waypoints()
         self._goal: Waypoint[Target] | None = None
+        self._way_home: list[Target] = []
+        """What comes after the goal, while that is a point between here and rest."""
         self._joints = len(driver.spec.joints)
         self._oldest = int(STALE_TICKS * 1e9 / driver.spec.rate)
         self.measured: Measurement | None = None
@@ -159,6 +161,7 @@ class ArmMotion(Generic[Target]):
     def let_go(self) -> None:
         """Follow nothing: brake, then stand."""
         self._goal = None
+        self._way_home = []
         self._waypoints.clear()
 
     def freeze(self) -> None:
@@ -182,17 +185,26 @@ class ArmMotion(Generic[Target]):
         return goal
 
     def go_home(self, now: int) -> None:
-        """Take rest as the goal, in place of all that waits."""
-        home = self._planner.home()
-        if self._goal is None or self._goal.target is not home:
+        """Take rest as the goal, in place of all that waits.
+
+        Raises:
+            Refusal: UNREACHABLE.
+        """
+        if self._goal is None or self._goal.seq:
+            way = self._planner.home(self._limiter.setpoint)
             self._waypoints.clear()
-            self._goal = Waypoint(home, now, now, 0, None)
+            self._take_way_home(way, now)
+
+    def _take_way_home(self, way: list[Target], now: int) -> None:
+        target, *self._way_home = way
+        self._goal = Waypoint(target, now, now, 0, None)
 
     def due(self, now: int) -> list[Waypoint[Target]]:
         """Make the waypoint whose time has come the goal. Returns those that were too old for it."""
         waypoint, late = self._waypoints.due(now)
         if waypoint:
             self._goal = waypoint
+            self._way_home = []
             if self._gripper and waypoint.gripper is not None:
                 self._gripper.put(waypoint.gripper)
         return late
@@ -206,6 +218,8 @@ class ArmMotion(Generic[Target]):
         step = self._limiter.step(self._goal.target if self._goal else None, measured)
         if step.stopped:
             self.let_go()
+        elif self._goal and self._way_home and not self._limiter.moving:
+            self._take_way_home(self._way_home, self._goal.begins)
         self._driver.write(step.setpoint)
         return step
 

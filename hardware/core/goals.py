@@ -11,6 +11,7 @@ import numpy as np
 from hardware.core import rotation
 from hardware.core.motion import Box, Target
 from hardware.core.refusal import Refusal
+from hardware.core.way_home import WayHome
 from hardware.drivers.base import Array, Kinematics, Measurement, Pose
 from hardware.protocol.messages import Code, Command
 from hardware.spec import RobotSpec
@@ -42,8 +43,12 @@ class Planner(ABC, Generic[Target]):
         )
 
     @abstractmethod
-    def home(self) -> Target:
-        """The goal of rest."""
+    def home(self, setpoint: Target) -> list[Target]:
+        """The goals from `setpoint` to rest, which is the last of them.
+
+        Raises:
+            Refusal: UNREACHABLE.
+        """
 
     @abstractmethod
     def goal(
@@ -91,8 +96,8 @@ class CartesianPlanner(Planner[Pose]):
         self._home = kinematics.forward(np.array(spec.home))
         _check_home(spec, self._box, self._home)
 
-    def home(self) -> Pose:
-        return self._home
+    def home(self, setpoint: Pose) -> list[Pose]:
+        return [self._home]
 
     def goal(
         self, command: Command, measured: Measurement, setpoint: Pose, pose: Pose, near: Pose, first: bool
@@ -113,11 +118,16 @@ class JointPlanner(Planner[Array]):
         self._workspace = Box(
             spec.limits.workspace_lower, spec.limits.workspace_upper, ("workspace_lower", "workspace_upper")
         )
-        self._home = np.array(spec.home)
-        _check_home(spec, self._workspace, kinematics.forward(self._home))
+        self._way_home = WayHome(spec, kinematics)
+        _check_home(spec, self._workspace, kinematics.forward(np.array(spec.home)))
 
-    def home(self) -> Array:
-        return self._home
+    def home(self, setpoint: Array) -> list[Array]:
+        if way := self._way_home.of(setpoint):
+            return way
+        raise Refusal(
+            Code.UNREACHABLE,
+            "no way home inside the workspace was found from here; move the tool off its faces",
+        )
 
     def goal(
         self, command: Command, measured: Measurement, setpoint: Array, pose: Pose, near: Array, first: bool

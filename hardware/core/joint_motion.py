@@ -81,8 +81,10 @@ class JointLimiter(Limiter[Array]):
             planned if kept else momentum([new - here], [planned], self._dt)[0]
             for kept, new, here, planned in zip(same, position, start, plan.velocity, strict=True)
         ]
+        # What slows it down stays, or it would overshoot.
         acceleration = [
-            planned if kept else 0.0 for kept, planned in zip(same, plan.acceleration, strict=True)
+            planned if kept or planned * speed < 0 else 0.0
+            for kept, planned, speed in zip(same, plan.acceleration, plan.velocity, strict=True)
         ]
         return Move(MotionState(position, velocity, acceleration), pose, clipped)
 

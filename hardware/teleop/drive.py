@@ -36,7 +36,7 @@ class Drive:
 
     def go_home(self) -> None:
         """In place of the aims, as long as there are any: whoever lets the clutch go stops it."""
-        self._going_home = Standing()
+        self._going_home = Standing.at_home(self._robot.spec)
 
     def follow(self, aim: Aim | None, state: State) -> None:
         """Command it, or let go.
@@ -84,6 +84,7 @@ class Drive:
     def _refused(self, refusal: RequestRefused) -> None:
         if refusal.code in _STAYS:
             self.refused = str(refusal)
+            self._going_home = None
             self._teleoperator.restart()
             return
         if self._holds and refusal.code in _LOST:
