@@ -28,7 +28,7 @@ from hardware.protocol.messages import (
 )
 from hardware.protocol.security import ClientKeys
 from hardware.protocol.silence import SILENT, Silence
-from hardware.protocol.sockets import ClientSockets
+from hardware.protocol.sockets import ClientSockets, ready
 from hardware.realtime import message_context
 
 _FIRST_PROBES = 8
@@ -156,7 +156,7 @@ class Connection:
         """
         self._silences[socket].expect()
         left = max(0, deadline - self._clock.now())
-        if not socket.poll(-(-left // MS), zmq.POLLOUT):
+        if not ready(socket, zmq.POLLOUT, -(-left // MS)):
             raise self._no_answer(socket, kind, "no connection")
 
     def exchange(self, socket: "zmq.Socket[bytes]", request: Message, answer: type[A], deadline: int) -> A:
@@ -166,7 +166,7 @@ class Connection:
         except zmq.Again:
             raise self._no_answer(socket, type(request), "the connection is full or was lost") from None
         while (left := deadline - self._clock.now()) > 0:
-            if not socket.poll(-(-left // MS)):
+            if not ready(socket, zmq.POLLIN, -(-left // MS)):
                 continue
             message = self._receive(socket)
             if message is None:
@@ -201,7 +201,7 @@ class Connection:
         Raises:
             ServerChanged: another server publishes here.
         """
-        while self.states.poll(0):
+        while ready(self.states):
             message = self._receive(self.states)
             if isinstance(message, State):
                 self.check_session(message)
@@ -212,7 +212,7 @@ class Connection:
 
     def await_state(self, most: int) -> None:
         """Wait until one has arrived, at most so long [ns]; `newest_state` has to see that none comes."""
-        self.states.poll(-(-min(most, SILENT) // MS))
+        ready(self.states, zmq.POLLIN, -(-min(most, SILENT) // MS))
 
     def every_state(self, keep: int) -> Listener[State]:
         """The newest `keep` states with a measurement, from now on until `close`."""
@@ -246,7 +246,7 @@ class Connection:
 
     def keep_time(self) -> None:
         """Send a probe now and then; its answer is taken when it has come, and nothing waits for it."""
-        while self.ctrl.poll(0):
+        while ready(self.ctrl):
             message = self._receive(self.ctrl)
             if message:
                 self._set_aside(message)
@@ -278,7 +278,7 @@ class Connection:
         """The next message, None where it cannot be read."""
         self._silences[socket].ended()
         try:
-            return decode_server(socket.recv(copy=False).buffer)
+            return decode_server(socket.recv())
         except ProtocolError as error:
             if error.code is Code.VERSION:
                 raise RequestRefused(error.code, error.reason) from None

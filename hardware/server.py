@@ -186,7 +186,7 @@ class RobotServer:
             key = refusal.public or "no key"
             self._reception.note(f"{refusal.address} was not let in with {key}", "", "role")
         self.core.loop = self._lateness.report()
-        state = self.core.tick()
+        state = self.core.tick(lambda: self._answer(self._cmd))
         self._publish(state)
         return state
 

@@ -152,9 +152,14 @@ class RobotCore:
             if self.mode is not Mode.DISCONNECTED:
                 self._supervisor.change(Cause.CLOSED)
 
-    def tick(self) -> m.State:
-        """Once per period: read, decide, move. What it returns is to be published."""
-        self._supervisor.tick()
+    def tick(self, between: Callable[[], object] = lambda: None) -> m.State:
+        """Once per period: read, decide, move. What it returns is to be published.
+
+        Reading may take as long as all the rest: what came meanwhile can be handled `between` the two.
+        """
+        measured = self._supervisor.begin_tick()
+        between()
+        self._supervisor.end_tick(measured)
         return self._reports.state()
 
     def handle(self, peer: Peer, message: m.ClientMessage) -> m.ServerMessage:

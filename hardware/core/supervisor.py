@@ -135,11 +135,11 @@ class Supervisor:
                 Cause.HOLD_OVER, "lease_lost", f"nobody took the lost lease within {HOLD // MS} ms of holding"
             )
 
-    def tick(self) -> None:
-        """Once per period: measure, let time act, move."""
+    def begin_tick(self) -> Measurement | None:
+        """First half of what is done once per period: measure. None where nothing can be done with it."""
         self.see_stops()
         if self.mode is Mode.DISCONNECTED:
-            return
+            return None
         now = self._clock.now()
         late = now - self._last_tick if self._last_tick is not None else 0
         self._last_tick = now
@@ -150,6 +150,13 @@ class Supervisor:
         measured = self.measure()
         if gripper_fault := self.motion.gripper_fault:
             self._latch_once("gripper", gripper_fault)
+        return measured
+
+    def end_tick(self, measured: Measurement | None) -> None:
+        """The other half: let time act, move. Commands that came in between are followed already."""
+        if self.mode is Mode.DISCONNECTED:
+            return
+        now = self._clock.now()
         self.expire(now)
         if measured is None or self.mode not in modes.ENABLED:
             return
