@@ -90,15 +90,15 @@ def load(folder: Path) -> dict[str, list[Columns]]:
 def table(arms: dict[str, list[Columns]]) -> str:
     """Markdown: when each run was first at the mark, and how much it was helped at first and in the end."""
     lines = [
-        f"| operator | seeds | steps to {MARK:g} | success at 10 k | at 20 k | at 30 k | training "
+        f"| operator | seeds | steps to {MARK:g} | success at 10 k | at 20 k | at 30 k | at 60 k | training "
         "episodes that fail, first 20 k | intervention rate, first and last 5 k |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for arm, (name, _) in ARMS.items():
         if not (runs := arms.get(arm)):
             continue
         reached = [next((f"{s / 1000:g} k" for s, v in _points(run) if v >= MARK), "—") for run in runs]
-        at = " | ".join(" ".join(_success(run, step) for run in runs) for step in (10e3, 20e3, 30e3))
+        at = " | ".join(" ".join(_success(run, step) for run in runs) for step in (10e3, 20e3, 30e3, 60e3))
         failed = " ".join(f"{_failed(run, 20e3):.0f}" for run in runs)
         rates = " ".join(f"{_rate(run, first=True):.2f}→{_rate(run, first=False):.3f}" for run in runs)
         lines.append(f"| {name} | {len(runs)} | {', '.join(reached)} | {at} | {failed} | {rates} |")
