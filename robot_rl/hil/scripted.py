@@ -17,7 +17,9 @@ PROGRESS: Final = 0.02
 """m by which a new best has to be better."""
 LOST_GROUND: Final = 0.08
 """m behind its best: the object was dropped, or knocked away."""
-EMPTY_S: Final = 0.5
+LASTS_S: Final = 0.5
+"""How long that has to last, or the gripper to be closed on nothing: an object that falls where it shall be
+is behind its best for a moment, too."""
 _NOISE: Final = 0.1
 """Of the expert's actions: a person is not exact either."""
 
@@ -28,7 +30,8 @@ class Watch:
     def begin(self, now: int) -> None:
         """From here on."""
         self._best, self._since = np.inf, now
-        self._empty_since: int | None = None
+        self._well = {"lost ground": now, "closed on nothing": now}
+        """Since when what can go wrong for a moment may last."""
 
     def fault(self, left: float, width: float, now: int) -> str:
         """What is wrong, "" where nothing is.
@@ -40,14 +43,13 @@ class Watch:
         """
         if left < self._best - PROGRESS:
             self._best, self._since = left, now
+        if left <= self._best + LOST_GROUND:
+            self._well["lost ground"] = now
         if width > EMPTY:
-            self._empty_since = None
-        elif self._empty_since is None:
-            self._empty_since = now
-        if left > self._best + LOST_GROUND:
-            return "lost ground"
-        if self._empty_since is not None and now - self._empty_since >= EMPTY_S * 1e9:
-            return "closed on nothing"
+            self._well["closed on nothing"] = now
+        for fault, since in self._well.items():
+            if now - since >= LASTS_S * 1e9:
+                return fault
         return "stalled" if now - self._since >= STALLED_S * 1e9 else ""
 
 

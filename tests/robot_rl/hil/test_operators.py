@@ -21,7 +21,7 @@ from robot_rl.factory import make_env
 from robot_rl.hil.mirror import Mirror
 from robot_rl.hil.operator import Consent
 from robot_rl.hil.person import Person
-from robot_rl.hil.scripted import EMPTY_S, STALLED_S, ScriptedOperator, Watch
+from robot_rl.hil.scripted import LASTS_S, STALLED_S, ScriptedOperator, Watch
 from robot_rl.hil.takeover import Cue, Driver, Takeover
 
 TICK = 50 * MS
@@ -242,10 +242,13 @@ def test_the_watch_sees_what_goes_wrong_and_nothing_else() -> None:
     watch.begin(0)
     assert watch.fault(0.3, 0.08, 0) == ""
     assert watch.fault(0.35, 0.08, TICK) == ""
-    assert watch.fault(0.4, 0.08, 2 * TICK) == "lost ground"
+    assert watch.fault(0.4, 0.08, 2 * TICK) == ""
+    assert watch.fault(0.35, 0.08, int(LASTS_S * second)) == ""
+    assert watch.fault(0.4, 0.08, int(1.9 * LASTS_S * second)) == ""
+    assert watch.fault(0.4, 0.08, int(2 * LASTS_S * second)) == "lost ground"
     watch.begin(0)
     assert watch.fault(0.3, 0.001, 0) == ""
-    assert watch.fault(0.3, 0.001, int(EMPTY_S * second)) == "closed on nothing"
+    assert watch.fault(0.3, 0.001, int(LASTS_S * second)) == "closed on nothing"
 
 
 def mend(env: RobosuiteEnv, operator: ScriptedOperator, action: np.ndarray) -> tuple[bool, list[Driver]]:
