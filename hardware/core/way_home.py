@@ -1,7 +1,7 @@
 """The way of a joint arm to rest: straight in joints, by points between where this leaves the workspace."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,8 +33,9 @@ class WayHome:
         self._home = np.array(spec.home)
         self._home_pose = kinematics.forward(self._home)
         self._joints = Box(limits.joint_lower, limits.joint_upper, ("joint_lower", "joint_upper"))
-        self._inner = _shrunk(limits, _MARGIN)
-        self._off = [_shrunk(limits, by) for by in _OFF]
+        at_home: list[float] = self._home_pose.position.tolist()
+        self._inner = _shrunk(limits, _MARGIN, at_home)
+        self._off = [_shrunk(limits, by, at_home) for by in _OFF]
 
     def of(self, start: Array) -> list[Array]:
         """Joints [n] to go to in turn from rest at `start`, home the last; none where no way is found."""
@@ -82,9 +83,10 @@ class WayHome:
         return not any(self._inner.left_by(point, begins) for point in points)
 
 
-def _shrunk(limits: Limits, by: float) -> Box:
+def _shrunk(limits: Limits, by: float, place: Sequence[float]) -> Box:
+    """The workspace without what is near its faces, but with `place`, which may be there."""
     return Box(
-        tuple(low + by for low in limits.workspace_lower),
-        tuple(high - by for high in limits.workspace_upper),
+        tuple(min(low + by, here) for low, here in zip(limits.workspace_lower, place, strict=True)),
+        tuple(max(high - by, here) for high, here in zip(limits.workspace_upper, place, strict=True)),
         ("workspace_lower", "workspace_upper"),
     )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hardware.clock import MonotonicClock
 from hardware.config import load_robot
@@ -115,6 +116,14 @@ def test_off_the_faces_the_way_is_straight() -> None:
         motion.advance(arm.read())
         part = (arm.q - start) / (HOME - start)
         assert np.ptp(part) < 1e-6
+
+
+def test_home_may_be_at_a_face() -> None:
+    x, y, z = KINEMATICS.forward(HOME).position.tolist()
+    limits = replace(LIMITS, workspace_lower=(x - 0.02, y - 1e-3, z - 1e-3))
+    way = WayHome(replace(SPEC, limits=limits), KINEMATICS).of(HOME + np.array([0.3, 0, 0, 0.2, 0, 0, 0]))
+    assert way
+    assert np.array_equal(way[-1], HOME)
 
 
 def test_where_there_is_no_way_home_it_is_said() -> None:
