@@ -29,12 +29,13 @@ RESULTS = ROOT / "results" / "interventions"
 FIGURE = ROOT.parent / "docs" / "interventions.png"
 MARK = 0.9
 ARMS = {
-    "helped": ("takes over, a takeover fails", "#1f66c7"),
-    "on": ("takes over, value goes on", "#0f8f6b"),
-    "bridge": ("the same through the bridge", "#8a3fb5"),
+    "helped": ("hasty, a takeover fails", "#1f66c7"),
+    "on": ("hasty operator", "#0f8f6b"),
+    "lasting": ("operator", "#b07d12"),
+    "bridge": ("hasty, through the bridge", "#8a3fb5"),
     "alone": ("nobody", "#c23b5a"),
 }
-"""In the order of the table."""
+"""In the order of the table. Hasty is the scripted operator before losing ground had to last."""
 Columns = dict[str, np.ndarray]
 """Of a run's CSV."""
 
