@@ -191,7 +191,10 @@ class ClientSockets:
         return self._connect(channel, _length(longest), b"")
 
     def state(self, *, every: bool = False) -> zmq.Socket[bytes]:
-        """States: only the newest, or `every` one for a recorder, which finds gaps by their `seq`."""
+        """States: only the newest, or `every` one for a recorder, which finds gaps by their `seq`.
+
+        Of the newest, ZMQ loses the one that comes at the very moment at which the one before is taken.
+        """
         return self._connect("state", {} if every else {zmq.CONFLATE: 1}, b"")
 
     def image(self, camera: str, *, every: bool = False) -> zmq.Socket[bytes]:

@@ -41,8 +41,8 @@ def opened(chromium: Browser, url: str, **how: Any) -> Iterator[Page]:
 
 
 def take(page: Page) -> None:
-    """The control of the arm."""
-    page.click("#control")
+    """The control of the arm, when whoever had it before has left."""
+    page.click("#control.free")
     page.wait_for_selector("body.mine")
 
 

@@ -267,7 +267,7 @@ def test_two_thumbs_on_a_phone_move_at_once(teleoperation: Teleoperation, chromi
     robot = teleoperation.robot
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
     with opened(chromium, teleoperation.url, **phone) as page:
-        page.tap("#control")
+        page.tap("#control.free")
         page.wait_for_selector("body.mine")
         session = page.context.new_cdp_session(page)
         boxes = [page.locator(pad).bounding_box() for pad in ("#left", "#right")]
