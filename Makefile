@@ -34,8 +34,9 @@ $(STAMP): pyproject.toml constraints.txt .ci/system-libraries.sh
 demo: setup
 	$(BIN)/robot-rl demo
 
+# A test that hangs ends by its name; the longest of these takes two minutes.
 test: lint
-	$(PYTEST)
+	$(PYTEST) --timeout=900
 
 test-full: lint
 	$(PYTEST) -m ""

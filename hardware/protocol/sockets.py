@@ -53,6 +53,8 @@ _SERVER: Final[Mapping[Channel, tuple[int, Options]]] = {
     "event": (zmq.PUB, {zmq.SNDHWM: 10_000}),
     "command": (zmq.PUB, {zmq.SNDHWM: 1000}),
 }
+# What comes at the very moment at which the one before is taken ZMQ may lose: then the next is the newest.
+_NEWEST: Final[Options] = {zmq.CONFLATE: 1}
 # More than can gather while a thread does nothing but take them: libzmq 4.3 aborts the process when a
 # connection is lost and made anew whose queue is full (its issue 3937).
 _CLIENT: Final[Mapping[Channel, tuple[int, Options]]] = {
@@ -191,15 +193,12 @@ class ClientSockets:
         return self._connect(channel, _length(longest), b"")
 
     def state(self, *, every: bool = False) -> zmq.Socket[bytes]:
-        """States: only the newest, or `every` one for a recorder, which finds gaps by their `seq`.
-
-        Of the newest, ZMQ loses the one that comes at the very moment at which the one before is taken.
-        """
-        return self._connect("state", {} if every else {zmq.CONFLATE: 1}, b"")
+        """States: only the newest, or `every` one for a recorder, which finds gaps by their `seq`."""
+        return self._connect("state", {} if every else _NEWEST, b"")
 
     def image(self, camera: str, *, every: bool = False) -> zmq.Socket[bytes]:
         """Images of a camera: only the newest, or `every` one for a recorder, with gaps in `number`."""
-        return self._connect("image", {} if every else {zmq.CONFLATE: 1}, topic(camera))
+        return self._connect("image", {} if every else _NEWEST, topic(camera))
 
     def command(self) -> zmq.Socket[bytes]:
         """Every command with what became of it, for a recorder, which finds gaps by their `seq`."""

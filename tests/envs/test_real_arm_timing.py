@@ -1,4 +1,4 @@
-"""Observations of one moment and actions at their time, in stepped time: the same to rounding, or told."""
+"""Observations of one moment and actions at their time, in stepped time: equal to the bit, or told."""
 
 import datetime
 from collections.abc import Iterator, Sequence
@@ -91,8 +91,9 @@ def moved(
 def test_within_the_lookahead_the_arm_moves_the_same_however_long_each_step_took(tmp_path: Path) -> None:
     prompt, _ = moved(tmp_path / "a", np.zeros(30), lookahead_ms=45)
     late, infos = moved(tmp_path / "b", JITTER, lookahead_ms=45)
-    # In the last bits it shows where the arm was when it was told to stay.
-    assert np.abs(prompt - late).max() < 1e-12
+    # Before the first action is due, in the fifth tick, the last bit may show when the arm was told to stay.
+    assert np.abs(prompt[:4] - late[:4]).max() < 1e-12
+    assert np.array_equal(prompt[4:], late[4:])
     assert np.ptp(prompt, axis=0).max() > 0.02
     assert {info["acted_late_ms"] for info in infos} == {0.0}
 
