@@ -124,15 +124,14 @@ class Desk:
         if hello.protocol != PROTOCOL:
             text = f"the learner speaks version {PROTOCOL} of the link, the actor {hello.protocol}"
             reply(self._router, route, encode(Refused(reason=f"{text}: update the older")))
-        elif hello.src == self._src:
-            if hello.connection < self._connection:
-                self._former.add(route)
-                return
+        elif hello.src == self._src and hello.connection < self._connection:
+            self._former.add(route)
+        elif hello.src == self._src and (hello.welcomed or route == self._route):
             if route != self._route:
                 self._former.add(self._route)
             self._route, self._connection, self._heard = route, hello.connection, now
             self.acknowledge()
-        elif self._src and now - self._heard < _FORGOTTEN:
+        elif self._src not in ("", hello.src) and now - self._heard < _FORGOTTEN:
             reply(self._router, route, encode(Refused(reason="another actor is at work")))
         else:
             try:

@@ -32,6 +32,7 @@ from robot_rl.hil.outbox import Outbox
 PATIENCE: Final = 5000 * MS
 """A learner without a connection for so long is dead. One that is busy keeps its connection."""
 _HELLO: Final = 1000 * MS
+_SILENT: Final = 3 * _HELLO
 _LOOK_MS: Final = 100
 
 
@@ -68,6 +69,7 @@ class Line:
         self._connected = clock.now()
         self._greeted = 0
         self._connection = 0
+        self._welcomed = False
         self._owes_hello = True
 
     def close(self) -> None:
@@ -80,12 +82,16 @@ class Line:
         Raises:
             LearnerLost: it refuses; or there is none, and it is not to be waited for.
         """
+        patience = _SILENT
         while not stop():
-            self._hello()
+            if self._hello(patience):
+                # A welcome brings the base policy, and a slow network needs its time for it.
+                patience *= 2
             self._said_hello()
             self._socket.poll(_LOOK_MS)
             for message in self._received():
                 if isinstance(message, Welcome):
+                    self._welcomed = True
                     self._outbox.run = message.run
                     self._outbox.start_at((message.episode, message.index), self._clock.now())
                     return message
@@ -107,7 +113,7 @@ class Line:
                 # Another learner, which goes on from a checkpoint.
                 self._outbox.start_at((message.episode, message.index), now)
         if self._outbox.unanswered(now):
-            self._hello()
+            self._hello(_SILENT)
         if not self._said_hello():
             return
         with suppress(zmq.Again):
@@ -136,14 +142,17 @@ class Line:
                 f"the learner at {self.address} has been gone for {(now - self._connected) / 1e9:.0f} s"
             )
 
-    def _hello(self) -> None:
+    def _hello(self, patience: int) -> bool:
+        """Say it again, if it is time; whether by a new connection, after a silence of `patience` [ns]."""
         now = self._clock.now()
         if now - self._greeted < _HELLO:
-            return
+            return False
         self._greeted = now
         self._silence.expect()
-        self._connection += self._silence.mend(3 * _HELLO)
+        anew = self._silence.mend(patience)
+        self._connection += anew
         self._owes_hello = True
+        return anew
 
     def _said_hello(self) -> bool:
         """Send it if it is owed; whether it has gone, before which nothing else goes by a connection."""
@@ -152,6 +161,7 @@ class Line:
                 protocol=PROTOCOL,
                 src=self._src,
                 connection=self._connection,
+                welcomed=self._welcomed,
                 run=self._outbox.run,
                 episodes=self._outbox.episodes,
             )

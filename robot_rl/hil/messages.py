@@ -20,7 +20,7 @@ from hardware.protocol.arrays import DType, as_array
 from hardware.protocol.codec import ProtocolError
 from hardware.protocol.messages import Code, Name, Natural
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 LONGEST: Final = 512 * 1024 * 1024
 """Bytes of the longest frame: the weights of all networks, or the files of a base policy."""
 _CRC: Final = struct.Struct("<I")
@@ -46,6 +46,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """The process, a uuid."""
     connection: Natural
     """How often it has connected anew; what it said by an earlier connection is overtaken."""
+    welcomed: bool
+    """Whether a learner's `welcome` has come to it; one that an earlier connection lost is said again."""
     run: Name
     """Whose episodes it has, "" where it has none of any run."""
     episodes: tuple[Natural, ...]

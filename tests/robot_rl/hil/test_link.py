@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
-from hardware.clock import MonotonicClock
+from hardware.clock import MS, MonotonicClock
 from hardware.protocol.endpoints import parse
 from robot_rl.hil.desk import Desk
 from robot_rl.hil.line import LearnerLost, Line
@@ -35,6 +36,10 @@ LONG = 10_000
 
 def never() -> bool:
     return False
+
+
+def hello(src: str, connection: int, *, welcomed: bool = False) -> Hello:
+    return Hello(protocol=PROTOCOL, src=src, connection=connection, welcomed=welcomed, run="", episodes=())
 
 
 class Learner:
@@ -94,6 +99,12 @@ def actor(address: str, tmp_path: Path) -> Iterator[Acting]:
     made.line.close()
 
 
+def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hellos and new connections within milliseconds, where it is seconds else."""
+    for name, ms in (("outbox.AGAIN", 20), ("line._HELLO", 20), ("line._SILENT", 60)):
+        monkeypatch.setattr(f"robot_rl.hil.{name}", ms * MS)
+
+
 def until(done: Callable[[], bool], *turns: Callable[[], None]) -> None:
     for _ in range(LONG):
         if done():
@@ -151,11 +162,10 @@ def test_damaged_frames_and_strangers_change_nothing(address: str, learner: Lear
         stranger.send_multipart([b"two", b"parts"])
         until(lambda: learner.desk.refused == 5, learner.turn)
         assert learner.taken == []
-        hello = Hello(protocol=PROTOCOL, src="other", connection=0, run="", episodes=())
-        stranger.send(encode(hello))
+        stranger.send(encode(hello("other", 0)))
         until(lambda: bool(stranger.poll(0)), learner.turn)
         assert "another actor is at work" in str(from_learner(stranger.recv()))
-        stranger.send(encode(Hello(protocol=PROTOCOL + 1, src="other", connection=0, run="", episodes=())))
+        stranger.send(encode(msgspec.structs.replace(hello("other", 0), protocol=PROTOCOL + 1)))
         until(lambda: bool(stranger.poll(0)), learner.turn)
         assert "update the older" in str(from_learner(stranger.recv()))
     finally:
@@ -170,8 +180,7 @@ def test_an_actor_that_connects_anew_is_no_stranger(
     learner: Learner, actor: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As it does every few seconds while its learner evaluates.
-    for name in ("outbox.AGAIN", "line._HELLO"):
-        monkeypatch.setattr(f"robot_rl.hil.{name}", 20_000_000)
+    in_haste(monkeypatch)
     actor.greet(learner)
     actor.box.begin(0)
     for index in range(200):
@@ -184,15 +193,53 @@ def test_an_actor_that_connects_anew_is_no_stranger(
     assert learner.desk.refused == 0
 
 
+def test_a_learner_that_is_long_busy_welcomes_whoever_waited(
+    learner: Learner, actor: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_haste(monkeypatch)
+
+    def turn() -> bool:
+        if actor.line._connection >= 2:
+            learner.turn()
+        return False
+
+    assert actor.line.greet(turn, wait=True) is not None
+    actor.box.begin(0)
+    actor.box.add(step(0, 0))
+    until(lambda: bool(learner.taken), actor.line.exchange, learner.turn)
+
+
+def test_a_welcome_that_was_lost_is_said_again(address: str, learner: Learner) -> None:
+    context = zmq.Context()
+
+    def answers(connection: int, *, welcomed: bool = False, times: int = 1) -> list[str]:
+        with context.socket(zmq.DEALER) as socket:
+            socket.connect(f"{address}/ctrl")
+            found = []
+            for _ in range(times):
+                socket.send(encode(hello("actor", connection, welcomed=welcomed)))
+                until(lambda: bool(socket.poll(0)), learner.turn)
+                found.append(type(from_learner(socket.recv())).__name__)
+            return found
+
+    try:
+        assert answers(0) == ["Welcome"]
+        # Once by a connection: it brings the files of a base policy.
+        assert answers(1, times=3) == ["Welcome", "Ack", "Ack"]
+        assert answers(2, welcomed=True) == ["Ack"]
+    finally:
+        context.destroy(linger=0)
+
+
 def test_what_was_said_by_an_earlier_connection_is_overtaken(address: str, learner: Learner) -> None:
     context = zmq.Context()
     try:
         newer, older = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
         for socket in (newer, older):
             socket.connect(f"{address}/ctrl")
-        newer.send(encode(Hello(protocol=PROTOCOL, src="actor", connection=1, run="", episodes=())))
+        newer.send(encode(hello("actor", 1)))
         until(lambda: bool(newer.poll(0)), learner.turn)
-        older.send(encode(Hello(protocol=PROTOCOL, src="actor", connection=0, run="", episodes=())))
+        older.send(encode(hello("actor", 0)))
         older.send(encode(step(0, 0)))
         for _ in range(20):
             learner.turn()
