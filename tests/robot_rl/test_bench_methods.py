@@ -32,6 +32,7 @@ from robot_rl.logger import read_metrics
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 from tests.robot_rl.test_training import assert_same, final_state, metrics, residual
 
+SHIPPED = Path(__file__).parents[2] / "benchmarks" / "protocol"
 SMALL = f"""
 collect: episodes=3 noise=0.1
 base: base=diffusion method.steps=30 {" ".join(SMALL_BASE)}
@@ -127,9 +128,8 @@ def test_terms_of_imitation_have_its_demonstrations_and_not_the_budget_of_the_ot
 
 
 def test_the_shipped_results_are_of_the_shipped_protocols() -> None:
-    benchmarks = Path(__file__).parents[2] / "benchmarks"
-    for protocol in read_protocols(benchmarks / "protocol"):
-        rows_of(protocol, benchmarks / "results" / "methods")
+    for protocol in read_protocols(SHIPPED):
+        rows_of(protocol, SHIPPED.parent / "results" / "methods")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,12 @@ def test_no_protocol(tmp_path: Path) -> None:
 
 
 def test_the_shipped_protocols_are_read() -> None:
-    assert read_protocols(Path(__file__).parents[2] / "benchmarks" / "protocol")
+    assert read_protocols(SHIPPED)
+
+
+def test_entries_with_a_base_of_their_own_do_not_begin_as_the_tasks() -> None:
+    entries = [entry for protocol in read_protocols(SHIPPED) for entry in protocol.entries]
+    assert {entry.name for entry in entries if not entry.from_base} == {"rlpd", "bc"}
 
 
 def test_order_of_the_queue() -> None:

@@ -65,9 +65,9 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def _draw(axes: Axes, x: np.ndarray, row: Row, success: np.ndarray, color: str) -> None:
-    """IQM over the seeds [n, T] at each evaluation, from the base's success at 0.
+    """IQM over the seeds [n, T] at each evaluation, from the base's success at 0 where it begins as the base.
 
-    What imitates demonstrations of its own did not start at the base: it is a point.
+    What imitates demonstrations of its own is measured once: it is a point.
     """
     bounds = [interval(scores) for scores in success.T]
     label = f"{row.entry.name}, {len(success)} seed{'s' if len(success) > 1 else ''}"
@@ -79,13 +79,15 @@ def _draw(axes: Axes, x: np.ndarray, row: Row, success: np.ndarray, color: str) 
             x, [point], around, color=color, fmt="D", markersize=4.5, capsize=3, elinewidth=1.2, label=label
         )
         return
-    base = float(np.mean([result.base_success for result in row.done]))
-    middle = [base, *(iqm(scores) for scores in success.T)]
-    axes.plot([0, *x], middle, color=color, marker="o", markersize=3.5, label=label)
-    known = [(base, base), *(bound for bound in bounds if bound)]
+    middle = [iqm(scores) for scores in success.T]
+    known = [bound for bound in bounds if bound]
+    if row.entry.from_base:
+        base = float(np.mean([result.base_success for result in row.done]))
+        x, middle, known = np.array([0, *x]), [base, *middle], [(base, base), *known]
+    axes.plot(x, middle, color=color, marker="o", markersize=3.5, label=label)
     if len(known) == len(middle):
         low, high = np.array(known).T
-        axes.fill_between([0, *x], low, high, color=color, alpha=0.15, linewidth=0)
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def _base_line(axes: Axes, rows: Sequence[Row]) -> None:

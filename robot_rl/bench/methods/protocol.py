@@ -62,6 +62,11 @@ class Entry:
         """The entry of which this is an ablation."""
         return self.name.partition("-")[0] if "-" in self.name else None
 
+    @property
+    def from_base(self) -> bool:
+        """Whether it begins as the task's base policy, and not with one of its own choice, or with none."""
+        return not any(option.startswith("base=") for option in self.options)
+
 
 @dataclass(frozen=True)
 class Protocol:
