@@ -70,6 +70,8 @@ class CameraWatch:
         self._began = now
         self._looked = now
         self._excused = False
+        self._woke = now
+        self._before_sleep: int | None = None
         self._first: int | None = None
         self._received: deque[int] = deque()
         self._equal = 0
@@ -143,7 +145,10 @@ class CameraWatch:
         self._looked = now
         self._excused = asleep and not self._excused
         if self._excused:
-            # The server itself did not run: its cameras' images wait to be seen.
+            # The server itself did not run: its cameras' images wait to be seen or, where the whole machine
+            # did not run, to be taken. Once without a new one between.
+            if self._newest is not None and self._newest.number != self._before_sleep:
+                self._woke, self._before_sleep = now, self._newest.number
             return None
         if self._frozen:
             return "it was frozen"
@@ -152,7 +157,7 @@ class CameraWatch:
             return reason
         if self._phase == "running":
             assert self._newest is not None
-            if (silent := now - self._newest.t_recv) > self._stall:
+            if (silent := now - max(self._newest.t_recv, self._woke)) > self._stall:
                 self._say("stalled", reason := f"no new image for {silent / MS:.0f} ms")
                 return reason
             self._judge_rate(now)

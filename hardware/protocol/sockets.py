@@ -39,7 +39,8 @@ _COMMON: Final[Options] = {
     zmq.HANDSHAKE_IVL: 2000,
 }
 _ROUTER: Final[Options] = {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 100, zmq.RCVHWM: 100}
-# IMMEDIATE: nothing is queued for a server that is not there, to be delivered old when it comes back.
+# IMMEDIATE: nothing is queued for a server that is not there, to be delivered old when it comes back. The
+# price: what has arrived and was not taken yet is lost with its connection.
 _DEALER: Final[Options] = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 100, zmq.RCVHWM: 100}
 
 _SERVER: Final[Mapping[Channel, tuple[int, Options]]] = {

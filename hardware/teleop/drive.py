@@ -73,7 +73,9 @@ class Drive:
         self._going_home = None
         if self._holds:
             self._holds = False
-            self._robot.release()
+            # Where nobody answers, it runs out.
+            with suppress(NoAnswer):
+                self._robot.release()
 
     def _home(self, standing: Standing, state: State) -> None:
         self._robot.begin_home()

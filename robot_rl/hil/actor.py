@@ -202,13 +202,12 @@ class Actor:
         told = ""
         while not self._leaving:
             consent = self._operator.begin(number)
-            why = consent.why_not or self._scene.waits()
             try:
                 if consent.asks == "stop":
                     self._stop_arm()
                 elif consent.asks == "arm":
                     self._scene.acknowledge()
-                if not why:
+                if not (why := consent.why_not or self._scene.waits()):
                     with self._operator.elsewhere(self._stop_arm):
                         return self._scene.reset(number, seed)
             except RequestRefused as refusal:

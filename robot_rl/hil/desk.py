@@ -1,5 +1,6 @@
 """The learner's end of the link: one actor at a time, and its records in order, each once."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -13,12 +14,14 @@ from robot_rl.hil.messages import (
     LONGEST,
     PROTOCOL,
     Ack,
+    Bye,
     End,
     FromLearner,
     Hello,
     Record,
     Refused,
     Step,
+    Stop,
     Welcome,
     encode,
     from_actor,
@@ -27,6 +30,8 @@ from robot_rl.hil.outbox import Place
 
 _FORGOTTEN: Final = 5000 * MS
 """After so long without a word from an actor, another one may take its place."""
+_STOP_MS: Final = 100
+"""Between two times that an actor is told to stop."""
 
 
 class Desk:
@@ -37,7 +42,7 @@ class Desk:
         address: Address,
         keys: ServerKeys | None,
         clock: Clock,
-        welcome: Callable[[Hello], Welcome],
+        welcome: Callable[[Hello, str], Welcome],
     ) -> None:
         """Open the door.
 
@@ -45,7 +50,7 @@ class Desk:
             address: where actors find it.
             keys: required on a network.
             clock: of this machine.
-            welcome: what a new actor is told; `place` is to be what it says. Raises ValueError to refuse it.
+            welcome: what a new actor is told by the learner of this uuid. Raises ValueError to refuse it.
 
         Raises:
             ValueError: the address is taken, or is on a network and has no keys.
@@ -58,6 +63,7 @@ class Desk:
         self.refused = 0
         """Frames that were none, and records that nobody had announced."""
         self._clock, self._welcome = clock, welcome
+        self._learner = uuid.uuid4().hex
         self._src, self._route, self._heard = "", b"", 0
         self._connection = 0
         self._former: set[bytes] = set()
@@ -79,10 +85,21 @@ class Desk:
         self._sockets.close()
         self._context.destroy(linger=0)
 
+    def dismiss(self, patience: int) -> None:
+        """Tell the actor to end, until it has said that it heard so, at most so long [ns]."""
+        until = self._clock.now() + patience
+        while self._route and self._clock.now() < until:
+            self.send(Stop())
+            if self._router.poll(_STOP_MS):
+                for _ in self._of_the_actor():
+                    # It keeps for the next learner what it has not been told is kept.
+                    pass
+
     def forget(self) -> None:
-        """The actor is known to be dead: the next one is welcome."""
-        self._src, self._route = "", b""
-        self._former.clear()
+        """The actor is known to be dead: the next one is welcome, and what still waits of this one is not."""
+        while self._sockets.receive(self._router) is not None:
+            pass
+        self._leave()
 
     def records(self, wait_ms: int) -> Iterator[Record]:
         """What has come, in order; waits so long [ms] for the first of it.
@@ -92,22 +109,11 @@ class Desk:
         if wait_ms and not self._router.poll(wait_ms):
             return
         heard = False
-        while (incoming := self._sockets.receive(self._router)) is not None:
-            try:
-                message = from_actor(incoming.frame)
-            except ProtocolError:
-                self.refused += 1
-                continue
-            if isinstance(message, Hello):
-                self._greet(message, incoming.route)
-            elif incoming.route != self._route:
-                # It says hello when nothing answers.
-                self.refused += incoming.route not in self._former
-            else:
-                heard, self._heard = True, self._clock.now()
-                if self.place == (message.episode, message.index):
-                    self.place = _after(message)
-                    yield message
+        for message in self._of_the_actor():
+            heard = True
+            if self.place == (message.episode, message.index):
+                self.place = _after(message)
+                yield message
         if heard:
             self.acknowledge()
 
@@ -119,6 +125,29 @@ class Desk:
         """To the actor; False where there is none, or it does not listen."""
         return bool(self._route) and reply(self._router, self._route, encode(message))
 
+    def _of_the_actor(self) -> Iterator[Record]:
+        """Its records among what has come; greetings are answered."""
+        while (incoming := self._sockets.receive(self._router)) is not None:
+            try:
+                message = from_actor(incoming.frame)
+            except ProtocolError:
+                self.refused += 1
+                continue
+            if isinstance(message, Hello):
+                self._greet(message, incoming.route)
+            elif incoming.route != self._route:
+                # It says hello when nothing answers.
+                self.refused += incoming.route not in self._former
+            elif isinstance(message, Bye):
+                self._leave()
+            else:
+                self._heard = self._clock.now()
+                yield message
+
+    def _leave(self) -> None:
+        self._src, self._route = "", b""
+        self._former.clear()
+
     def _greet(self, hello: Hello, route: bytes) -> None:
         now = self._clock.now()
         if hello.protocol != PROTOCOL:
@@ -126,7 +155,7 @@ class Desk:
             reply(self._router, route, encode(Refused(reason=f"{text}: update the older")))
         elif hello.src == self._src and hello.connection < self._connection:
             self._former.add(route)
-        elif hello.src == self._src and (hello.welcomed or route == self._route):
+        elif hello.src == self._src and (hello.welcomed == self._learner or route == self._route):
             if route != self._route:
                 self._former.add(self._route)
             self._route, self._connection, self._heard = route, hello.connection, now
@@ -135,7 +164,7 @@ class Desk:
             reply(self._router, route, encode(Refused(reason="another actor is at work")))
         else:
             try:
-                answer = self._welcome(hello)
+                answer = self._welcome(hello, self._learner)
             except ValueError as error:
                 reply(self._router, route, encode(Refused(reason=str(error))))
                 return

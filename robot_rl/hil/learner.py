@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hardware.clock import MonotonicClock
+from hardware.clock import MS, MonotonicClock
 from hardware.protocol.endpoints import parse
 from hardware.protocol.security import load_server_keys
 from policies.wrapper import Wrapper
@@ -20,7 +20,7 @@ from robot_rl.hil.actor_process import ActorProcess
 from robot_rl.hil.assignment import base_files, plain
 from robot_rl.hil.desk import Desk
 from robot_rl.hil.helped import Helped
-from robot_rl.hil.messages import End, Hello, Record, Step, Stop, Welcome
+from robot_rl.hil.messages import End, Hello, Record, Step, Welcome
 from robot_rl.hil.publisher import Publisher
 from robot_rl.hil.rows import Row, row_of
 from robot_rl.methods.job import Job
@@ -39,6 +39,7 @@ from robot_rl.training import (
 )
 
 _WAIT_MS: Final = 20
+_FAREWELL: Final = 2000 * MS
 _RECENT: Final = 40
 """Finished episodes over which success and help are shown."""
 _SLOT: Final = np.array([0])
@@ -107,7 +108,7 @@ class _Run:
             child = self._start_actor()
             if child:
                 working.callback(child.close)
-            working.callback(self._desk.send, Stop())
+            working.callback(self._desk.dismiss, _FAREWELL)
             while self._step < cadence.total and not run.stop():
                 if child:
                     self._keep(child)
@@ -182,7 +183,7 @@ class _Run:
         figures["hil/late"] = end.late / max(end.index, 1)
         self._run.logger.log(self._step, **figures)
 
-    def _welcome(self, hello: Hello) -> Welcome:
+    def _welcome(self, hello: Hello, learner: str) -> Welcome:
         """An actor begins. What the last one had not finished is lost, unless this one has it.
 
         Raises:
@@ -202,6 +203,7 @@ class _Run:
         return Welcome(
             episode=episode,
             index=index,
+            learner=learner,
             run=self._id,
             steps=self._step,
             job=plain(self._apart.job),

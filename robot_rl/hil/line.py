@@ -18,6 +18,7 @@ from robot_rl.hil.messages import (
     LONGEST,
     PROTOCOL,
     Ack,
+    Bye,
     FromLearner,
     Hello,
     Refused,
@@ -34,6 +35,9 @@ PATIENCE: Final = 5000 * MS
 _HELLO: Final = 1000 * MS
 _SILENT: Final = 3 * _HELLO
 _LOOK_MS: Final = 100
+_LOOKS_END: Final = 1000 * MS
+"""Whoever has not looked for so long does not know whether there was a connection."""
+_LINGER_MS: Final = 200
 
 
 class LearnerLost(Exception):
@@ -66,15 +70,18 @@ class Line:
             self._context.destroy(linger=0)
             raise
         self._silence = Silence(sockets, self._socket, clock)
-        self._connected = clock.now()
+        self._looked = self._gone = clock.now()
         self._greeted = 0
         self._connection = 0
-        self._welcomed = False
+        self._welcomed = ""
         self._owes_hello = True
 
     def close(self) -> None:
-        """Hang up. Safe to call twice."""
-        self._context.destroy(linger=0)
+        """Say goodbye and hang up. Safe to call twice."""
+        if self._context.closed:
+            return
+        self._say_bye()
+        self._context.destroy(linger=_LINGER_MS)
 
     def greet(self, stop: Callable[[], bool], *, wait: bool) -> Welcome | None:
         """Say hello until the learner answers; one that is busy is waited for. None where `stop` says so.
@@ -91,7 +98,7 @@ class Line:
             self._socket.poll(_LOOK_MS)
             for message in self._received():
                 if isinstance(message, Welcome):
-                    self._welcomed = True
+                    self._welcomed = message.learner
                     self._outbox.run = message.run
                     self._outbox.start_at((message.episode, message.index), self._clock.now())
                     return message
@@ -111,7 +118,10 @@ class Line:
                 self._outbox.acknowledged(message, now)
             elif isinstance(message, Welcome):
                 # Another learner, which goes on from a checkpoint.
+                self._welcomed = message.learner
                 self._outbox.start_at((message.episode, message.index), now)
+        if self.stopping:
+            return
         if self._outbox.unanswered(now):
             self._hello(_SILENT)
         if not self._said_hello():
@@ -133,14 +143,15 @@ class Line:
                 self._socket.poll(_LOOK_MS)
 
     def require(self) -> None:
-        """Raises LearnerLost where there has been no connection for longer than `PATIENCE`."""
+        """Raises LearnerLost where, asked again and again, there was no connection for `PATIENCE`."""
         now = self._clock.now()
-        if self._socket.poll(0, zmq.POLLOUT):
-            self._connected = now
-        elif now - self._connected > PATIENCE:
+        if self._socket.poll(0, zmq.POLLOUT) or now - self._looked > _LOOKS_END:
+            self._gone = now
+        elif now - self._gone > PATIENCE:
             raise LearnerLost(
-                f"the learner at {self.address} has been gone for {(now - self._connected) / 1e9:.0f} s"
+                f"the learner at {self.address} has been gone for {(now - self._gone) / 1e9:.0f} s"
             )
+        self._looked = now
 
     def _hello(self, patience: int) -> bool:
         """Say it again, if it is time; whether by a new connection, after a silence of `patience` [ns]."""
@@ -172,6 +183,12 @@ class Line:
             self._owes_hello = False
         return True
 
+    def _say_bye(self) -> None:
+        # Where there is no connection, there is nobody to hear it.
+        with suppress(zmq.Again):
+            if self._welcomed and not self._owes_hello:
+                self._socket.send(encode(Bye()))
+
     def _received(self) -> list[FromLearner]:
         found: list[FromLearner] = []
         while True:
@@ -191,5 +208,6 @@ class Line:
                 self.weights = message
             elif isinstance(message, Stop):
                 self.stopping = True
+                self._say_bye()
             else:
                 found.append(message)

@@ -2,7 +2,9 @@
 
 The actor says `hello` and is told where to go on (`welcome`). It sends the records of its episodes in order:
 a `step` for each control step, an `end` for each episode. A record is known by its episode and its index
-there. The learner answers with what it has (`ack`), and sends the weights to act with (`weights`).
+there. The learner answers with what it has (`ack`), and sends the weights to act with (`weights`). Told to
+`stop`, or ending by itself, the actor says `bye`. What has come and was not read when a connection ends is
+lost, so that all of these are said again until the other side has shown that it knows.
 """
 
 import struct
@@ -46,8 +48,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """The process, a uuid."""
     connection: Natural
     """How often it has connected anew; what it said by an earlier connection is overtaken."""
-    welcomed: bool
-    """Whether a learner's `welcome` has come to it; one that an earlier connection lost is said again."""
+    welcomed: Name
+    """The learner whose `welcome` has come to it, "" before; one that a connection lost is said again."""
     run: Name
     """Whose episodes it has, "" where it has none of any run."""
     episodes: tuple[Natural, ...]
@@ -88,6 +90,10 @@ class End(Message, frozen=True, kw_only=True, tag="end"):
     """Steps whose observation came later than due."""
 
 
+class Bye(Message, frozen=True, kw_only=True, tag="bye"):
+    """This actor has heard that it shall end, or ends; it says nothing more."""
+
+
 class Weights(Message, frozen=True, kw_only=True, tag="weights"):
     """All weights but those of a base that has stayed as it was."""
 
@@ -103,6 +109,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     episode: Natural
     index: Natural
     """The first record that is wanted."""
+    learner: Name
+    """Which process this is of, a uuid."""
     run: Name
     """Which run this is, a uuid."""
     steps: Natural
@@ -136,7 +144,7 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 
 Record = Step | End
-FromActor = Hello | Step | End
+FromActor = Hello | Step | End | Bye
 FromLearner = Welcome | Ack | Weights | Refused | Stop
 
 _encoder = msgspec.msgpack.Encoder()

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from envs.action import ActionSpec
 from hardware.clock import Clock
+from hardware.connection import RobotError
 from hardware.teleop.board import Board
 from hardware.teleop.device import Device, DeviceError, Latching, Mark
 from hardware.teleop.engagement import Engagement, Hold, Seen, seen
@@ -113,6 +114,7 @@ class Person:
             watch.join()
 
     def _watch(self, back: threading.Event, stop: Callable[[], None]) -> None:
+        stopping = False
         while not back.wait(_LOOK_S):
             try:
                 sample = self._device.read()
@@ -120,8 +122,12 @@ class Person:
                 # `begin` says so.
                 return
             marks = sample.marks if sample else ()
-            if "stop" in marks:
-                stop()
+            stopping |= "stop" in marks
+            if stopping:
+                # Until the robot has answered that it has it.
+                with suppress(RobotError):
+                    stop()
+                    stopping = False
             if "begin" in marks:
                 self._ready.set()
             self._disarmed |= "disarm" in marks
@@ -151,9 +157,11 @@ class Person:
             for mark in _VERDICTS:
                 if mark in sample.marks and not self._verdict:
                     self._verdict = mark  # type: ignore[assignment]
-            if "disarm" in sample.marks:
-                self._disarmed, self._verdict = True, self._verdict or "discard"
-            self.succeeded = self._verdict == "success"
+            self._disarmed |= "disarm" in sample.marks
+        if self._disarmed:
+            # Also from when the scene was prepared.
+            self._verdict = self._verdict or "discard"
+        self.succeeded = self._verdict == "success"
         before, what = self._engagement.state, seen(sample, now)
         state = self._engagement.step(sample, now)
         if state is Hold.LAPSED and before is not Hold.LAPSED:

@@ -32,7 +32,11 @@ class Scene(Protocol):
         ...
 
     def waits(self) -> str:
-        """Why an episode cannot begin yet, "" where it can."""
+        """Why an episode cannot begin yet, "" where it can.
+
+        Raises:
+            RobotError: the robot is lost.
+        """
         ...
 
     def reset(self, number: int, seed: int) -> Observation:
@@ -115,6 +119,8 @@ class RobotScene:
         return self._clock.now()
 
     def waits(self) -> str:
+        if (state := self._client.sample()).mode is Mode.FAULT:
+            return f"the robot is in fault, {state.fault}: look at it, then arm it"
         return "it is the other's turn" if self._turns and self._turns.others() else ""
 
     def reset(self, number: int, seed: int) -> Observation:

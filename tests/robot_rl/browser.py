@@ -10,6 +10,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.hardware.processes import PATIENCE
 
+REACH = 0.42
+"""Of a pad's side: full speed."""
+
 
 @contextmanager
 def launched() -> Iterator[Browser]:
@@ -52,3 +55,47 @@ def until(page: Page, true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline
         page.wait_for_timeout(30)
+
+
+class Hands:
+    """A person's, at keyboard and mouse: what is held is pressed anew where the arm does not follow."""
+
+    def __init__(self, page: Page) -> None:
+        box = page.locator("#left").bounding_box()
+        assert box
+        self._page, self._center = page, (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        self._reach = REACH * min(box["width"], box["height"])
+        self._keys: set[str] = set()
+        self._pad: tuple[float, float] | None = None
+        self._followed = time.monotonic()
+
+    def hold(self, *keys: str, pad: tuple[float, float] | None = None) -> None:
+        """These keys, and the left pad pushed forward and left; and nothing else."""
+        self._patience()
+        for key in self._keys - set(keys):
+            self._page.keyboard.up(key)
+        for key in set(keys) - self._keys:
+            self._page.keyboard.down(key)
+        self._keys = set(keys)
+        if pad is not None:
+            forward, left = pad
+            x, y = self._center
+            if self._pad is None:
+                self._page.mouse.move(x, y)
+                self._page.mouse.down()
+            self._page.mouse.move(x - self._reach * left, y - self._reach * forward)
+        elif self._pad is not None:
+            self._page.mouse.up()
+        self._pad = pad
+
+    def _patience(self) -> None:
+        held = self._keys or self._pad is not None
+        now = time.monotonic()
+        if not held or self._page.inner_text("#mode") == "HUMAN":
+            self._followed = now
+        elif now - self._followed > 1.0:
+            self._followed = now
+            keys, pad = self._keys, self._pad
+            self.hold()
+            self._page.wait_for_timeout(150)
+            self.hold(*keys, pad=pad)

@@ -16,10 +16,8 @@ from hardware.protocol.messages import Mode
 from robot_rl.cli import main
 from tests.hardware.processes import PATIENCE, Process, eventually
 from tests.hardware.teleop.line import Line
-from tests.robot_rl.browser import launched, opened, take, until
+from tests.robot_rl.browser import Hands, launched, opened, take, until
 
-REACH = 0.42
-"""Of a pad's side: full speed."""
 MINUS = "\N{MINUS SIGN}"
 GAIN = 15.0
 """Of full deflection per meter that the cube is away."""
@@ -72,50 +70,6 @@ def shown(page: Page) -> dict[str, list[float]]:
     }
 
 
-class Hands:
-    """A person's, at keyboard and mouse: what is held is pressed anew where the arm does not follow."""
-
-    def __init__(self, page: Page) -> None:
-        box = page.locator("#left").bounding_box()
-        assert box
-        self._page, self._center = page, (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        self._reach = REACH * min(box["width"], box["height"])
-        self._keys: set[str] = set()
-        self._pad: tuple[float, float] | None = None
-        self._followed = time.monotonic()
-
-    def hold(self, *keys: str, pad: tuple[float, float] | None = None) -> None:
-        """These keys, and the left pad pushed forward and left; and nothing else."""
-        self._patience()
-        for key in self._keys - set(keys):
-            self._page.keyboard.up(key)
-        for key in set(keys) - self._keys:
-            self._page.keyboard.down(key)
-        self._keys = set(keys)
-        if pad is not None:
-            forward, left = pad
-            x, y = self._center
-            if self._pad is None:
-                self._page.mouse.move(x, y)
-                self._page.mouse.down()
-            self._page.mouse.move(x - self._reach * left, y - self._reach * forward)
-        elif self._pad is not None:
-            self._page.mouse.up()
-        self._pad = pad
-
-    def _patience(self) -> None:
-        held = self._keys or self._pad is not None
-        now = time.monotonic()
-        if not held or self._page.inner_text("#mode") == "HUMAN":
-            self._followed = now
-        elif now - self._followed > 1.0:
-            self._followed = now
-            keys, pad = self._keys, self._pad
-            self.hold()
-            self._page.wait_for_timeout(150)
-            self.hold(*keys, pad=pad)
-
-
 def lift(page: Page) -> None:
     """One try, by what the page shows."""
     hands = Hands(page)
@@ -166,7 +120,7 @@ def push_until_moved(page: Page, robot: RobotClient, key: str = "u") -> None:
 
     def moved() -> bool:
         hands.hold(key)
-        return math.dist(tool(robot), start) > 0.01
+        return math.dist(tool(robot), start) > 0.01 and page.locator("body.held.human").count() == 1
 
     until(page, moved)
 
@@ -200,7 +154,7 @@ def test_when_a_key_comes_up_the_arm_is_held(teleoperation: Teleoperation, page:
     assert page.locator("body.held.human").count() == 1
     page.keyboard.up("u")
     check_that_it_stays(page, teleoperation.robot)
-    assert page.inner_text("#mode") == "ARMED"
+    until(page, lambda: page.inner_text("#mode") == "ARMED")
     assert math.dist(shown(page)["tool, m"], tool(teleoperation.robot)) < 0.003
 
 

@@ -240,3 +240,21 @@ def test_a_server_that_slept_blames_itself_first() -> None:
     life.watch.verdict(life.now)
     life.now += 30_000 * MS
     assert life.watch.verdict(life.now) is not None
+
+
+def test_a_camera_that_slept_with_its_server_has_time_for_its_next_image() -> None:
+    life = Life(WatchLimits(stall_ms=1000))
+    life.begin()
+    life.run(10)
+    life.now += 1600 * MS
+    assert life.watch.verdict(life.now) is None
+    life.now += 50 * MS
+    assert life.watch.verdict(life.now) is None
+    life.image()
+    # A server that sleeps again and again sees one that is dead all the same.
+    verdicts = []
+    for _ in range(4):
+        for gap in (600, 50):
+            life.now += gap * MS
+            verdicts.append(life.watch.verdict(life.now))
+    assert any(verdicts)

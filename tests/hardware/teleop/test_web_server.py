@@ -144,11 +144,11 @@ class Browser:
         self.until(lambda: self.view.get("control") == "you" and self.view["round_trip_ms"] is not None)
         self.move(False)
 
-    def hold(self, seconds: float, ahead: float = 1.0) -> None:
-        """Move forward."""
+    def hold(self, seconds: float, ahead: float = 1.0, *, on: bool = True) -> None:
+        """Move forward, or let go."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self.move(True, ahead)
+            self.move(on, ahead)
             try:
                 self.hear(0.03)
             except TimeoutError:
@@ -156,9 +156,14 @@ class Browser:
 
     def hold_until_moved(self, robot: RobotClient, start: float) -> None:
         """Away from `start`, and not out of reach."""
-        deadline = time.monotonic() + PATIENCE
+        begun = pressed = time.monotonic()
         while abs(x(robot) - start) < 4 * NEAR:
-            assert time.monotonic() < deadline, "the arm does not move"
+            now = time.monotonic()
+            assert now < begun + PATIENCE, "the arm does not move"
+            if now > pressed + 1.0:
+                # What comes late is no press, and a line may be late: as a person would, anew.
+                self.hold(0.2, on=False)
+                pressed = time.monotonic()
             self.hold(0.1, math.copysign(1.0, MIDDLE - start))
 
     def code(self) -> int:

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import pytest
 import zmq
 
-from hardware.clock import MS, MonotonicClock
+from hardware.clock import MS, MonotonicClock, SteppedClock
 from hardware.protocol.endpoints import parse
 from robot_rl.hil.desk import Desk
 from robot_rl.hil.line import LearnerLost, Line
@@ -38,7 +39,7 @@ def never() -> bool:
     return False
 
 
-def hello(src: str, connection: int, *, welcomed: bool = False) -> Hello:
+def hello(src: str, connection: int, *, welcomed: str = "") -> Hello:
     return Hello(protocol=PROTOCOL, src=src, connection=connection, welcomed=welcomed, run="", episodes=())
 
 
@@ -49,11 +50,20 @@ class Learner:
         self.taken: list[Record] = []
         self.desk = Desk(parse(address), None, MonotonicClock(), self._welcome)
 
-    def _welcome(self, hello: Hello) -> Welcome:
+    def _welcome(self, hello: Hello, learner: str) -> Welcome:
         if hello.run not in ("", "mine"):
             raise ValueError("of another run")
         episode, index = self.desk.place
-        return Welcome(episode=episode, index=index, run="mine", steps=0, job={}, files={}, weights=WEIGHTS)
+        return Welcome(
+            episode=episode,
+            index=index,
+            learner=learner,
+            run="mine",
+            steps=0,
+            job={},
+            files={},
+            weights=WEIGHTS,
+        )
 
     def turn(self, wait_ms: int = 5) -> None:
         self.taken += self.desk.records(wait_ms)
@@ -212,21 +222,24 @@ def test_a_learner_that_is_long_busy_welcomes_whoever_waited(
 def test_a_welcome_that_was_lost_is_said_again(address: str, learner: Learner) -> None:
     context = zmq.Context()
 
-    def answers(connection: int, *, welcomed: bool = False, times: int = 1) -> list[str]:
+    def answers(connection: int, welcomed: str = "", *, times: int = 1) -> list[Welcome | Ack]:
         with context.socket(zmq.DEALER) as socket:
             socket.connect(f"{address}/ctrl")
             found = []
             for _ in range(times):
                 socket.send(encode(hello("actor", connection, welcomed=welcomed)))
                 until(lambda: bool(socket.poll(0)), learner.turn)
-                found.append(type(from_learner(socket.recv())).__name__)
-            return found
+                found.append(from_learner(socket.recv()))
+            return found  # type: ignore[return-value]
 
     try:
-        assert answers(0) == ["Welcome"]
+        (first,) = answers(0)
+        assert isinstance(first, Welcome)
         # Once by a connection: it brings the files of a base policy.
-        assert answers(1, times=3) == ["Welcome", "Ack", "Ack"]
-        assert answers(2, welcomed=True) == ["Ack"]
+        assert [type(answer) for answer in answers(1, times=3)] == [Welcome, Ack, Ack]
+        # It may be that of a learner which is no more.
+        assert [type(answer) for answer in answers(2, "another")] == [Welcome]
+        assert [type(answer) for answer in answers(3, first.learner)] == [Ack]
     finally:
         context.destroy(linger=0)
 
@@ -264,6 +277,83 @@ def test_a_dead_actor_makes_room_for_the_next(
         assert other.greet(learner).episode == 0
     finally:
         other.line.close()
+
+
+def test_an_actor_that_leaves_makes_room_at_once(
+    learner: Learner, actor: Acting, address: str, tmp_path: Path
+) -> None:
+    actor.greet(learner)
+    actor.line.close()
+    other = Acting(address, tmp_path / "other")
+    try:
+        assert other.greet(learner).episode == 0
+    finally:
+        other.line.close()
+
+
+def test_what_a_dead_actor_had_said_gets_no_answer(address: str, learner: Learner, actor: Acting) -> None:
+    context = zmq.Context()
+    try:
+        dead = context.socket(zmq.DEALER)
+        dead.connect(f"{address}/ctrl")
+        dead.send(encode(hello("dead", 0)))
+        until(lambda: bool(dead.poll(0)), learner.turn)
+        for frame in (hello("dead", 1), step(0, 0)):
+            dead.send(encode(frame))
+        until(lambda: bool(learner.desk._router.poll(0)), lambda: None)
+        time.sleep(0.1)
+    finally:
+        context.destroy(linger=0)
+    learner.desk.forget()
+    assert actor.greet(learner).episode == 0
+    assert (learner.taken, learner.desk.refused) == ([], 0)
+
+
+def test_the_door_is_closed_when_the_actor_has_heard_that_it_shall_end(
+    learner: Learner, actor: Acting
+) -> None:
+    actor.greet(learner)
+    actor.box.begin(0)
+    actor.box.add(step(0, 0))
+
+    def leave() -> None:
+        learner.desk.dismiss(LONG * MS)
+        learner.desk.close()
+
+    leaving = Thread(target=leave)
+    leaving.start()
+    # An actor is busy when it is told.
+    time.sleep(0.3)
+    assert leaving.is_alive()
+    until(lambda: actor.line.stopping, actor.line.exchange)
+    leaving.join(LONG)
+    # Nothing is sent to whoever has gone, nor is it waited for.
+    actor.box.add(step(0, 1))
+    actor.line.await_learned()
+
+
+def test_an_actor_that_does_not_hear_is_not_waited_for(learner: Learner, actor: Acting) -> None:
+    actor.greet(learner)
+    learner.desk.dismiss(300 * MS)
+    until(lambda: actor.line.stopping, actor.line.exchange)
+
+
+def test_a_learner_is_not_lost_because_nobody_looked(address: str, tmp_path: Path) -> None:
+    clock = SteppedClock()
+    line = Line(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
+    try:
+        line.require()
+        # While the arm went home.
+        clock.advance(20_000 * MS)
+        line.require()
+        for _ in range(10):
+            clock.advance(500 * MS)
+            line.require()
+        clock.advance(MS)
+        with pytest.raises(LearnerLost, match="has been gone for 5 s"):
+            line.require()
+    finally:
+        line.close()
 
 
 def test_nobody_at_the_address_is_said(actor: Acting, monkeypatch: pytest.MonkeyPatch) -> None:

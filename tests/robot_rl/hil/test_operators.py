@@ -1,6 +1,7 @@
 """What a device says becomes an action; what the scripted operator sees, and what it mends."""
 
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from types import TracebackType
@@ -12,6 +13,7 @@ import pytest
 from envs.experts.base import hand
 from envs.robosuite_env import RobosuiteEnv
 from hardware.clock import MS, SteppedClock
+from hardware.connection import NoAnswer
 from hardware.protocol.messages import Gripped, State
 from hardware.teleop.board import Board
 from hardware.teleop.device import DeviceError, Mark, Sample
@@ -23,6 +25,7 @@ from robot_rl.hil.operator import Consent
 from robot_rl.hil.person import Person
 from robot_rl.hil.scripted import LASTS_S, STALLED_S, ScriptedOperator, Watch
 from robot_rl.hil.takeover import Cue, Driver, Takeover
+from tests.hardware.processes import eventually
 
 TICK = 50 * MS
 
@@ -196,6 +199,35 @@ def test_the_stop_is_heard_while_the_scene_is_prepared(person: Person, stick: St
         assert stopped.wait(10)
     stopped.clear()
     assert not stopped.wait(0.1)
+
+
+def test_a_stop_that_the_robot_did_not_answer_is_asked_for_again(person: Person, stick: Stick) -> None:
+    asked, once = [], threading.Event()
+
+    def stop() -> None:
+        asked.append("stop")
+        if once.wait(60) and len(asked) < 3:
+            raise NoAnswer("nothing came")
+
+    with person.elsewhere(stop):
+        stick.say(False, marks=("stop",))
+        eventually(lambda: asked, "a stop")
+        stick.say(False)
+        once.set()
+        eventually(lambda: len(asked) == 3, "an answer")
+        time.sleep(0.1)
+    assert len(asked) == 3
+
+
+def test_what_was_disarmed_while_the_scene_was_prepared_does_not_begin(
+    person: Person, stick: Stick, clock: SteppedClock
+) -> None:
+    with person.elsewhere(lambda: None):
+        stick.say(False, marks=("disarm",))
+        eventually(lambda: person._disarmed, "disarmed")
+        stick.say(False)
+    assert person.look(clock.now()).verdict == "discard"
+    assert "disarmed" in person.begin(1).why_not
 
 
 def test_an_operator_says_when_the_scene_is_prepared(person: Person, stick: Stick) -> None:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.hardware.processes import eventually
-from tests.robot_rl.browser import launched, opened, take, until
+from tests.robot_rl.browser import Hands, launched, opened, take, until
 from tests.robot_rl.hil.training import HUMAN, Training
 from tests.robot_rl.test_deploy import serving
 
@@ -51,11 +51,16 @@ def test_what_is_held_in_a_browser_is_an_intervention_and_stops_are_obeyed(
     demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     with training(demonstrations, base_run, tmp_path) as (run, page):
-        assert "training" in page.inner_text("#robot")
+        until(page, lambda: "training" in page.inner_text("#robot"))
         shows(page, "POLICY")
-        page.keyboard.down("u")
-        shows(page, "HUMAN")
-        page.keyboard.up("u")
+        hands = Hands(page)
+
+        def helping() -> bool:
+            hands.hold("u")
+            return page.inner_text("#mode") == "HUMAN"
+
+        until(page, helping)
+        hands.hold()
         # After half a second in which nothing is held, it is the policy's again.
         shows(page, "POLICY")
         press(page, "failure")
