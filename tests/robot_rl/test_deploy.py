@@ -127,12 +127,13 @@ def test_a_classifier_may_judge_success(
     classifier.threshold.fill_(threshold)
     saved = policy_directory(run)
     classifier.save(saved, read_record(saved).meta)
-    assert main(["deploy", f"policy={policy}", f"robot={lift}", "episodes=1", f"success={run}"]) == 0
+    assert main(["deploy", f"policy={policy}", f"robot={lift}", "episodes=3", f"success={run}"]) == 0
     record = read(policy)
     assert record["judge"] == str(run)
-    (episode,) = record["episodes"]
-    assert episode["success"] is success
-    assert episode["steps"] == steps or episode["interrupted"]
+    # On a busy machine the state may be too old at any step.
+    ended = [episode for episode in record["episodes"] if not episode["interrupted"]]
+    assert ended
+    assert {(episode["success"], episode["steps"]) for episode in ended} == {(success, steps)}
 
 
 @pytest.mark.full

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hardware.protocol.messages import Commanded, Mode, State
 from hardware.recording.raw import RawDataset
 from hardware.recording.records import Received
 from robot_rl.cli import main
-from tests.hardware.processes import ROOT, Process, Server, await_event, eventually, serving
+from tests.hardware.processes import PATIENCE, ROOT, Process, Server, await_event, eventually, serving
 from tests.hardware.teleop.dynamixel_bus import Bus
 from tests.hardware.teleop.feeding import Feed, buttons, cap
 from tests.robot_rl.terminal import Terminal
@@ -68,6 +68,13 @@ def hold(terminal: Terminal, key: str, seconds: float = 1.0) -> None:
         time.sleep(0.03)
 
 
+def hold_until(terminal: Terminal, key: str, true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        hold(terminal, key, 0.2)
+
+
 def at_rest(state: State) -> bool:
     return max(map(abs, state.dq)) < REST
 
@@ -81,14 +88,11 @@ def test_keys_move_the_arm_while_they_are_held_and_it_stays_held_at_the_end(
         engage(terminal)
         # It sags a little where it is first held.
         assert watcher.sample().position == pytest.approx(before, abs=6e-3)
-        hold(terminal, "i")
-        moved = watcher.sample().position[0] - before[0]
-        assert moved > 0.02
+        hold_until(terminal, "i", lambda: watcher.sample().position[0] > before[0] + 0.02)
         eventually(lambda: at_rest(watcher.sample()), "no key, no motion")
         state = watcher.sample()
         assert state.mode is Mode.HUMAN
-        hold(terminal, "k", 0.5)
-        assert watcher.sample().position[0] < state.position[0] - 0.005
+        hold_until(terminal, "k", lambda: watcher.sample().position[0] < state.position[0] - 0.005)
         terminal.press("q")
         assert terminal.wait() == 0
         terminal.await_text("the arm is at rest and held")
