@@ -35,8 +35,6 @@ PATIENCE: Final = 5000 * MS
 _HELLO: Final = 1000 * MS
 _SILENT: Final = 3 * _HELLO
 _LOOK_MS: Final = 100
-_LOOKS_END: Final = 1000 * MS
-"""Whoever has not looked for so long does not know whether there was a connection."""
 _LINGER_MS: Final = 200
 
 
@@ -70,7 +68,9 @@ class Line:
             self._context.destroy(linger=0)
             raise
         self._silence = Silence(sockets, self._socket, clock)
-        self._looked = self._gone = clock.now()
+        self._anew = True
+        self._gone: int | None = None
+        """Since when there was no connection at any look."""
         self._greeted = 0
         self._connection = 0
         self._welcomed = ""
@@ -143,15 +143,18 @@ class Line:
                 self._socket.poll(_LOOK_MS)
 
     def require(self) -> None:
-        """Raises LearnerLost where, asked again and again, there was no connection for `PATIENCE`."""
+        """Raises LearnerLost where, asked again after `PATIENCE`, there was no connection each time."""
         now = self._clock.now()
-        if self._socket.poll(0, zmq.POLLOUT) or now - self._looked > _LOOKS_END:
+        # One that was just made anew takes a moment.
+        if self._socket.poll(_LOOK_MS if self._anew else 0, zmq.POLLOUT):
+            self._gone = None
+        elif self._gone is None:
             self._gone = now
         elif now - self._gone > PATIENCE:
             raise LearnerLost(
                 f"the learner at {self.address} has been gone for {(now - self._gone) / 1e9:.0f} s"
             )
-        self._looked = now
+        self._anew = False
 
     def _hello(self, patience: int) -> bool:
         """Say it again, if it is time; whether by a new connection, after a silence of `patience` [ns]."""
@@ -162,6 +165,7 @@ class Line:
         self._silence.expect()
         anew = self._silence.mend(patience)
         self._connection += anew
+        self._anew |= anew
         self._owes_hello = True
         return anew
 

@@ -12,7 +12,7 @@ import zmq
 from hardware.clock import MS, MonotonicClock, SteppedClock
 from hardware.protocol.endpoints import parse
 from robot_rl.hil.desk import Desk
-from robot_rl.hil.line import LearnerLost, Line
+from robot_rl.hil.line import PATIENCE, LearnerLost, Line
 from robot_rl.hil.messages import (
     PROTOCOL,
     Ack,
@@ -338,19 +338,36 @@ def test_an_actor_that_does_not_hear_is_not_waited_for(learner: Learner, actor: 
     until(lambda: actor.line.stopping, actor.line.exchange)
 
 
-def test_a_learner_is_not_lost_because_nobody_looked(address: str, tmp_path: Path) -> None:
+def test_a_learner_is_not_lost_because_nobody_looked(address: str, learner: Learner, tmp_path: Path) -> None:
     clock = SteppedClock()
     line = Line(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
     try:
         line.require()
+        assert line._gone is None
+        learner.desk.close()
+        until(lambda: not line._socket.poll(0, zmq.POLLOUT), lambda: time.sleep(0.001))
         # While the arm went home.
         clock.advance(20_000 * MS)
         line.require()
-        for _ in range(10):
-            clock.advance(500 * MS)
-            line.require()
+        clock.advance(PATIENCE)
+        line.require()
         clock.advance(MS)
         with pytest.raises(LearnerLost, match="has been gone for 5 s"):
+            line.require()
+    finally:
+        line.close()
+
+
+def test_a_connection_that_is_made_anew_at_the_last_moment_is_one(
+    address: str, learner: Learner, tmp_path: Path
+) -> None:
+    clock = SteppedClock()
+    line = Line(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
+    try:
+        for _ in range(20):
+            # The learner is busy, and answers no hello.
+            clock.advance(PATIENCE + MS)
+            assert line._hello(0)
             line.require()
     finally:
         line.close()
