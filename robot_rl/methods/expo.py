@@ -40,20 +40,24 @@ class ExpoConfig(SACConfig):
     """Steps of reward before the bootstrap."""
     gamma: float = 0.99
     """Discount per environment step."""
-    actor_lr: float = 3e-4
+    members: int = 5
+    """Critics in the ensemble."""
+    critic_warmup: int = 500
+    """Critic updates before the edits' first one and before the critics choose actions."""
+    actor_lr: float = 1e-4
     """Learning rate of the edit policy and of the temperature."""
     init_alpha: float = 0.002
     """Weight of the edits' entropy at first; it is adjusted towards an entropy of -h A/2."""
-    imitation: float = 0.0
+    imitation: float = 5.0
     """Weight of the squared distance to the actions of successful episodes in the edits' loss, which then
     learns around samples of the base and takes values relative to their size; 0 is the paper's."""
-    scale: float = 0.2
+    scale: float = 0.5
     """Largest edit (the paper's beta), in units of the normalised action."""
-    gripper_scale: float = 0.2
+    gripper_scale: float = 1.0
     """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
     candidates: int = 8
     """Samples of the base among which, and whose edits, the critics choose."""
-    target_candidates: int = 4
+    target_candidates: int = 2
     """Of these, how many make a target."""
     pessimism: float = 0.5
     """Standard deviations of the ensemble below its mean at which a candidate is valued when acting."""
@@ -113,7 +117,8 @@ class ExpoLearner(OffPolicyLearner):
         """Chunks [B, h, A] that the edits learn to edit: no executed one can come nearer to itself."""
         if self.config.imitation == 0:
             return self._executed(batch)
-        samples = self._samples(batch).actions
+        # All that compete when it acts, not only those that make a target.
+        samples = batch["proposals"] if self.imitation is None else self._samples(batch).actions
         return samples[:, self.updates // self.config.actor_every % samples.shape[1]]
 
     def _samples(self, batch: Batch, prefix: str = "") -> Chunk:

@@ -29,6 +29,7 @@ SMALL = ExpoConfig(
     critic_warmup=0,
     actor_every=1,
     init_alpha=0.1,
+    imitation=0.0,
 )
 
 
@@ -139,6 +140,14 @@ def test_edits_come_nearer_to_what_succeeded() -> None:
     assert distance() < 0.9 * before
 
 
+def test_edits_learn_around_every_sample_that_competes_not_only_around_those_of_a_target() -> None:
+    learner, batch = build(replace(SMALL, imitation=1.0)), next(batches())
+    assert SMALL.target_candidates < N
+    for number in range(N):
+        learner.updates = number
+        torch.testing.assert_close(learner._edited(batch), batch["proposals"][:, number])
+
+
 def test_edits_climb_the_critics_around_executed_chunks() -> None:
     learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6)), next(batches())
     chunk, state = batch["chunk"][:, :EXECUTE], batch["state"]
@@ -215,7 +224,11 @@ def test_the_end_of_a_window_is_known_by_its_discounted_length(gamma: float) -> 
     torch.testing.assert_close(inside({"steps": steps}, gamma, 4), expected)
 
 
-@pytest.mark.parametrize("changes", [{}, {"faster": True}, {"base_lr": 1e-3}], ids=["expo", "faster", "base"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"imitation": 5.0}, {"faster": True}, {"base_lr": 1e-3}],
+    ids=["expo", "imitation", "faster", "base"],
+)
 def test_resumed_learner_continues_exactly(changes: dict) -> None:
     config = replace(SMALL, **changes)
     learner, source = build(config), batches()
