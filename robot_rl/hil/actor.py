@@ -1,7 +1,7 @@
 """The half of online training that acts: decide, let a person take over, step, send."""
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from robot_rl.hil.takeover import SOURCE, Driver, Takeover
 from robot_rl.seeds import episode_seed
 
 _WAIT_NS: Final = 200_000_000
+_STOPS: Final = 3
 _TAKEN: Final = (Driver.HUMAN, Driver.HOLD)
 
 
@@ -224,7 +225,11 @@ class Actor:
         return None
 
     def _stop_arm(self) -> None:
-        self._scene.stop("the operator's device")
+        """Raises NoAnswer where the robot does not answer, asked again and again."""
+        for _ in range(_STOPS - 1):
+            with suppress(NoAnswer):
+                return self._scene.stop("the operator's device")
+        return self._scene.stop("the operator's device")
 
     def _why_to_leave(self) -> str:
         """Send and take what there is; a reason to end the episode, "" where there is none."""

@@ -131,6 +131,7 @@ class _Run:
         try:
             code = child.died()
         except UserError:
+            self._desk.forget()
             self._save()
             raise
         if code is not None:

@@ -34,6 +34,7 @@ PATIENCE: Final = 5000 * MS
 """A learner without a connection for so long is dead. One that is busy keeps its connection."""
 _HELLO: Final = 1000 * MS
 _SILENT: Final = 3 * _HELLO
+_LONGEST_SILENCE: Final = 60 * _HELLO
 _LOOK_MS: Final = 100
 _LINGER_MS: Final = 200
 
@@ -93,7 +94,7 @@ class Line:
         while not stop():
             if self._hello(patience):
                 # A welcome brings the base policy, and a slow network needs its time for it.
-                patience *= 2
+                patience = min(2 * patience, _LONGEST_SILENCE)
             self._said_hello()
             self._socket.poll(_LOOK_MS)
             for message in self._received():

@@ -48,7 +48,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """The process, a uuid."""
     connection: Natural
     """How often it has connected anew; what it said by an earlier connection is overtaken."""
-    welcomed: Name
+    welcomed: Name = ""
     """The learner whose `welcome` has come to it, "" before; one that a connection lost is said again."""
     run: Name
     """Whose episodes it has, "" where it has none of any run."""

@@ -67,6 +67,8 @@ class Person:
         self._engagement = Engagement()
         self._verdict: Verdict = ""
         self._disarmed = False
+        self._stop = False
+        """The robot has not answered yet that it stops."""
         self._ready = threading.Event()
         self.succeeded = False
         """Whether the episode that is going on was called a success."""
@@ -96,7 +98,8 @@ class Person:
         self._board.program = replace(self._board.program, task="training", episode=number, running=False)
         self._allowed = may_take_over(self._seed, number, self._fraction)
         marks = sample.marks if sample else ()
-        asks: Literal["", "stop", "arm"] = "stop" if "stop" in marks else "arm" if "arm" in marks else ""
+        stop, self._stop = self._stop or "stop" in marks, False
+        asks: Literal["", "stop", "arm"] = "stop" if stop else "arm" if "arm" in marks else ""
         self._disarmed = (self._disarmed or "disarm" in marks) and asks != "arm"
         if seen(sample, self._clock.now()) not in (Seen.PRESSED, Seen.OPEN):
             return Consent(f"nothing is heard of the {self._device.name}", asks)
@@ -114,7 +117,6 @@ class Person:
             watch.join()
 
     def _watch(self, back: threading.Event, stop: Callable[[], None]) -> None:
-        stopping = False
         while not back.wait(_LOOK_S):
             try:
                 sample = self._device.read()
@@ -122,12 +124,12 @@ class Person:
                 # `begin` says so.
                 return
             marks = sample.marks if sample else ()
-            stopping |= "stop" in marks
-            if stopping:
-                # Until the robot has answered that it has it.
+            self._stop |= "stop" in marks
+            if self._stop:
+                # Where it does not answer, it is asked again, here or by whoever asks next.
                 with suppress(RobotError):
                     stop()
-                    stopping = False
+                    self._stop = False
             if "begin" in marks:
                 self._ready.set()
             self._disarmed |= "disarm" in marks
@@ -158,6 +160,8 @@ class Person:
                 if mark in sample.marks and not self._verdict:
                     self._verdict = mark  # type: ignore[assignment]
             self._disarmed |= "disarm" in sample.marks
+        if self._stop:
+            self._stop, self._verdict = False, "stop"
         if self._disarmed:
             # Also from when the scene was prepared.
             self._verdict = self._verdict or "discard"

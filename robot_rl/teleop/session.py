@@ -61,16 +61,21 @@ class Session:
                 self._clock.sleep_until(due)
         finally:
             self._drive.let_go()
-        self._come_to_rest()
+        if not self._come_to_rest():
+            return ended or "nothing is heard of the robot: look whether the arm is at rest"
         return ended
 
-    def _come_to_rest(self) -> None:
-        standing, end = Standing(), self._clock.now() + _BRAKING
+    def _come_to_rest(self) -> bool:
+        """Whether anything was heard of the arm meanwhile."""
+        standing, end, heard = Standing(), self._clock.now() + _BRAKING, False
         while self._clock.now() < end:
             state = self._state()
-            if state is not None and standing.sees(state):
-                return
+            if state is not None:
+                heard = True
+                if standing.sees(state):
+                    break
             self._clock.sleep_until(self._clock.now() + PERIOD)
+        return heard
 
     def _step(self) -> str:
         try:

@@ -1,6 +1,7 @@
 """The two ends of the link over real sockets, in one process."""
 
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -178,6 +179,13 @@ def test_damaged_frames_and_strangers_change_nothing(address: str, learner: Lear
         stranger.send(encode(msgspec.structs.replace(hello("other", 0), protocol=PROTOCOL + 1)))
         until(lambda: bool(stranger.poll(0)), learner.turn)
         assert "update the older" in str(from_learner(stranger.recv()))
+        # As actors said it before their hello had `welcomed`.
+        body = msgspec.msgpack.encode(
+            {"t": "hello", "protocol": 2, "src": "old", "connection": 0, "run": "", "episodes": []}
+        )
+        stranger.send(zlib.crc32(body).to_bytes(4, "little") + body)
+        until(lambda: bool(stranger.poll(0)), learner.turn)
+        assert "the actor 2: update the older" in str(from_learner(stranger.recv()))
     finally:
         context.destroy(linger=0)
     actor.box.begin(0)
@@ -317,7 +325,7 @@ def test_the_door_is_closed_when_the_actor_has_heard_that_it_shall_end(
     actor.box.add(step(0, 0))
 
     def leave() -> None:
-        learner.desk.dismiss(LONG * MS)
+        learner.desk.dismiss(600_000 * MS)
         learner.desk.close()
 
     leaving = Thread(target=leave)
@@ -326,7 +334,8 @@ def test_the_door_is_closed_when_the_actor_has_heard_that_it_shall_end(
     time.sleep(0.3)
     assert leaving.is_alive()
     until(lambda: actor.line.stopping, actor.line.exchange)
-    leaving.join(LONG)
+    leaving.join(60)
+    assert not leaving.is_alive()
     # Nothing is sent to whoever has gone, nor is it waited for.
     actor.box.add(step(0, 1))
     actor.line.await_learned()
@@ -342,8 +351,7 @@ def test_a_learner_is_not_lost_because_nobody_looked(address: str, learner: Lear
     clock = SteppedClock()
     line = Line(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
     try:
-        line.require()
-        assert line._gone is None
+        until(lambda: line._gone is None and bool(line._socket.poll(0, zmq.POLLOUT)), line.require)
         learner.desk.close()
         until(lambda: not line._socket.poll(0, zmq.POLLOUT), lambda: time.sleep(0.001))
         # While the arm went home.

@@ -219,6 +219,27 @@ def test_a_stop_that_the_robot_did_not_answer_is_asked_for_again(person: Person,
     assert len(asked) == 3
 
 
+def test_a_stop_that_nobody_has_answered_yet_is_not_forgotten(
+    person: Person, stick: Stick, clock: SteppedClock
+) -> None:
+    asked = threading.Event()
+
+    def stop() -> None:
+        asked.set()
+        raise NoAnswer("nothing came")
+
+    for heard in (lambda: person.look(clock.now()).verdict, lambda: person.begin(1).asks):
+        person.begin(1)
+        asked.clear()
+        with person.elsewhere(stop):
+            stick.say(False, marks=("stop",))
+            assert asked.wait(60)
+            stick.say(False)
+        assert heard() == "stop"
+        # Whoever asked stops the arm.
+        assert person.begin(1).asks == ""
+
+
 def test_what_was_disarmed_while_the_scene_was_prepared_does_not_begin(
     person: Person, stick: Stick, clock: SteppedClock
 ) -> None:
