@@ -1,7 +1,7 @@
 """The half of online training that acts: decide, let a person take over, step, send."""
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -226,10 +226,13 @@ class Actor:
 
     def _stop_arm(self) -> None:
         """Raises NoAnswer where the robot does not answer, asked again and again."""
-        for _ in range(_STOPS - 1):
-            with suppress(NoAnswer):
+        for left in reversed(range(_STOPS)):
+            try:
                 return self._scene.stop("the operator's device")
-        return self._scene.stop("the operator's device")
+            except NoAnswer:
+                if not left:
+                    raise
+        return None
 
     def _why_to_leave(self) -> str:
         """Send and take what there is; a reason to end the episode, "" where there is none."""

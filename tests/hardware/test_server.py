@@ -85,9 +85,8 @@ def test_a_commander_that_hangs_for_a_moment_cannot_go_on_after_another_took_ove
         with operator.lease("human"):
             operator.command("joint_position", operator.sample().setpoint, ttl_ms=1000)
             commander.send(signal.SIGCONT)
-            # Refused, or, where it was stopped while it waited for an answer, without one.
             assert commander.wait() == REFUSED
-            assert "CommandRefused: no_lease: " in commander.output or "NoAnswer: " in commander.output
+            assert "CommandRefused: no_lease: " in commander.output
             # On a busy machine nobody may have taken the arm out of hold in time.
             state = operator.sample()
             assert state.mode in (Mode.HUMAN, Mode.HOLD) or state.fault.startswith("lease_lost")

@@ -3,10 +3,10 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.hardware.processes import PATIENCE
 
@@ -44,18 +44,9 @@ def opened(chromium: Browser, url: str, **how: Any) -> Iterator[Page]:
 
 
 def take(page: Page) -> None:
-    """The control of the arm, when whoever had it before has left; pressed anew where nothing comes of it."""
-    page.wait_for_selector("#control.free")
-
-    def mine() -> bool:
-        with suppress(TimeoutError):
-            if page.locator("#control.free").count():
-                page.click("#control.free", timeout=3000)
-            page.wait_for_selector("body.mine", timeout=3000)
-            return True
-        return False
-
-    until(page, mine)
+    """The control of the arm, when whoever had it before has left."""
+    page.click("#control.free")
+    page.wait_for_selector("body.mine")
 
 
 def until(page: Page, true: Callable[[], bool]) -> None:

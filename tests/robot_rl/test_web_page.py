@@ -188,6 +188,17 @@ def pushing_over_a_line(teleoperation: Teleoperation, chromium: Browser) -> Iter
             yield page, line
 
 
+def test_control_is_not_offered_before_there_is_a_link(
+    teleoperation: Teleoperation, chromium: Browser
+) -> None:
+    page = chromium.new_page()
+    page.route_web_socket("**/link", lambda _: None)
+    page.goto(teleoperation.url)
+    assert page.locator("#control.free").count() == 0
+    assert page.is_disabled("#control")
+    page.close()
+
+
 def test_a_connection_that_is_cut_holds_the_arm(teleoperation: Teleoperation, chromium: Browser) -> None:
     with pushing_over_a_line(teleoperation, chromium) as (page, line):
         line.cut()
