@@ -1,6 +1,7 @@
 """Chunks among which critics choose: how they are valued, and the plan that takes the best."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,6 +29,13 @@ class CandidatesSpec:
     pessimism: float
     """Standard deviations of the ensemble below its mean that a candidate is valued at; the expected
     minimum of two members is at 0.56."""
+    commit: float = field(default=1.0, kw_only=True)
+    """Part of a chosen chunk that is executed before candidates compete anew, in (0, 1]; saved policies
+    that do not say it are of the time when it was always 1."""
+
+    def planned(self, base: BaseSpec) -> int:
+        """Steps of a chosen chunk that are executed before candidates compete anew."""
+        return math.ceil(self.commit * base.execute)
 
 
 def chunk_critic(base: BaseSpec, feature_size: int, spec: CandidatesSpec) -> EnsembleCritic:

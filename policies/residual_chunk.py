@@ -78,7 +78,8 @@ class ResidualChunkPolicy(WrappedPolicy):
     def __init__(
         self, networks: ResidualChunk, slots: int, *, exploration: float = 0.0, seed: int = 0
     ) -> None:
-        super().__init__(networks.base, slots, proposals=networks.spec.candidates, seed=seed)
+        base, spec = networks.base, networks.spec
+        super().__init__(base, slots, proposals=spec.candidates, planned=spec.planned(base.spec), seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""

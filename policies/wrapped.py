@@ -88,16 +88,19 @@ class ChunkRunner:
     generators, seeded when an episode begins: an episode does not depend on its neighbours, and
     no chunk leaks from one episode into the next. `proposals` is the number of samples of the base
     that a decision has to choose from. They come from a generator of their own but for the first one:
-    that is the one that the base alone would execute.
+    that is the one that the base alone would execute. Of a chunk that a plan made `planned` steps are
+    executed before the next decision, of the base's own `base.spec.execute`, which is also the default.
     """
 
-    def __init__(self, base: BasePolicy, slots: int, proposals: int = 0) -> None:
+    def __init__(self, base: BasePolicy, slots: int, proposals: int = 0, planned: int | None = None) -> None:
         spec = base.spec
         if not spec.deterministic:
             raise ValueError(
                 f"{type(base).__name__} draws noise of its own: its episodes could not be repeated or resumed"
             )
         self.base, self.slots = base, slots
+        self.planned = spec.execute if planned is None else planned
+        assert 1 <= self.planned <= spec.execute
         self.proposals = min(proposals, 1) if spec.noise_shape is None else proposals
         self._history: dict[str, NDArray[Any]] = {}
         self._fresh = np.ones(slots, bool)
@@ -139,7 +142,7 @@ class ChunkRunner:
             record: draw proposals at every step, also where a chunk goes on, and return them.
         """
         self._remember(frames, slots)
-        deciding = self._cursor[slots] >= self.base.spec.execute
+        deciding = self._cursor[slots] >= (self.planned if plan else self.base.spec.execute)
         proposals = None
         record = record and self.proposals > 0
         if record or deciding.any():
@@ -251,10 +254,18 @@ class WrappedPolicy:
     that is switched off acts exactly as its base; this class alone is the base with nothing around.
     """
 
-    def __init__(self, base: BasePolicy, slots: int, *, proposals: int = 0, seed: int = 0) -> None:
-        """`proposals` as in `ChunkRunner`; `seed` is that of what the wrapper itself draws."""
+    def __init__(
+        self,
+        base: BasePolicy,
+        slots: int,
+        *,
+        proposals: int = 0,
+        planned: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`proposals` and `planned` as in `ChunkRunner`; `seed` is that of what the wrapper itself draws."""
         self.base = base
-        self.runner = ChunkRunner(base, slots, proposals)
+        self.runner = ChunkRunner(base, slots, proposals, planned)
         self._generator = torch.Generator().manual_seed(seed)
         self.active = True
         """False switches the wrapper off (warm-up): the base acts, with exploration if asked for."""

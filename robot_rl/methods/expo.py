@@ -24,6 +24,7 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, imitation_loss
 from robot_rl.learning.imitation import Imitation
 from robot_rl.learning.offpolicy import OffPolicyLearner, observation
+from robot_rl.learning.options import check_candidates
 from robot_rl.learning.sac import SACConfig, SoftActor, Temperature
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.job import Job, Prepared, RunBase
@@ -61,6 +62,8 @@ class ExpoConfig(SACConfig):
     """Of these, how many make a target."""
     pessimism: float = 0.5
     """Standard deviations of the ensemble below its mean at which a candidate is valued when acting."""
+    commit: float = 0.5
+    """Part of a chosen chunk that is executed before candidates compete anew."""
     alpha_min: float = 0.0
     """The least that the weight of the entropy may fall to."""
     faster: bool = False
@@ -74,11 +77,7 @@ class ExpoConfig(SACConfig):
             raise ValueError("method.backup_entropy=true is not for expo, whose targets hold no entropy")
         if not 0 < self.scale <= 2:
             raise ValueError(f"method.scale={self.scale}: choose it in (0, 2]; 0.05 to 0.3 is usual")
-        if not 1 <= self.target_candidates <= self.candidates:
-            raise ValueError(
-                f"method.target_candidates={self.target_candidates}: choose 1 to method.candidates="
-                f"{self.candidates}"
-            )
+        check_candidates(self.candidates, self.target_candidates, self.commit)
         if not 0 <= self.alpha_min <= self.init_alpha:
             raise ValueError(
                 f"method.alpha_min={self.alpha_min}: choose it in [0, method.init_alpha={self.init_alpha}]"
@@ -216,6 +215,7 @@ def setup(job: Job) -> Prepared:
         layer_norm=config.layer_norm,
         candidates=config.candidates,
         pessimism=config.pessimism,
+        commit=config.commit,
         faster=config.faster,
     )
     networks = Expo(made.base, spec)

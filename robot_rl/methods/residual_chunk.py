@@ -20,7 +20,7 @@ from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, imitation_loss, polyak
 from robot_rl.learning.offpolicy import OffPolicyLearner, observation
-from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.options import OffPolicyConfig, check_candidates
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.job import Job, Prepared
 from robot_rl.methods.online import fit_encoder, gather, prepare
@@ -58,16 +58,14 @@ class ResidualChunkConfig(OffPolicyConfig):
     """Of these, how many make a target."""
     pessimism: float = 0.5
     """Standard deviations of the ensemble below its mean at which a candidate is valued."""
+    commit: float = 0.5
+    """Part of a chosen chunk that is executed before candidates compete anew."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.backup not in ("max", "mean"):
             raise ValueError(f"method.backup={self.backup}: choose max or mean")
-        if not 1 <= self.target_candidates <= self.candidates:
-            raise ValueError(
-                f"method.target_candidates={self.target_candidates}: choose 1 to {self.candidates}, "
-                "which is method.candidates"
-            )
+        check_candidates(self.candidates, self.target_candidates, self.commit)
 
 
 class ResidualChunkLearner(OffPolicyLearner):
@@ -144,6 +142,7 @@ def setup(job: Job) -> Prepared:
         layer_norm=config.layer_norm,
         candidates=config.candidates,
         pessimism=config.pessimism,
+        commit=config.commit,
     )
     networks = ResidualChunk(made.base, spec)
     fit_encoder(networks, made.demos)

@@ -157,6 +157,15 @@ def test_a_base_without_noise_offers_its_chunk_and_an_edit() -> None:
         Expo(act, replace(SPEC, faster=True))
 
 
+def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: DiffusionPolicy) -> None:
+    torch.manual_seed(1)
+    policy = Expo(base, replace(SPEC, commit=0.5)).policy(SLOTS)
+    committed = -(-EXECUTE // 2)
+    assert 1 <= committed < EXECUTE
+    steps = [decision.chunk_step[0] for decision in play(policy)]
+    assert steps == [i % committed for i in range(len(steps))]
+
+
 def test_entropy_of_an_untrained_edit_is_high(base: DiffusionPolicy) -> None:
     torch.manual_seed(1)
     networks = Expo(base, SPEC)

@@ -1,5 +1,7 @@
 """A chunk residual starts as its base, is bounded, executes the best candidate, and off means off."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,27 @@ def test_it_is_saved_with_its_base_and_acts_the_same(base: DiffusionPolicy, tmp_
     assert isinstance(loaded, ResidualChunk)
     for one, two in zip(play(networks.policy(SLOTS)), play(loaded.eval().policy(SLOTS)), strict=True):
         np.testing.assert_array_equal(one.action, two.action)
+
+
+def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: DiffusionPolicy) -> None:
+    """Half of three steps, rounded up; the base alone executes its chunks to the end."""
+    torch.manual_seed(1)
+    policy = ResidualChunk(base, replace(SPEC, commit=0.5)).policy(SLOTS)
+    assert [list(decision.chunk_step) for decision in play(policy, 5)] == [[0] * 2, [1] * 2] * 2 + [[0] * 2]
+    policy.active = False
+    assert [decision.chunk_step[0] for decision in play(policy, 5)] == [0, 1, 2, 0, 1]
+
+
+def test_a_policy_saved_before_there_was_a_commitment_executes_whole_chunks(
+    base: DiffusionPolicy, tmp_path: Path
+) -> None:
+    save_wrapper(build(base), tmp_path, {})
+    record = json.loads((tmp_path / "policy.json").read_text())
+    del record["config"]["commit"]
+    (tmp_path / "policy.json").write_text(json.dumps(record))
+    loaded, _ = load_policy_files(tmp_path)
+    assert isinstance(loaded, ResidualChunk)
+    assert [decision.chunk_step[0] for decision in play(loaded.policy(SLOTS), 4)] == [0, 1, 2, 0]
 
 
 def test_a_base_without_noise_is_refused() -> None:

@@ -251,6 +251,7 @@ def test_resumed_learner_continues_exactly(changes: dict) -> None:
         ({"backup_entropy": True}, "backup_entropy"),
         ({"scale": 0.0}, "scale"),
         ({"target_candidates": 4}, "target_candidates"),
+        ({"commit": 1.5}, "commit"),
         ({"alpha_min": 1.0}, "alpha_min"),
     ],
 )
