@@ -30,11 +30,11 @@ class CandidatesSpec:
     """Standard deviations of the ensemble below its mean that a candidate is valued at; the expected
     minimum of two members is at 0.56."""
     commit: float = field(default=1.0, kw_only=True)
-    """Part of a chosen chunk that is executed before candidates compete anew, in (0, 1]; saved policies
-    that do not say it are of the time when it was always 1."""
+    """Part of a chosen chunk that is executed before candidates compete anew, when not exploring, in
+    (0, 1]; saved policies that do not say it are of the time when it was always 1."""
 
-    def planned(self, base: BaseSpec) -> int:
-        """Steps of a chosen chunk that are executed before candidates compete anew."""
+    def executed(self, base: BaseSpec) -> int:
+        """The same in steps."""
         return math.ceil(self.commit * base.execute)
 
 

@@ -118,7 +118,7 @@ class ExpoPolicy(WrappedPolicy):
     def __init__(self, networks: Expo, slots: int, *, seed: int = 0) -> None:
         base = Ranked(networks.base, self._best_seed) if networks.spec.faster else networks.base
         spec = networks.spec
-        super().__init__(base, slots, proposals=spec.candidates, planned=spec.planned(base.spec), seed=seed)
+        super().__init__(base, slots, proposals=spec.candidates, execute=spec.executed(base.spec), seed=seed)
         self.networks = networks
 
     def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:

@@ -79,7 +79,7 @@ class ResidualChunkPolicy(WrappedPolicy):
         self, networks: ResidualChunk, slots: int, *, exploration: float = 0.0, seed: int = 0
     ) -> None:
         base, spec = networks.base, networks.spec
-        super().__init__(base, slots, proposals=spec.candidates, planned=spec.planned(base.spec), seed=seed)
+        super().__init__(base, slots, proposals=spec.candidates, execute=spec.executed(base.spec), seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""

@@ -88,19 +88,16 @@ class ChunkRunner:
     generators, seeded when an episode begins: an episode does not depend on its neighbours, and
     no chunk leaks from one episode into the next. `proposals` is the number of samples of the base
     that a decision has to choose from. They come from a generator of their own but for the first one:
-    that is the one that the base alone would execute. Of a chunk that a plan made `planned` steps are
-    executed before the next decision, of the base's own `base.spec.execute`, which is also the default.
+    that is the one that the base alone would execute.
     """
 
-    def __init__(self, base: BasePolicy, slots: int, proposals: int = 0, planned: int | None = None) -> None:
+    def __init__(self, base: BasePolicy, slots: int, proposals: int = 0) -> None:
         spec = base.spec
         if not spec.deterministic:
             raise ValueError(
                 f"{type(base).__name__} draws noise of its own: its episodes could not be repeated or resumed"
             )
         self.base, self.slots = base, slots
-        self.planned = spec.execute if planned is None else planned
-        assert 1 <= self.planned <= spec.execute
         self.proposals = min(proposals, 1) if spec.noise_shape is None else proposals
         self._history: dict[str, NDArray[Any]] = {}
         self._fresh = np.ones(slots, bool)
@@ -130,6 +127,7 @@ class ChunkRunner:
         slots: NDArray[np.int64],
         plan: Callable[[Batch, Chunk], Plan] | None = None,
         *,
+        execute: int | None = None,
         record: bool = False,
     ) -> RunnerStep:
         """The next step of the given slots.
@@ -139,10 +137,11 @@ class ChunkRunner:
             slots: which slots the frames belong to.
             plan: makes the chunks of slots that decide now, from their observations [b, To, …] and
                 the base's samples; without it the base's first sample is executed.
+            execute: steps of a chunk after which the next one is decided; `base.spec.execute` if None.
             record: draw proposals at every step, also where a chunk goes on, and return them.
         """
         self._remember(frames, slots)
-        deciding = self._cursor[slots] >= (self.planned if plan else self.base.spec.execute)
+        deciding = self._cursor[slots] >= (execute or self.base.spec.execute)
         proposals = None
         record = record and self.proposals > 0
         if record or deciding.any():
@@ -260,12 +259,21 @@ class WrappedPolicy:
         slots: int,
         *,
         proposals: int = 0,
-        planned: int | None = None,
+        execute: int | None = None,
         seed: int = 0,
     ) -> None:
-        """`proposals` and `planned` as in `ChunkRunner`; `seed` is that of what the wrapper itself draws."""
-        self.base = base
-        self.runner = ChunkRunner(base, slots, proposals, planned)
+        """Something that acts.
+
+        Args:
+            base: the frozen base.
+            slots: environments that it acts in.
+            proposals: as in `ChunkRunner`.
+            execute: steps of a chunk of the wrapper after which it decides anew, when it does not explore;
+                as many as the base executes if None.
+            seed: of what the wrapper itself draws.
+        """
+        self.base, self.execute = base, execute
+        self.runner = ChunkRunner(base, slots, proposals)
         self._generator = torch.Generator().manual_seed(seed)
         self.active = True
         """False switches the wrapper off (warm-up): the base acts, with exploration if asked for."""
@@ -298,7 +306,8 @@ class WrappedPolicy:
         if slots is None:
             slots = np.arange(self.runner.slots)
         plan = partial(self._plan, explore=explore) if self.active else None
-        step = self.runner.step(frames, slots, plan, record=record)
+        execute = self.execute if self.active and not explore else None
+        step = self.runner.step(frames, slots, plan, execute=execute, record=record)
         action = self._correct(frames, step.action, explore=explore)
         return Decision(action, step.base, step.noise, step.chunk_step, step.proposals)
 

@@ -63,7 +63,7 @@ class ExpoConfig(SACConfig):
     pessimism: float = 0.5
     """Standard deviations of the ensemble below its mean at which a candidate is valued when acting."""
     commit: float = 0.5
-    """Part of a chosen chunk that is executed before candidates compete anew."""
+    """Part of a chosen chunk that is executed before candidates compete anew, when not exploring."""
     alpha_min: float = 0.0
     """The least that the weight of the entropy may fall to."""
     faster: bool = False

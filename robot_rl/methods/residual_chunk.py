@@ -59,7 +59,7 @@ class ResidualChunkConfig(OffPolicyConfig):
     pessimism: float = 0.5
     """Standard deviations of the ensemble below its mean at which a candidate is valued."""
     commit: float = 0.5
-    """Part of a chosen chunk that is executed before candidates compete anew."""
+    """Part of a chosen chunk that is executed before candidates compete anew, when not exploring."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -113,10 +113,11 @@ def test_it_is_saved_with_its_base_and_acts_the_same(base: DiffusionPolicy, tmp_
 
 
 def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: DiffusionPolicy) -> None:
-    """Half of three steps, rounded up; the base alone executes its chunks to the end."""
+    """Half of three steps, rounded up; exploring, or where the base acts alone, it is the whole chunk."""
     torch.manual_seed(1)
     policy = ResidualChunk(base, replace(SPEC, commit=0.5)).policy(SLOTS)
     assert [list(decision.chunk_step) for decision in play(policy, 5)] == [[0] * 2, [1] * 2] * 2 + [[0] * 2]
+    assert [decision.chunk_step[0] for decision in play(policy, 5, explore=True)] == [0, 1, 2, 0, 1]
     policy.active = False
     assert [decision.chunk_step[0] for decision in play(policy, 5)] == [0, 1, 2, 0, 1]
 
