@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from robot_rl.checkpoint import list_checkpoints, load_checkpoint
 from robot_rl.logger import read_metrics
+from robot_rl.training import NotFinite, refuse_reward
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 
 
@@ -154,3 +156,25 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
         verb("train", *arguments, "method.lr=1e30")
     assert "last checkpoint is untouched" in str(caught.value)
     assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
+
+
+def test_a_learner_that_runs_away_stops_the_run_and_its_batch_is_kept(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    arguments = residual(demonstrations, base_run, tmp_path, "run", 160)
+    with pytest.raises(ValueError, match=r"critic_loss.* became NaN or infinite at step 4\d") as caught:
+        verb("train", *arguments, "checkpoint_every=40", "method.critic_lr=1e30")
+    batch = load_file(tmp_path / "run" / "not_finite_batch.safetensors")
+    assert "not_finite_batch.safetensors" in str(caught.value)
+    # Nothing is wrong with the data: it is the critics that are.
+    assert len(batch["state"]) == len(batch["action"]) == 16
+    assert all(value.isfinite().all() for value in batch.values())
+    assert [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")] == ["00000040"]
+    assert final_state(tmp_path / "run")["learner"]["updates"] == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reward_that_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(NotFinite, match="reward became NaN or infinite at step 7"):
+        refuse_reward(np.array([0, value], np.float32), 7)
+    refuse_reward(np.array([0, 1], np.float32), 7)
