@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from policies.store import load_base, read_record
 from robot_rl import cli
 from robot_rl.bench.methods import runner
 from robot_rl.bench.methods.commands import own_data
@@ -28,6 +29,7 @@ from robot_rl.bench.methods.results import read_result
 from robot_rl.bench.methods.rows import rows_of
 from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError
+from robot_rl.factory import policy_directory
 from robot_rl.logger import read_metrics
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 from tests.robot_rl.test_training import assert_same, final_state, metrics, residual
@@ -172,6 +174,15 @@ def test_entries_with_a_base_of_their_own_do_not_begin_as_the_tasks() -> None:
     assert {entry.name for entry in entries if not entry.from_base} == {"rlpd", "bc"}
 
 
+def test_the_shipped_bases_are_of_the_shipped_results() -> None:
+    for protocol in read_protocols(SHIPPED):
+        assert protocol.kept_base is not None
+        load_base(protocol.kept_base)
+        results = [read_result(run, SHIPPED.parent / "results" / "methods") for run in queue([protocol])]
+        bases = [result.base_fingerprint for result in results if result]
+        assert read_record(protocol.kept_base).fingerprint in bases
+
+
 def test_order_of_the_queue() -> None:
     longer = replace(PROTOCOL, task="can", steps=400)
     assert [run.label for run in queue([longer, PROTOCOL])] == [
@@ -260,6 +271,16 @@ def test_a_run_that_could_not_begin_is_none(filled: tuple[Path, str]) -> None:
     assert not (home / "results" / "lift" / "residual-typo_s0.json").exists()
     assert "unknown key method.critik_lr; did you mean method.critic_lr" in told
     assert "1 run has no result" in told
+
+
+@pytest.mark.full
+def test_a_base_that_is_kept_is_not_trained(filled: tuple[Path, str], tmp_path: Path) -> None:
+    trained = policy_directory(filled[0] / "runs" / "lift" / "base")
+    shutil.copytree(trained, protocol_file(tmp_path / "protocol", SMALL).with_suffix(""))
+    assert bench(tmp_path, "only=residual") == 0
+    record = json.loads((tmp_path / "results" / "lift" / "residual_s0.json").read_text())
+    assert record["base"]["fingerprint"] == read_record(trained).fingerprint
+    assert not (tmp_path / "runs" / "lift" / "base" / "checkpoints").exists()
 
 
 @pytest.mark.full

@@ -9,17 +9,16 @@ BASE = "base"
 
 
 def prepare(protocol: Protocol, home: Path) -> list[list[str]]:
-    """Demonstrations, the weak base and its success: once per task.
+    """Demonstrations, the weak base unless it is kept, and its success: once per task.
 
     Always on the CPU, so that machines with and without a GPU have the same base.
     """
     data, task = f"data={home / 'demonstrations.zarr'}", f"task={protocol.task}"
+    where = (f"runs_dir={home}", f"name={BASE}", "device=cpu", "threads=1")
+    training = [["train", "method=bc", task, data, *where, *protocol.base]]
     return [
         ["collect", task, data, *protocol.collect],
-        [
-            *("train", "method=bc", task, data, f"runs_dir={home}", f"name={BASE}"),
-            *("device=cpu", "threads=1", *protocol.base),
-        ],
+        *(training if protocol.kept_base is None else []),
         ["eval", f"policy={home / BASE}", f"episodes={protocol.eval_episodes}", "device=cpu"],
     ]
 

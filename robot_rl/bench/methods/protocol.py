@@ -21,6 +21,9 @@ entries:
     priority: 4
 
 The last one is measured once, when it is trained; its steps are those of its demonstrations.
+
+Of the same commands a machine of another processor makes another base. A policy that is kept in a folder
+beside the file, named as the task is, is the base on every machine.
 """
 
 import re
@@ -80,6 +83,8 @@ class Protocol:
     """Environment steps."""
     eval_episodes: int
     entries: tuple[Entry, ...]
+    kept_base: Path | None = None
+    """Directory of the base policy, if it is kept; else each machine trains its own."""
 
     def preparation(self) -> dict[str, Any]:
         """What all runs of the task have in common."""
@@ -129,6 +134,7 @@ def _read(file: Path) -> Protocol:
         _options(content["base"], f"{file}: base:", _OURS - {"method.steps"}),
         **numbers,
         entries=tuple(_entries(content["entries"], file)),
+        kept_base=file.with_suffix("") if file.with_suffix("").is_dir() else None,
     )
 
 

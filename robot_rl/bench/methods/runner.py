@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -126,6 +127,8 @@ class Runner:
         write_text(path, json.dumps(wanted, indent=1) + "\n")
         if (home / commands.BASE / "eval" / "summary.json").is_file():
             return
+        if protocol.kept_base:
+            shutil.copytree(protocol.kept_base, home / commands.BASE, dirs_exist_ok=True)
         for command in commands.prepare(protocol, home):
             if code := self._crew.run(command, home / "preparation.log"):
                 raise _fault(code, home / "preparation.log")
