@@ -86,6 +86,11 @@ class OffPolicyConfig:
             raise ValueError(
                 f"method.aggregation={self.aggregation}: choose one of {', '.join(AGGREGATIONS)}"
             )
+        if self.warmup_steps < 1:
+            raise ValueError(
+                f"method.warmup_steps={self.warmup_steps}: nothing is learned before the first step; "
+                "choose 1 or more"
+            )
         if self.warmup_steps >= self.steps:
             raise ValueError(
                 f"method.warmup_steps={self.warmup_steps} leaves nothing of method.steps={self.steps}"

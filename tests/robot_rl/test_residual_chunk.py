@@ -149,6 +149,7 @@ def test_a_resumed_learner_ends_where_an_uninterrupted_one_does() -> None:
         ({"backup": "best"}, "max or mean"),
         ({"target_candidates": 9}, "choose 1 to 8"),
         ({"commit": 0.0}, "commit"),
+        ({"warmup_steps": 0}, "warmup_steps=0: nothing is learned"),
         ({"subset": 11}, "subset"),
     ],
 )
