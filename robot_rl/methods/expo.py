@@ -76,7 +76,7 @@ class ExpoConfig(SACConfig):
         if self.backup_entropy:
             raise ValueError("method.backup_entropy=true is not for expo, whose targets hold no entropy")
         if not 0 < self.scale <= 2:
-            raise ValueError(f"method.scale={self.scale}: choose it in (0, 2]; 0.05 to 0.3 is usual")
+            raise ValueError(f"method.scale={self.scale}: choose it in (0, 2]; 0.5, or 0.2 without imitation")
         check_candidates(self.candidates, self.target_candidates, self.commit)
         if not 0 <= self.alpha_min <= self.init_alpha:
             raise ValueError(

@@ -15,10 +15,10 @@ def prepare(protocol: Protocol, home: Path) -> list[list[str]]:
     """
     data, task = f"data={home / 'demonstrations.zarr'}", f"task={protocol.task}"
     where = (f"runs_dir={home}", f"name={BASE}", "device=cpu", "threads=1")
-    training = [["train", "method=bc", task, data, *where, *protocol.base]]
+    train_base = ["train", "method=bc", task, data, *where, *protocol.base]
     return [
         ["collect", task, data, *protocol.collect],
-        *(training if protocol.kept_base is None else []),
+        *([] if protocol.kept_base else [train_base]),
         ["eval", f"policy={home / BASE}", f"episodes={protocol.eval_episodes}", "device=cpu"],
     ]
 
