@@ -1,6 +1,7 @@
 """The command line: `robot-rl <verb> [group=choice …] [key=value …]`."""
 
 import ast
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,12 @@ _FOLDER = Path(__file__).with_name("verbs")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see `robot_rl.errors`)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return report(lambda: _dispatch(arguments))
+    try:
+        return report(lambda: _dispatch(arguments))
+    finally:
+        if argv is None:
+            # The process ends here: a last collection of all that torch and numba made takes seconds.
+            gc.freeze()
 
 
 def load_verb(name: str) -> "Verb":

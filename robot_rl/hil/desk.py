@@ -1,6 +1,5 @@
 """The learner's end of the link: one actor at a time, and its records in order, each once."""
 
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -22,6 +21,7 @@ from robot_rl.hil.messages import (
     Refused,
     Step,
     Stop,
+    Weights,
     Welcome,
     encode,
     from_actor,
@@ -42,7 +42,8 @@ class Desk:
         address: Address,
         keys: ServerKeys | None,
         clock: Clock,
-        welcome: Callable[[Hello, str], Welcome],
+        learner: str,
+        welcome: Callable[[Hello], Welcome],
     ) -> None:
         """Open the door.
 
@@ -50,7 +51,8 @@ class Desk:
             address: where actors find it.
             keys: required on a network.
             clock: of this machine.
-            welcome: what a new actor is told by the learner of this uuid. Raises ValueError to refuse it.
+            learner: a uuid of this process.
+            welcome: what a new actor is told. Raises ValueError to refuse it.
 
         Raises:
             ValueError: the address is taken, or is on a network and has no keys.
@@ -63,7 +65,10 @@ class Desk:
         self.refused = 0
         """Frames that were none, and records that nobody had announced."""
         self._clock, self._welcome = clock, welcome
-        self._learner = uuid.uuid4().hex
+        self._learner = learner
+        self._weights: Weights | None = None
+        """The newest that were published, for an actor that has lost them."""
+        self._version = 0
         self._src, self._route, self._heard = "", b"", 0
         self._connection = 0
         self._former: set[bytes] = set()
@@ -119,7 +124,15 @@ class Desk:
 
     def acknowledge(self) -> None:
         """Tell the actor what is wanted next, and what is kept."""
-        self.send(Ack(episode=self.place[0], index=self.place[1], kept=self.kept))
+        episode, index = self.place
+        self.send(
+            Ack(learner=self._learner, episode=episode, index=index, kept=self.kept, version=self._version)
+        )
+
+    def publish(self, weights: Weights) -> None:
+        """Send new weights to the actor, and again when it says hello without having them."""
+        self._weights, self._version = weights, weights.version
+        self.send(weights)
 
     def send(self, message: FromLearner) -> bool:
         """To the actor; False where there is none, or it does not listen."""
@@ -159,16 +172,19 @@ class Desk:
             if route != self._route:
                 self._former.add(self._route)
             self._route, self._connection, self._heard = route, hello.connection, now
+            if self._weights and hello.version < self._version:
+                self.send(self._weights)
             self.acknowledge()
         elif self._src not in ("", hello.src) and now - self._heard < _FORGOTTEN:
             reply(self._router, route, encode(Refused(reason="another actor is at work")))
         else:
             try:
-                answer = self._welcome(hello, self._learner)
+                answer = self._welcome(hello)
             except ValueError as error:
                 reply(self._router, route, encode(Refused(reason=str(error))))
                 return
             self.place = (answer.episode, answer.index)
+            self._version = answer.weights.version
             self._src, self._connection = hello.src, hello.connection
             self._route, self._heard = route, now
             self._former.clear()

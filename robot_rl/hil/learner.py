@@ -80,7 +80,8 @@ class _Run:
         base, about = apart.networks.base, {"environment": apart.environment}
         is_run = plain(job)["uniform"] is None
         self._files = base_files(base, about, folder / "base") if is_run else {}
-        self._publisher = Publisher(apart.networks, self._config.weights_every, self._clock)
+        self._learner = uuid.uuid4().hex
+        self._publisher = Publisher(apart.networks, self._learner, self._config.weights_every, self._clock)
         self._step = self._updates = 0
         self._left_out = 0.0
         self._refused = 0
@@ -184,7 +185,7 @@ class _Run:
         figures["hil/late"] = end.late / max(end.index, 1)
         self._run.logger.log(self._step, **figures)
 
-    def _welcome(self, hello: Hello, learner: str) -> Welcome:
+    def _welcome(self, hello: Hello) -> Welcome:
         """An actor begins. What the last one had not finished is lost, unless this one has it.
 
         Raises:
@@ -204,7 +205,7 @@ class _Run:
         return Welcome(
             episode=episode,
             index=index,
-            learner=learner,
+            learner=self._learner,
             run=self._id,
             steps=self._step,
             job=plain(self._apart.job),
@@ -247,7 +248,7 @@ class _Run:
         self._publisher.updated(updates)
         warm = self._apart.learner.warm
         if self._publisher.due(warm):
-            self._desk.send(self._publisher.next(warm))
+            self._desk.publish(self._publisher.next(warm))
 
     def _figures(self) -> dict[str, float]:
         asked = self._updates + self._learning.owed + self._left_out
@@ -280,7 +281,7 @@ class _Run:
         config = self._config
         address = parse(config.link or f"ipc://{folder / 'link'}")
         keys = load_server_keys(Path(config.keys)) if config.keys else None
-        desk = Desk(address, keys, self._clock, self._welcome)
+        desk = Desk(address, keys, self._clock, self._learner, self._welcome)
         self._ended.callback(desk.close)
         return desk
 

@@ -75,6 +75,13 @@ class Line:
         self._greeted = 0
         self._connection = 0
         self._welcomed = ""
+        """The learner whose actor this is."""
+        self._former: set[str] = set()
+        """Learners before it, of which a late message means nothing any more."""
+        self._version = 0
+        """Of the newest weights that have come from it."""
+        self._published = 0
+        """Of the newest weights that it says it has."""
         self._owes_hello = True
 
     def close(self) -> None:
@@ -99,9 +106,9 @@ class Line:
             self._socket.poll(_LOOK_MS)
             for message in self._received():
                 if isinstance(message, Welcome):
-                    self._welcomed = message.learner
                     self._outbox.run = message.run
-                    self._outbox.start_at((message.episode, message.index), self._clock.now())
+                    self._follow(message)
+                    self.weights = None
                     return message
             if not wait:
                 self.require()
@@ -115,12 +122,12 @@ class Line:
         """
         now = self._clock.now()
         for message in self._received():
-            if isinstance(message, Ack):
+            if isinstance(message, Ack) and message.learner == self._welcomed:
+                self._published = max(self._published, message.version)
                 self._outbox.acknowledged(message, now)
-            elif isinstance(message, Welcome):
+            elif isinstance(message, Welcome) and message.learner not in (self._welcomed, *self._former):
                 # Another learner, which goes on from a checkpoint.
-                self._welcomed = message.learner
-                self._outbox.start_at((message.episode, message.index), now)
+                self._follow(message)
         if self.stopping:
             return
         if self._outbox.unanswered(now):
@@ -132,15 +139,20 @@ class Line:
                 self._socket.send(frame)
 
     def await_learned(self) -> None:
-        """Return when all that was sent has been learned of, or the learner wants no more.
+        """Return when all that was sent has been learned of, and the weights that this gave have come.
+
+        Returns as well when the learner wants no more. Weights that were lost on their way are asked for
+        again, so that the steps that follow do not depend on the link.
 
         Raises:
             LearnerLost: it is dead, or refuses this actor.
         """
-        while self._outbox.unacknowledged and not self.stopping:
+        while (self._outbox.unacknowledged or self._lacks_weights) and not self.stopping:
+            if self._lacks_weights:
+                self._hello(_SILENT)
             self.exchange()
             self.require()
-            if self._outbox.unacknowledged:
+            if self._outbox.unacknowledged or self._lacks_weights:
                 self._socket.poll(_LOOK_MS)
 
     def require(self) -> None:
@@ -156,6 +168,19 @@ class Line:
                 f"the learner at {self.address} has been gone for {(now - self._gone) / 1e9:.0f} s"
             )
         self._anew = False
+
+    @property
+    def _lacks_weights(self) -> bool:
+        return self._version < self._published
+
+    def _follow(self, welcome: Welcome) -> None:
+        """Belong to this learner from now on, and go on where it wants to."""
+        if self._welcomed:
+            self._former.add(self._welcomed)
+        self._welcomed = welcome.learner
+        self.weights, self._version = welcome.weights, welcome.weights.version
+        self._published = self._version
+        self._outbox.start_at((welcome.episode, welcome.index), self._clock.now())
 
     def _hello(self, patience: int) -> bool:
         """Say it again, if it is time; whether by a new connection, after a silence of `patience` [ns]."""
@@ -180,6 +205,7 @@ class Line:
                 welcomed=self._welcomed,
                 run=self._outbox.run,
                 episodes=self._outbox.episodes,
+                version=self._version,
             )
             try:
                 self._socket.send(encode(hello))
@@ -210,7 +236,9 @@ class Line:
             if isinstance(message, Refused):
                 raise LearnerLost(message.reason)
             if isinstance(message, Weights):
-                self.weights = message
+                # A late or repeated frame brings weights older than those that act.
+                if message.learner == self._welcomed and message.version > self._version:
+                    self.weights, self._version = message, message.version
             elif isinstance(message, Stop):
                 self.stopping = True
                 self._say_bye()

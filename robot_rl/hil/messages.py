@@ -22,7 +22,7 @@ from hardware.protocol.arrays import DType, as_array
 from hardware.protocol.codec import ProtocolError
 from hardware.protocol.messages import Code, Name, Natural
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 LONGEST: Final = 512 * 1024 * 1024
 """Bytes of the longest frame: the weights of all networks, or the files of a base policy."""
 _CRC: Final = struct.Struct("<I")
@@ -54,6 +54,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """Whose episodes it has, "" where it has none of any run."""
     episodes: tuple[Natural, ...]
     """Those that it has whole or in the making, in order."""
+    version: Natural = 0
+    """Of the newest weights that have come to it from `welcomed`."""
 
 
 class Step(Message, frozen=True, kw_only=True, tag="step"):
@@ -97,6 +99,8 @@ class Bye(Message, frozen=True, kw_only=True, tag="bye"):
 class Weights(Message, frozen=True, kw_only=True, tag="weights"):
     """All weights but those of a base that has stayed as it was."""
 
+    learner: Name
+    """Which process these are of, a uuid. Versions of two learners cannot be compared."""
     version: Natural
     warm: bool
     """Whether what was learned may act."""
@@ -126,11 +130,15 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 class Ack(Message, frozen=True, kw_only=True, tag="ack"):
     """What has been learned of."""
 
+    learner: Name
+    """Which process this is of, a uuid."""
     episode: Natural
     index: Natural
     """The next record that is wanted."""
     kept: Natural
     """Episodes before this one are in a checkpoint: nobody will ask for them again."""
+    version: Natural
+    """Of the newest weights that the learner has published."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):

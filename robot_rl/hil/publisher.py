@@ -15,9 +15,10 @@ _LOST: Final = 2000 * MS
 class Publisher:
     """Counts versions, and lets one be on its way at a time: an actor that is slow gets the newest."""
 
-    def __init__(self, networks: Wrapper, every: int, clock: Clock) -> None:
-        """`every` so many updates there is a new version of the networks."""
+    def __init__(self, networks: Wrapper, learner: str, every: int, clock: Clock) -> None:
+        """Every `every` updates there is a new version of the networks of the learner of this uuid."""
         self.version = 0
+        self._learner = learner
         self._networks, self._every, self._clock = networks, every, clock
         # An actor has the base as it is now.
         self._base = {name: value.clone() for name, value in networks.base.state_dict().items()}
@@ -50,4 +51,4 @@ class Publisher:
             for name, value in self._networks.state_dict().items()
             if not name.startswith("base.") or not torch.equal(value, self._base[name.removeprefix("base.")])
         }
-        return Weights(version=self.version, warm=warm, tensors=pack_tensors(tensors))
+        return Weights(learner=self._learner, version=self.version, warm=warm, tensors=pack_tensors(tensors))

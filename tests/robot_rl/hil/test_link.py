@@ -1,10 +1,11 @@
 """The two ends of the link over real sockets, in one process."""
 
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from robot_rl.hil.messages import (
     PROTOCOL,
     Ack,
     End,
+    FromLearner,
     Hello,
     Record,
     Step,
@@ -31,7 +33,7 @@ from robot_rl.hil.outbox import Outbox
 from robot_rl.hil.spool import Spool
 from tests.robot_rl.hil.records import NOTHING, step
 
-WEIGHTS = Weights(version=0, warm=False, tensors={})
+WEIGHTS = Weights(learner="", version=0, warm=False, tensors={})
 LONG = 10_000
 """Rounds; far more than anything takes."""
 
@@ -44,21 +46,26 @@ def hello(src: str, connection: int, *, welcomed: str = "") -> Hello:
     return Hello(protocol=PROTOCOL, src=src, connection=connection, welcomed=welcomed, run="", episodes=())
 
 
+def weights(learner: "Learner", version: int) -> Weights:
+    return Weights(learner=learner.id, version=version, warm=True, tensors={"a": NOTHING})
+
+
 class Learner:
     """A desk that welcomes whoever comes, at the place where it stands."""
 
     def __init__(self, address: str) -> None:
         self.taken: list[Record] = []
-        self.desk = Desk(parse(address), None, MonotonicClock(), self._welcome)
+        self.id = uuid.uuid4().hex
+        self.desk = Desk(parse(address), None, MonotonicClock(), self.id, self._welcome)
 
-    def _welcome(self, hello: Hello, learner: str) -> Welcome:
+    def _welcome(self, hello: Hello) -> Welcome:
         if hello.run not in ("", "mine"):
             raise ValueError("of another run")
         episode, index = self.desk.place
         return Welcome(
             episode=episode,
             index=index,
-            learner=learner,
+            learner=self.id,
             run="mine",
             steps=0,
             job={},
@@ -136,12 +143,74 @@ def test_records_arrive_in_order_and_are_acknowledged(learner: Learner, actor: A
 
 def test_weights_and_the_end_come_to_the_actor(learner: Learner, actor: Acting) -> None:
     actor.greet(learner)
-    learner.desk.send(Weights(version=3, warm=True, tensors={"a": NOTHING}))
+    learner.desk.publish(weights(learner, 3))
     until(lambda: actor.line.weights is not None, actor.line.exchange)
     assert actor.line.weights is not None
     assert (actor.line.weights.version, actor.line.weights.warm) == (3, True)
     learner.desk.send(Stop())
     until(lambda: actor.line.stopping, actor.line.exchange)
+
+
+def test_an_actor_never_goes_back_to_older_weights(learner: Learner, actor: Acting) -> None:
+    """Whatever a link repeats, delays or brings from a learner that is no more."""
+    actor.greet(learner)
+    for version in (3, 2, 3, 1):
+        learner.desk.send(weights(learner, version))
+    stranger = msgspec.structs.replace(weights(learner, 9), learner="another")
+    learner.desk.send(stranger)
+    learner.desk.send(Stop())
+    until(lambda: actor.line.stopping, actor.line.exchange)
+    assert actor.line.weights is not None
+    assert actor.line.weights.version == 3
+
+
+def test_weights_of_a_learner_that_goes_on_from_a_checkpoint_count_anew(
+    address: str, learner: Learner, actor: Acting
+) -> None:
+    actor.greet(learner)
+    learner.desk.publish(weights(learner, 7))
+    until(lambda: actor.line.weights is not None, actor.line.exchange)
+    learner.desk.close()
+    again = Learner(address)
+    try:
+        actor.box.begin(0)
+        actor.box.add(step(0, 0))
+        until(lambda: bool(again.taken), actor.line.exchange, again.turn)
+        # Those of its welcome, and then its next.
+        until(lambda: actor.line.weights == WEIGHTS, actor.line.exchange)
+        again.desk.publish(weights(again, 1))
+        until(lambda: actor.line.weights == weights(again, 1), actor.line.exchange)
+    finally:
+        again.desk.close()
+
+
+def test_in_lockstep_weights_that_were_lost_are_asked_for_again(
+    learner: Learner, actor: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_haste(monkeypatch)
+    actor.greet(learner)
+    send, lost = learner.desk.send, []
+
+    def lossy(message: FromLearner) -> bool:
+        if isinstance(message, Weights) and len(lost) < 2:
+            lost.append(message)
+            return False
+        return send(message)
+
+    monkeypatch.setattr(learner.desk, "send", lossy)
+    learner.desk.publish(weights(learner, 1))
+    actor.box.begin(0)
+    actor.box.add(step(0, 0))
+    ended = Event()
+    learning = Thread(target=lambda: until(ended.is_set, learner.turn))
+    learning.start()
+    try:
+        actor.line.await_learned()
+    finally:
+        ended.set()
+        learning.join()
+    assert len(lost) == 2
+    assert actor.line.weights == weights(learner, 1)
 
 
 def test_a_learner_that_began_anew_gets_what_it_lacks(address: str, learner: Learner, actor: Acting) -> None:
@@ -393,7 +462,7 @@ def test_damaged_answers_change_nothing(learner: Learner, actor: Acting) -> None
     actor.box.add(step(0, 0))
     until(lambda: bool(learner.taken), actor.line.exchange, learner.turn)
     router, route = learner.desk._router, learner.desk._route
-    frame = bytearray(encode(Ack(episode=9, index=9, kept=9)))
+    frame = bytearray(encode(Ack(learner=learner.id, episode=9, index=9, kept=9, version=0)))
     frame[-1] ^= 1
     router.send_multipart((route, bytes(frame)))
     until(lambda: actor.line.damaged == 1, actor.line.exchange)

@@ -52,7 +52,7 @@ def test_a_step_comes_back_as_it_was() -> None:
 
 def test_weights_come_back_as_they_were() -> None:
     tensors = {"a": torch.randn(3, 4), "steps": torch.tensor(5), "on": torch.tensor([True, False])}
-    sent = Weights(version=1, warm=True, tensors=pack_tensors(tensors))
+    sent = Weights(learner="l", version=1, warm=True, tensors=pack_tensors(tensors))
     got = from_learner(encode(sent))
     assert isinstance(got, Weights)
     found = unpack_tensors(got.tensors, tensors)

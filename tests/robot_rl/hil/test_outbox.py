@@ -41,7 +41,7 @@ def test_no_more_is_on_its_way_than_the_window(tmp_path: Path) -> None:
     sent = places(list(box.due(0)))
     assert sent == [*((0, i) for i in range(41)), *((1, i) for i in range(WINDOW - 41))]
     assert places(list(box.due(0))) == []
-    box.acknowledged(Ack(episode=0, index=10, kept=0), 0)
+    box.acknowledged(Ack(learner="l", version=0, episode=0, index=10, kept=0), 0)
     assert len(places(list(box.due(0)))) == 10
 
 
@@ -53,7 +53,7 @@ def test_a_silent_learner_gets_one_record_again_and_all_when_it_listens(tmp_path
     assert places(list(box.due(AGAIN))) == []
     assert places(list(box.due(AGAIN + 1))) == [(0, 0)]
     assert box.unacknowledged == 10
-    box.acknowledged(Ack(episode=0, index=1, kept=0), AGAIN + 2)
+    box.acknowledged(Ack(learner="l", version=0, episode=0, index=1, kept=0), AGAIN + 2)
     assert places(list(box.due(AGAIN + 3))) == [(0, i) for i in range(1, 10)]
 
 
@@ -62,10 +62,10 @@ def test_what_is_in_a_checkpoint_leaves_the_disk_and_nothing_else_does(tmp_path:
     for episode in range(3):
         fill(box, episode, 2)
     box.start_at((0, 0), 0)
-    box.acknowledged(Ack(episode=3, index=0, kept=0), 0)
+    box.acknowledged(Ack(learner="l", version=0, episode=3, index=0, kept=0), 0)
     assert box.unacknowledged == 0
     assert Spool(tmp_path).episodes == (0, 1, 2)
-    box.acknowledged(Ack(episode=3, index=0, kept=2), 0)
+    box.acknowledged(Ack(learner="l", version=0, episode=3, index=0, kept=2), 0)
     assert Spool(tmp_path).episodes == (2,)
 
 
@@ -91,7 +91,7 @@ def test_a_learner_that_goes_on_from_a_checkpoint_gets_again_what_it_had_after_i
     box.add(step(1, 0))
     box.start_at((0, 0), 0)
     list(box.due(0))
-    box.acknowledged(Ack(episode=1, index=1, kept=0), 0)
+    box.acknowledged(Ack(learner="l", version=0, episode=1, index=1, kept=0), 0)
     box.start_at((0, 1), 0)
     assert places(list(box.due(0))) == [(0, 1), (0, 2), (1, 0)]
 
@@ -119,7 +119,9 @@ def test_whatever_is_lost_all_arrives_once_and_in_order(
                 arrived.append(place)
                 wanted = after(place, lengths[place[0]])
         if rng.random() < 0.7:
-            box.acknowledged(Ack(episode=wanted[0], index=wanted[1], kept=wanted[0]), now)
+            box.acknowledged(
+                Ack(learner="l", version=0, episode=wanted[0], index=wanted[1], kept=wanted[0]), now
+            )
         if not pending and arrived == made:
             break
     assert arrived == made
