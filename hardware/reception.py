@@ -1,6 +1,6 @@
 """Who is who, and an answer to every frame: the server's side of `ctrl` and `cmd`."""
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 
 import msgspec
 
@@ -21,10 +21,8 @@ from hardware.protocol.messages import (
 from hardware.protocol.sockets import Incoming
 
 MOST_PEERS = 256
-"""Beyond so many, whoever was silent for longest is forgotten and has to greet again."""
+"""Beyond so many of one key, the client that was silent for longest has to greet again."""
 _NOTE_EVERY = 1000 * MS
-
-_Key = tuple[str, str]
 
 
 class _Envelope(msgspec.Struct):
@@ -44,7 +42,8 @@ class Reception:
         self._core = core
         self._stamp = stamp
         self._clock = clock
-        self._peers: OrderedDict[_Key, Peer] = OrderedDict()
+        self._peers: defaultdict[str, OrderedDict[str, Peer]] = defaultdict(OrderedDict)
+        """By key, "" without keys, and by `src`: clients of one key never displace those of another."""
         self._envelope = msgspec.msgpack.Decoder(_Envelope)
         self._noted = -_NOTE_EVERY
         self._unnoted = 0
@@ -63,7 +62,7 @@ class Reception:
         """What a client is called; from any thread."""
         if incoming.caller:
             return incoming.caller.name
-        peer = self._peers.get(("", src))
+        peer = self._peers[""].get(src)
         return peer.name if peer else f"unknown {src[:8]}"
 
     def note(self, text: str, who: str, code: str) -> None:
@@ -82,12 +81,12 @@ class Reception:
     def _handle(self, incoming: Incoming, message: ClientMessage) -> ServerMessage:
         if isinstance(message, Hello):
             return self._greet(incoming, message)
-        key = (incoming.caller.name if incoming.caller else "", message.src)
-        peer = self._peers.get(key)
+        key = _key_of(incoming)
+        peer = self._peers[key].get(message.src)
         if peer:
-            self._peers.move_to_end(key)
+            self._peers[key].move_to_end(message.src)
         elif isinstance(message, Stop):
-            peer = Peer(self.name_of(incoming, message.src), "observer", message.src)
+            peer = Peer(self.name_of(incoming, message.src), "observer", message.src, key)
         else:
             reason = "the server does not know this client: say hello first"
             self.note(reason, self.name_of(incoming, message.src), Code.ROLE)
@@ -95,15 +94,15 @@ class Reception:
         return self._core.handle(peer, message)
 
     def _greet(self, incoming: Incoming, hello: Hello) -> ServerMessage:
-        caller = incoming.caller
+        caller, key = incoming.caller, _key_of(incoming)
         name, role = (caller.name, caller.role) if caller else (hello.name, hello.role)
-        answer = self._core.handle(Peer(name, role, hello.src), hello)
+        answer = self._core.handle(Peer(name, role, hello.src, key), hello)
         if isinstance(answer, Welcome):
-            key = (caller.name if caller else "", hello.src)
-            self._peers[key] = Peer(name, answer.role, hello.src)
-            self._peers.move_to_end(key)
-            if len(self._peers) > MOST_PEERS:
-                self._peers.popitem(last=False)
+            peers = self._peers[key]
+            peers[hello.src] = Peer(name, answer.role, hello.src, key)
+            peers.move_to_end(hello.src)
+            if len(peers) > MOST_PEERS:
+                peers.popitem(last=False)
         return answer
 
     def _id_of(self, frame: bytes | memoryview) -> int:
@@ -114,3 +113,7 @@ class Reception:
 
     def _refused(self, request: int, code: Code, reason: str) -> Refused:
         return self._stamp(Refused, id=request, code=code, reason=reason)
+
+
+def _key_of(incoming: Incoming) -> str:
+    return incoming.caller.name if incoming.caller else ""

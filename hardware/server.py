@@ -13,16 +13,14 @@ import zmq
 from hardware.cameras.camera_set import CameraSet
 from hardware.cameras.settings import CameraSettings
 from hardware.clock import MS, MonotonicClock
-from hardware.core import modes
 from hardware.core.core import CoreSettings, RobotCore
-from hardware.core.peer import Peer
 from hardware.drivers.base import Driver
 from hardware.estop import EstopThread
 from hardware.gripper import GripperMailbox
 from hardware.lateness import Lateness
 from hardware.protocol.codec import Stamper, encode
 from hardware.protocol.endpoints import Address
-from hardware.protocol.messages import AcquireLease, State
+from hardware.protocol.messages import State
 from hardware.protocol.security import ServerKeys
 from hardware.protocol.sockets import Incoming, ServerSockets, reply
 from hardware.realtime import CONTROL, message_context, runs_first
@@ -200,13 +198,11 @@ class RobotServer:
             show(state)
 
     def _rests(self, state: State) -> bool:
-        """Take the arm from whoever has it, brake it within its limits, and say when it stands."""
+        """Follow nothing any more, brake the arm within its limits, and say when it stands."""
         now = self._clock.now()
         if self._brake_until is None:
             self._brake_until = now + _BRAKE
-            if self.core.mode in modes.ENABLED:
-                me = Peer("server", "operator", self.session)
-                self.core.handle(me, self._stamp(AcquireLease, kind="script", preempt=True))
+            self.core.retire()
             return False
         stands = state.setpoint == self._last_setpoint
         self._last_setpoint = state.setpoint

@@ -20,7 +20,7 @@ from hardware.core.supervisor import Supervisor
 from hardware.drivers.base import Driver
 from hardware.protocol import messages as m
 from hardware.protocol.codec import Stamper
-from hardware.protocol.messages import Mode
+from hardware.protocol.messages import Code, Mode
 from hardware.spec import Latency
 from hardware.spec_check import check_spec
 
@@ -72,6 +72,7 @@ class RobotCore:
             joint_arm(driver, gripper) if spec.space == "joint" else cartesian_arm(driver, gripper)
         )
         self.events = EventLog(self._stamp)
+        self._retired = False
         self.commanded: deque[m.Commanded] = deque(maxlen=_COMMANDED)
         """What was commanded and is to be published; whoever does takes it out."""
         leases = Leases(settings.lease_ms * MS)
@@ -138,6 +139,16 @@ class RobotCore:
         self._driver.open()
         self._supervisor.change(Cause.OPENED)
 
+    def retire(self) -> None:
+        """End the lease, brake, and follow nothing any more; only stops and questions are answered."""
+        self._retired = True
+        lease = self._supervisor.leases.end()
+        self._motion.let_go()
+        text = "the server shuts down: nothing is followed any more"
+        self.events.append("lease", f"lease {lease.number} ends: {text}" if lease else text)
+        if self.mode in modes.ENABLED:
+            self._supervisor.change(Cause.LEASE_TAKEN)
+
     def close(self) -> None:
         """Stop the arm and disconnect. Safe to call twice.
 
@@ -173,6 +184,8 @@ class RobotCore:
         self._supervisor.see_stops()
         self._supervisor.expire(self._clock.now())
         try:
+            if self._retired and type(message) not in modes.NEVER_MOVE:
+                raise Refusal(Code.MODE, "the server shuts down and follows nothing any more")
             if not isinstance(message, m.Command):
                 modes.check_role(peer.role, message)
             return self._answers[type(message)](peer, message)

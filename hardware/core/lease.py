@@ -45,7 +45,7 @@ class Leases:
             Refusal: another holds it, and this one may not or does not want to pre-empt.
         """
         old = self.current
-        if old is not None and old.holder.src != peer.src:
+        if old is not None and old.holder.identity != peer.identity:
             if not preempt:
                 raise Refusal(
                     Code.BUSY, f"{old.holder.name} holds the lease; wait for it, or pre-empt as operator"
@@ -66,7 +66,7 @@ class Leases:
         lease = self.current
         if lease is None:
             raise Refusal(Code.NO_LEASE, f"lease {number} has ended and nobody holds one; acquire a new one")
-        if lease.number != number or lease.holder.src != peer.src:
+        if lease.number != number or lease.holder.identity != peer.identity:
             raise Refusal(Code.NO_LEASE, f"lease {number} is not valid; {lease.holder.name} holds the lease")
         return lease
 
@@ -77,7 +77,7 @@ class Leases:
             Refusal: neither.
         """
         lease = self.current
-        if peer.role not in MAY_PREEMPT and (lease is None or lease.holder.src != peer.src):
+        if peer.role not in MAY_PREEMPT and (lease is None or lease.holder.identity != peer.identity):
             raise Refusal(Code.NO_LEASE, f"{what}: only the lease's holder or an operator may")
 
     def renew(self, now: int) -> None:

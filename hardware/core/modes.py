@@ -188,6 +188,8 @@ ROLES: Mapping[type[messages.Message], frozenset[Role]] = {
     messages.AcknowledgeFault: _OPERATORS,
 }
 """Who may ask for what."""
+NEVER_MOVE = frozenset(kind for kind, roles in ROLES.items() if roles == _ANYONE)
+"""Stops and questions: what observers may ask as well."""
 MAY_PREEMPT = _OPERATORS
 """Who may take a lease from its holder, and pause, resume or disarm without being the holder."""
 

@@ -1,4 +1,4 @@
-"""Who asks."""
+"""Identity of a client."""
 
 from dataclasses import dataclass
 
@@ -12,4 +12,11 @@ class Peer:
     name: str
     role: Role
     src: str
-    """The sending process: a lease belongs to one."""
+    """The sending process. It is what the client says of itself."""
+    key: str = ""
+    """Name of the key that vouches for it, "" where the server has no keys."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Key and process. A lease belongs to both: knowing another client's `src` gives no right."""
+        return self.key, self.src

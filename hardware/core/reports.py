@@ -88,7 +88,7 @@ class Reports:
         return self._stamp(
             m.Commanded,
             who=peer.name,
-            kind=lease.kind if lease and lease.holder.src == peer.src else None,
+            kind=lease.kind if lease and lease.holder.identity == peer.identity else None,
             command=command.seq,
             lease=command.lease,
             mode=command.mode,

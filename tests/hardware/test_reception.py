@@ -23,7 +23,7 @@ class Desk:
     def send(self, frame: bytes, caller: Caller | None = None) -> m.ServerMessage:
         return decode_server(self.reception.answer(Incoming(b"route", caller, memoryview(frame))))
 
-    def ask(self, src: str, kind: type[m.Message], caller: Caller | None = None, **fields: object):  # type: ignore[no-untyped-def]
+    def ask(self, src: str, kind: type[m.Message], caller: Caller | None = None, /, **fields: object):  # type: ignore[no-untyped-def]
         return self.send(encode(Stamper(src, self.clock).request(kind, **fields)), caller)
 
     def greet(self, src: str, role: m.Role = "operator", caller: Caller | None = None):  # type: ignore[no-untyped-def]
@@ -83,6 +83,41 @@ def test_whoever_was_silent_for_longest_is_forgotten_first() -> None:
         desk.greet(f"other {number}")
     assert isinstance(desk.ask("silent", m.GetSpec), Refused)
     assert isinstance(desk.ask("talks", m.GetSpec), Welcome)
+
+
+def test_clients_of_one_key_displace_none_of_another() -> None:
+    desk = Desk()
+    mine, other = Caller("pi", "policy"), Caller("eye", "observer")
+    desk.greet("a", "policy", mine)
+    for number in range(2 * MOST_PEERS):
+        assert isinstance(desk.greet(f"other {number}", "observer", other), Welcome)
+    assert isinstance(desk.ask("a", m.GetSpec, mine), Welcome)
+
+
+def test_a_lease_belongs_to_the_key_as_well_as_to_the_process() -> None:
+    """Whoever knows the `src` of a lease's holder has neither its lease nor its right to pause."""
+    desk = Desk()
+    holder, thief = Caller("boss", "operator"), Caller("pi", "policy")
+    desk.greet("a", "operator", holder)
+    desk.greet("a", "policy", thief)
+    spec = desk.core._driver.spec
+    assert isinstance(desk.ask("a", m.Arm, holder, spec_sha256=spec.sha256), m.Done)
+    lease = desk.ask("a", m.AcquireLease, holder, kind="human")
+    assert isinstance(lease, m.Done)
+    for kind, fields, code in (
+        (m.AcquireLease, {"kind": "policy"}, Code.BUSY),
+        (m.ReleaseLease, {"lease": lease.lease}, Code.NO_LEASE),
+        (m.Home, {"lease": lease.lease}, Code.NO_LEASE),
+        (m.Pause, {}, Code.NO_LEASE),
+        (m.Disarm, {}, Code.NO_LEASE),
+    ):
+        answer = desk.ask("a", kind, thief, **fields)
+        assert isinstance(answer, Refused), kind
+        assert answer.code is code
+    here = {"mode": "joint_position", "data": spec.home, "t_sent": desk.clock.now(), "lease": lease.lease}
+    answer = desk.ask("a", m.Command, thief, **here)
+    assert isinstance(answer, Refused)
+    assert answer.code is Code.NO_LEASE
 
 
 def test_anybody_may_stop_the_arm_without_a_greeting() -> None:

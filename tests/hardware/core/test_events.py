@@ -32,6 +32,20 @@ def test_the_oldest_go_first() -> None:
     assert numbers(log.since(KEPT + 3)) == [KEPT + 4, KEPT + 5]
 
 
+def test_a_flood_of_one_kind_leaves_the_events_of_the_others() -> None:
+    log = log_with(3)
+    log.append("stop", "somebody pressed it")
+    for _ in range(2 * KEPT):
+        log.append("refused", "not now")
+    log.append("fault", "driver")
+    others = [event for event in log.since(0) if event.what != "refused"]
+    assert [event.what for event in others] == ["mode", "mode", "mode", "stop", "fault"]
+    assert (log.oldest, log.newest) == (1, 2 * KEPT + 5)
+    assert numbers(log.since(0)) == sorted(numbers(log.since(0)))
+    assert numbers(log.since(2)[:2]) == [3, 4]
+    assert len(log.since(0)) == KEPT + 5
+
+
 def test_any_number_of_events_can_be_fetched_in_frames_that_fit() -> None:
     stamp = Stamper("session", SteppedClock())
     log = EventLog(stamp)

@@ -5,6 +5,7 @@ import pytest
 
 from hardware.clock import MS
 from hardware.core.core import CoreSettings
+from hardware.core.peer import Peer
 from hardware.protocol import messages as m
 from hardware.protocol.messages import Code, Mode
 from hardware.spec import Space
@@ -218,3 +219,28 @@ def test_a_stopped_client_that_goes_on_moves_nothing(
         bench.lease()
         answers = [bench.ask(POLICY, m.Command, **fields) for fields in late]
         assert {code(answer) for answer in answers} == {Code.NO_LEASE}
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_once_the_server_shuts_down_nobody_is_followed(space: Space) -> None:
+    """Neither the holder of the lease nor an operator who pre-empts, nor whoever claims to be the server."""
+    bench, lease = moving(space)
+    bench.core.retire()
+    server = Peer("server", "operator", bench.core._stamp.src)
+    command = bench.make(lease, "cartesian_delta", (0.05, 0.0, 0.0, 0.0, 0.0, 0.0))
+    speeds = []
+    while not speeds or speeds[-1] > 0:
+        for peer in (POLICY, OPERATOR, server):
+            assert code(bench.ask(peer, m.AcquireLease, kind="human", preempt=True)) is Code.MODE
+            assert code(bench.ask(peer, m.Command, **command)) is Code.MODE
+            assert code(bench.ask(peer, m.Home, lease=lease)) is Code.MODE
+        bench.tick()
+        speeds.append(speed(bench))
+    assert np.diff(speeds).max(initial=0.0) <= 0.05 + 1e-6
+    assert len(speeds) <= BRAKING + 1
+    assert bench.core.mode is Mode.ARMED
+    assert code(bench.ask(OPERATOR, m.Arm, spec_sha256=bench.arm.spec.sha256)) is Code.MODE
+    assert isinstance(bench.ask(POLICY, m.SampleNow), m.State)
+    assert isinstance(bench.ask(POLICY, m.Stop, reason="now"), m.Done)
+    assert bench.core.mode is Mode.FAULT
+    assert code(bench.ask(OPERATOR, m.AcknowledgeFault, reason="seen")) is Code.MODE
