@@ -64,9 +64,13 @@ class TaskGripper:
     # What follows is for the driver, in its own thread.
 
     def settle(self) -> None:
-        """A scene that has just been reset: no goal, and the next one is acted upon at once."""
+        """A scene that has just been reset: no goal, and the next one is acted upon at once.
+
+        Until then the fingers stay: a reset leaves actuators at 0, which closes them.
+        """
         self._goal = None
         self._wait = 0
+        self._control.grip(0 * self._closing)
         self.sense()
 
     def sense(self) -> None:

@@ -21,8 +21,10 @@ Action = NDArray[np.float32]
 class Mover(ABC):
     """Actions [A] of one kind: the way from where the arm is measured to where it shall go, and a gripper."""
 
-    def __init__(self, spec: ActionSpec) -> None:
+    def __init__(self, spec: ActionSpec, *, by_sign: bool = False) -> None:
+        """`by_sign`: a gripper's action is open or closed, as in robosuite, and nothing between."""
         self.spec = spec
+        self.by_sign = by_sign
         self._grippers = [i for i, dim in enumerate(spec) if dim.kind == "gripper"]
 
     @abstractmethod
@@ -42,13 +44,15 @@ class Mover(ABC):
 class ToolMover(Mover):
     """Moves of the tool point in the base frame, for robots that are commanded poses or deltas of it."""
 
-    def __init__(self, robot: RobotSpec, spec: ActionSpec, mode: CommandMode) -> None:
+    def __init__(
+        self, robot: RobotSpec, spec: ActionSpec, mode: CommandMode, *, by_sign: bool = False
+    ) -> None:
         """Find what each dimension moves.
 
         Raises:
             ValueError: the robot does not take such actions.
         """
-        super().__init__(spec)
+        super().__init__(spec, by_sign=by_sign)
         self._moves = RobotAction(robot, spec, mode)
 
     def goal(self, command: Commanded, values: Sequence[float], measured: State) -> Sequence[float]:
@@ -100,7 +104,8 @@ def make_mover(
         if environment:
             raise ValueError("it was commanded joints; the task is commanded moves of the tool point")
         return JointMover(spec)
-    return ToolMover(robot, spec, "cartesian_pose" if "cartesian_pose" in modes else "cartesian_delta")
+    mode: CommandMode = "cartesian_pose" if "cartesian_pose" in modes else "cartesian_delta"
+    return ToolMover(robot, spec, mode, by_sign=environment is not None)
 
 
 def robot_environment(

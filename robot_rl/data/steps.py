@@ -133,6 +133,9 @@ class Steps:
         asked = timeline.asked(until)
         gripper = timeline.before(until).gripper
         applied_opening = gripper.goal if gripper else 1.0
+        if gripper and mover.by_sign and gripper.goal == gripper.opening:
+            # Nobody has moved it yet: where there are two ends only, it is at the nearer one.
+            applied_opening = float(gripper.opening >= 0.5)
         if asked is None:
             still = mover.action(state, None, _closing(applied_opening))
             return {"action": still, "applied_action": still, "source": 0}

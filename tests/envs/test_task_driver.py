@@ -255,6 +255,21 @@ def test_enabling_holds_the_arm_where_it_is(lift: Scene) -> None:
     assert np.linalg.norm(end.pose.position - start.pose.position) < 2e-3
 
 
+def test_enabling_leaves_the_gripper_as_an_evaluation_finds_it(lift: Scene) -> None:
+    """Nobody has asked for an opening: it stays, as in an environment whose action is 0."""
+    lift.driver.stop()
+    # A reset by a seed, as a teleoperator's: what `lift` has saved is a state after a step.
+    lift.driver.starts = None
+    lift.driver.reset(5)
+    begun = lift.driver.gripper.read()
+    assert begun == pytest.approx(0.52, abs=0.01)
+    lift.driver.enable()
+    for _ in range(20):
+        lift.tick(5)
+        assert lift.driver.gripper.read() == pytest.approx(begun, abs=0.03)
+    lift.driver.starts = lift.state[None]
+
+
 def test_stop_from_another_thread_brings_it_to_rest_and_ends_setpoints(lift: Scene) -> None:
     measured = lift.begin()
     for _ in range(30):

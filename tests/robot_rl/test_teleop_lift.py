@@ -84,6 +84,9 @@ def test_a_replayed_hand_lifts_the_cube_and_a_dataset_has_it(tmp_path: Path, ver
     # The task is done 4 cm over the table; the last step is the one before that.
     assert dataset["cube_pos"][-1, 2] - dataset["cube_pos"][0, 2] > 0.01
     assert (dataset["source"] == 2).sum() > 50
+    # It begins as scripted demonstrations and evaluations do: half open, and told to open, not to close.
+    assert np.abs(dataset["robot0_gripper_qpos"][0]).sum() > 0.03
+    assert dataset["action"][0, -1] == dataset["applied_action"][0, -1] == -1
 
 
 @pytest.mark.full
