@@ -23,6 +23,7 @@ _PYTHONS = ((3, 11), (3, 13))
 _MODULES = {
     "franky-control": "franky",
     "hydra-core": "hydra",
+    "opencv-python": "cv2",
     "pillow": "PIL",
     "pyyaml": "yaml",
     "pyzmq": "zmq",

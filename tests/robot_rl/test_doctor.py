@@ -42,6 +42,13 @@ def test_package_in_range() -> None:
     assert checks.check_package(MUJOCO, version("3.9.0"), importing) == Check("mujoco", True, "3.9.0")
 
 
+@pytest.mark.parametrize("requirement", checks.requirements(), ids=lambda requirement: requirement.name)
+def test_each_package_of_a_healthy_machine_is_found(requirement: Requirement) -> None:
+    """An import name that the check does not know would be a fault of every machine."""
+    check = checks.check_package(requirement)
+    assert check.ok, check.detail
+
+
 def test_package_out_of_range() -> None:
     check = checks.check_package(MUJOCO, version("3.10.0"), importing)
     assert not check.ok
