@@ -4,6 +4,7 @@ Datasets, simulation and robots all go through `make_observation`, so that a pol
 same numbers in training and in deployment.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ Observation = dict[str, np.ndarray]
 """`state` float32 [..., S] in SI units, radians, quaternions xyzw; `images.<camera>` uint8 [..., H, W, 3]."""
 
 IMAGE_PREFIX = "images."
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,30 @@ class ObservationSpec:
 
     @classmethod
     def from_dict(cls, spec: Mapping) -> "ObservationSpec":
+        """Read it from a file.
+
+        Raises:
+            ValueError: a name is none; see `check_name`.
+        """
+        for name in (*spec["state_keys"], *spec["cameras"]):
+            check_name(name)
         height, width = spec["image_size"]
         return cls(
             tuple(spec["state_keys"]), tuple(spec["state_dims"]), tuple(spec["cameras"]), (height, width)
         )
+
+
+def check_name(name: str) -> str:
+    """The name of an array or of a camera, which becomes part of a path.
+
+    Raises:
+        ValueError: it has other characters than letters, digits, `_`, `-` and `.`, or begins with a dot.
+    """
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise ValueError(
+            f"{name!r:.100} names no array or camera: letters, digits, _, - and . can, no dot first"
+        )
+    return name
 
 
 def observation_space(spec: ObservationSpec) -> gym.spaces.Dict:

@@ -27,7 +27,8 @@ Encoding = Literal["rgb8", "depth16", "jpeg"]
 DType = Literal["|u1", "<u2", "<i8", "<f4"]
 _DTYPES: Final[frozenset[str]] = frozenset(get_args(DType))
 
-CameraName = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+\Z")]
+CameraName = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")]
+"""It names files as well, and none of them is in another folder."""
 Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]
 
 

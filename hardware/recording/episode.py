@@ -85,7 +85,9 @@ class EpisodeWriter:
         self._syncing.join()
         self._sync()
         self._close_logs()
-        write_footer(self.folder, msgspec.structs.replace(footer, trouble=(*footer.trouble, *self.trouble)))
+        records = {log.path.name: log.records for log in self._logs.values()}
+        trouble = (*footer.trouble, *self.trouble)
+        write_footer(self.folder, msgspec.structs.replace(footer, records=records, trouble=trouble))
 
     def _append(self, log: str, record: Header | Received | Clock) -> None:
         self._encoder.encode_into(record, self._buffer)
@@ -116,8 +118,16 @@ class EpisodeWriter:
             log.close()
 
 
+class Damaged(ValueError):
+    """A recording that is not what was written: it has other bytes, or lacks some."""
+
+
 class Episode:
-    """An episode to be read, committed or not."""
+    """An episode to be read, committed or not. What is read of a committed one is what was written.
+
+    The footer has the number of records of each log. Where fewer can be read, the end of `messages` or
+    `images` raises `Damaged`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -127,11 +137,12 @@ class Episode:
         """How it began.
 
         Raises:
-            ValueError: it is damaged or of a newer version.
+            Damaged: it cannot be read.
+            ValueError: it is of a newer version.
         """
         version = self._first(_LOG, _Version)
         if version is None:
-            raise ValueError(f"{self.folder} is damaged: its log has no header")
+            raise Damaged(f"{self.folder} is damaged: its log has no header")
         if version.format > FORMAT:
             raise ValueError(f"{self.folder} has format {version.format}; this program reads up to {FORMAT}")
         header = self._first(_LOG, Header)
@@ -152,23 +163,53 @@ class Episode:
             return False
 
     def messages(self) -> Iterator[Received | Clock]:
-        """States, commands and events, and what was known of the clock, up to the last whole record."""
-        records = _read(self.folder / _LOG, Header | Received | Clock)
+        """States, commands and events, and what was known of the clock, up to the last whole record.
+
+        Raises:
+            Damaged: a committed episode lacks some.
+        """
+        records = self._all(self.folder / _LOG, Header | Received | Clock)
         next(records, None)
         return records
 
     def images(self, camera: str) -> Iterator[Received]:
-        """Of a camera, up to the last whole record."""
-        return _read(_images_of(self.folder, camera), Received)
+        """Of a camera, up to the last whole record.
+
+        Raises:
+            Damaged: a committed episode lacks some.
+        """
+        return self._all(_images_of(self.folder, camera), Received)
+
+    @property
+    def logs(self) -> list[Path]:
+        """Its files of records: messages first, then the images of each camera."""
+        return [self.folder / _LOG, *(_images_of(self.folder, camera) for camera in self.header.cameras)]
 
     def torn(self) -> int:
         """Bytes after the last whole records."""
-        logs = [self.folder / _LOG, *(_images_of(self.folder, camera) for camera in self.header.cameras)]
-        return sum(log.stat().st_size - max((end for end, _ in read_log(log)), default=0) for log in logs)
+        return sum(
+            log.stat().st_size - max((end for end, _ in read_log(log)), default=0) for log in self.logs
+        )
+
+    def _all(self, path: Path, kind: Any) -> Iterator[Any]:
+        if not path.is_file():
+            raise Damaged(f"{path} is missing")
+        number = end = 0
+        for number, (end, record) in enumerate(_read(path, kind), 1):  # noqa: B007
+            yield record
+        footer = self.footer
+        if footer is None:
+            return
+        if footer.records:
+            if number != (written := footer.records.get(path.name, 0)):
+                raise Damaged(f"{path} is damaged: {number} of its {written} records can be read")
+        # A recovered episode ends where its recorder was killed, maybe within a record.
+        elif footer.outcome != "recovered" and not footer.trouble and end < path.stat().st_size:
+            raise Damaged(f"{path} is damaged: what follows byte {end} cannot be read")
 
     def _first(self, name: str, kind: type[R]) -> R | None:
         path = self.folder / name
-        return next(_read(path, kind), None) if path.is_file() else None
+        return next((record for _, record in _read(path, kind)), None) if path.is_file() else None
 
 
 def write_footer(folder: Path, footer: Footer) -> None:
@@ -203,15 +244,15 @@ def _images_of(folder: Path, camera: str) -> Path:
     return folder / f"{camera}.images"
 
 
-def _read(path: Path, kind: Any) -> Iterator[Any]:
-    """The records of a log: of a type, or of a union of types.
+def _read(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
+    """The records of a log, of a type or of a union of types, each with the offset of its end.
 
     Raises:
-        ValueError: one that is whole is none of ours.
+        Damaged: one that is whole is none of ours.
     """
     decoder = msgspec.msgpack.Decoder(kind)
-    for _, payload in read_log(path):
+    for end, payload in read_log(path):
         try:
-            yield decoder.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+            yield end, decoder.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Damaged(f"{path} is damaged: {error}") from error

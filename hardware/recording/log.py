@@ -36,9 +36,12 @@ class LogWriter:
         Raises:
             OSError: it exists or cannot be made.
         """
+        self.path = path
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         self.size = 0
         """Bytes of whole records."""
+        self.records = 0
+        """Number of whole records."""
 
     def append(self, payload: bytes | bytearray | memoryview) -> None:
         """Add a record. For one thread.
@@ -61,6 +64,7 @@ class LogWriter:
                 os.ftruncate(self._file, self.size)
             raise
         self.size += whole
+        self.records += 1
 
     def sync(self) -> None:
         """Return when the disk has all that was appended before. From any thread.

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from hardware.recording.episode import OPEN, Episode, EpisodeWriter, write_footer
-from hardware.recording.log import sync_folder
+from hardware.recording.episode import OPEN, Damaged, Episode, EpisodeWriter, write_footer
+from hardware.recording.log import read_log, sync_folder
 from hardware.recording.records import Footer, Header, Received
 from hardware.recording.tally import MESSAGES, Tally, number_of, silences
 
@@ -96,29 +96,35 @@ class RawWriter:
         episode.close(footer)
         return self._name(episode.folder)
 
-    def repair(self) -> dict[int, Episode]:
+    def repair(self) -> tuple[dict[int, Episode], dict[Path, str]]:
         """Commit what killed recorders have left, up to the last whole records.
 
         Nothing is cut off or removed. What has no header is left as it is: its recorder was killed before
-        anything was recorded, or it is damaged.
+        anything was recorded, or it is damaged. So is an episode that cannot be read, which stops no other.
 
         Returns:
-            The episodes by their new numbers.
+            The episodes by their new numbers, and why others stay as they are by their folders.
 
         Raises:
             OSError: the disk does not take it; what was not repaired stays as it is.
         """
-        repaired = {}
+        repaired: dict[int, Episode] = {}
+        left: dict[Path, str] = {}
         for folder in sorted(self.root.glob(f"{OPEN}*")):
             episode = Episode(folder)
             if not episode.begun:
                 continue
-            # A whole footer was written by a recorder that was killed before the rename: it holds.
-            if episode.footer is None:
-                write_footer(folder, recovered(episode))
+            try:
+                # A whole footer was written by a recorder that was killed before the rename: it holds.
+                footer = None if episode.footer else recovered(episode)
+            except ValueError as error:
+                left[folder] = str(error)
+                continue
+            if footer:
+                write_footer(folder, footer)
             number = self._name(folder)
             repaired[number] = Episode(_path(self.root, number))
-        return repaired
+        return repaired, left
 
     def _name(self, folder: Path) -> int:
         number, self._next = self._next, self._next + 1
@@ -128,12 +134,18 @@ class RawWriter:
 
 
 def recovered(episode: Episode) -> Footer:
-    """What can be said of an episode whose recorder was killed."""
+    """What can be said of an episode whose recorder was killed.
+
+    Raises:
+        ValueError: a record cannot be read, or is of a stream that its header does not name.
+    """
     header = episode.header
     streams = (*MESSAGES, *header.cameras)
     tallies = {stream: Tally(header.t) for stream in streams}
     for record in episode.messages():
         if isinstance(record, Received):
+            if record.stream not in tallies:
+                raise Damaged(f"{episode.folder} is damaged: it has a record of {record.stream!r:.80}")
             tallies[record.stream].take(number_of(record.stream, record.frame), record.t)
     for camera in header.cameras:
         for record in episode.images(camera):
@@ -146,6 +158,7 @@ def recovered(episode: Episode) -> Footer:
         # The recorder is gone: its wall clock is told by how long the episode was.
         tw=header.tw + end - header.t,
         counts=counts,
+        records={log.name: sum(1 for _ in read_log(log)) for log in episode.logs},
         trouble=(*silences(counts, header.cameras), "its recorder was killed"),
     )
 

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
+from hardware.protocol.arrays import CameraName
 from hardware.protocol.messages import Name, Natural
 from hardware.spec import Latency, RobotSpec
 
@@ -36,8 +37,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="head
     spec: RobotSpec
     latency: Latency | None = None
     """As it was measured of the robot."""
-    cameras: tuple[str, ...]
-    """Those that are recorded; each has a log of its own."""
+    cameras: tuple[CameraName, ...]
+    """Those that are recorded; each has a log of its own, which has its name."""
     labels: Labels = {}
 
 
@@ -86,6 +87,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="foot
     """By stream."""
     labels: Labels = {}
     """In addition to the header's, which they overrule."""
+    records: dict[str, Natural] = {}
+    """Number of whole records by log; none in recordings of earlier versions."""
     trouble: tuple[str, ...] = ()
     """What else went wrong, for people."""
 

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 from envs.observation import IMAGE_PREFIX, ObservationSpec
 from envs.robot_state import RobotState
+from hardware.protocol.codec import ProtocolError
+from hardware.recording.episode import Damaged
 from hardware.recording.episode import Episode as Raw
 from hardware.recording.raw import RawDataset
 from hardware.recording.records import Count, Outcome
@@ -92,7 +94,7 @@ class _Derivation:
         for done, (number, raw) in enumerate(self._raw.episodes.items(), 1):
             try:
                 self._add(number, raw)
-            except LeftOut as reason:
+            except (LeftOut, Damaged, ProtocolError) as reason:
                 self._left_out[number] = str(reason)
             show(done)
         if self._writer is None:
@@ -105,7 +107,7 @@ class _Derivation:
     def _add(self, number: int, raw: Raw) -> None:
         footer, header = raw.footer, raw.header
         if footer is None:
-            raise ValueError(f"{raw.folder} is damaged: its footer is missing")
+            raise Damaged(f"{raw.folder} is damaged: its footer cannot be read")
         if footer.outcome not in self._plan.outcomes:
             raise LeftOut(footer.outcome)
         if self._robot is not None and header.spec.sha256 != self._robot.sha256:

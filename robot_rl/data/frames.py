@@ -16,6 +16,8 @@ from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from envs.observation import check_name
+
 _TIME: Final = Fraction(1, 1000)
 """Of a frame's number: frame n is at n · `_TIME` of the file, whatever the dataset's rate."""
 _RATE: Final = 1000
@@ -35,8 +37,12 @@ Images = NDArray[np.uint8]
 
 
 def video_path(dataset: Path, camera: str, episode: int) -> Path:
-    """Where the images of an episode are."""
-    return dataset / "videos" / camera / f"{episode:06d}.mp4"
+    """Where the images of an episode are.
+
+    Raises:
+        ValueError: the camera's name is none.
+    """
+    return dataset / "videos" / check_name(camera) / f"{episode:06d}.mp4"
 
 
 def write_frames(path: Path, blocks: Iterable[Images]) -> None:

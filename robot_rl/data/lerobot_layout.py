@@ -11,6 +11,7 @@ meta/robot_rl.json                               what the format has no place fo
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import numpy as np
@@ -63,8 +64,18 @@ class Place:
         return Place(self.chunk + 1, 0)
 
     def path(self, template: str, **names: str) -> str:
-        """Its path by one of the templates above."""
-        return template.format(chunk_index=self.chunk, file_index=self.file, **names)
+        """Its path by one of the templates above, or by one that a dataset brings.
+
+        Raises:
+            ValueError: the template is none, or leads out of the dataset.
+        """
+        try:
+            path = template.format(chunk_index=self.chunk, file_index=self.file, **names)
+        except (LookupError, ValueError, AttributeError, TypeError) as error:
+            raise ValueError(f"{INFO}: {template!r:.200} is no template of paths ({error!r:.200})") from error
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise ValueError(f"{INFO}: the path {path!r:.200} leads out of the dataset")
+        return path
 
 
 def stats_of(values: np.ndarray) -> Stats:

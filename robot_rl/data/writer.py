@@ -14,6 +14,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from envs.observation import check_name
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.differences import refuse_differences
 from robot_rl.data.frames import video_path, write_frames
@@ -157,6 +158,8 @@ class DatasetWriter:
     def _check(self, entry: Entry, like: Entry | None) -> None:
         """Refuse an episode that differs from those there, or from `like`; None for the very first."""
         episode, videos = entry.episode, entry.videos
+        for name in (*episode, *videos):
+            check_name(name)
         lengths = {
             key: len(values) for key, values in {**episode, **videos}.items() if not isinstance(values, Path)
         }

@@ -3,6 +3,7 @@
 Such episodes are labelled `recovered`. Nothing is cut off or removed.
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def run(config: Config) -> None:
     with mistakes():
         raw = RawDataset(Path(config.raw))
         with RawWriter(Path(config.raw)) as writer:
-            repaired = writer.repair()
+            repaired, left = writer.repair()
     for number, episode in repaired.items():
         footer = episode.footer
         assert footer is not None
@@ -32,6 +33,8 @@ def run(config: Config) -> None:
             f"episode {number}: {footer.outcome}, {seconds:.1f} s"
             + (f", {torn} bytes of records that were not whole" if torn else "")
         )
+    for folder, reason in left.items():
+        print(f"{folder} cannot be repaired and is left as it is: {reason}", file=sys.stderr)
     for folder in raw.headless:
         print(f"{folder} has no whole header: nothing can be told of it, and it is left as it is")
     print(f"{config.raw}: {len(repaired)} repaired")

@@ -1,14 +1,17 @@
 """A dataset says of each step what the devices said at that moment, and what was asked and followed."""
 
 import hashlib
+import shutil
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from hardware.core import rotation
 from hardware.protocol.messages import Code, Mode
+from hardware.recording.log import read_log, record_head
 from hardware.recording.raw import RawDataset
 from hardware.spec import Delay, Latency
 from robot_rl.data.dataset import Dataset
@@ -227,6 +230,46 @@ def test_an_episode_with_a_hole_is_left_out_with_the_reason(tmp_path: Path, reas
     assert list(derived.left_out) == [0]
     assert reason in derived.left_out[0]
     assert dataset.seeds.tolist() == [1]
+
+
+def test_no_damaged_episode_gets_into_a_dataset(tmp_path: Path) -> None:
+    """One flipped bit, or a file that is cut or missing, anywhere: the episode is left out by its name."""
+    short = Motion(seconds=0.4, image_rate=10.0)
+    root = record(tmp_path / "x.raw", short, short)
+    folder = root / "episode_000000"
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        path = folder / ("log", "front.images", "wrist.images", "footer")[number % 4]
+        whole = path.read_bytes()
+        place = int(rng.integers(len(whole)))
+        if number < 32:
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << number % 8]) + whole[place + 1 :])
+        elif number < 36:
+            # Where a record ends, so that nothing looks torn.
+            ends = [0, *(end for end, _ in read_log(path))]
+            path.write_bytes(whole[: ends[-2]])
+        else:
+            path.unlink()
+        derived = derive(RawDataset(root), tmp_path / f"{number}.zarr", Plan(rate=RATE))
+        assert list(derived.left_out) == [0], (path, place)
+        assert "episode_000000" in derived.left_out[0]
+        assert Dataset(tmp_path / f"{number}.zarr").seeds.tolist() == [1]
+        path.write_bytes(whole)
+    assert derive(RawDataset(root), tmp_path / "whole.zarr", Plan(rate=RATE)).left_out == {}
+
+
+def test_a_camera_of_a_recording_names_no_file_elsewhere(tmp_path: Path) -> None:
+    root = record(tmp_path / "x.raw", Motion(seconds=0.4, cameras=()), Motion(seconds=0.4, cameras=()))
+    log = root / "episode_000000" / "log"
+    payloads = [payload for _, payload in read_log(log)]
+    for name in ("../../../evil", "/tmp/evil", "..", ""):
+        payloads[0] = msgspec.msgpack.encode({**msgspec.msgpack.decode(payloads[0]), "cameras": [name]})
+        log.write_bytes(b"".join(record_head(payload) + payload for payload in payloads))
+        out = tmp_path / "x.zarr"
+        derived = derive(RawDataset(root), out, Plan(rate=RATE, images="video"))
+        assert "episode_000000/log is damaged" in derived.left_out[0]
+        shutil.rmtree(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.raw"]
 
 
 def test_what_cannot_be_one_dataset_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

@@ -314,9 +314,36 @@ def no_episodes(path: Path) -> None:
     shutil.rmtree(path / "meta/episodes")
 
 
+def tables_elsewhere(path: Path) -> None:
+    edit_info(path, data_path="../../chunk-{chunk_index:03d}/file-{file_index:03d}.parquet")
+
+
+def videos_elsewhere(path: Path) -> None:
+    edit_info(path, video_path="/tmp/{video_key}.mp4")
+
+
+def no_template(path: Path) -> None:
+    edit_info(path, data_path="{chunk_index.nothing} {0}")
+
+
+def camera_elsewhere(path: Path) -> None:
+    """As somebody would write it who wants a video to be written outside of the dataset."""
+    name, evil = "observation.images.front", "observation.images.../../../evil"
+    found = info(path)["features"]
+    edit_info(path, features={evil if key == name else key: one for key, one in found.items()})
+    for file in (path / "meta/episodes").glob("*/*.parquet"):
+        table = pq.read_table(file)
+        columns = [column.replace(name, evil) for column in table.column_names]
+        pq.write_table(table.rename_columns(columns), file)
+
+
 @pytest.mark.parametrize(
     ("damage", "answer"),
     [
+        (tables_elsewhere, "leads out of the dataset"),
+        (videos_elsewhere, "leads out of the dataset"),
+        (no_template, "is no template of paths"),
+        (camera_elsewhere, "leads out of the dataset|names no array or camera"),
         (
             older,
             "is a LeRobotDataset v2.1, this program reads v3.0: lerobot's own converter to v3.0 comes first",

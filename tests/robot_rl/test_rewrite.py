@@ -1,6 +1,7 @@
 """Merging and splitting change no bit, refuse what does not belong together, and leave nothing half done."""
 
 import errno
+import json
 import os
 import re
 from pathlib import Path
@@ -115,6 +116,22 @@ def test_datasets_of_different_environments_are_refused_by_what_differs(
         verb("data merge", f"datasets=[{tmp_path}/a.zarr,{tmp_path}/b.zarr]", f"out={tmp_path}/m.zarr")
     assert answer in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr", "b.zarr"]
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", ".hidden", "", 3])
+def test_a_camera_of_a_dataset_names_no_file_elsewhere(tmp_path: Path, verb: Verb, name: object) -> None:
+    write(tmp_path / "a.zarr", (4,), cameras=["front"])
+    attributes = tmp_path / "a.zarr" / "meta" / ".zattrs"
+    content = json.loads(attributes.read_text())
+    content["environment"]["observation_spec"]["cameras"] = [name]
+    attributes.write_text(json.dumps(content))
+    for words in (
+        ("data merge", f"datasets=[{tmp_path}/a.zarr,{tmp_path}/a.zarr]"),
+        ("data convert", f"dataset={tmp_path}/a.zarr", "images=video"),
+    ):
+        with pytest.raises(ValueError, match="names no array or camera"):
+            verb(*words, f"out={tmp_path}/out.zarr")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
 
 
 def test_other_arrays_are_refused_unless_they_are_left_out(tmp_path: Path, verb: Verb) -> None:

@@ -82,7 +82,7 @@ def main(disk: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     with RawWriter(root) as writer:
-        (repaired,) = writer.repair().values()
+        (repaired,) = writer.repair()[0].values()
     assert repaired.footer is not None
     assert repaired.footer.outcome == "recovered"
     assert repaired.footer.counts["front"].received > 5

@@ -94,8 +94,8 @@ def test_what_a_killed_recorder_left_is_recovered_up_to_the_last_whole_record(ro
         path = folder / name
         os.truncate(path, path.stat().st_size - 1)
     with RawWriter(root) as writer:
-        episode = writer.repair()[0]
-        assert writer.repair() == {}
+        episode = writer.repair()[0][0]
+        assert writer.repair() == ({}, {})
         assert writer.commit(write(writer, 1), footer()) == 1
     left = read(episode)
     assert len(left) == 58
@@ -119,7 +119,7 @@ def test_a_recorder_killed_before_the_rename_has_said_how_it_ended(root: Path) -
         episode = write(writer, 12)
         episode.close(footer("success"))
         assert RawDataset(root).episodes == {}
-        repaired = writer.repair()[0]
+        repaired = writer.repair()[0][0]
     assert repaired.footer is not None
     assert repaired.footer.outcome == "success"
     check(repaired, 12)
@@ -131,7 +131,7 @@ def test_a_footer_that_is_torn_is_none(root: Path) -> None:
         episode.close(footer("success"))
         path = episode.folder / "footer"
         path.write_bytes(path.read_bytes()[:-1])
-        repaired = writer.repair()[0]
+        repaired = writer.repair()[0][0]
     assert repaired.footer is not None
     assert repaired.footer.outcome == "recovered"
     assert repaired.footer.counts["wrist"].received == 2
@@ -149,10 +149,35 @@ def test_a_folder_without_a_header_is_told_and_never_removed(root: Path) -> None
         whole = write(writer, 5)
         kill(whole)
         assert [episode.folder for episode in RawDataset(root).open] == [whole.folder]
-        assert list(writer.repair()) == [0]
+        assert list(writer.repair()[0]) == [0]
     check(RawDataset(root).episodes[0], 5)
     assert set(RawDataset(root).headless) == {torn, damaged, bare}
     assert (damaged / "front.images").stat().st_size > 0
+
+
+def test_an_open_episode_that_cannot_be_read_stops_the_repair_of_no_other(root: Path) -> None:
+    with RawWriter(root) as writer:
+        newer = msgspec.structs.replace(header(), format=FORMAT + 1)
+        unreadable = {
+            kill(write(writer, 4, newer)): f"has format {FORMAT + 1}",
+            kill(write(writer, 4)): "wrist.images is missing",
+            kill(write(writer, 4)): "a record of 'tail'",
+        }
+        folders = list(unreadable)
+        (folders[1] / "wrist.images").unlink()
+        strange = msgspec.msgpack.encode(msgspec.structs.replace(record(0), stream="tail"))
+        with (folders[2] / "log").open("ab") as file:
+            file.write(record_head(strange) + strange)
+        whole = [kill(write(writer, 5)) for _ in range(2)]
+        repaired, left = writer.repair()
+    assert list(repaired) == [0, 1]
+    for episode in repaired.values():
+        check(episode, 5)
+    assert set(left) == set(unreadable)
+    for folder, reason in unreadable.items():
+        assert reason in left[folder]
+        assert folder.is_dir()
+    assert not any(folder.exists() for folder in whole)
 
 
 def test_lost_messages_and_silence_are_counted_when_it_is_recovered(root: Path) -> None:
@@ -165,7 +190,7 @@ def test_lost_messages_and_silence_are_counted_when_it_is_recovered(root: Path) 
                 late = 2_000_000_000 * (index >= 24)
                 episode.write(msgspec.structs.replace(mine, t=mine.t + late))
         kill(episode)
-        found = writer.repair()[0].footer
+        found = writer.repair()[0][0].footer
     assert found is not None
     assert found.counts["state"].lost == 6
     assert found.counts["wrist"].lost == 2

@@ -43,7 +43,7 @@ def killed(robot: Robot, root: Path, victim: str, chance: random.Random) -> None
     left = RawDataset(root)
     assert len(left.open) == (victim != "server")
     with RawWriter(root) as writer:
-        for number, episode in writer.repair().items():
+        for number, episode in writer.repair()[0].items():
             assert episode.header.episode == name
             found[number] = name
             assert episode.footer is not None
