@@ -10,8 +10,14 @@ from typing import Final
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from hardware.teleop.web.access import Access
+
 LINK: Final = "/link"
 """Where the page's own connection goes."""
+_OTHER_NAME: Final = (
+    b"this server is not known by that name: open the link that the program has printed, "
+    b"or add the name with device.names=[...]\n"
+)
 
 
 class Page:
@@ -35,15 +41,24 @@ class Page:
             "Cross-Origin-Resource-Policy": "same-origin",
         }
 
-    def answer(self, request: Request, scheme: str) -> Response | None:
-        """To a request; None where the page itself wants its connection."""
+    def answer(self, request: Request, access: Access, local_address: str) -> Response | None:
+        """To a request; None where the page itself wants its connection.
+
+        Args:
+            request: from anybody.
+            access: what this server is called.
+            local_address: the address of this machine at which the request arrived.
+        """
+        hosts = request.headers.get_all("Host")
+        if len(hosts) != 1 or not access.serves(hosts[0], local_address):
+            return _respond(HTTPStatus.MISDIRECTED_REQUEST, _OTHER_NAME)
         path = request.path.partition("?")[0]
         if path == "/":
             return _respond(HTTPStatus.OK, self._body, self._headers)
         if path != LINK:
             return _respond(HTTPStatus.NOT_FOUND, b"there is only one page here: /\n")
         # Browsers let any page connect anywhere, and say which one it is.
-        if request.headers.get("Origin") != f"{scheme}://{request.headers.get('Host')}":
+        if request.headers.get_all("Origin") != [f"{access.scheme}://{hosts[0]}"]:
             return _respond(HTTPStatus.FORBIDDEN, b"only the page of this server may connect\n")
         return None
 

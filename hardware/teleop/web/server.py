@@ -127,8 +127,8 @@ class WebServer:
                 self._listening.set_result(next(iter(server.sockets)).getsockname()[1])
                 await ending.wait()
 
-    def _answer(self, _: ServerConnection, request: Request) -> Response | None:
-        return self._page.answer(request, self._access.scheme)
+    def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
+        return self._page.answer(request, self._access, connection.local_address[0])
 
     async def _meet(self, socket: ServerConnection, house: House) -> None:
         try:

@@ -1,5 +1,6 @@
 """Nobody on a network reaches the page without a certificate, and nobody at all without the token."""
 
+import socket
 import ssl
 import stat
 from datetime import timedelta
@@ -88,6 +89,50 @@ def test_files_that_are_no_certificate_are_named(home: Path, tmp_path: Path) -> 
     access = make_access("0.0.0.0", 8443, str(certificate), str(key))
     assert isinstance(access.tls, ssl.SSLContext)
     assert access.tls.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST:8443", "127.0.0.1:99", "localhost."]
+)
+def test_a_page_on_loopback_is_served_under_its_names(host: str) -> None:
+    assert make_access("127.0.0.1", 8443).serves(host, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", ":8443", "evil.example", "localhost.evil.example", "evil.example:8443", "127.0.0.1@evil.example",
+     "192.168.1.9", "[::1", "localhost:8443,evil.example", "robot.example.org"],
+)  # fmt: skip
+def test_a_page_on_loopback_is_served_under_no_other_name(host: str) -> None:
+    assert not make_access("127.0.0.1", 8443).serves(host, "127.0.0.1")
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
+def test_a_page_on_all_addresses_is_served_under_the_machines_own_names_and_addresses(bound: str) -> None:
+    access = access_of(WebSettings(bound, 8443, OWN, names=["robot.example.org", "10.1.2.3"]))
+    name = socket.gethostname()
+    for host in (name, f"{name}.local:8443", "localhost", "Robot.Example.org:8443", "10.1.2.3"):
+        assert access.serves(host, "192.168.1.2"), host
+    # The address at which a request arrived is this machine's, whichever of several it is.
+    assert access.serves("192.168.1.2:8443", "192.168.1.2")
+    assert access.serves("192.168.1.2:8443", "::ffff:192.168.1.2")
+    assert access.serves("[fe80::1]:8443", "fe80::1")
+    for host in ("192.168.1.3", "evil.example", "0.0.0.0.evil.example"):
+        assert not access.serves(host, "192.168.1.2"), host
+
+
+@pytest.mark.usefixtures("home")
+def test_a_certificate_made_here_is_for_the_further_names_too() -> None:
+    plain = access_of(WebSettings("192.168.1.2", 8443, OWN))
+    named = access_of(WebSettings("192.168.1.2", 8443, OWN, names=["robot.example.org"]))
+    assert named.fingerprint != plain.fingerprint
+
+
+@pytest.mark.parametrize("name", ["", "*", "https://robot", "robot:8443", "a b", "-robot"])
+def test_a_further_name_is_a_name_alone(name: str) -> None:
+    with pytest.raises(ValueError, match=r"device\.names=.*without https:// and port"):
+        WebSettings(names=[name])
 
 
 @pytest.mark.parametrize("port", [-1, 65536])

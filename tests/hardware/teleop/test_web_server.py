@@ -445,6 +445,43 @@ def test_no_other_page_may_connect(page: WebDevice) -> None:
         assert refused.value.response.status_code == 403
 
 
+def answered(port: int, path: str, *headers: tuple[str, str]) -> int:
+    """The status of an answer to exactly these headers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.putrequest("GET", path, skip_host=True)
+    for name, value in headers:
+        connection.putheader(name, value)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_requests_that_name_another_host_are_refused(page: WebDevice) -> None:
+    port = port_of(page)
+    handshake = (
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="),
+        ("Sec-WebSocket-Version", "13"),
+    )
+    for name in ("127.0.0.1", "localhost", "[::1]", "LocalHost"):
+        host = ("Host", f"{name}:{port}")
+        assert answered(port, "/", host) == 200
+        assert answered(port, "/link", host, ("Origin", f"http://{host[1]}"), *handshake) == 101
+        assert answered(port, "/link", host, ("Origin", "http://evil.example"), *handshake) == 403
+    for name in (f"evil.example:{port}", "evil.example", "127.0.0.1.evil.example", "192.0.2.1", ""):
+        host = ("Host", name)
+        assert answered(port, "/", host) == 421
+        # What a page does whose name was made to mean this machine: its origin is its own.
+        assert answered(port, "/link", host, ("Origin", f"http://{name}"), *handshake) == 421
+    assert answered(port, "/") == 421
+    assert answered(port, "/", ("Host", f"localhost:{port}"), ("Host", "evil.example")) == 421
+    origins = (("Origin", f"http://localhost:{port}"), ("Origin", "http://evil.example"))
+    assert answered(port, "/link", ("Host", f"localhost:{port}"), *origins, *handshake) == 403
+    page.read()
+
+
 def test_there_is_one_page_and_it_may_load_nothing_from_elsewhere(page: WebDevice) -> None:
     host = page.url.split("/")[2]
     answers = {}
