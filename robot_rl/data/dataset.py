@@ -1,20 +1,18 @@
 """A dataset on disk, opened for reading. What it consists of is said in `layout`."""
 
 import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.errors import BaseZarrError
 
 from envs.action import ActionSpec, spec_from_list
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 from robot_rl.data.frames import ArrayFrames, VideoFrames
 from robot_rl.data.layout import EPISODE_KEYS, FORMAT_VERSION, required_keys
+from robot_rl.data.store import open_store
 
 
 class Dataset:
@@ -26,13 +24,9 @@ class Dataset:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            root = zarr.open_group(path, mode="r")
-            meta, self._data = root["meta"], root["data"]
-            attrs = dict(meta.attrs)
-        except (OSError, KeyError, json.JSONDecodeError, BaseZarrError) as error:
-            hint = "it is no zarr group with data/ and meta/" if path.exists() else "it does not exist"
-            raise ValueError(f"{path} is not a dataset: {hint}; `robot-rl collect` makes one") from error
+        store = open_store(path)
+        meta, self._data = store.meta, store.data
+        attrs = store.attributes
         if not {"environment", "collection", "format_version"} <= attrs.keys():
             raise ValueError(
                 f"{path} is a zarr group of another program: meta says nothing of the environment "
@@ -71,7 +65,7 @@ class Dataset:
         for camera in self.observation_spec.cameras:
             # It looks whether all files are there.
             self.frames(camera)
-        for _, array in self._data.arrays():
+        for array in self._data.values():
             self._check_whole(array, self.num_steps)
         for key in ("action", "applied_action", "reward", *keys):
             finite = np.isfinite(self[key]).reshape(self.num_steps, -1).all(1)
@@ -119,7 +113,7 @@ class Dataset:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Names of the arrays; images that are kept as videos are none."""
-        return tuple(sorted(key for key, _ in self._data.arrays()))
+        return tuple(sorted(self._data))
 
     def shape(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Of one step of an array, and its type."""

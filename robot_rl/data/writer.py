@@ -19,6 +19,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.differences import refuse_differences
 from robot_rl.data.frames import video_path, write_frames
 from robot_rl.data.layout import EPISODE_KEYS, FORMAT_VERSION, required_keys
+from robot_rl.data.store import check_dtype, open_store
 
 _ROWS_PER_CHUNK = 1024
 _IMAGES_PER_CHUNK = 16
@@ -81,11 +82,11 @@ class DatasetWriter:
                     "choose another path"
                 )
             with _WHOLE_CHUNKS():
-                self._root = zarr.open_group(path, mode="r+")
-                for _, array in self._root["data"].arrays():
+                self._store = open_store(path, "r+")
+                for array in self._store.data.values():
                     _cut(array, existing.num_steps)
                 for name in EPISODE_KEYS:
-                    _cut(self._root["meta"][name], existing.num_episodes)
+                    _cut(self._store.meta[name], existing.num_episodes)
             return
         building = path.with_name(f".building-{path.name}")
         shutil.rmtree(building, ignore_errors=True)
@@ -99,7 +100,7 @@ class DatasetWriter:
             format_version=FORMAT_VERSION, environment=dict(environment), collection=dict(collection)
         )
         os.replace(building, path)
-        self._root = zarr.open_group(path, mode="r+")
+        self._store = open_store(path, "r+")
 
     def append(
         self, episode: Episode, *, success: bool, seed: int, videos: Mapping[str, Video] | None = None
@@ -124,7 +125,7 @@ class DatasetWriter:
         Raises:
             ValueError: as for `append`; nothing is written then.
         """
-        data, meta = self._root["data"], self._root["meta"]
+        data, meta = self._store.data, self._store.meta
         index, start = self.num_episodes, self.num_steps
         for number, entry in enumerate(entries):
             self._check(entry, None if index + number == 0 else entries[0])
@@ -142,7 +143,9 @@ class DatasetWriter:
             for key, first in entries[0].episode.items():
                 if key not in data:
                     chunks = (_rows_per_chunk(first), *first.shape[1:])
-                    data.create_array(key, shape=(0, *first.shape[1:]), chunks=chunks, dtype=first.dtype)
+                    data[key] = self._store.root["data"].create_array(
+                        key, shape=(0, *first.shape[1:]), chunks=chunks, dtype=first.dtype
+                    )
                 _put(data[key], start, int(ends[-1]), [entry.episode[key] for entry in entries])
             successes, seeds = ([getattr(entry, name) for entry in entries] for name in ("success", "seed"))
             number = index + len(entries)
@@ -153,7 +156,7 @@ class DatasetWriter:
 
     def describe(self, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
         """Say anew what made it and how, where that is known only at the end."""
-        self._root["meta"].attrs.update(environment=dict(environment), collection=dict(collection))
+        self._store.root["meta"].attrs.update(environment=dict(environment), collection=dict(collection))
 
     def _check(self, entry: Entry, like: Entry | None) -> None:
         """Refuse an episode that differs from those there, or from `like`; None for the very first."""
@@ -165,6 +168,8 @@ class DatasetWriter:
         }
         if len(set(lengths.values())) != 1 or 0 in lengths.values():
             raise ValueError(f"the arrays of an episode must have one length of at least 1, not {lengths}")
+        for key, values in episode.items():
+            check_dtype(key, values.dtype)
         missing = set(self._required) - set(episode)
         if missing:
             raise ValueError(f"the episode lacks {', '.join(sorted(missing))}")
@@ -187,7 +192,7 @@ class DatasetWriter:
     def _form(self) -> dict[str, Any]:
         """Shapes and types of a step, by name."""
         form: dict[str, Any] = {
-            key: (array.shape[1:], array.dtype) for key, array in self._root["data"].arrays()
+            key: (array.shape[1:], array.dtype) for key, array in self._store.data.items()
         }
         return form | {camera.name: "video" for camera in self.path.glob("videos/*")}
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -248,7 +250,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (as_array, "is not a dataset: it is no zarr group with data/ and meta/"),
     (as_foreign, "zarr group of another program"),
     (lambda path: shutil.rmtree(path / "data"), "is not a dataset"),
-    (lambda path: (path / "meta" / ".zattrs").write_text("{"), "is not a dataset"),
+    (lambda path: (path / "meta" / ".zattrs").write_text("{"), "is damaged"),
     (lambda path: shutil.rmtree(path / "meta" / "episode_ends"), "meta/episode_ends is missing"),
     (lambda path: shutil.rmtree(path / "data" / "sim_state"), "data/sim_state is missing"),
     (lambda path: shutil.rmtree(path / "data" / "angle"), "data/angle is missing"),
@@ -260,6 +262,90 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (put_nan, r"NaN or infinity in data/angle \(episode 1, step 2\)"),
     (lambda path: edit_attributes(path, format_version=2), "has format 2; this program reads up to 1"),
 ]
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, sign: Path) -> None:
+        self.sign = sign
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.sign,)
+
+
+def pickled(path: Path, sign: Path, **description: Any) -> None:
+    """Replaces an array by one whose chunk is a pickle."""
+    file = path / "meta" / "episode_seed" / ".zarray"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **description}))
+    # Followed by what the rest of a chunk looks like: a codec may take the beginning.
+    (file.parent / "0").write_bytes(pickle.dumps(Bomb(sign)))
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {"dtype": "|O", "filters": [{"id": "pickle"}], "compressor": None},
+        {"dtype": "|O", "filters": None, "compressor": {"id": "pickle"}},
+        {"dtype": "<i8", "filters": [{"id": "pickle"}], "compressor": None},
+        {"dtype": "<i8", "filters": None, "compressor": {"id": "pickle"}},
+    ],
+)
+def test_opening_a_dataset_runs_no_code_that_it_brings(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, description: dict[str, Any]
+) -> None:
+    # As numcodecs does that is older than the oldest one allowed.
+    monkeypatch.setattr(numcodecs.pickles, "ALLOW_UNSAFE_PICKLE_DECODE", True)
+    sign = tmp_path / "sign"
+    pickled(path, sign, **description)
+    for read in (Dataset, write):
+        with pytest.raises(ValueError, match="refused: meta/episode_seed is no array of plain numbers"):
+            read(path)
+    assert not sign.exists()
+
+
+def test_descriptions_that_were_not_checked_are_not_used(path: Path, tmp_path: Path) -> None:
+    """zarr would take those of a consolidated file, or of format 3, before or beside each array's own."""
+    array = json.loads((path / "meta" / "episode_seed" / ".zarray").read_text())
+    bad = {**array, "dtype": "|O", "filters": [{"id": "pickle"}], "compressor": None}
+    content = {".zgroup": {"zarr_format": 2}, "episode_seed/.zarray": bad, "meta/episode_seed/.zarray": bad}
+    for folder in (path, path / "meta"):
+        (folder / ".zmetadata").write_text(json.dumps({"zarr_consolidated_format": 1, "metadata": content}))
+    (path / "meta" / "episode_seed" / "zarr.json").write_text("{")
+    check(Dataset(path), LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"dtype": "<M8[ns]"}, "is no array of plain numbers"),
+        ({"dtype": [["x", "<f4"]]}, "is no array of plain numbers"),
+        ({"filters": [{"id": "shuffle"}]}, "is no array of plain numbers"),
+        ({"compressor": {"id": "lzma"}}, "is no array of plain numbers"),
+        ({"zarr_format": 3}, "is no array of plain numbers"),
+        ({"chunks": [1024, 1]}, "have to hold whole steps"),
+        ({"chunks": [0, 2]}, "is no array of plain numbers"),
+        ({"chunks": [1024]}, "have to hold whole steps"),
+        ({"dtype": "<f7"}, "is damaged"),
+        ({"order": "X"}, "is damaged"),
+    ],
+)
+def test_arrays_that_are_not_read_are_named(path: Path, description: dict[str, Any], message: str) -> None:
+    file = path / "data" / "action" / ".zarray"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **description}))
+    with pytest.raises(ValueError, match=message):
+        Dataset(path)
+
+
+@pytest.mark.parametrize("compressor", [numcodecs.Zstd(), numcodecs.GZip(), numcodecs.LZ4(), None])
+def test_common_compressors_are_read(path: Path, compressor: Any) -> None:
+    values = Dataset(path)["action"]
+    shutil.rmtree(path / "data" / "action")
+    array = zarr.open_group(path / "data", mode="r+").create_array(
+        "action", shape=values.shape, chunks=(4, 2), dtype=values.dtype, compressors=compressor
+    )
+    array[:] = values
+    check(Dataset(path), LENGTHS)
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
@@ -284,6 +370,8 @@ def broken(change: str) -> Episode:
         made["force"] = made["pos"]
     elif change == "size":
         made["action"] = np.zeros((4, 3), np.float32)
+    elif change == "objects":
+        made["angle"] = made["angle"].astype(object)
     elif change == "type":
         made["action"] = np.zeros((4, 2), np.float64)
     else:
@@ -301,6 +389,7 @@ def broken(change: str) -> Episode:
         ("type", r"differs .* in action"),
         ("angle", r"differs .* in angle"),
         ("sim_state", "lacks sim_state"),
+        ("objects", "angle is of type object: a dataset holds"),
     ],
 )
 def test_bad_episode_is_refused_before_anything_is_written(path: Path, change: str, message: str) -> None:

@@ -1,0 +1,105 @@
+"""The zarr groups of datasets, opened in one place: a dataset may come from anybody.
+
+Some of zarr's codecs run code that stands in the chunks (pickle), and arrays of objects need such codecs. So
+the description of every array is checked before zarr sees it. Arrays hold plain numbers, their chunks are
+compressed by one of a few known compressors and hold whole steps.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+import zarr
+
+_GROUPS: Final = ("meta", "data")
+_KINDS: Final = "biuf"
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+_Chunk = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Compressor(msgspec.Struct):
+    id: Literal["blosc", "zstd", "lz4", "gzip", "zlib"]
+
+
+class _Description(msgspec.Struct):
+    """What `.zarray` may say."""
+
+    zarr_format: Literal[2]
+    shape: Annotated[list[_Size], msgspec.Meta(min_length=1)]
+    chunks: list[_Chunk]
+    dtype: Annotated[str, msgspec.Meta(pattern=rf"^[<>|][{_KINDS}][0-9]+$")]
+    compressor: _Compressor | None
+    filters: None
+    fill_value: bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class Store:
+    """A dataset's arrays by name, what `meta` says of it, and the group of both."""
+
+    root: Any
+    data: dict[str, Any]
+    meta: dict[str, Any]
+    attributes: dict[str, Any]
+
+
+def open_store(path: Path, mode: Literal["r", "r+"] = "r") -> Store:
+    """Open the zarr group at a path.
+
+    Raises:
+        ValueError: it is none, or has an array that is not read here.
+    """
+    if not all((path / name / ".zgroup").is_file() for name in ("", *_GROUPS)):
+        hint = "it is no zarr group with data/ and meta/" if path.exists() else "it does not exist"
+        raise ValueError(f"{path} is not a dataset: {hint}; `robot-rl collect` makes one")
+    try:
+        # Of format 2 and not consolidated: zarr reads those descriptions that were checked, and no others.
+        root = zarr.open_group(path, mode=mode, zarr_format=2, use_consolidated=False)
+        attributes = dict(root["meta"].attrs)
+    except (OSError, KeyError, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"dataset {path} is damaged: {error}; copy or collect it again") from error
+    # First `meta/episode_ends`, which a writer beside us writes last: what it ends is in all others then.
+    meta, data = (_open_arrays(path, group, mode) for group in _GROUPS)
+    return Store(root, data, meta, attributes)
+
+
+def _open_arrays(path: Path, group: str, mode: str) -> dict[str, Any]:
+    names = sorted(file.parent.name for file in path.glob(f"{group}/*/.zarray"))
+    return {name: _open_array(path, f"{group}/{name}", mode) for name in names}
+
+
+def _open_array(path: Path, name: str, mode: str) -> Any:
+    _check_description(path, name)
+    try:
+        return zarr.open_array(path, path=name, mode=mode, zarr_format=2)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"dataset {path} is damaged: {name} is no array ({error}); copy it again") from error
+
+
+def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
+    """Refuse an array that could not be read again.
+
+    Raises:
+        ValueError: it holds no plain numbers.
+    """
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"{name} is of type {dtype}: a dataset holds bool, integers and floats")
+
+
+def _check_description(path: Path, name: str) -> None:
+    try:
+        found = msgspec.json.decode((path / name / ".zarray").read_bytes(), type=_Description)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(
+            f"dataset {path} is refused: {name} is no array of plain numbers that is compressed by blosc, "
+            f"zstd, lz4, gzip, zlib or not at all ({error}); others may run code when they are read"
+        ) from error
+    if len(found.chunks) != len(found.shape) or any(
+        chunk < size for chunk, size in zip(found.chunks[1:], found.shape[1:], strict=True)
+    ):
+        raise ValueError(
+            f"dataset {path} is refused: the chunks of {name} are {found.chunks} of {found.shape}, "
+            "and have to hold whole steps; write it again with other chunks"
+        )
