@@ -15,11 +15,12 @@ from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from envs.experts import EXPERTS, make_expert  # noqa: E402
+from envs.experts import make_expert  # noqa: E402
 from envs.robosuite_env import RobosuiteEnv  # noqa: E402
 from envs.task import TaskConfig  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "experts.csv"
+TASKS = ["lift", "can", "square", "stack", "door"]
 FIELDS = ["task", "noise", "skill", "seeds", "success", "mean_steps", "p95_steps", "max_steps"]
 
 
@@ -30,7 +31,7 @@ def make_env(task: str) -> RobosuiteEnv:
 def rollout(env: RobosuiteEnv, task: str, seed: int, noise: float, skill: float) -> int | None:
     """Control steps until success, or None within the task's horizon."""
     env.reset(seed=seed)
-    expert = make_expert(task, noise=noise, skill=skill, rng=np.random.default_rng([seed, 1]))
+    expert = make_expert(env.task.env, noise=noise, skill=skill, rng=np.random.default_rng([seed, 1]))
     expert.reset(env.sim)
     for step in range(1, env.task.horizon + 1):
         *_, info = env.step(expert.act(env.sim))
@@ -71,7 +72,7 @@ def measure(env: RobosuiteEnv, task: str, seeds: int, noise: float, skill: float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="+", default=list(EXPERTS), choices=list(EXPERTS))
+    parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     parser.add_argument("--seeds", type=int, default=100, help="episodes per setting")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0])
     parser.add_argument("--skill", type=float, nargs="+", default=[1.0])

@@ -62,7 +62,7 @@ def main(path: Path, task: str, episodes: int, steps: int) -> None:
         if writer.num_episodes >= episodes:
             break
         seed = episode_seed(SEED, "collect", index)
-        expert = make_expert(task, noise=NOISE, skill=SKILL, rng=np.random.default_rng(seed))
+        expert = make_expert(config.env, noise=NOISE, skill=SKILL, rng=np.random.default_rng(seed))
         held.begin()
         episode, success = rollout(env, expert, seed)
         if held.lasted:

@@ -17,6 +17,7 @@ import numpy as np
 
 from envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
 from envs.vector import RobosuiteVectorEnv
+from hardware.plugins import load_plugins
 
 _FAREWELL = 5.0  # s that a worker has for closing its environments
 
@@ -174,6 +175,7 @@ def _work(pipe: Connection, makers: Mapping[int, Maker]) -> None:
             answer: Any = None
             try:
                 if slots is None:
+                    load_plugins()  # a spawned process knows none of its parent's
                     slots = Slots(makers)
                     answer = slots.interface()
                 elif what == "attach":

@@ -9,7 +9,6 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 import robosuite
-from robosuite.controllers import load_composite_controller_config, load_part_controller_config
 
 from envs import simstate
 from envs.action import ActionDim, ActionSpec, checked_action, spec_to_list
@@ -17,6 +16,7 @@ from envs.cameras import observe_camera
 from envs.compiled import CompiledControl, NotCompilable, compile_control
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation, observation_space
 from envs.renderer import Renderer
+from envs.robosuite_task import make_sim
 from envs.task import TaskConfig
 
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]
@@ -26,6 +26,7 @@ Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
     """One robosuite task. Reward 1 at success, which ends the episode; 0 otherwise.
 
+    `task` is its configuration with all that was left to the environment filled in.
     Observations are frames of `make_observation` (no time axis): `state` float32 [S] and
     `images.<camera>` uint8 [H, W, 3]. Actions are float32 [A] in [-1, 1]. `reset(seed=)` fixes
     the whole initial state; `reset(options={"state": …})` starts from a saved one. `info` holds
@@ -34,8 +35,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
 
     def __init__(self, task: TaskConfig, *, observe_all: bool = False) -> None:
         """Build the task; `observe_all` keeps raw observations that are not part of the state too."""
-        self.task = task
-        self._sim = _make_sim(task)
+        self._sim, self.task = make_sim(task)
+        task = self.task
         observed = self._sim.observation_names
         missing = [key for key in task.state_keys if key not in observed]
         if missing:
@@ -161,7 +162,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return {
             "task": task.name,
             "env": task.env,
-            "robot": task.robot,
+            # One was all there could be, once.
+            "robot": task.robots[0] if len(task.robots) == 1 else list(task.robots),
             "controller": task.controller,
             "control_freq": task.control_freq,
             "horizon": task.horizon,
@@ -198,44 +200,6 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         for camera in self.task.cameras:
             out[IMAGE_PREFIX + camera] = np.ascontiguousarray(out.pop(f"{camera}_image")[::-1])
         return out
-
-
-def _make_sim(task: TaskConfig) -> Any:
-    if task.env not in robosuite.ALL_ENVIRONMENTS:
-        raise ValueError(
-            f"task {task.name!r}: robosuite has no environment {task.env!r}; "
-            f"it has {', '.join(sorted(robosuite.ALL_ENVIRONMENTS))}"
-        )
-    with_cameras = bool(task.cameras) and task.render == "robosuite"
-    sim = robosuite.make(
-        task.env,
-        robots=task.robot,
-        controller_configs=_controllers(task),
-        control_freq=task.control_freq,
-        has_renderer=False,
-        has_offscreen_renderer=with_cameras,
-        use_camera_obs=with_cameras,
-        camera_names=list(task.cameras) or "agentview",
-        camera_heights=task.image_size[0],
-        camera_widths=task.image_size[1],
-        ignore_done=True,
-        hard_reset=False,
-        seed=task.model_seed,
-        **task.env_args,
-    )
-    sim.reward = lambda action: float(sim._check_success())
-    return sim
-
-
-def _controllers(task: TaskConfig) -> dict[str, Any]:
-    """The robot's own controller configuration with the task's arm controller in it."""
-    config = load_composite_controller_config(robot=task.robot)
-    assert config is not None
-    for part in ("right", "left"):
-        if part in config["body_parts"] and config["body_parts"][part]["type"] != task.controller:
-            arm = load_part_controller_config(default_controller=task.controller)
-            config["body_parts"][part] = {**arm, "gripper": {"type": "GRIP"}}
-    return config
 
 
 def _action_spec(sim: Any) -> ActionSpec:

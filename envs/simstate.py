@@ -6,12 +6,15 @@ exactly: robosuite keeps controller goals and the sampled observations in Python
 (Door) place objects by moving bodies of the model. All of it is captured here.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import mujoco
 import numpy as np
+
+from envs.own_state import own_state
 
 _PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -109,6 +112,8 @@ def _fields(sim: Any) -> Iterator[_Field]:
         for arm, gripper in robot.gripper.items():
             if gripper.dof:
                 yield _of_gripper(arm, gripper)
+    if (own := own_state(sim)) is not None:
+        yield _Field("env.own", own.get_own_state().size, own.get_own_state, own.set_own_state)
     for name, observable in sim._observables.items():
         if observable.modality != "image":  # an image is rendered anew; it is not state
             yield _of_observable(sim, name, observable)
@@ -159,13 +164,26 @@ def _of_attribute(
 
 
 def _of_gripper(arm: str, gripper: Any) -> _Field:
-    """A gripper's integrated command: one value until the first action, then one per actuator."""
-    shape = (len(gripper.actuators),)
+    """A gripper's integrated command: one value until the first action, then as many as that leaves."""
+    size = _command_size(gripper)
 
     def write(value: np.ndarray) -> None:
         gripper.current_action = value.copy()
 
-    return _Field(f"{arm}.gripper", shape[0], lambda: np.broadcast_to(gripper.current_action, shape), write)
+    return _Field(f"{arm}.gripper", size, lambda: np.broadcast_to(gripper.current_action, (size,)), write)
+
+
+def _command_size(gripper: Any) -> int:
+    """How many numbers an action leaves in a gripper's command."""
+    kind = type(gripper)
+    if kind not in _COMMAND_SIZES:
+        tried = copy.copy(gripper)  # an action replaces the array, and does not write into it
+        tried.format_action(np.zeros(gripper.dof))
+        _COMMAND_SIZES[kind] = tried.current_action.size
+    return _COMMAND_SIZES[kind]
+
+
+_COMMAND_SIZES: dict[type, int] = {}
 
 
 def _of_observable(sim: Any, name: str, observable: Any) -> _Field:

@@ -8,24 +8,25 @@ from typing import Any
 class TaskConfig:
     """A task: what robosuite is asked for and what of it is observed."""
 
-    name: str = "???"
-    """Short name of the task, used in paths and messages."""
+    name: str = "${.env}"
+    """Short name of the task, used in paths and messages; of a file without it, the file's name."""
     env: str = "???"
-    """Name of the robosuite environment class."""
-    robot: str = "Panda"
-    """Robot model."""
+    """Name of the robosuite environment class; with task.env=… alone, all else has a default."""
+    robots: list[str] = field(default_factory=list)
+    """Robot models: one, or for two arms [Panda,Panda] or one robot that has two; [] for Pandas."""
     controller: str = "OSC_POSE"
     """Arm controller: OSC_POSE (6 pose deltas) or OSC_POSITION (3 position deltas)."""
     control_freq: int = 20
     """Control steps per second."""
-    horizon: int = 200
-    """Control steps after which an episode is truncated."""
+    horizon: int = 0
+    """Control steps after which an episode is truncated; 0 for the environment's own number."""
     model_seed: int = 0
     """Seed of what robosuite draws once when it builds the model (object sizes)."""
     state_keys: list[str] = field(default_factory=list)
-    """Raw observations that make up `state`, in order."""
+    """Raw observations that make up `state`, in order; [] for poses and openings of the hands and all
+    that the environment observes besides its robots and images."""
     cameras: list[str] = field(default_factory=list)
-    """Cameras whose images are observed."""
+    """Cameras of the environment whose images are observed."""
     image_size: list[int] = field(default_factory=lambda: [84, 84])
     """Height and width of observed images, in pixels."""
     render: str = "quick"
@@ -35,5 +36,7 @@ class TaskConfig:
     """Further arguments for robosuite's constructor."""
 
     def __post_init__(self) -> None:
+        if self.name == "${.env}":
+            self.name = self.env
         if self.render not in ("quick", "robosuite"):
             raise ValueError(f"task.render={self.render}: choose quick or robosuite")

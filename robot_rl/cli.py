@@ -1,4 +1,4 @@
-"""The command line: `robot-rl <verb> [group=choice …] [key=value …]`."""
+"""The command line: `robot-rl <verb> [group=choice …] [key=value …] [plugins=[module]]`."""
 
 import ast
 import gc
@@ -10,8 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hardware.plugins import load_plugins
 from robot_rl import __version__
-from robot_rl.errors import UserError, report
+from robot_rl.errors import UserError, mistakes, report
 from robot_rl.graphics import choose_backend
 from robot_rl.spelling import nearest
 from robot_rl.verbs import VERBS
@@ -71,7 +72,8 @@ def listing() -> str:
         "",
     ]
     lines += ["usage: robot-rl <verb> [group=choice …] [key=value …]", "       robot-rl <verb> --help"]
-    lines += ["       (--key value and --key=value are other ways to write key=value)", ""]
+    lines += ["       (--key value and --key=value are other ways to write key=value;"]
+    lines += ["        plugins=[my_package.my_tasks] imports modules of yours first, with every verb)", ""]
     for who, names in VERBS.items():
         lines += [who, *_lines(names), ""]
     return "\n".join(lines).rstrip()
@@ -92,6 +94,9 @@ def _dispatch(arguments: list[str]) -> None:
         with _reader_may_leave():
             print("\n".join([f"usage: robot-rl {name} <which> [key=value …]", "", *_lines(family)]))
         return
+    plugins, rest = _split_plugins(rest)
+    with mistakes():
+        load_plugins(plugins)
     verb = load_verb(name)
     if asks_help:
         from robot_rl.help import print_help
@@ -110,6 +115,24 @@ def _split_name(arguments: list[str]) -> tuple[str, list[str]]:
     first, two = arguments[0], " ".join(arguments[:2])
     words = 2 if two in verb_names() or (_family(first) and first not in verb_names()) else 1
     return " ".join(arguments[:words]), arguments[words:]
+
+
+def _split_plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The modules of `plugins=[…]`, which a verb must find registered, and the other arguments."""
+    names: list[str] = []
+    rest: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        key, equals, text = argument.partition("=")
+        if key not in ("plugins", "--plugins"):
+            rest.append(argument)
+            continue
+        text = text if equals else next(left, "")
+        found = [name.strip(" '\"") for name in text.strip().strip("[]").split(",")]
+        if not all(found):
+            raise UserError(f"{argument}: name modules: plugins=[my_package.my_tasks]")
+        names += found
+    return names, rest
 
 
 def _family(word: str) -> list[str]:

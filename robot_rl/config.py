@@ -2,7 +2,8 @@
 
 `configs/<verb>.yaml` holds Hydra's defaults list and the values that differ from those of the
 verb's `Config`. Each group is a folder `configs/<group>/` with one small file per choice, checked
-by the dataclass that the verb's `GROUPS` names for it ("*": for all choices). Nothing here, and no
+by the dataclass that the verb's `GROUPS` names for it ("*": for all choices). A group whose choices all have
+one dataclass (`task`) takes files of the user's own as well: see `robot_rl.own_files`. Nothing here, and no
 resolver, evaluates Python.
 """
 
@@ -21,6 +22,7 @@ from robot_rl.assets import asset_path
 from robot_rl.errors import UserError, mistakes
 from robot_rl.options import Option, options
 from robot_rl.overrides import Override, parse, split
+from robot_rl.own_files import ALONE, NO_FILE, check_file, find_file, own_files
 from robot_rl.refusals import as_list, assign, check_key, flags, spelled_key, unknown_choice
 
 T = TypeVar("T")
@@ -44,9 +46,16 @@ class Verb:
         return self.name.replace(" ", "_")
 
     def choices(self, group: str) -> list[str]:
-        """Names that `group=` takes."""
-        names = sorted(path.stem for path in (self.configs / group).glob("*.yaml"))
-        return [name for name in names if self.schema(group, name) is not None]
+        """Names that `group=` takes: those of files, and what a plugin has registered without one."""
+        names = {path.stem for path in (self.configs / group).glob("*.yaml")}
+        names |= self.groups[group].keys() - {"*"}
+        if self.takes_files(group):
+            names |= own_files(group).keys()
+        return sorted(name for name in names if self.schema(group, name) is not None)
+
+    def takes_files(self, group: str) -> bool:
+        """Whether `group=` takes files of the user's own."""
+        return "*" in self.groups[group]
 
     def schema(self, group: str, choice: str) -> type | None:
         """The dataclass of a choice."""
@@ -101,28 +110,41 @@ def restore(verb: Verb, plain: Mapping[str, Any]) -> Any:
 def load_group(group: str, choice: str, schema: type[T]) -> T:
     """One choice of a group as its dataclass, e.g. `load_group("task", "lift", TaskConfig)`.
 
+    Args:
+        group: its name.
+        choice: a name, of a file of the user's own too, or a file's path.
+        schema: the dataclass.
+
     Raises:
         UserError: there is no such choice.
     """
     folder = asset_path("configs", group)
-    path = folder / f"{choice}.yaml"
+    path = find_file(group, choice) or folder / f"{choice}.yaml"
     if not path.is_file():
-        raise unknown_choice(group, choice, sorted(p.stem for p in folder.glob("*.yaml")))
-    with mistakes():
-        return cast(
-            T, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.load(path)))
+        raise unknown_choice(
+            group, choice, sorted({p.stem for p in folder.glob("*.yaml")} | {*own_files(group)})
         )
+    with mistakes():
+        values = OmegaConf.create(check_file(group, path, schema))
+        return cast(T, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values)))
 
 
 def draft(verb: Verb, arguments: Sequence[str]) -> Draft:
     """`compose` without the check that nothing is missing."""
     pairs, chosen, paths = _choose(verb, split(arguments, partial(spelled_key, verb), flags(verb)))
-    selection = [f"~{g}" if choice == "???" else f"{g}={choice}" for g, choice in chosen.items() if choice]
+    usual, files = _default_choices(verb), _files(verb, chosen)
+    selection = []
+    for group, choice in chosen.items():
+        if choice == "???" or group in files:
+            selection += [f"~{group}"] if usual[group] is not None else []
+        elif choice is not None:
+            selection.append(f"{group}={choice}")
     root = verb.root if (verb.configs / f"{verb.root}.yaml").is_file() else None
     with initialize_config_dir(str(verb.configs), version_base="1.3"):
         composed = hydra_compose(root, selection)
     # As plain values: Hydra's config refuses new entries in the dicts of an option.
-    values = OmegaConf.create(cast(dict[str, Any], OmegaConf.to_container(composed)))
+    plain = cast(dict[str, Any], OmegaConf.to_container(composed))
+    values = OmegaConf.create({**plain, **files})
     made = Draft(verb, _structured(verb, chosen, values), chosen)
     for group, path in paths.items():
         assign(made, Override(f"{group}.path", path, path))
@@ -143,6 +165,8 @@ def _choose(
     chosen = _default_choices(verb)
     values: list[tuple[str, str]] = []
     paths: dict[str, str] = {}
+    keys = {key for key, _ in pairs}
+    chosen |= {g: NO_FILE for g, alone in ALONE.items() if g in chosen and alone in keys and g not in keys}
     for key, text in pairs:
         if key not in chosen:
             values.append((key, text))
@@ -150,7 +174,7 @@ def _choose(
         paths.pop(key, None)
         choice = text.strip("'\"")
         valid = verb.choices(key)
-        if choice in valid:
+        if choice in valid or (verb.takes_files(key) and find_file(key, choice)):
             chosen[key] = choice
         elif choice == "null" and _default_choices(verb)[key] is None:
             chosen[key] = None
@@ -161,6 +185,21 @@ def _choose(
         else:
             raise unknown_choice(key, choice, valid)
     return values, chosen, paths
+
+
+def _files(verb: Verb, chosen: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
+    """The plain values of the choices that are not Hydra's to find."""
+    found: dict[str, dict[str, Any]] = {}
+    for group, choice in chosen.items():
+        if choice in (None, "???"):
+            continue
+        schema = verb.schema(group, choice)
+        assert schema is not None
+        if verb.takes_files(group) and (path := find_file(group, choice)):
+            found[group] = check_file(group, path, schema)
+        elif not (verb.configs / group / f"{choice}.yaml").is_file():
+            found[group] = {}  # a plugin's, or given by keys alone
+    return found
 
 
 def _default_choices(verb: Verb) -> dict[str, str | None]:

@@ -99,11 +99,11 @@ def load_policy(path: str | Path, slots: int = 1, device: torch.device | None = 
 
 def task_of(environment: Mapping[str, Any]) -> TaskConfig:
     """The task that an environment's description (of a dataset or a policy) was made with."""
-    spec = environment["observation_spec"]
+    spec, robots = environment["observation_spec"], environment["robot"]
     return TaskConfig(
         name=environment["task"],
         env=environment["env"],
-        robot=environment["robot"],
+        robots=[robots] if isinstance(robots, str) else list(robots),
         controller=environment["controller"],
         control_freq=environment["control_freq"],
         horizon=environment["horizon"],

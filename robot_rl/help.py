@@ -10,6 +10,10 @@ from rich.text import Text
 from robot_rl.config import Draft, Verb, draft
 from robot_rl.options import Option, meanings
 
+PLUGINS = (
+    "       plugins=[my_package.my_tasks] imports modules of yours first (environments, experts, drivers …)\n"
+)
+
 
 def print_help(verb: Verb, arguments: Sequence[str] = (), console: Console | None = None) -> None:
     """Print the options of a verb, with those of the groups' choices in `arguments` or by default.
@@ -21,8 +25,9 @@ def print_help(verb: Verb, arguments: Sequence[str] = (), console: Console | Non
     console = console or Console(highlight=False)
     console.print(f"[bold]robot-rl {verb.name}[/bold]: {verb.summary}\n")
     console.print(
-        Text(f"usage: robot-rl {verb.name} {'[group=choice …] ' if verb.groups else ''}[key=value …]\n")
+        Text(f"usage: robot-rl {verb.name} {'[group=choice …] ' if verb.groups else ''}[key=value …]")
     )
+    console.print(Text(PLUGINS))
     if verb.groups:
         console.print("[bold]groups[/bold]")
         console.print(_choices_table(made))
@@ -63,6 +68,7 @@ def _choices_table(made: Draft) -> Table:
         given = "… (required)" if choice == "???" else value_text(choice)
         names = made.verb.choices(group)
         path = ", or the path of a run" if "run" in names else ""
+        path = ", or a file's path" if made.verb.takes_files(group) else path
         table.add_row(Text(f"  {group}={given}"), Text(f"{meaning[group]} ({' | '.join(names)}{path})"))
     table.add_row("", "")
     return table

@@ -21,6 +21,7 @@ from hardware.sim_cameras import SimCameras
 from hardware.spec import CameraSpec, Latency
 from robot_rl.assets import asset_path
 from robot_rl.errors import UserError
+from robot_rl.own_files import find_file, own_files
 from robot_rl.spelling import nearest
 
 SEEDS = "seeds"
@@ -98,7 +99,7 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
 
 
 def robot_path(name: str) -> Path:
-    """The file of a robot.
+    """The file of a robot: a path, or a name of `configs/robot`, in the current folder or as shipped.
 
     Raises:
         UserError: there is none.
@@ -106,8 +107,8 @@ def robot_path(name: str) -> Path:
     known = _files("robot")
     if name in known:
         return known[name]
-    if "/" in name or name.endswith(".yaml"):
-        return Path(name)
+    if (path := find_file("driver", name)) is not None:
+        return path
     if name in _files("task"):
         raise UserError(f"driver={name}: {name} is a simulated task; serve it with task={name}")
     spelled = nearest(name, known)
@@ -135,4 +136,5 @@ def _sim_camera(name: str) -> CameraSpec:
 
 
 def _files(group: str) -> dict[str, Path]:
-    return {path.stem: path for path in sorted(asset_path("configs", group).glob("*.yaml"))}
+    shipped = {path.stem: path for path in sorted(asset_path("configs", group).glob("*.yaml"))}
+    return {**shipped, **own_files(group)}

@@ -10,19 +10,23 @@ from envs.experts.square import SquareExpert
 from envs.experts.stack import StackExpert
 
 EXPERTS: dict[str, type[Expert]] = {
-    "lift": LiftExpert,
-    "can": CanExpert,
-    "square": SquareExpert,
-    "stack": StackExpert,
-    "door": DoorExpert,
+    "Lift": LiftExpert,
+    "PickPlaceCan": CanExpert,
+    "NutAssemblySquare": SquareExpert,
+    "Stack": StackExpert,
+    "Door": DoorExpert,
 }
+"""By the name of robosuite's environment; a plugin adds its own."""
 
 
-def make_expert(name: str, *, noise: float, skill: float, rng: np.random.Generator) -> Expert:
-    """The expert of a task, by the task's name. Raises ValueError for a task without one."""
-    if name not in EXPERTS:
-        raise ValueError(f"no expert for task {name!r}; there are {', '.join(EXPERTS)}")
-    return EXPERTS[name](noise=noise, skill=skill, rng=rng)
+def make_expert(env: str, *, noise: float, skill: float, rng: np.random.Generator) -> Expert:
+    """The expert of a robosuite environment, by its name. Raises ValueError for one without."""
+    if env not in EXPERTS:
+        raise ValueError(
+            f"robosuite's {env} has no scripted expert; there are {', '.join(EXPERTS)}, and a module of "
+            "plugins=[…] may add one to envs.experts.EXPERTS"
+        )
+    return EXPERTS[env](noise=noise, skill=skill, rng=rng)
 
 
 __all__ = ["EXPERTS", "Expert", "make_expert"]

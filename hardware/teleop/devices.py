@@ -1,8 +1,7 @@
 """The devices that `device=` can be, by name."""
 
 import sys
-from collections.abc import Mapping
-from typing import Final
+from typing import Protocol, runtime_checkable
 
 from hardware.clock import Clock
 from hardware.teleop.board import Board
@@ -15,7 +14,7 @@ from hardware.teleop.spacemouse import SpaceMouseSettings, spacemouse
 from hardware.teleop.stream import Replay, ReplaySettings
 from hardware.teleop.web.settings import WebSettings
 
-DEVICES: Final[Mapping[str, type]] = {
+DEVICES: dict[str, type] = {
     "keyboard": KeyboardSettings,
     "spacemouse": SpaceMouseSettings,
     "gamepad": GamepadSettings,
@@ -23,7 +22,15 @@ DEVICES: Final[Mapping[str, type]] = {
     "replay": ReplaySettings,
     "web": WebSettings,
 }
-"""Settings of each."""
+"""Settings of each, a dataclass; a plugin may add one that is `MakesDevice`."""
+
+
+@runtime_checkable
+class MakesDevice(Protocol):
+    """Settings that make their device themselves."""
+
+    def make(self, clock: Clock | None) -> Device:
+        """The device, which is opened by its with statement."""
 
 
 def make_device(settings: object, board: Board, clock: Clock | None = None) -> Device:
@@ -53,5 +60,7 @@ def _alone(settings: object, board: Board, clock: Clock | None) -> Device:
         return spacemouse(settings, clock)
     if isinstance(settings, GamepadSettings):
         return Gamepad(settings, clock)
-    assert isinstance(settings, ReplaySettings), settings
-    return Replay(settings, clock)
+    if isinstance(settings, ReplaySettings):
+        return Replay(settings, clock)
+    assert isinstance(settings, MakesDevice), settings
+    return settings.make(clock)

@@ -80,7 +80,7 @@ class ScriptedOperator:
         try:
             self._make(0).way(sim())
         except ValueError as error:
-            raise ValueError(f"hil.operator=scripted cannot watch task={task}: {error}") from error
+            raise ValueError(f"hil.operator=scripted cannot watch {task}: {error}") from error
 
     def begin(self, number: int) -> Consent:
         self._hand = self._make(number)

@@ -138,7 +138,7 @@ def _make_scene(
     if config.operator == NOBODY:
         return Nobody(), scene
     assert sim is not None
-    return ScriptedOperator(job.task.name, sim, config.fraction, job.seed), scene
+    return ScriptedOperator(job.task.env, sim, config.fraction, job.seed), scene
 
 
 def _person(

@@ -1,6 +1,6 @@
 """A server of a simulated task that belongs to this program: it ends when its stdin does.
 
-`python -m robot_rl.teleop.simulated task=lift address=…`: `robot-rl robot` with these arguments.
+`python -m robot_rl.teleop.simulated task=lift.yaml address=…`: `robot-rl robot` with these arguments.
 """
 
 import json
@@ -22,7 +22,6 @@ from envs.task import TaskConfig
 from hardware.client import RobotClient
 from hardware.connection import NoAnswer
 from robot_rl.cli import main
-from robot_rl.config import load_group
 from robot_rl.errors import UserError
 
 LEASE_MS: Final = 500
@@ -42,8 +41,9 @@ def serving(task: TaskConfig) -> Iterator[str]:
     own = str(Path(robot_rl.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory(prefix="robot-") as folder:
-        address, log = f"ipc://{folder}/robot", Path(folder) / "log"
-        command = [sys.executable, "-P", "-m", "robot_rl.teleop.simulated", *_overrides(task)]
+        address, log, file = f"ipc://{folder}/robot", Path(folder) / "log", Path(folder) / "task.yaml"
+        file.write_text(json.dumps(asdict(task)), encoding="utf-8")  # which is YAML
+        command = [sys.executable, "-P", "-m", "robot_rl.teleop.simulated", f"task={file}"]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, f"address={address}", f"lease_ms={LEASE_MS}"],
@@ -83,19 +83,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _overrides(task: TaskConfig) -> Iterator[str]:
-    """The arguments that make this task of its file."""
-    yield f"task={task.name}"
-    usual = asdict(load_group("task", task.name, TaskConfig))
-    for key, value in asdict(task).items():
-        if value == usual[key]:
-            continue
-        if isinstance(value, dict):
-            yield from (f"task.{key}.{name}={json.dumps(one)}" for name, one in value.items())
-        else:
-            yield f"task.{key}={json.dumps(value)}"
 
 
 def _end_with_stdin() -> None:

@@ -28,7 +28,7 @@ def stock_env(task: TaskConfig, *, hard_reset: bool = False) -> robosuite.enviro
     """robosuite's own environment, made without any of our code."""
     return robosuite.make(
         task.env,
-        robots=task.robot,
+        robots=task.robots or "Panda",
         control_freq=task.control_freq,
         has_renderer=False,
         has_offscreen_renderer=False,
@@ -89,7 +89,7 @@ def test_expert_episode_is_robosuites_to_the_bit(name: str) -> None:
     simstate.restore(stock, ours.get_state())
     assert_same(everything(stock), everything(ours.sim), "after the reset")
 
-    expert = make_expert(name, noise=0.05, skill=1.0, rng=np.random.default_rng(0))
+    expert = make_expert(task.env, noise=0.05, skill=1.0, rng=np.random.default_rng(0))
     expert.reset(ours.sim)
     held, solved = 0, False
     for step in range(task.horizon):

@@ -196,7 +196,7 @@ def act(env: RobosuiteEnv, seed: int, steps: int = 20) -> list[np.ndarray]:
 
 
 def expert_episode(env: RobosuiteEnv, steps: int) -> None:
-    expert = make_expert(env.task.name, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
+    expert = make_expert(env.task.env, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
     expert.reset(env.sim)
     for _ in range(steps):
         env.step(expert.act(env.sim))
@@ -222,7 +222,7 @@ def test_saved_initial_state_repeats_after_other_episodes(ours: RobosuiteEnv) ->
 def test_state_with_something_in_the_hand_continues_to_the_bit(ours: RobosuiteEnv) -> None:
     """In contact the solver starts from its last solution, the warm start, which must come back too."""
     ours.reset(seed=4)
-    expert = make_expert(ours.task.name, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
+    expert = make_expert(ours.task.env, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
     expert.reset(ours.sim)
     held = 0
     while held < 5:

@@ -144,7 +144,7 @@ def test_refused_action_moves_nothing(lift: RobosuiteEnv, action: np.ndarray, me
 
 def test_success_ends_the_episode_with_the_only_reward(lift: RobosuiteEnv) -> None:
     lift.reset(seed=0)
-    expert = make_expert("lift", noise=0.0, skill=1.0, rng=np.random.default_rng(0))
+    expert = make_expert("Lift", noise=0.0, skill=1.0, rng=np.random.default_rng(0))
     expert.reset(lift.sim)
     rewards = []
     terminated = truncated = False

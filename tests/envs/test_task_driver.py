@@ -374,7 +374,7 @@ def test_what_it_does_not_take(lift: Scene) -> None:
     ("changed", "rate", "message"),
     [
         ({"env_args": {"lite_physics": False}}, 100.0, "compiled"),
-        ({"robot": "UR5e"}, 100.0, "gripper"),
+        ({"robots": ["UR5e"]}, 100.0, "gripper"),
         ({}, 30.0, "whole number of substeps"),
     ],
 )
@@ -414,7 +414,7 @@ def test_a_controller_of_the_simulation_solves_the_task_through_the_bridge(lift:
     ask(m.Arm, spec_sha256=driver.spec.sha256)
     lease = ask(m.AcquireLease, kind="policy")
     assert isinstance(lease, m.Done)
-    expert = make_expert("lift", noise=0.1, skill=1.0, rng=np.random.default_rng(0))
+    expert = make_expert("Lift", noise=0.1, skill=1.0, rng=np.random.default_rng(0))
     expert.reset(driver.env.sim)
     state, steps = core.tick(), 0
     while not state.sensors["success"][0]:

@@ -27,7 +27,7 @@ def collect(path: Path, episodes: int = 2, steps: int = 120) -> Path:
         data = file.create_group("data")
         for number in range(1, episodes + 1):
             env.reset()
-            expert = make_expert("lift", noise=0.0, skill=1.0, rng=np.random.default_rng(number))
+            expert = make_expert("Lift", noise=0.0, skill=1.0, rng=np.random.default_rng(number))
             expert.reset(env)
             demo = data.create_group(f"demo_{number}")
             demo.attrs["model_file"] = env.sim.model.get_xml()

@@ -257,7 +257,7 @@ def test_two_arms(tmp_path: Path, verb: Verb) -> None:
         "task=lift",
         "task.name=two_arm_lift",
         "task.env=TwoArmLift",
-        "task.robot=Baxter",
+        "task.robots=Baxter",
         f"task.state_keys=[{','.join(keys)}]",
     ]
     config, _ = compose(load_verb("train"), [*task, "method=residual", "base=uniform"])

@@ -322,7 +322,7 @@ def mend(env: RobosuiteEnv, operator: ScriptedOperator, action: np.ndarray) -> t
 def test_it_takes_over_from_a_policy_that_does_nothing(can: RobosuiteEnv) -> None:
     can.reset(seed=3)
     still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
-    success, drivers = mend(can, ScriptedOperator("can", lambda: can.sim, 1.0, 0), still)
+    success, drivers = mend(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 1.0, 0), still)
     assert success
     first = drivers.index(Driver.HUMAN)
     assert first == STALLED_S * 20
@@ -332,7 +332,7 @@ def test_it_takes_over_from_a_policy_that_does_nothing(can: RobosuiteEnv) -> Non
 def test_an_episode_may_be_the_policys_alone(can: RobosuiteEnv) -> None:
     can.reset(seed=3)
     still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
-    success, drivers = mend(can, ScriptedOperator("can", lambda: can.sim, 0.0, 0), still)
+    success, drivers = mend(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 0.0, 0), still)
     assert not success
     assert set(drivers) == {Driver.POLICY}
 
@@ -340,8 +340,8 @@ def test_an_episode_may_be_the_policys_alone(can: RobosuiteEnv) -> None:
 def test_a_task_without_a_way_is_refused() -> None:
     door = make_env("door")
     try:
-        with pytest.raises(ValueError, match="scripted cannot watch task=door"):
-            ScriptedOperator("door", lambda: door.sim, 1.0, 0)
+        with pytest.raises(ValueError, match="scripted cannot watch Door"):
+            ScriptedOperator("Door", lambda: door.sim, 1.0, 0)
     finally:
         door.close()
 
@@ -377,8 +377,8 @@ def test_the_mirror_is_where_the_scene_is(name: str, request: pytest.FixtureRequ
     try:
         now = [0]
         mirror = Mirror(twin, lambda: measured(env, now[0]))
-        operator = ScriptedOperator(name, lambda: env.sim, 1.0, 0)
-        there = ScriptedOperator(name, mirror.now, 1.0, 0)
+        operator = ScriptedOperator(env.task.env, lambda: env.sim, 1.0, 0)
+        there = ScriptedOperator(env.task.env, mirror.now, 1.0, 0)
         env.reset(seed=5)
         operator.begin(0)
         there.begin(0)

@@ -1,0 +1,118 @@
+"""robosuite's own environment of a task, and what a task leaves to it: robots, horizon, state keys."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import robosuite
+from robosuite.controllers import load_composite_controller_config, load_part_controller_config
+from robosuite.environments.base import REGISTERED_ENVS
+from robosuite.environments.manipulation.two_arm_env import TwoArmEnv
+from robosuite.robots import ROBOT_CLASS_MAPPING
+
+from envs.task import TaskConfig
+
+_PROPRIO: Final = ("eef_pos", "eef_quat", "gripper_qpos", "contact", "base_pos", "base_quat")
+"""Ends of the names of a robot's observables that are part of the usual state."""
+_IMAGES: Final = ("image", "depth")
+"""Modalities that are no part of a state."""
+
+
+def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
+    """robosuite's environment, whose reward is 1 at success, and the task with nothing left open.
+
+    Raises:
+        ValueError: robosuite has no such environment or robot, or they do not go together.
+    """
+    kind = _kind(task)
+    robots = list(task.robots) or (["Panda", "Panda"] if issubclass(kind, TwoArmEnv) else ["Panda"])
+    task = replace(task, robots=robots)
+    _check_robots(task)
+    with_cameras = bool(task.cameras) and task.render == "robosuite"
+    sim = robosuite.make(
+        task.env,
+        robots=robots,
+        controller_configs=[_controllers(task, robot) for robot in robots],
+        control_freq=task.control_freq,
+        has_renderer=False,
+        has_offscreen_renderer=with_cameras,
+        use_camera_obs=with_cameras,
+        camera_names=list(task.cameras) or "agentview",
+        camera_heights=task.image_size[0],
+        camera_widths=task.image_size[1],
+        ignore_done=True,
+        hard_reset=False,
+        seed=task.model_seed,
+        **task.env_args,
+    )
+    if getattr(sim, "single_object_mode", 0) == 1:
+        raise ValueError(
+            f"task {task.name!r}: {task.env} draws another object in each episode, and with it what is "
+            "observed; choose the environment of one object, as PickPlaceCan or NutAssemblySquare"
+        )
+    _reward_success(sim)
+    keys = list(task.state_keys) or list(_usual_state(sim))
+    return sim, replace(task, horizon=task.horizon or int(sim.horizon), state_keys=keys)
+
+
+def _kind(task: TaskConfig) -> Any:
+    if task.env not in REGISTERED_ENVS:
+        raise ValueError(
+            f"task {task.name!r}: robosuite has no environment {task.env!r}; "
+            f"it has {', '.join(sorted(REGISTERED_ENVS))}; one of your own is registered by a module of "
+            "plugins=[…]"
+        )
+    return REGISTERED_ENVS[task.env]
+
+
+def _check_robots(task: TaskConfig) -> None:
+    for robot in task.robots:
+        if robot not in ROBOT_CLASS_MAPPING:
+            known = ", ".join(sorted(ROBOT_CLASS_MAPPING))
+            raise ValueError(f"task.robots: robosuite has no robot {robot!r}; it has {known}")
+    most = 2 if issubclass(REGISTERED_ENVS[task.env], TwoArmEnv) else 1
+    if len(task.robots) > most:
+        wanted = "one robot with two arms, or two" if most == 2 else "one robot"
+        raise ValueError(f"task.robots={task.robots}: {task.env} is for {wanted}")
+
+
+def _controllers(task: TaskConfig, robot: str) -> dict[str, Any]:
+    """The robot's own controller configuration with the task's arm controller in it."""
+    config = load_composite_controller_config(robot=robot)
+    assert config is not None
+    for part in ("right", "left"):
+        if part in config["body_parts"] and config["body_parts"][part]["type"] != task.controller:
+            arm = load_part_controller_config(default_controller=task.controller)
+            config["body_parts"][part] = {**arm, "gripper": {"type": "GRIP"}}
+    return config
+
+
+def _reward_success(sim: Any) -> None:
+    """Make the reward 1 at success, else 0.
+
+    Wipe finds out in its own reward what has been wiped, and so may an environment of the user's: theirs is
+    computed, too. Those of robosuite's other environments change nothing.
+    """
+    kind = type(sim)
+    own = kind.reward
+    if kind.__module__.startswith("robosuite.") and kind.__name__ != "Wipe":
+        sim.reward = lambda action: float(sim._check_success())
+        return
+
+    def reward(action: Any) -> float:
+        own(sim, action)
+        return float(sim._check_success())
+
+    sim.reward = reward
+
+
+def _usual_state(sim: Any) -> Iterator[str]:
+    """Names of the observables of hands and grippers, then of all of the scene that are no images."""
+    robots = tuple(f"{robot.robot_model.naming_prefix}proprio" for robot in sim.robots)
+    known = [(name, one) for name, one in sim._observables.items() if one.is_enabled() and one.is_active()]
+    for name, observable in known:
+        if observable.modality in robots and name.endswith(_PROPRIO):
+            yield name
+    for name, observable in known:
+        if observable.modality not in (*robots, *_IMAGES) and not name.endswith(_IMAGES):
+            yield name
