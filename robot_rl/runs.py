@@ -59,6 +59,19 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
     write_text(path, yaml.safe_dump(dict(resolved), sort_keys=False))
 
 
+def check_is_run(directory: Path) -> None:
+    """Refuse what is not the directory of a run.
+
+    Raises:
+        UserError: it is not; says what it is.
+    """
+    if not directory.exists():
+        raise UserError(f"{directory} does not exist; `robot-rl train` makes a run, in runs/ by default")
+    if not (directory / "config.yaml").is_file():
+        why = "it has no config.yaml" if directory.is_dir() else "it is a file"
+        raise UserError(f"{directory} is not a run, {why}: give a directory that `robot-rl train` has made")
+
+
 def write_run_record(directory: Path, started: str, **facts: Any) -> None:
     """`run.json`: what was run on what; `facts` as method, task, seed, env_steps, wall_seconds.
 

@@ -66,7 +66,8 @@ def residual(data: Path, base: Path, runs: Path, *more: str) -> list[str]:
         (["train", "method=residual"], ["base=runs/", "method=bc"]),
         (["eval"], ["policy"]),
         (["eval", "policy=nowhere"], ["nowhere", "does not exist"]),
-        (["report", "run=nowhere"], ["nowhere", "robot-rl eval"]),
+        (["report", "run=nowhere"], ["nowhere", "does not exist", "robot-rl train"]),
+        (["train", "method=bc", "data=nowhere.zarr"], ["nowhere.zarr does not exist", "robot-rl collect"]),
         (["train", "method=residual", "method.subset=20"], ["subset=20", "members=10"]),
         (["train", "method=bc", "device=cuda:99", "data=x.zarr"], ["cuda:99", "device=auto"]),
     ],
@@ -79,6 +80,27 @@ def test_a_command_that_cannot_work_is_answered_with_what_to_do(
     for word in words:
         assert word in line
     assert not contents(tmp_path)
+
+
+def test_training_on_another_format_names_the_command_that_makes_a_dataset(
+    refused: Refused, tmp_path: Path
+) -> None:
+    file, raw, lerobot = tmp_path / "x.hdf5", tmp_path / "x.raw", tmp_path / "x"
+    file.write_bytes(b"\x89HDF\r\n\x1a\n")
+    raw.mkdir()
+    (raw / "recorder.lock").touch()
+    (lerobot / "meta").mkdir(parents=True)
+    (lerobot / "meta" / "info.json").write_text("{}")
+    made = tmp_path / "x.zarr"
+    for path, command in (
+        (file, f"robot-rl data convert dataset={file} out={made}"),
+        (raw, f"robot-rl data derive raw={raw} out={made}"),
+        (lerobot, f"robot-rl data convert dataset={lerobot} out={made}"),
+    ):
+        line = refused(*bc(path, tmp_path / "runs"))
+        assert command in line
+        assert "collect" not in line
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_dataset_of_another_task_is_refused(refused: Refused, tmp_path: Path, demonstrations: Path) -> None:

@@ -11,6 +11,11 @@ NAMES: Final[dict[Kind, str]] = {
     "robomimic": "robomimic HDF5 file",
     "lerobot": "LeRobotDataset",
 }
+_WHAT: Final[dict[Kind, str]] = {
+    "raw": "a folder of recordings",
+    "robomimic": "a robomimic HDF5 file",
+    "lerobot": "a LeRobotDataset",
+}
 HDF5_SUFFIXES: Final = (".hdf5", ".h5")
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
 
@@ -39,6 +44,25 @@ def kind_of(path: Path) -> Kind:
     raise ValueError(
         f"{path} is no dataset: it has none of .zgroup (a dataset of this program), recorder.lock "
         "(recordings) or meta/info.json (LeRobot)"
+    )
+
+
+def how_to_convert(path: Path) -> str:
+    """What to do where a dataset of this program is needed and something else is at a path."""
+    try:
+        kind = kind_of(path)
+    except ValueError as error:
+        return str(error)
+    if kind == "dataset":
+        return (
+            f"{path} is not a dataset: it is zarr without the groups data/ and meta/, of another program "
+            "or damaged; copy or collect it again"
+        )
+    command, argument = ("derive", "raw") if kind == "raw" else ("convert", "dataset")
+    made = path.with_suffix(".zarr")
+    return (
+        f"{path} is no dataset, but {_WHAT[kind]}: make one with "
+        f"`robot-rl data {command} {argument}={path} out={made}`"
     )
 
 

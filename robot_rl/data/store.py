@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 import zarr
 
+from robot_rl.data.kinds import how_to_convert
+
 _GROUPS: Final = ("meta", "data")
 _KINDS: Final = "biuf"
 _Size = Annotated[int, msgspec.Meta(ge=0)]
@@ -52,8 +54,7 @@ def open_store(path: Path, mode: Literal["r", "r+"] = "r") -> Store:
         ValueError: it is none, or has an array that is not read here.
     """
     if not all((path / name / ".zgroup").is_file() for name in ("", *_GROUPS)):
-        hint = "it is no zarr group with data/ and meta/" if path.exists() else "it does not exist"
-        raise ValueError(f"{path} is not a dataset: {hint}; `robot-rl collect` makes one")
+        raise ValueError(how_to_convert(path))
     try:
         # Of format 2 and not consolidated: zarr reads those descriptions that were checked, and no others.
         root = zarr.open_group(path, mode=mode, zarr_format=2, use_consolidated=False)

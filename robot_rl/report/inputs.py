@@ -9,6 +9,7 @@ from typing import Any
 
 from robot_rl.errors import UserError
 from robot_rl.logger import Series, read_metrics
+from robot_rl.runs import check_is_run
 
 POLICIES = ("base", "tuned")
 
@@ -85,8 +86,7 @@ def read_run(path: Path) -> RunData:
     Raises:
         UserError: a file is missing (says which command makes it), is torn, or contradicts another.
     """
-    if not path.is_dir():
-        raise UserError(f"{path} is no run directory: `robot-rl train` makes one")
+    check_is_run(path)
     run = _json(path / "run.json", "robot-rl train", _RUN_KEYS)
     config = _existing(path / "config.yaml", "robot-rl train").read_text()
     metrics = read_metrics(path / "metrics.csv")

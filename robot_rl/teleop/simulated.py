@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -26,8 +26,10 @@ from robot_rl.errors import UserError
 
 LEASE_MS: Final = 500
 """A simulated arm hurts nobody, and a desktop has its moments."""
-_START: Final = 120.0
-"""s that it may take to begin."""
+_START: Final = 300.0
+"""s that it may take to begin: the first time on a machine, the control loop is compiled."""
+_REFUSAL: Final = "robot-rl: "
+"""How the line begins in which a command refuses the user's input."""
 _END: Final = 10.0
 
 
@@ -44,35 +46,64 @@ def serving(task: TaskConfig) -> Iterator[str]:
         address, log, file = f"ipc://{folder}/robot", Path(folder) / "log", Path(folder) / "task.yaml"
         file.write_text(json.dumps(asdict(task)), encoding="utf-8")  # which is YAML
         command = [sys.executable, "-P", "-m", "robot_rl.teleop.simulated", f"task={file}"]
-        with log.open("wb") as output:
+        with log.open("wb") as errors:
             process = subprocess.Popen(
                 [*command, f"address={address}", f"lease_ms={LEASE_MS}"],
                 stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
                 env={**os.environ, "PYTHONPATH": path},
                 # Ctrl-C in a terminal is for who drives, who ends this one last.
                 start_new_session=True,
             )
+        told: int | None = None
         try:
-            _await(process, address, log)
+            told = _await(process, address, log)
             yield address
         finally:
+            if told is not None and process.poll() is not None:
+                _pass_on(log, told)
+                print(f"robot-rl: the simulation has ended: {_reason(process, log)}", file=sys.stderr)
             _end(process)
 
 
-def _await(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+def _await(process: "subprocess.Popen[bytes]", address: str, log: Path) -> int:
+    """Wait until the server answers. What it says until then is shown: starting may take a while.
+
+    Returns:
+        how many bytes of its log have been shown.
+
+    Raises:
+        UserError: it has ended, or does not answer; says why.
+    """
+    told = 0
     deadline = time.monotonic() + _START
-    while time.monotonic() < deadline:
-        try:
-            with RobotClient(address, "teleop"):
-                return
-        except NoAnswer:
-            if process.poll() is not None:
-                break
+    while True:
+        ended = process.poll() is not None
+        told = _pass_on(log, told)
+        if ended:
+            raise UserError(f"the simulation did not begin: {_reason(process, log)}")
+        if time.monotonic() > deadline:
+            raise UserError(f"the simulation did not begin: it has not answered for {_START:.0f} s")
+        with suppress(NoAnswer), RobotClient(address, "teleop"):
+            return told
+
+
+def _pass_on(log: Path, told: int) -> int:
+    """Print whole lines of the log from `told` on, but for a refusal; returns up to where."""
+    text = log.read_bytes()[told:]
+    text = text[: text.rfind(b"\n") + 1]
+    for line in text.decode(errors="replace").splitlines():
+        if not line.startswith(_REFUSAL):
+            print(line, file=sys.stderr)
+    return told + len(text)
+
+
+def _reason(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """Why the server has ended: its refusal, or else its last line."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    reason = lines[-1].removeprefix("robot-rl: ") if lines else f"exit code {process.poll()}"
-    raise UserError(f"the simulation did not begin: {reason}")
+    refusals = [line.removeprefix(_REFUSAL) for line in lines if line.startswith(_REFUSAL)]
+    return (refusals or lines or [f"exit code {process.poll()}"])[-1]
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -86,7 +117,9 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_with_stdin() -> None:
-    sys.stdin.buffer.read()
+    # Not by sys.stdin: a thread that waits in its buffer makes the interpreter abort when it ends.
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

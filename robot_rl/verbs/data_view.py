@@ -14,7 +14,7 @@ from hardware.recording.records import OUTCOMES
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.derive import Plan, derive
 from robot_rl.data.facts import dataset_lines, raw_lines
-from robot_rl.data.kinds import NAMES, kind_of
+from robot_rl.data.kinds import how_to_convert, kind_of
 from robot_rl.data.view.page import write_page
 from robot_rl.errors import UserError, mistakes
 from robot_rl.progress import progress
@@ -50,10 +50,8 @@ def run(config: Config) -> None:
                     write_page(dataset, out, lines, render=config.render, show=show.update)
             case "raw":
                 _raw(path, out, config)
-            case other:
-                raise UserError(
-                    f"{path} is a {NAMES[other]}: make a dataset of it with `robot-rl data convert`"
-                )
+            case _:
+                raise UserError(how_to_convert(path))
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
 
 

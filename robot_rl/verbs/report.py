@@ -6,6 +6,7 @@ from pathlib import Path
 from robot_rl.episode_videos import write_videos
 from robot_rl.errors import UserError, mistakes
 from robot_rl.report import write_report
+from robot_rl.runs import check_is_run
 
 
 @dataclass
@@ -19,6 +20,7 @@ class Config:
 def run(config: Config) -> None:
     directory = Path(config.run)
     with mistakes():
+        check_is_run(directory)
         if not (directory / "eval" / "episodes.csv").is_file():
             raise UserError(f"{directory} was not evaluated yet: `robot-rl eval policy={directory}` first")
         if config.videos and not (directory / "videos" / "base.mp4").is_file():

@@ -244,12 +244,15 @@ def put_nan(path: Path) -> None:
 
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
-    (shutil.rmtree, r"lift\.zarr is not a dataset: it does not exist; `robot-rl collect` makes one"),
-    (as_file, "is not a dataset: it is no zarr group with data/ and meta/"),
-    (as_folder, "is not a dataset: it is no zarr group with data/ and meta/"),
-    (as_array, "is not a dataset: it is no zarr group with data/ and meta/"),
+    (shutil.rmtree, r"lift\.zarr does not exist; `robot-rl collect` or .* makes a dataset"),
+    (as_file, "is a file, and no HDF5: give a dataset's folder"),
+    (as_folder, "is no dataset: it has none of .zgroup"),
+    (as_array, "is not a dataset: it is zarr without the groups data/ and meta/"),
     (as_foreign, "zarr group of another program"),
-    (lambda path: shutil.rmtree(path / "data"), "is not a dataset"),
+    (
+        lambda path: shutil.rmtree(path / "data"),
+        "is not a dataset: it is zarr without the groups data/ and meta/",
+    ),
     (lambda path: (path / "meta" / ".zattrs").write_text("{"), "is damaged"),
     (lambda path: shutil.rmtree(path / "meta" / "episode_ends"), "meta/episode_ends is missing"),
     (lambda path: shutil.rmtree(path / "data" / "sim_state"), "data/sim_state is missing"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robot_rl.cli import main
 from robot_rl.errors import UserError
 from robot_rl.machine import describe_machine, describe_versions
 from robot_rl.report import write_report
@@ -163,7 +164,6 @@ def test_captions_say_how_the_shown_episode_went(run: Path) -> None:
     ("missing", "command"),
     [
         ("run.json", "train"),
-        ("config.yaml", "train"),
         ("metrics.csv", "train"),
         ("eval/summary.json", "eval"),
         ("eval/episodes.csv", "eval"),
@@ -178,9 +178,26 @@ def test_a_missing_file_is_named_with_the_command_that_makes_it(
     assert not list(run.glob("*report*"))
 
 
-def test_no_run_at_all(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run directory"):
-        write_report(tmp_path / "nothing")
+def test_what_is_no_run_is_not_sent_to_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    file.write_text("")
+    for path, why in (
+        (tmp_path / "nothing", "does not exist; `robot-rl train` makes a run"),
+        (folder, "is not a run, it has no config.yaml"),
+        (file, "is not a run, it is a file"),
+    ):
+        assert main(["report", f"run={path}"]) == 2
+        said = capsys.readouterr().err
+        assert f"{path} {why}" in said
+        assert "eval" not in said
+        assert said.count("\n") == 1
+
+
+def test_a_run_that_was_not_evaluated_is_sent_to_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "eval" / "episodes.csv").unlink()
+    assert main(["report", f"run={run}"]) == 2
+    assert f"`robot-rl eval policy={run}` first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
