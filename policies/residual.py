@@ -1,7 +1,4 @@
-"""A per-step residual around a frozen base policy (ResFiT, arXiv 2509.19301; Silver et al. 2018).
-
-Its actor is deterministic (TD3), or a squashed Gaussian (SAC) as in Policy Decorator, arXiv 2412.13630.
-"""
+"""A per-step residual around a frozen base policy (ResFiT, arXiv 2509.19301; Silver et al. 2018)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from policies.actors import DeterministicActor, GaussianActor
+from policies.actors import DeterministicActor
 from policies.base import BasePolicy
 from policies.encoder import EncoderSpec, ObservationEncoder
 from policies.wrapped import Frames, WrappedPolicy
@@ -28,8 +25,6 @@ class ResidualSpec:
     hidden: tuple[int, ...]
     scale: tuple[float, ...]
     """Largest residual of each dimension, in units of the normalised action [A]."""
-    actor: str = "td3"
-    """`td3` or `sac`."""
 
 
 class ResidualActor(nn.Module):
@@ -47,31 +42,6 @@ class ResidualActor(nn.Module):
         return self.scale * self.net(torch.cat([features, base], -1))
 
 
-class SoftResidualActor(nn.Module):
-    """a_r = scale * tanh(N(mu(s, a_b), sigma(s, a_b)^2)), and scale * tanh(mu), zero at initialisation."""
-
-    scale: Tensor
-
-    def __init__(self, feature_size: int, spec: ResidualSpec) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.tensor(spec.scale))
-        self.net = GaussianActor(feature_size + spec.action_size, spec.action_size, spec.hidden)
-
-    def forward(self, features: Tensor, base: Tensor) -> Tensor:
-        """The residual [B, A] that is deployed."""
-        return self.scale * torch.tanh(self.net(torch.cat([features, base], -1))[0])
-
-    def sample(self, features: Tensor, base: Tensor, noise: Tensor) -> Tensor:
-        """A residual [B, A] for N(0, I) noise [B, A]."""
-        return self.scale * self.net.sample(torch.cat([features, base], -1), noise)[0]
-
-
-ACTORS: dict[str, type[ResidualActor | SoftResidualActor]] = {
-    "td3": ResidualActor,
-    "sac": SoftResidualActor,
-}
-
-
 def executed(base: Tensor, residual: Tensor) -> Tensor:
     """The executed action clip(a_b + a_r, -1, 1)."""
     return (base + residual).clamp(-1, 1)
@@ -86,7 +56,7 @@ class Residual(Wrapper):
     def __init__(self, base: BasePolicy, spec: ResidualSpec) -> None:
         super().__init__(base, spec)
         self.encoder = ObservationEncoder(spec.encoder)
-        self.actor = ACTORS[spec.actor](self.encoder.feature_size, spec)
+        self.actor = ResidualActor(self.encoder.feature_size, spec)
 
     def policy(
         self, slots: int, *, seed: int = 0, exploration: float = 0.0, progressive_steps: int = 0
@@ -99,10 +69,10 @@ class Residual(Wrapper):
 class ResidualPolicy(WrappedPolicy):
     """Base action plus the actor's residual.
 
-    While exploring, a Gaussian actor's residual is drawn, and a deterministic one's (and none, where
-    the actor is switched off) gets Gaussian noise. Progressive exploration lets the actor join bit by
-    bit: each action has the residual with probability min(t / progressive_steps, 1), else it is the
-    base's alone, where t counts the environment steps explored with the actor switched on.
+    While exploring, the residual (0 where the actor is switched off) gets Gaussian noise. Progressive
+    exploration lets the actor join bit by bit: each action has the residual with probability
+    min(t / progressive_steps, 1), else it is the base's alone, where t counts the environment steps
+    explored with the actor switched on.
     """
 
     def __init__(
@@ -137,13 +107,11 @@ class ResidualPolicy(WrappedPolicy):
         return residual
 
     def _explored(self, frames: Frames, base: Tensor) -> Tensor:
-        actor = self.networks.actor
-        if self.active and isinstance(actor, SoftResidualActor):
-            return actor.sample(self._features(frames), base, self._noise(*base.shape))
+        scale = self.networks.actor.scale
         residual = self._mean(frames, base)
         if self.exploration > 0:
-            residual = residual + self.exploration * actor.scale * self._noise(*base.shape)
-        return residual.clamp(-actor.scale, actor.scale)
+            residual = residual + self.exploration * scale * self._noise(*base.shape)
+        return residual.clamp(-scale, scale)
 
     def _used(self, count: int) -> Tensor:
         """1 where the residual is used and 0 where the base acts alone [B, 1]."""

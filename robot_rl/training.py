@@ -81,6 +81,10 @@ class Run:
         return self.directory / "checkpoints"
 
 
+_PORTION = 32
+"""Updates of the critics' warm-up between two looks at whether the user asked to stop."""
+
+
 class NotFinite(RuntimeError):
     """A loss, value or gradient became NaN or infinite; the last checkpoint is good."""
 
@@ -147,11 +151,14 @@ def train_offline(learner: OfflineLearner, cadence: Cadence, run: Run) -> bool:
 
 @dataclass
 class Schedule:
-    """What an online run does when, in environment steps."""
+    """What an online run does when."""
 
     warmup_steps: int
-    """The base alone acts."""
+    """First environment steps, in which the base alone acts and nothing is learned."""
+    critic_warmup: int
+    """Updates of the critics alone that are made at the end of these, before the next step."""
     updates_per_step: float
+    """Updates per environment step from then on."""
     success_weight: float = 1.0
     """How many times as often steps of successful episodes are drawn as those of failed ones."""
 
@@ -179,8 +186,11 @@ class Learning:
 
     def owe(self, steps: int, before: int) -> None:
         """So many environment steps were made after step `before` of the run."""
-        if before >= self.schedule.warmup_steps:
-            self.owed += steps * self.schedule.updates_per_step
+        schedule = self.schedule
+        if before >= schedule.warmup_steps:
+            self.owed += steps * schedule.updates_per_step
+        elif before + steps >= schedule.warmup_steps:
+            self.owed += schedule.critic_warmup
 
     def take(self, most: int | None = None) -> int:
         """Whole updates that are owed, at most `most` of them; whoever asks makes them."""
@@ -255,7 +265,8 @@ def train_online(
 
     While the environments step, the updates are made that are owed for the steps before: the policy acts
     with weights that are one vector step old, and the ratio of updates to environment steps is kept
-    exactly, whatever the number of environments.
+    exactly, whatever the number of environments. The critics' warm-up is made at once when the base's own
+    steps are over: the environments wait for it. Until then nothing is evaluated: it would be the base.
     """
     n = envs.num_envs
     slots = np.arange(n)
@@ -283,6 +294,9 @@ def train_online(
 
     with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
         while step < cadence.total and not run.stop():
+            if not learner.warm and learning.owed >= _PORTION:
+                learning.learn(learning.take(_PORTION), step)
+                continue
             before, obs = step, episodes.obs
             updating = worker.submit(learning.learn, learning.take(), before)
             next_obs, reward, terminated, truncated, info = envs.step(decided.pop("action"))
@@ -317,7 +331,7 @@ def train_online(
             if step >= cadence.total:
                 # After the decision, so that a longer run goes on as if it had not paused here.
                 learning.learn(learning.take(), step)
-            if run.evaluate and due(cadence.eval_every, before, step):
+            if run.evaluate and learner.warm and due(cadence.eval_every, before, step):
                 checked(learning.metrics, step)
                 run.evaluate(step)
             if due(cadence.checkpoint_every, before, step) and step < cadence.total:

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from robot_rl.cli import load_verb
 from robot_rl.config import compose
+
+# On a busy machine an example takes long, which says nothing about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 SMALL_BASE = ("base.width=32", "base.depth=1", "base.train_steps=8", "base.inference_steps=2")
 SMALL_RL = (

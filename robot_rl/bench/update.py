@@ -157,7 +157,6 @@ def measure_method(
         num_envs=1,
         critic_warmup=0,
         demo_ratio=0.0,
-        demo_ratio_end=0.0,
         replay_capacity=_ROWS,
     )
     job = Job(
@@ -210,7 +209,6 @@ def _ours(size: Size, device: torch.device, seed: int) -> Action:
         critic_warmup=0,
         actor_every=1,
         demo_ratio=0.0,
-        demo_ratio_end=0.0,
         n_step=1,
         gamma=0.99,
         members=size.members,

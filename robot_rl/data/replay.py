@@ -234,6 +234,7 @@ class Replay:
                 out[f"next.{name}"] = data[name][last]
         if chunk:
             out["chunk"] = self._executed(rows[:, :chunk], length, chunk)
+            out["chunk_mask"] = inside[:, :chunk].float()
         return out
 
     def held(self, name: str) -> NDArray[Any]:

@@ -170,7 +170,9 @@ class _Run:
         self._stale.append(self._publisher.version - step.version)
         self._learning.owe(1, self._step)
         self._step += 1
-        if (beyond := self._learning.owed - self._config.most_owed) > 0:
+        # The critics' warm-up is owed all at once and is made whole.
+        beyond = self._learning.owed - self._config.most_owed
+        if self._apart.learner.warm and beyond > 0:
             self._learning.owed -= beyond
             self._left_out += beyond
 
@@ -237,7 +239,7 @@ class _Run:
 
     def _evaluate(self, before: int) -> None:
         run, step = self._run, self._step
-        if run.evaluate and due(self._apart.cadence.eval_every, before, step):
+        if run.evaluate and self._apart.learner.warm and due(self._apart.cadence.eval_every, before, step):
             checked(self._learning.metrics, step)
             run.evaluate(step)
 

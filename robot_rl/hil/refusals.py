@@ -41,7 +41,7 @@ def refuse_what_cannot_work(config: HilConfig, method: Any) -> None:
             f"method.num_envs={method.num_envs}: somebody who may take over watches one arm; "
             "leave it out with hil=on, or set it to 1"
         )
-    if method.demo_ratio > 0 and method.replay_capacity < method.steps:
+    if max(method.demo_ratios) > 0 and method.replay_capacity < method.steps:
         raise ValueError(
             f"method.replay_capacity={method.replay_capacity} is less than method.steps={method.steps}: "
             "interventions would be overwritten; give it as many rows"

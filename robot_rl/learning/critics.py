@@ -95,18 +95,6 @@ def aggregate(values: Tensor, how: str) -> Tensor:
     return values.mean(0) if how == "mean" else values.quantile(0.25, dim=0)
 
 
-def imitation_loss(action: Tensor, batch: Batch) -> Tensor:
-    """Mean square distance of actions or chunks [B, …] to those of successful episodes, a scalar.
-
-    Demonstrations and the policy's own successes alike (self-imitation, arXiv 1806.05635): the few steps
-    of a robot hold more about what works than the critics' gradients do at first.
-    """
-    # Where a base learns as well, the batch's chunks are longer than what is executed.
-    done = batch["chunk"][:, : action.shape[1]] if action.ndim == 3 else batch["action"]
-    error = (action - done).square().flatten(1).mean(1)
-    return (error * batch["success"]).sum() / batch["success"].sum().clamp(min=1)
-
-
 @torch.no_grad()
 def polyak(target: nn.Module, online: nn.Module, tau: float) -> None:
     """target <- (1 - tau) target + tau online."""

@@ -1,4 +1,4 @@
-"""Goes on training a base policy while RL works on top of it, by imitation of what succeeded."""
+"""Imitation of what succeeded: a term of an actor's loss, and a base that goes on being trained."""
 
 import copy
 from collections.abc import Mapping
@@ -34,15 +34,14 @@ class Imitation:
         self.optimizer = torch.optim.AdamW(self.trained.parameters(), lr, fused=True)
         self._generator = torch.Generator().manual_seed(seed)
 
-    def update(self, batch: Batch, gamma: float) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """One step on the windows of a batch that lie in successful episodes.
 
         Args:
             batch: windows with at least H steps and a `chunk` [B, H, A].
-            gamma: discount per step that the batch was made with.
         """
         actions = batch["chunk"]
-        mask = inside(batch, gamma, actions.shape[1]) * batch["success"][:, None]
+        mask = batch["chunk_mask"] * batch["success"][:, None]
         loss = self.trained.loss({**_as_history(batch), "actions": actions, "mask": mask}, self._generator)
         gradient_step(self.optimizer, loss, list(self.trained.parameters()), self.max_grad_norm)
         polyak(self.base, self.trained, AVERAGING)
@@ -65,11 +64,18 @@ class Imitation:
     _SAVED = ("base", "trained", "optimizer")
 
 
-def inside(batch: Batch, gamma: float, steps: int) -> Tensor:
-    """1 where step i < `steps` of a window comes before its end, [B, steps]."""
-    powers = gamma ** torch.arange(steps, device=batch["steps"].device)
-    # `steps` of a batch is the sum of gamma^i over the window: at least so much if step i is in it.
-    return (batch["steps"][:, None] > powers.cumsum(0) - powers / 2).float()
+def imitation_loss(chunk: Tensor, batch: Batch) -> Tensor:
+    """Mean square distance of chunks [B, h, A] to those executed in successful episodes, a scalar.
+
+    Demonstrations and the policy's own successes alike (self-imitation, arXiv 1806.05635): the few steps
+    of a robot hold more about what works than the critics' gradients do at first. Steps after the end of
+    an episode, which were not executed, are left out.
+    """
+    steps = chunk.shape[1]
+    # Where a base learns as well, the batch's chunks are longer than what is executed.
+    error = (chunk - batch["chunk"][:, :steps]).square().mean(-1)
+    weight = batch["chunk_mask"][:, :steps] * batch["success"][:, None]
+    return (error * weight).sum() / weight.sum().clamp(min=1)
 
 
 def _as_history(batch: Batch, prefix: str = "") -> dict[str, Tensor]:

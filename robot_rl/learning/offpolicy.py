@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from policies.base import Chunk
 from policies.candidates import spread
 from policies.encoder import Observation
 from policies.vision import random_shift
@@ -93,6 +94,19 @@ class OffPolicyLearner(ABC):
     @property
     def _saved(self) -> tuple[str, ...]:
         return ("critics", "critic_optimizer", *self.SAVED)
+
+
+def kept_samples(batch: Batch, prefix: str, count: int, generator: torch.Generator) -> Chunk:
+    """Random `count` of the base's samples that were kept with an observation; `prefix` as for `observation`.
+
+    Drawn for each row and update: a maximum over the same few would be of their errors.
+    """
+    proposals = batch[f"{prefix}proposals"]
+    rows, kept = proposals.shape[:2]
+    order = torch.rand(rows, kept, generator=generator).argsort(1)[:, :count].to(proposals.device)
+    row = torch.arange(rows, device=proposals.device)[:, None]
+    noise = batch.get(f"{prefix}proposal_noise")
+    return Chunk(proposals[row, order], None if noise is None else noise[row, order])
 
 
 def shifted(batch: Batch, generator: torch.Generator) -> Batch:

@@ -24,15 +24,15 @@ class OffPolicyConfig:
     utd: float = 0.5
     """Critic updates per environment step."""
     critic_warmup: int = 1_000
-    """Critic updates before the actor's first one and before the critics choose actions."""
+    """Critic updates, made at once after these steps, before the actor's first one and before it acts."""
     actor_every: int = 2
     """Critic updates per actor update."""
     batch_size: int = 256
     """Transitions per update."""
     demo_ratio: float = 0.5
     """Part of each batch that comes from the demonstrations at first; 0 leaves them out."""
-    demo_ratio_end: float = 0.5
-    """The same at last."""
+    demo_ratio_end: float | None = None
+    """The same at last; if null, it stays as it is at first."""
     demo_ratio_steps: int = 20_000
     """Environment steps over which it moves from first to last."""
     success_weight: float = 1.0
@@ -65,8 +65,6 @@ class OffPolicyConfig:
     """Learning rate of the critics."""
     tau: float = 0.01
     """Step of the target networks towards the online ones."""
-    imitation: float = 0.0
-    """Weight of the squared distance to the actions of successful episodes in the actor's loss."""
     max_grad_norm: float = 1.0
     """Largest norm of a gradient."""
     encoder: str = "conv"
@@ -76,8 +74,9 @@ class OffPolicyConfig:
 
     def __post_init__(self) -> None:
         for name in ("demo_ratio", "demo_ratio_end"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"method.{name}={getattr(self, name)}: choose it in [0, 1)")
+            ratio = getattr(self, name)
+            if ratio is not None and not 0 <= ratio < 1:
+                raise ValueError(f"method.{name}={ratio}: choose it in [0, 1)")
         if self.subset > self.members:
             raise ValueError(
                 f"method.subset={self.subset} is more than method.members={self.members} critics"
@@ -101,6 +100,11 @@ class OffPolicyConfig:
             raise ValueError(f"method.gripper_penalty={self.gripper_penalty:g}: choose it in [0, 1)")
         if self.success_weight < 1:
             raise ValueError(f"method.success_weight={self.success_weight}: choose 1 or more")
+
+    @property
+    def demo_ratios(self) -> tuple[float, float]:
+        """The part of a batch that comes from the demonstrations, at first and at last."""
+        return self.demo_ratio, self.demo_ratio if self.demo_ratio_end is None else self.demo_ratio_end
 
     @property
     def value_range(self) -> tuple[float, float]:

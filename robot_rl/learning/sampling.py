@@ -42,8 +42,8 @@ class Mixture:
         config = self.config
         if self.demos is None:
             return 0.0
-        progress = min(step / max(config.demo_ratio_steps, 1), 1.0)
-        return config.demo_ratio + progress * (config.demo_ratio_end - config.demo_ratio)
+        first, last = config.demo_ratios
+        return first + min(step / max(config.demo_ratio_steps, 1), 1.0) * (last - first)
 
     def draw(self, step: int) -> Batch:
         """One batch; prior data come last, demonstrations at the very end."""

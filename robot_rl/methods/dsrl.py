@@ -16,7 +16,6 @@ from torch import Tensor
 
 from policies.base import BasePolicy
 from policies.dsrl import DSRL, DSRLSpec
-from policies.imitation import ImitationPolicy
 from policies.probe import made_up, probe_noise
 from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
@@ -25,7 +24,7 @@ from robot_rl.learning.offpolicy import OffPolicyLearner, observation
 from robot_rl.learning.sac import SACConfig, SoftActor, Temperature
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import Ingredients, fit_encoder, frozen_base, gather, prepare
+from robot_rl.methods.online import Ingredients, frozen_base, gather, normalize_states, prepare
 
 
 @dataclass
@@ -69,15 +68,13 @@ class DSRLConfig(NoiseSACConfig):
     """Steps of reward before the bootstrap, a multiple of the executed steps h; 0 for h itself."""
     demo_ratio: float = 0.0
     """Must be 0: nobody knows the noise of a demonstration."""
-    demo_ratio_end: float = 0.0
-    """The same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.demo_ratio > 0 or self.demo_ratio_end > 0:
+        if max(self.demo_ratios) > 0:
             raise ValueError(
-                "method=dsrl learns of noise, which demonstrations have none of: set method.demo_ratio=0 "
-                "and method.demo_ratio_end=0, or use method=dsrl_na"
+                "method=dsrl learns of noise, which demonstrations have none of: leave out "
+                "method.demo_ratio and method.demo_ratio_end, or use method=dsrl_na"
             )
 
 
@@ -153,7 +150,7 @@ def build(job: Job, made: Ingredients, judged: str, proposals: int) -> DSRL:
         pessimism=config.pessimism,
     )
     networks = DSRL(made.base, spec)
-    fit_encoder(networks, made.demos)
+    normalize_states(networks.encoder, made.base, made.demos)
     return networks
 
 
@@ -170,11 +167,6 @@ def setup(job: Job) -> Prepared:
     job = replace(job, method=config)
     made = gather(job, kept=("noise", "chunk_step"))
     networks = build(job, made, "noise", proposals=0)
-    if isinstance(made.base, ImitationPolicy):
-        # There are no demonstrations here, but the base knows their range.
-        normalizer = made.base.state_normalizer
-        networks.encoder.norm.mean.copy_(normalizer.center)
-        networks.encoder.norm.std.copy_(normalizer.half_range)
     learner = DSRLLearner(config, networks, job.device, job.seed)
     policy = networks.policy(config.num_envs, seed=job.seed)
     return prepare(job, made, networks, policy, learner, Window(decisions_only=True))

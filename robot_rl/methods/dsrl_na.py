@@ -18,7 +18,8 @@ from torch import Tensor
 from policies.critic import EnsembleCritic
 from policies.dsrl import DSRL
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, imitation_loss, polyak
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
+from robot_rl.learning.imitation import imitation_loss
 from robot_rl.learning.offpolicy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.dsrl import NoiseSACConfig, build, refuse_unsteerable, soft_actor

@@ -21,14 +21,14 @@ from policies.base import BaseSpec, Chunk
 from policies.expo import Expo, ExpoSpec
 from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, imitation_loss
-from robot_rl.learning.imitation import Imitation
-from robot_rl.learning.offpolicy import OffPolicyLearner, observation
+from robot_rl.learning.critics import Critics, aggregate, gradient_step
+from robot_rl.learning.imitation import Imitation, imitation_loss
+from robot_rl.learning.offpolicy import OffPolicyLearner, kept_samples, observation
 from robot_rl.learning.options import check_candidates
 from robot_rl.learning.sac import SACConfig, SoftActor, Temperature
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.job import Job, Prepared, RunBase
-from robot_rl.methods.online import fit_encoder, frozen_base, gather, prepare
+from robot_rl.methods.online import frozen_base, gather, normalize_states, prepare
 
 
 @dataclass
@@ -129,8 +129,7 @@ class ExpoLearner(OffPolicyLearner):
                 rows, columns = spec.noise_shape
                 noise = self.noise(len(batch["reward"]), k, rows, columns)
             return self.imitation.sample(batch, noise, k, prefix)
-        noise = batch[f"{prefix}proposal_noise"][:, :k] if self.noise_critic is not None else None
-        return Chunk(batch[f"{prefix}proposals"][:, :k], noise)
+        return kept_samples(batch, prefix, k, self.generator)
 
     def _target(self, batch: Batch) -> Tensor:
         after = observation(batch, "next.")
@@ -170,7 +169,7 @@ class ExpoLearner(OffPolicyLearner):
         if self.noise_critic is not None:
             metrics |= self._update_noise_critic(batch, features)
         if self.imitation is not None:
-            metrics |= self.imitation.update(batch, self.config.gamma)
+            metrics |= self.imitation.update(batch)
         return metrics
 
     def _update_noise_critic(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
@@ -219,7 +218,7 @@ def setup(job: Job) -> Prepared:
         faster=config.faster,
     )
     networks = Expo(made.base, spec)
-    fit_encoder(networks, made.demos)
+    normalize_states(networks.encoder, made.base, made.demos)
     learner = ExpoLearner(config, networks, job.device, job.seed)
     policy = networks.policy(config.num_envs, seed=job.seed)
     steps = made.base.spec.horizon if config.base_lr > 0 else made.base.spec.execute

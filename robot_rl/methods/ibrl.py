@@ -25,7 +25,7 @@ from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
 from robot_rl.learning.offpolicy import OffPolicyLearner, observation
 from robot_rl.learning.options import OffPolicyConfig
 from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import fit_encoder, gather, prepare
+from robot_rl.methods.online import gather, normalize_states, prepare
 
 
 @dataclass
@@ -131,7 +131,7 @@ def setup(job: Job) -> Prepared:
         pessimism=config.pessimism,
     )
     networks = IBRL(made.base, spec)
-    fit_encoder(networks, made.demos)
+    normalize_states(networks.encoder, made.base, made.demos)
     learner = IBRLLearner(config, networks, job.device, job.seed)
     policy = networks.policy(config.num_envs, seed=job.seed, exploration=config.exploration)
     return prepare(job, made, networks, policy, learner)

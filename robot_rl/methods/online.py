@@ -12,7 +12,8 @@ import torch
 from envs.observation import IMAGE_PREFIX
 from envs.vector import RobosuiteVectorEnv
 from policies.base import BasePolicy
-from policies.encoder import EncoderSpec
+from policies.encoder import EncoderSpec, ObservationEncoder
+from policies.imitation import ImitationPolicy
 from policies.uniform import UniformConfig, UniformPolicy
 from policies.wrapped import WrappedPolicy
 from policies.wrapper import Wrapper, save_wrapper
@@ -87,7 +88,7 @@ def gather(job: Job, kept: Sequence[str] = (), proposals: int = 0, *, runs_base:
             **{name: shapes[name] for name in kept},
         }
         _refuse_more_than_memory(config, fields, job.device)
-        learns_demos = config.demo_ratio > 0 and not job.acts
+        learns_demos = max(config.demo_ratios) > 0 and not job.acts
         demos = _relabelled(job, made, tuple(cameras), fields, proposals) if learns_demos else None
         return Ingredients(base, made.envs, made.environment, made.encoder, demos, fields)
 
@@ -217,10 +218,15 @@ def _refuse_more_than_memory(config: OffPolicyConfig, fields: Fields, device: to
         )
 
 
-def fit_encoder(wrapper: Any, demos: Replay | None) -> None:
-    """Standardise states by the demonstrations, where there are any."""
+def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Replay | None = None) -> None:
+    """Standardise states by the demonstrations or, without any, by the range that the base was trained on.
+
+    `base=uniform` was trained on nothing: without demonstrations its states stay in their units.
+    """
     if demos:
-        wrapper.encoder.norm.fit(demos.held("state"))
+        encoder.norm.fit(demos.held("state"))
+    elif isinstance(base, ImitationPolicy):
+        encoder.norm.take(base.state_normalizer)
 
 
 def prepare(
@@ -243,7 +249,7 @@ def prepare(
     )
     with closed_if_refused(made.envs):
         mixture = Mixture(config, replay, made.demos, window or Window(), job.seed)
-    schedule = Schedule(config.warmup_steps, config.utd, config.success_weight)
+    schedule = Schedule(config.warmup_steps, config.critic_warmup, config.utd, config.success_weight)
     cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every)
 
     def save(directory: Path) -> None:

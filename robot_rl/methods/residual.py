@@ -9,8 +9,7 @@ mu bounded by `scale` and zero at initialisation. Critics judge the executed act
 and the actor maximises their mean over the ensemble. A part of each batch is demonstrations, whose
 base actions come from running the base on the demonstrated observations.
 
-With actor=sac the residual is scale * tanh of a Gaussian, with a temperature for its entropy, and may
-join progressively (Policy Decorator, arXiv 2412.13630).
+The residual may join progressively (Policy Decorator, arXiv 2412.13630).
 """
 
 import copy
@@ -19,18 +18,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.residual import ACTORS, Residual, ResidualSpec, SoftResidualActor, executed
+from policies.residual import Residual, ResidualSpec, executed
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
 from robot_rl.learning.offpolicy import OffPolicyLearner, observation
-from robot_rl.learning.sac import SACConfig, SoftActor
+from robot_rl.learning.options import OffPolicyConfig
 from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import fit_encoder, gather, prepare
+from robot_rl.methods.online import gather, normalize_states, prepare
 
 
 @dataclass
-class ResidualConfig(SACConfig):
-    """Off-policy residual (ResFiT, Policy Decorator)."""
+class ResidualConfig(OffPolicyConfig):
+    """Off-policy residual on single actions (ResFiT)."""
 
     name: str = "residual"
     """Name of the method."""
@@ -42,8 +41,6 @@ class ResidualConfig(SACConfig):
     """Critic updates per environment step."""
     critic_warmup: int = 2_000
     """Critic updates before the actor's first one."""
-    actor: str = "td3"
-    """`td3` (deterministic, with exploration noise) or `sac` (Gaussian, with a temperature)."""
     progressive_steps: int = 0
     """Environment steps over which the chance that the actor is used rises to 1; 0 for at once."""
     scale: float = 0.3
@@ -51,18 +48,16 @@ class ResidualConfig(SACConfig):
     gripper_scale: float = 0.3
     """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
     exploration: float = 0.3
-    """Standard deviation of the exploration noise, as a part of the scale; a SAC actor's in warm-up alone."""
+    """Standard deviation of the exploration noise, as a part of the scale."""
     penalty: float = 0.03
     """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
     target_noise: float = 0.25
-    """Standard deviation of the target policy's smoothing noise, as a part of the scale; for `td3` alone."""
+    """Standard deviation of the target policy's smoothing noise, as a part of the scale."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.scale <= 2:
             raise ValueError(f"method.scale={self.scale}: choose it in (0, 2]; 0.1 to 0.3 is usual")
-        if self.actor not in ACTORS:
-            raise ValueError(f"method.actor={self.actor}: choose {' or '.join(ACTORS)}")
         if self.progressive_steps < 0:
             raise ValueError(
                 f"method.progressive_steps={self.progressive_steps}: choose 0 or more environment steps"
@@ -110,53 +105,16 @@ class ResidualLearner(OffPolicyLearner):
         }
 
 
-class SoftResidualLearner(OffPolicyLearner):
-    """Critics of executed actions and a Gaussian residual actor with its temperature (SAC)."""
-
-    SAVED = ("soft",)
-
-    def __init__(self, config: ResidualConfig, networks: Residual, device: torch.device, seed: int) -> None:
-        size = networks.spec.action_size
-        super().__init__(config, Critics(config, networks.encoder, size), device, seed)
-        assert isinstance(networks.actor, SoftResidualActor)
-        self.config: ResidualConfig = config
-        self.actor = networks.actor.to(device)
-        self.soft = SoftActor(config, self.actor.net, size, self.noise)
-
-    def _judged(self, batch: Batch) -> Tensor:
-        return batch["action"]
-
-    def _target(self, batch: Batch) -> Tensor:
-        critics, after, base = self.critics, observation(batch, "next."), batch["next.base"]
-        residual, log_prob = self.soft.sample(torch.cat([critics.encoder(after), base], -1))
-        action = executed(base, self.actor.scale * residual)
-        values = critics.target_values(critics.target_features(after), action, critics.choose(self.generator))
-        return self.soft.backup(critics, batch, aggregate(values, self.config.aggregation), log_prob)
-
-    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
-        config, base = self.config, batch["base"]
-        sizes = []
-
-        def value(residual: Tensor) -> Tensor:
-            sizes.append(residual.detach().abs().mean())
-            q = self.critics.values(features, executed(base, self.actor.scale * residual))
-            return aggregate(q, config.actor_aggregation) - config.penalty * residual.square().mean(-1)
-
-        metrics = self.soft.update(torch.cat([features, base], -1), value)
-        return {**metrics, "residual_abs": sizes[0]}
-
-
 def setup(job: Job) -> Prepared:
     """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
     config: ResidualConfig = job.method
     made = gather(job, kept=("base",))
     torch.manual_seed(job.seed)
     scale = made.scale(config.scale, config.gripper_scale)
-    spec = ResidualSpec(made.encoder, made.action_size, tuple(config.hidden), scale, config.actor)
+    spec = ResidualSpec(made.encoder, made.action_size, tuple(config.hidden), scale)
     networks = Residual(made.base, spec)
-    fit_encoder(networks, made.demos)
-    kind = SoftResidualLearner if config.actor == "sac" else ResidualLearner
-    learner = kind(config, networks, job.device, job.seed)
+    normalize_states(networks.encoder, made.base, made.demos)
+    learner = ResidualLearner(config, networks, job.device, job.seed)
     policy = networks.policy(
         config.num_envs,
         seed=job.seed,

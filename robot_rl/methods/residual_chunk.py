@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.base import Chunk
 from policies.residual_chunk import ResidualChunk, ResidualChunkSpec
 from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, imitation_loss, polyak
-from robot_rl.learning.offpolicy import OffPolicyLearner, observation
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
+from robot_rl.learning.imitation import imitation_loss
+from robot_rl.learning.offpolicy import OffPolicyLearner, kept_samples, observation
 from robot_rl.learning.options import OffPolicyConfig, check_candidates
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import fit_encoder, gather, prepare
+from robot_rl.methods.online import gather, normalize_states, prepare
 
 
 @dataclass
@@ -90,11 +90,10 @@ class ResidualChunkLearner(OffPolicyLearner):
     def _target(self, batch: Batch) -> Tensor:
         config = self.config
         features = self.critics.target_features(observation(batch, "next."))
-        k = config.target_candidates
-        proposals = Chunk(batch["next.proposals"][:, :k], batch["next.proposal_noise"][:, :k])
-        base, noise = proposals.actions, proposals.noise
+        samples = kept_samples(batch, "next.", config.target_candidates, self.generator)
+        base, noise = samples.actions, samples.noise
         assert noise is not None
-        repeated = features.repeat_interleave(k, 0)
+        repeated = features.repeat_interleave(base.shape[1], 0)
         residual = self.target_actor(repeated, noise.flatten(0, 1), base.flatten(0, 1))
         corrected = (base + residual.view_as(base)).clamp(-1, 1)
         chunks = torch.cat([base, corrected], 1) if config.backup == "max" else corrected
@@ -145,7 +144,7 @@ def setup(job: Job) -> Prepared:
         commit=config.commit,
     )
     networks = ResidualChunk(made.base, spec)
-    fit_encoder(networks, made.demos)
+    normalize_states(networks.encoder, made.base, made.demos)
     learner = ResidualChunkLearner(config, networks, job.device, job.seed)
     policy = networks.policy(config.num_envs, seed=job.seed, exploration=config.exploration)
     window = Window(chunk=made.base.spec.execute)

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from policies.actors import trunk
-from policies.imitation import ImitationPolicy
 from policies.residual import Residual, ResidualSpec
 from policies.residual_ppo import DrawnResidualPolicy, GaussianResidual
 from policies.wrapper import save_wrapper
 from robot_rl.learning.critics import gradient_step
 from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import ground
+from robot_rl.methods.online import ground, normalize_states
 from robot_rl.on_policy import Rollout, train_on_policy
 from robot_rl.training import Cadence
 
@@ -292,8 +291,7 @@ def setup(job: Job) -> Prepared:
     torch.manual_seed(job.seed)
     scale = made.scale(config.scale, config.gripper_scale)
     networks = Residual(made.base, ResidualSpec(made.encoder, made.action_size, tuple(config.hidden), scale))
-    if isinstance(made.base, ImitationPolicy):
-        networks.encoder.norm.take(made.base.state_normalizer)
+    normalize_states(networks.encoder, made.base)
     gaussian = GaussianResidual(networks, config.std, learn_std=config.learn_std)
     learner = ResidualPPOLearner(config, networks, gaussian, job.device, job.seed)
     policy = DrawnResidualPolicy(networks, gaussian, config.num_envs, seed=job.seed)

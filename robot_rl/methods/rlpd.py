@@ -20,7 +20,7 @@ from robot_rl.learning.gripper import GripperLearner
 from robot_rl.learning.offpolicy import observation
 from robot_rl.learning.sac import SACConfig, SACLearner
 from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import closed_if_refused, fit_encoder, gather, prepare
+from robot_rl.methods.online import closed_if_refused, gather, normalize_states, prepare
 
 
 @dataclass
@@ -82,7 +82,7 @@ def setup(job: Job) -> Prepared:
         gripper = _gripper_of(made.envs.action_spec) if config.gripper_critic else None
     spec = RLPDSpec(made.encoder, made.action_size, tuple(config.hidden), config.layer_norm, gripper)
     networks = RLPD(made.base, spec)
-    fit_encoder(networks, made.demos)
+    normalize_states(networks.encoder, made.base, made.demos)
     learner = RLPDLearner(config, networks, made.action_size, job.device, job.seed)
     return prepare(job, made, networks, networks.policy(config.num_envs, seed=job.seed), learner)
 

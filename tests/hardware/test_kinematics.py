@@ -74,7 +74,7 @@ def test_forward_is_mujocos() -> None:
         assert np.array_equal(body.position, data.body("hand").xpos)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(near=_arms(0.4), step=_arms(0.15))
 def test_what_can_be_reached_close_by_is_reached_exactly_and_without_a_detour(
     near: np.ndarray, step: np.ndarray
@@ -91,7 +91,7 @@ def test_what_can_be_reached_close_by_is_reached_exactly_and_without_a_detour(
     assert np.linalg.norm(found - near) < 1.5 * np.linalg.norm(goal - near) + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     near=_arms(1.0),
     position=st.tuples(*[st.floats(-1.5, 1.5)] * 3),

@@ -16,7 +16,7 @@ arrays = hnp.arrays(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrays, st.sampled_from([1e-2, 0.1, 2.0]))
 def test_round_trip_gives_the_data_back_and_stays_in_range(data: np.ndarray, min_range: float) -> None:
     normalizer = Normalizer.fit(data, min_range=min_range)

@@ -24,9 +24,9 @@ def base() -> DiffusionPolicy:
     return DiffusionPolicy(config, STATE, ACTION).eval()
 
 
-def networks(base: DiffusionPolicy, actor: str, *, trained: bool = True) -> Residual:
+def networks(base: DiffusionPolicy, *, trained: bool = True) -> Residual:
     torch.manual_seed(1)
-    made = Residual(base, ResidualSpec(EncoderSpec(STATE), ACTION, (16,), (0.5, 0.2, 0.5), actor))
+    made = Residual(base, ResidualSpec(EncoderSpec(STATE), ACTION, (16,), (0.5, 0.2, 0.5)))
     if trained:
         torch.nn.init.normal_(made.actor.net.head.weight)
     return made
@@ -41,47 +41,24 @@ def frames(seed: int) -> dict[str, np.ndarray]:
     return {"state": np.random.default_rng(seed).normal(size=(SLOTS, STATE)).astype(np.float32)}
 
 
-@pytest.mark.parametrize("actor", ["td3", "sac"])
-def test_a_fresh_residual_acts_exactly_as_its_base(base: DiffusionPolicy, actor: str) -> None:
-    policy = begun(networks(base, actor, trained=False).policy(SLOTS, exploration=0.3))
+def test_a_fresh_residual_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
+    policy = begun(networks(base, trained=False).policy(SLOTS, exploration=0.3))
     alone = begun(WrappedPolicy(base, SLOTS))
     for t in range(8):
         np.testing.assert_array_equal(policy.act(frames(t)).action, alone.act(frames(t)).action)
 
 
-def test_a_gaussian_residual_is_drawn_within_its_scale_and_deployed_at_its_mean(
-    base: DiffusionPolicy,
-) -> None:
-    made = networks(base, "sac")
-    drawn, deployed, again = (begun(made.policy(SLOTS)) for _ in range(3))
-    scale = np.array([0.5, 0.2, 0.5], np.float32)
-    differences = []
-    for t in range(30):
-        one, two = drawn.act(frames(t), explore=True), deployed.act(frames(t))
-        assert (np.abs(one.correction) <= scale + 1e-6).all()
-        with torch.no_grad():
-            features = made.encoder({"state": torch.from_numpy(frames(t)["state"])})
-            mean = made.actor.net(torch.cat([features, torch.from_numpy(two.base)], -1))[0]
-        expected = np.clip(two.base + scale * np.tanh(mean.numpy()), -1, 1)
-        np.testing.assert_allclose(two.action, expected, atol=1e-6)
-        np.testing.assert_array_equal(two.action, again.act(frames(t)).action)
-        differences.append(one.action - two.action)
-    assert np.abs(differences).max() > 0.1
-
-
-@pytest.mark.parametrize("actor", ["td3", "sac"])
-def test_in_the_warm_up_the_noise_is_that_of_exploration(base: DiffusionPolicy, actor: str) -> None:
-    policy = begun(networks(base, actor).policy(SLOTS, exploration=0.1))
+def test_in_the_warm_up_the_noise_is_that_of_exploration(base: DiffusionPolicy) -> None:
+    policy = begun(networks(base).policy(SLOTS, exploration=0.1))
     policy.active = False
     corrections = np.array([policy.act(frames(t), explore=True).correction for t in range(50)])
     assert np.std(corrections[..., 0]) == pytest.approx(0.05, rel=0.25)
 
 
-@pytest.mark.parametrize("actor", ["td3", "sac"])
-def test_the_actor_joins_bit_by_bit(base: DiffusionPolicy, actor: str) -> None:
+def test_the_actor_joins_bit_by_bit(base: DiffusionPolicy) -> None:
     """Used with probability t / H, t the environment steps since it was switched on; else the base alone."""
     horizon = 400 * SLOTS
-    policy = begun(networks(base, actor).policy(SLOTS, exploration=0.3, progressive_steps=horizon))
+    policy = begun(networks(base).policy(SLOTS, exploration=0.3, progressive_steps=horizon))
     policy.active = False
     for t in range(30):
         assert np.abs(policy.act(frames(t), explore=True).correction).max() > 0  # not counted
@@ -104,10 +81,9 @@ def test_not_exploring_the_residual_is_always_used(base: DiffusionPolicy) -> Non
         np.testing.assert_array_equal(policy.act(frames(t)).action, plain.act(frames(t)).action)
 
 
-@pytest.mark.parametrize("actor", ["td3", "sac"])
-def test_a_restored_one_joins_as_it_would_have(base: DiffusionPolicy, actor: str) -> None:
+def test_a_restored_one_joins_as_it_would_have(base: DiffusionPolicy) -> None:
     def make(seed: int) -> ResidualPolicy:
-        return networks(base, actor).policy(SLOTS, seed=seed, exploration=0.3, progressive_steps=100)
+        return networks(base).policy(SLOTS, seed=seed, exploration=0.3, progressive_steps=100)
 
     policy = make(0)
     begun(policy)
@@ -120,10 +96,9 @@ def test_a_restored_one_joins_as_it_would_have(base: DiffusionPolicy, actor: str
         np.testing.assert_array_equal(one.action, two.action)
 
 
-@pytest.mark.parametrize("actor", ["td3", "sac"])
-def test_saved_and_loaded_it_acts_the_same(base: DiffusionPolicy, actor: str, tmp_path: Path) -> None:
+def test_saved_and_loaded_it_acts_the_same(base: DiffusionPolicy, tmp_path: Path) -> None:
     assert Residual in WRAPPERS
-    made = networks(base, actor)
+    made = networks(base)
     save_wrapper(made, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, Residual)

@@ -12,7 +12,7 @@ from policies.dsrl import DSRL, DSRLSpec
 from policies.encoder import EncoderSpec
 from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import imitation_loss
+from robot_rl.learning.imitation import imitation_loss
 from robot_rl.methods.dsrl import DSRLConfig, DSRLLearner, NoiseSACConfig
 from robot_rl.methods.dsrl_na import BACKUPS, DSRLNAConfig, DSRLNALearner
 from tests.conftest import SMALL_RL, Verb
@@ -58,6 +58,7 @@ def batch(seed: int = 0) -> Batch:
         "next.state": torch.randn(B, STATE, generator=g),
         "noise": torch.randn(B, H, ACTION, generator=g),
         "chunk": torch.rand(B, EXECUTE, ACTION, generator=g) * 2 - 1,
+        "chunk_mask": torch.ones(B, EXECUTE),
         "reward": torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0]),
         "discount": torch.tensor([0.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]),
     }

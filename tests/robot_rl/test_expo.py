@@ -14,8 +14,8 @@ from policies.encoder import EncoderSpec
 from policies.expo import Expo, ExpoSpec
 from policies.imitation import ImitationConfig
 from policies.values import ValueSpec
-from robot_rl.learning.critics import imitation_loss
-from robot_rl.learning.imitation import AVERAGING, inside
+from robot_rl.learning.imitation import AVERAGING, imitation_loss
+from robot_rl.learning.offpolicy import kept_samples
 from robot_rl.methods.expo import ExpoConfig, ExpoLearner
 from tests.conftest import SMALL_RL, Verb
 
@@ -70,9 +70,9 @@ def batches(kept: int = N) -> Iterator[dict[str, Tensor]]:
             "state": uniform(B, STATE),
             "next.state": uniform(B, STATE),
             "chunk": uniform(B, HORIZON, ACTION),
+            "chunk_mask": torch.ones(B, HORIZON),
             "reward": torch.tensor([0.0, 1, 0, 0, 0, 0]),
             "discount": torch.tensor([0.9, 0, 0.9, 0.9, 0.9, 0.9]),
-            "steps": torch.full((B,), 5.0),
             "success": torch.tensor([1.0, 1, 0, 0, 0, 1]),
         }
 
@@ -92,7 +92,7 @@ def test_target_is_of_the_best_of_samples_and_edits() -> None:
     generator.set_state(learner.generator.get_state())
     with torch.no_grad():
         target = learner._target(batch)
-        samples = batch["next.proposals"][:, :2]
+        samples = kept_samples(batch, "next.", 2, generator).actions
         noise = torch.randn(B * 2, EXECUTE * ACTION, generator=generator).view(B, 2, -1)
         edits = []
         for k in range(2):
@@ -111,10 +111,11 @@ def test_until_the_critics_are_warm_the_base_is_judged() -> None:
     learner, batch = build(replace(SMALL, critic_warmup=5)), next(batches())
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
+    samples = kept_samples(batch, "next.", 2, generator).actions
     torch.randn(B * 2, EXECUTE * ACTION, generator=generator)
     chosen = learner.critics.choose(generator)
     with torch.no_grad():
-        values = target_minimum(learner, batch["next.state"], batch["next.proposals"][:, :2], chosen)
+        values = target_minimum(learner, batch["next.state"], samples, chosen)
         expected = (batch["reward"] + batch["discount"] * values.mean(1)).clamp(0, 1)
         torch.testing.assert_close(learner._target(batch), expected)
 
@@ -175,12 +176,11 @@ def test_seeds_are_valued_as_what_becomes_of_them(monkeypatch: pytest.MonkeyPatc
         learner.networks.edit.head.bias[EXECUTE * ACTION :] = -50.0
         learner.networks.edit.head.weight.zero_()
         monkeypatch.setattr(learner.critics, "choose", lambda _: torch.tensor([0, 1]))
-        samples = batch["proposals"][:, :2]
         chosen = torch.tensor([0, 1])
-        worth = target_minimum(learner, batch["state"], samples, chosen)
+        worth = target_minimum(learner, batch["state"], batch["proposals"], chosen)
     for _ in range(300):
         learner._update_noise_critic(batch, batch["state"])
-    found = learner.networks.seed_values(batch["state"], batch["proposal_noise"][:, :2])
+    found = learner.networks.seed_values(batch["state"], batch["proposal_noise"])
     assert (found - worth).abs().mean() < 0.2 * worth.std()
 
 
@@ -191,12 +191,12 @@ def test_base_learns_from_successes_alone_and_its_average_acts() -> None:
     before = {name: value.clone() for name, value in learner.networks.base.named_parameters()}
     failed = {**next(batches()), "success": torch.zeros(B)}
     learner._update_actor(failed, failed["state"])
-    metrics = learner.imitation.update(failed, 0.99)
+    metrics = learner.imitation.update(failed)
     assert metrics["base_loss"] == 0
 
     learner = build(replace(SMALL, base_lr=1e-3))
     assert learner.imitation is not None
-    learner.imitation.update(next(batches()), 0.99)
+    learner.imitation.update(next(batches()))
     trained = dict(learner.imitation.trained.named_parameters())
     for name, value in learner.networks.base.named_parameters():
         moved = before[name] + AVERAGING * (trained[name] - before[name])
@@ -214,14 +214,6 @@ def test_samples_of_a_base_that_learns_are_drawn_anew() -> None:
         {"state": batch["next.state"][:, None]}, noise=noise, num_samples=2
     )
     torch.testing.assert_close(samples.actions, expected.actions[:, :, :EXECUTE])
-
-
-@pytest.mark.parametrize("gamma", [0.9, 0.99])
-def test_the_end_of_a_window_is_known_by_its_discounted_length(gamma: float) -> None:
-    lengths = torch.tensor([1, 3, 4, 12])
-    steps = torch.stack([(gamma ** torch.arange(int(n))).sum() for n in lengths])
-    expected = (torch.arange(4) < lengths[:, None]).float()
-    torch.testing.assert_close(inside({"steps": steps}, gamma, 4), expected)
 
 
 @pytest.mark.parametrize(

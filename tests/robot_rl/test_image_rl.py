@@ -155,8 +155,7 @@ def test_a_resumed_run_ends_where_the_straight_one_does(
 
 
 METHODS = {
-    "residual": (),
-    "residual sac": ("method.actor=sac", "method.encoder=vit"),
+    "residual": ("method.encoder=vit",),
     "residual_chunk": (),
     "dsrl": (),
     "dsrl_na": (),
@@ -267,11 +266,11 @@ def test_two_arms(tmp_path: Path, verb: Verb) -> None:
     save_policy(DiffusionPolicy(small, 9, 14), tmp_path / "base", {"environment": env.describe()})
     env.close()
     scales = ["method.scale=0.5", "method.gripper_scale=0.25"]
-    alone = ["method.demo_ratio=0", "method.demo_ratio_end=0", "method.steps=30", "method.warmup_steps=10"]
+    alone = ["method.demo_ratio=0", "method.steps=30", "method.warmup_steps=10"]
     run = [f"base={tmp_path / 'base'}", f"runs_dir={tmp_path}", "name=run"]
     verb("train", "method=residual_chunk", *task, *run, *scales, *alone, *SMALL_RL)
     state = final_state(tmp_path / "run")
-    assert state["learner"]["updates"] == 20
+    assert state["learner"]["updates"] == 10 + 20
     assert state["replay"]["data.action"].shape[2:] == (14,)
     networks, _ = load_networks(tmp_path / "run")
     assert isinstance(networks, ResidualChunk)

@@ -1,12 +1,18 @@
 """What the off-policy methods share: their ingredients, and what of them cannot work together."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from envs.task import TaskConfig
 from policies.imitation import ImitationConfig
+from robot_rl.config import load_group
 from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.methods.job import Job, RunBase
 from robot_rl.methods.online import replay_rows
+from robot_rl.methods.registry import METHODS
 from tests.conftest import SMALL_RL, Verb
 
 
@@ -31,6 +37,32 @@ def test_a_base_without_noise_is_refused_where_noise_is_learned_from(
 ) -> None:
     said = "takes no noise.*use method=residual, ibrl or residual_ppo"
     refused(said, verb, tmp_path, "method=residual_chunk", f"base={act_run}", f"data={demonstrations}")
+
+
+@pytest.mark.parametrize("method", ["residual", "residual_chunk", "expo", "ibrl", "rlpd", "dsrl", "dsrl_na"])
+def test_without_demonstrations_states_are_standardised_by_the_bases_range(
+    method: str, base_run: Path
+) -> None:
+    chosen = METHODS[method]
+    job = Job(
+        method=chosen.config(num_envs=1, hidden=[16, 16], demo_ratio=0.0),
+        base=RunBase(str(base_run)),
+        task=load_group("task", "lift", TaskConfig),
+        data=None,
+        seed=0,
+        device=torch.device("cpu"),
+        log_every=0,
+        checkpoint_every=0,
+        accept=(),
+    )
+    prepared = chosen.setup(job)
+    prepared.close()
+    assert prepared.acting is not None
+    networks: Any = prepared.acting.networks
+    trained = networks.base.state_normalizer
+    assert trained.half_range.max() < 1
+    torch.testing.assert_close(networks.encoder.norm.mean, trained.center)
+    torch.testing.assert_close(networks.encoder.norm.std, trained.half_range)
 
 
 @pytest.mark.parametrize(("capacity", "rows"), [(50, 50), (1000, 2 * 104)])

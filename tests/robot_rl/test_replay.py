@@ -35,6 +35,8 @@ class Window:
     following: int | None
     """The state after it; None after a termination."""
     chunk: list[float]
+    executed: int
+    """Of the chunk's steps."""
     decision: bool
 
 
@@ -95,6 +97,7 @@ class Story:
                     steps,
                     None if ended else held[at]["state"],
                     (executed + planned)[:chunk] if chunk else [],
+                    len(executed),
                     held[start]["chunk_step"] == 0,
                 )
         return found
@@ -165,7 +168,7 @@ def told(chapters: Sequence[tuple[int, list[float], str]], rows: int, streams: i
     return story
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     episodes,
     st.integers(2, 12),
@@ -219,6 +222,7 @@ def test_transitions_are_those_of_brute_force(
             np.testing.assert_array_equal(batch["next.proposals"][i, 0, 0], 1000 * window.following)
         if chunk:
             assert batch["chunk"][i, :, 0].tolist() == window.chunk
+            assert batch["chunk_mask"][i].tolist() == [float(j < window.executed) for j in range(chunk)]
 
 
 def test_newest_step_is_no_start_until_its_next_observation_is_known() -> None:

@@ -12,6 +12,7 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.encoder import EncoderSpec
 from policies.residual_chunk import ResidualChunk, ResidualChunkSpec
 from policies.values import ValueSpec
+from robot_rl.learning.offpolicy import kept_samples
 from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkLearner
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
@@ -58,6 +59,7 @@ def batches() -> Iterator[dict[str, Tensor]]:
             "state": uniform(B, STATE),
             "next.state": uniform(B, STATE),
             "chunk": uniform(B, EXECUTE, ACTION),
+            "chunk_mask": torch.ones(B, EXECUTE),
             "reward": torch.tensor([0.0, 1, 0, 0, 0, 0]),
             "discount": torch.tensor([0.9, 0, 0.9, 0.9, 0.9, 0.9]),
             "success": torch.tensor([1.0, 1, 0, 0, 0, 1]),
@@ -71,11 +73,12 @@ def test_target_is_of_the_candidates_at_the_next_state(backup: str) -> None:
     generator.set_state(learner.generator.get_state())
     with torch.no_grad():
         target = learner._target(batch)
+        samples = kept_samples(batch, "next.", 2, generator)
         chosen = learner.critics.choose(generator)
         columns = {"base": [], "corrected": []}
         for k in range(2):
-            base = batch["next.proposals"][:, k]
-            residual = learner.target_actor(batch["next.state"], batch["next.proposal_noise"][:, k], base)
+            base = samples.actions[:, k]
+            residual = learner.target_actor(batch["next.state"], samples.noise[:, k], base)
             for name, chunk in (("base", base), ("corrected", (base + residual).clamp(-1, 1))):
                 values = learner.critics.target(batch["next.state"], chunk.flatten(1), chosen)
                 columns[name].append(values[..., 0].amin(0))

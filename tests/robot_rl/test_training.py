@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from robot_rl.checkpoint import list_checkpoints, load_checkpoint
+from robot_rl.data.replay import SOURCES
 from robot_rl.logger import read_metrics
-from robot_rl.training import NotFinite, refuse_reward
+from robot_rl.training import Learning, NotFinite, refuse_reward
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 
 
@@ -98,10 +99,39 @@ def test_a_resumed_rl_run_ends_where_the_straight_one_does(
     verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 90))
     verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 160))
     straight = final_state(tmp_path / "straight")
-    assert straight["learner"]["updates"] == 120
+    assert straight["learner"]["updates"] == 10 + 120
     assert straight["episodes"]["begun"] > 4
     assert_same(straight, final_state(tmp_path / "resumed"))
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
+
+
+def test_critics_warm_up_between_two_steps_and_a_stop_meanwhile_changes_nothing(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmup = "method.critic_warmup=80"
+    verb("train", *residual(demonstrations, base_run, tmp_path, "straight", 100), warmup)
+    straight = final_state(tmp_path / "straight")
+    assert straight["learner"]["updates"] == 80 + 60
+    # Both slots: the base for the 20 steps of the warm-up, and while the last updates of it are made.
+    sources = straight["replay"]["data.source"][:, :40]
+    policy = sources == SOURCES.index("policy")
+    assert policy.int().argmax(1).max() <= 20 + 3
+
+    learn, made = Learning.learn, []
+
+    def interrupted(self: Learning, updates: int, step: int) -> None:
+        learn(self, updates, step)
+        made.append(updates)
+        if sum(made) >= 40 and len(made) < 10_000:
+            made.extend([0] * 10_000)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Learning, "learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verb("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
+    assert 40 <= final_state(tmp_path / "stopped")["learner"]["updates"] < 80
+    verb("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
+    assert_same(straight, final_state(tmp_path / "stopped"))
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(

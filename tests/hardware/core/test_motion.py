@@ -76,7 +76,7 @@ def test_a_joint_goal_is_reached_exactly_and_in_the_time_that_the_limits_need() 
 goals = st.lists(st.lists(st.floats(-0.5, 0.5), min_size=4, max_size=4), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(goals, st.integers(1, 30))
 def test_joints_keep_velocity_acceleration_and_box_for_any_stream_of_goals(
     wishes: list[list[float]], every: int
@@ -207,7 +207,7 @@ def test_a_pose_is_reached_exactly_on_a_straight_line_at_the_whole_speed() -> No
 pose_goals = st.lists(st.lists(st.floats(-0.4, 0.4), min_size=6, max_size=6), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(pose_goals, st.integers(1, 30))
 def test_poses_keep_velocity_acceleration_and_box_for_any_stream_of_goals(
     wishes: list[list[float]], every: int

@@ -426,7 +426,6 @@ def test_an_arm_keeps_its_promises_whatever_happens(space: Space) -> None:
             # What fails is deterministic and short enough; making it shorter takes minutes.
             phases=[Phase.generate],
             stateful_step_count=30,
-            deadline=None,
             derandomize=True,
             database=None,
             suppress_health_check=list(HealthCheck),

@@ -88,7 +88,7 @@ sides = st.sampled_from((0.0, 1.0))
 parts = st.floats(0, 1)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.tuples(parts, parts, parts), st.integers(0, 2), sides, st.floats(2e-4, 4e-3), st.floats(-0.4, 0.4))
 def test_from_any_face_home_is_reached_or_refused(
     place: tuple[float, float, float], axis: int, side: float, inset: float, bent: float

@@ -50,7 +50,7 @@ probes = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     probes=probes,
     ahead=st.integers(-(2**61), 2**61),
@@ -146,7 +146,7 @@ def test_one_boot_with_two_clocks_is_noticed(ahead: int) -> None:
     assert check(sync, server, t) == pytest.approx(MS, rel=0.1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(t=st.integers(0, 2**61), ahead=st.integers(-(2**61), 2**61), ppm=st.floats(-200, 200))
 def test_there_and_back_is_the_same_time(t: int, ahead: int, ppm: float) -> None:
     sync, server = ClockSync(), Server(ahead, ppm)

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.hil.messages import Ack, End, Step, from_actor
@@ -96,7 +96,6 @@ def test_a_learner_that_goes_on_from_a_checkpoint_gets_again_what_it_had_after_i
     assert places(list(box.due(0))) == [(0, 1), (0, 2), (1, 0)]
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 10_000), lengths=st.lists(st.integers(0, 30), min_size=1, max_size=5))
 def test_whatever_is_lost_all_arrives_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, seed: int, lengths: list[int]

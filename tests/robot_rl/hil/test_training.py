@@ -48,7 +48,7 @@ def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
     state = final_state(tmp_path / "first")
     assert_same(state, final_state(tmp_path / "second"))
     assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
-    assert state["learner"]["updates"] == 280
+    assert state["learner"]["updates"] == 10 + 280
 
     replay = state["replay"]
     rows = int(replay["count"][0])
@@ -97,7 +97,7 @@ def test_every_method_learns_from_interventions(
         *small,
     )
     state = final_state(tmp_path / "run")
-    assert state["learner"]["updates"] == 100
+    assert state["learner"]["updates"] == 5 + 100
     assert state["version"] >= 1
     rows = int(state["replay"]["count"][0])
     assert (state["replay"]["data.source"][0, :rows] == HUMAN).any()
