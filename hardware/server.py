@@ -178,6 +178,13 @@ class RobotServer:
     def _tick(self) -> State:
         if not self._estop.alive:
             raise RuntimeError("the e-stop's thread has ended: nobody could stop the arm any more")
+        limit = self._sockets.limit
+        if not limit.alive:
+            raise RuntimeError("connections are no longer limited: the next could end this process")
+        while limit.changes:
+            self.core.events.append("connections", limit.changes.popleft())
+        if limit.exhausted:
+            self.core.fail("descriptors", "hardly any file descriptor is left: end clients that nobody needs")
         while not self._happened.empty():
             self.core.events.append(*self._happened.get())
         for refusal in self._sockets.refused:

@@ -139,6 +139,11 @@ class RobotCore:
         self._driver.open()
         self._supervisor.change(Cause.OPENED)
 
+    def fail(self, name: str, text: str) -> None:
+        """Stop the arm for a fault that the server has found in itself; told each tick, one event."""
+        if self.mode is not Mode.DISCONNECTED:
+            self._supervisor.latch_once(name, text)
+
     def retire(self) -> None:
         """End the lease, brake, and follow nothing any more; only stops and questions are answered."""
         self._retired = True

@@ -105,12 +105,13 @@ class Supervisor:
         try:
             return self.motion.measure(self._clock)
         except DriverError as error:
-            self._latch_once("driver", str(error))
+            self.latch_once("driver", str(error))
         except MeasurementFault as error:
-            self._latch_once("measurement", str(error))
+            self.latch_once("measurement", str(error))
         return None
 
-    def _latch_once(self, name: str, text: str) -> None:
+    def latch_once(self, name: str, text: str) -> None:
+        """Latch what is found at every tick; it is one event until it is acknowledged."""
         # An arm in fault has been stopped already and may not be readable: no use in stopping it each tick.
         if self.mode is not Mode.FAULT or name not in self._faults:
             self.latch(Cause.FAULT, name, text)
@@ -149,7 +150,7 @@ class Supervisor:
             self.events.append("overrun", f"no tick for {late / MS:.0f} ms: the setpoint stands")
         measured = self.measure()
         if gripper_fault := self.motion.gripper_fault:
-            self._latch_once("gripper", gripper_fault)
+            self.latch_once("gripper", gripper_fault)
         return measured
 
     def end_tick(self, measured: Measurement | None) -> None:

@@ -55,7 +55,7 @@ _PLAYING = 2
 # The library checks these two and uses neither.
 _UNUSED_SPEED, _UNUSED_ACCELERATION = 0.5, 0.5
 _STEP = 0.01
-_PROGRAM_STARTS, _STOP_RELEASES, _TOOL_SETTLES = 5.0, 3.0, 0.1
+_PROGRAM_STARTS, _STOP_RELEASES, _TOOL_SETTLES, _LAST_STOP = 5.0, 3.0, 0.1, 1.0
 
 
 class Refused(Exception):
@@ -177,6 +177,8 @@ class UrLink:
 def _serve_states(link: UrLink, own: socket.socket) -> None:
     while own.recv(MAX_MESSAGE):
         own.send(msgspec.msgpack.encode(link.state()))
+    # The thread of the commands brakes the arm and ends the process, unless the library keeps it waiting.
+    time.sleep(_LAST_STOP)
     os._exit(0)
 
 

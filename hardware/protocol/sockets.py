@@ -15,6 +15,8 @@ import zmq
 
 from hardware.protocol.arrays import MAX_IMAGE, topic
 from hardware.protocol.codec import MAX_CONTROL
+from hardware.protocol.connection_limit import ConnectionLimit
+from hardware.protocol.descriptors import raise_limit
 from hardware.protocol.doorkeeper import DOMAIN, Caller, Doorkeeper, Refusal
 from hardware.protocol.endpoints import Address, Channel, Claim, make_private
 from hardware.protocol.security import ClientKeys, ServerKeys, check_keys
@@ -43,6 +45,10 @@ _ROUTER: Final[Options] = {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 100, zmq.RCVHWM:
 # price: what has arrived and was not taken yet is lost with its connection.
 _DEALER: Final[Options] = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 100, zmq.RCVHWM: 100}
 
+_BOUND: Final[Options] = {
+    # Connections that wait to be taken are taken also when no new ones are let in: few of them.
+    zmq.BACKLOG: 16,
+}
 _SERVER: Final[Mapping[Channel, tuple[int, Options]]] = {
     "ctrl": (zmq.ROUTER, _ROUTER),
     "cmd": (zmq.ROUTER, _ROUTER | {zmq.RCVHWM: 8}),
@@ -94,15 +100,17 @@ class ServerSockets:
         """Take the address and post the doorkeeper; `bind` opens the doors.
 
         Raises:
-            ValueError: other machines could come in without a key, another server is there, or others may
-                enter the directory.
+            ValueError: other machines could come in without a key, another server is there, others may
+                enter the directory, or this process may have too few file descriptors.
         """
         check_keys(address, keys, insecure)
+        limit = raise_limit()
         self._context = context
         self._address = address
         self._keys = keys
         self._claim = Claim(address)
         self._doorkeeper = Doorkeeper(context, keys)
+        self._limit = ConnectionLimit(context, limit)
         self._sockets: list[zmq.Socket[bytes]] = []
 
     def bind(self, channel: Channel, longest: int = 0) -> zmq.Socket[bytes]:
@@ -112,7 +120,7 @@ class ServerSockets:
             ValueError: the address is taken or is not this machine's.
         """
         kind, options = _SERVER[channel]
-        socket = _new(self._context, kind, self._address, options | _length(longest))
+        socket = _new(self._context, kind, self._address, _BOUND | options | _length(longest))
         if self._keys:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
@@ -120,6 +128,7 @@ class ServerSockets:
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         endpoint = self._address.endpoint(channel)
+        monitor = self._limit.monitor(socket)
         try:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
@@ -127,6 +136,8 @@ class ServerSockets:
             reason = zmq.strerror(error.errno or 0).lower()
             raise ValueError(f"{endpoint}: {reason}; choose another address") from None
         self._sockets.append(socket)
+        folder = self._address.directory
+        self._limit.guard(monitor, folder / channel if folder else None, stops=channel == "estop")
         return socket
 
     def receive(self, router: zmq.Socket[bytes]) -> Incoming | None:
@@ -157,8 +168,17 @@ class ServerSockets:
             found.append(self._doorkeeper.refused.popleft())
         return found
 
+    @property
+    def limit(self) -> ConnectionLimit:
+        """Of the connections that are taken."""
+        return self._limit
+
     def close(self) -> None:
         """Close all sockets, once the threads that used them have ended. Safe to call twice."""
+        for socket in self._sockets:
+            if not socket.closed:
+                socket.disable_monitor()
+        self._limit.close()
         for socket in self._sockets:
             socket.close()
         self._doorkeeper.close()

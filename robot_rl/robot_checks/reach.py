@@ -4,6 +4,7 @@ import errno
 import socket
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -11,6 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 from hardware.clock import MS, MonotonicClock
 from hardware.connection import Connection, NoAnswer, RequestRefused
 from hardware.protocol.endpoints import Address
+from hardware.protocol.gate import aside
 from hardware.protocol.messages import PROTOCOL, Code, Role
 from hardware.protocol.security import ClientKeys
 from hardware.protocol.sockets import ClientSockets
@@ -86,7 +88,7 @@ def _check_directory(address: Address) -> None:
         return
     start = f"start it: robot-rl robot driver=… address={address}"
     try:
-        there = (address.directory / "ctrl").exists()
+        there = _socket_file(address.directory).exists()
     except PermissionError:
         mend = "run as the user of the server, or let it serve tcp://… with keys"
         raise _Unreachable(_no_server(f"{address.directory} is another user's", mend)) from None
@@ -101,7 +103,13 @@ def _knock(address: Address) -> Check | None:
         if address.directory is not None:
             with socket.socket(socket.AF_UNIX) as knock:
                 knock.settimeout(TIMEOUT)
-                knock.connect(str(address.directory / "ctrl"))
+                file = _socket_file(address.directory)
+                knock.connect(str(file))
+                if file == aside(address.directory / "ctrl"):
+                    return _no_server(
+                        f"the server at {address} has as many connections as it takes",
+                        "end clients that nobody needs, and see its events",
+                    )
         else:
             socket.create_connection((address.host.strip("[]"), address.port), TIMEOUT).close()
     except ConnectionRefusedError:
@@ -117,6 +125,12 @@ def _knock(address: Address) -> Check | None:
         mend = f"see cable, address and firewall: ping {address.host}"
         return _no_server(f"{address.host} cannot be reached ({reason.lower()})", mend)
     return None
+
+
+def _socket_file(directory: Path) -> Path:
+    """Of the channel that is greeted on, also where the server takes no new connections."""
+    file = directory / "ctrl"
+    return aside(file) if aside(file).exists() else file
 
 
 def _handshake(where: Where) -> Check:

@@ -1,10 +1,13 @@
 """A server of the simulated Panda as a process, which writes at its end what the arm has gone through.
 
 `python lone_server.py ADDRESS REPORT LEASE_MS [KEYS]`; SIGUSR1 makes the control thread busy for `BUSY` s,
-SIGUSR2 is a fault of the program, SIGHUP jams the gripper until the next one.
+SIGUSR2 is a fault of the program, SIGHUP jams the gripper until the next one, SIGWINCH leaves a few file
+descriptors until the next one.
 """
 
 import json
+import os
+import resource
 import signal
 import sys
 import time
@@ -97,11 +100,24 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, lambda *_: setattr(driver, "busy", True))
     signal.signal(signal.SIGUSR2, lambda *_: setattr(driver, "broken", True))
     signal.signal(signal.SIGHUP, lambda *_: jam(driver.gripper))
+    taken: list[int] = []
+    signal.signal(signal.SIGWINCH, lambda *_: take_descriptors(taken))
     print("ready", flush=True)
     try:
         server.run()
     finally:
         write_report(Path(report), driver, server, commands)
+
+
+def take_descriptors(taken: list[int]) -> None:
+    if taken:
+        for descriptor in taken:
+            os.close(descriptor)
+        taken.clear()
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    while len(os.listdir("/proc/self/fd")) < limit - 20:
+        taken += [os.dup(0) for _ in range(10)]
 
 
 def jam(gripper: SimGripper) -> None:

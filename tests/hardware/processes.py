@@ -19,6 +19,13 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
 """Seconds until a test gives up: far more than anything takes."""
 
+_LIMITED = """
+import os, resource, sys
+most = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
 
 @dataclass
 class Process:
@@ -78,13 +85,17 @@ class Server:
     lease_ms: int = 1000
     keys: Path | None = None
     address: str = ""
+    files: int | None = None
+    """The most that it may open, soft and hard limit; None leaves both as they are here."""
 
     def __post_init__(self) -> None:
         self.address = self.address or f"ipc://{self.folder / 'r'}"
         self._report = self.folder / "report.json"
         script = str(Path(__file__).with_name("lone_server.py"))
         arguments = [script, self.address, str(self._report), str(self.lease_ms)]
-        self.process = Process([*arguments, *([str(self.keys)] if self.keys else [])], "ready")
+        arguments += [str(self.keys)] if self.keys else []
+        limited = ["-c", _LIMITED, str(self.files)] if self.files else []
+        self.process = Process([*limited, *arguments], "ready")
 
     def client(self, name: str, role: Role = "observer", **options: Any) -> RobotClient:
         return RobotClient(self.address, name, role, **{"timeout": 30.0, **options})

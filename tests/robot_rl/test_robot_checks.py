@@ -17,6 +17,7 @@ import pytest
 from hardware.clock import MS
 from hardware.connection import Connection, NoAnswer, ServerChanged
 from hardware.protocol.endpoints import Address, parse
+from hardware.protocol.gate import FileGate
 from hardware.protocol.messages import Mode, SampleNow, State
 from hardware.protocol.security import load_client_keys, make_client_keys
 from robot_rl import cli
@@ -91,6 +92,16 @@ def test_a_killed_server_is_told_from_one_that_is_suspended(server: tuple[Proces
     assert "suspended" in the_fault(examined(address), "server").detail
     process.kill()
     assert "was killed" in the_fault(examined(address), "server").detail
+
+
+def test_a_server_that_takes_no_new_connections_is_named(server: tuple[Process, str]) -> None:
+    process, address = server
+    folder = parse(address).directory
+    assert folder is not None
+    FileGate(folder / "ctrl").close()
+    assert "as many connections as it takes" in the_fault(examined(address), "server").detail
+    process.kill()
+    assert "its server was killed" in the_fault(examined(address), "server").detail
 
 
 def test_a_server_whose_control_thread_hangs_is_named(server: tuple[Process, str]) -> None:

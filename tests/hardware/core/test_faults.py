@@ -62,6 +62,23 @@ def test_what_goes_wrong_in_the_arm_stops_it_and_stays(what: str, fault: str) ->
     assert event.who == OPERATOR.name
 
 
+def test_a_fault_that_the_server_finds_in_itself_stops_the_arm_and_is_one_event() -> None:
+    bench = Bench()
+    bench.core.fail("descriptors", "nothing is connected yet")
+    assert bench.core.fault == ""
+    bench.begin()
+    for _ in range(20):
+        bench.core.fail("descriptors", "hardly any is left")
+        state = bench.tick()
+    assert (state.mode, state.fault) == (Mode.FAULT, "descriptors: hardly any is left")
+    assert bench.arm.calls == ["stop"]
+    told = [event for event in bench.core.events.since(0) if "hardly any" in event.text]
+    assert [event.what for event in told] == ["fault"]
+    assert isinstance(acknowledge(bench), m.Done)
+    bench.core.fail("descriptors", "hardly any is left")
+    assert bench.tick().mode is Mode.FAULT
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_gripper_that_fails_is_a_fault_of_its_own_name_until_it_is_acknowledged(begun: bool) -> None:
     bench = Bench()
