@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hardware.plugins import load_plugins
 from robot_rl import __version__
+from robot_rl.crashes import trace_crashes
 from robot_rl.errors import UserError, mistakes, report
 from robot_rl.graphics import choose_backend
 from robot_rl.spelling import nearest
@@ -29,6 +30,7 @@ _FOLDER = Path(__file__).with_name("verbs")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see `robot_rl.errors`)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    trace_crashes()
     try:
         return report(lambda: _dispatch(arguments))
     finally:

@@ -100,10 +100,13 @@ def _pass_on(log: Path, told: int) -> int:
 
 
 def _reason(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Why the server has ended: its refusal, or else its last line."""
+    """Why the server has ended: a signal, its refusal, or else its last line."""
+    code = process.poll()
+    if code is not None and code < 0:
+        return f"{signal.Signals(-code).name} ended it, see above"
     lines = log.read_text(errors="replace").strip().splitlines()
     refusals = [line.removeprefix(_REFUSAL) for line in lines if line.startswith(_REFUSAL)]
-    return (refusals or lines or [f"exit code {process.poll()}"])[-1]
+    return (refusals or lines or [f"exit code {code}"])[-1]
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
