@@ -14,12 +14,24 @@ class ActionDim:
     kind: Literal["delta", "absolute", "gripper"]
     unit: str
     scale: float
-    """Physical size, in `unit`, of the normalised value 1."""
+    """Physical size, in `unit`, of the normalised value 1. An absolute pose is a position in m, and x and y
+    axes of the hand, whose unit is `axis`."""
     frame: str
     """Frame in which the value is expressed (`base`, `world`, `joint`, `gripper`)."""
 
 
 ActionSpec = tuple[ActionDim, ...]
+
+_STEP = {"m": 0.05, "rad": 0.5, "axis": 0.5}
+"""A full delta of robosuite's controllers, and how far an axis goes when it turns by 0.5 rad."""
+
+
+def one_step(dim: ActionDim) -> float:
+    """How much of a dimension's range a full step is: all of a delta, and of a pose what one delta changes.
+
+    So a residual of 0.1 is 5 mm and 0.05 rad, whether actions are deltas or poses.
+    """
+    return _STEP[dim.unit] / dim.scale if dim.kind == "absolute" and dim.unit in _STEP else 1.0
 
 
 def spec_to_list(spec: ActionSpec) -> list[dict[str, Any]]:

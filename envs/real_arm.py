@@ -98,8 +98,11 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self.observation_spec = ObservationSpec.from_dict(environment["observation_spec"])
         self.action_spec = spec_from_list(environment["action_spec"])
         self._senses = RobotState(robot, self.observation_spec)
-        mode: CommandMode = "cartesian_delta" if lookahead_ms is None else "cartesian_pose"
-        self._moves = RobotAction(robot, self.action_spec, mode)
+        poses = any(dim.kind == "absolute" for dim in self.action_spec)
+        self._mode: CommandMode = (
+            "cartesian_delta" if lookahead_ms is None and not poses else "cartesian_pose"
+        )
+        self._moves = RobotAction(robot, self.action_spec, self._mode)
         if judge is None and SUCCESS not in robot.sensors:
             raise ValueError(f"the robot {robot.name} has no sensor {SUCCESS!r}: give a judge")
         self._judge = judge or (lambda state: bool(state.sensors[SUCCESS][0]))
@@ -184,16 +187,19 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
     def _command(self, action: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
         """Send it; the action that was applied, and what happened to it."""
         assert self._state is not None
-        move, opening = self._moves.command(action)
+        move, opening = self._moves.command(action, self._state)
         info: dict[str, Any] = {"clipped": (), "refused": "", "interrupted": ""}
         try:
             if self._leased != self.commander:
                 self._client.acquire(self.commander)
                 self._leased = self.commander
                 self._stay()
-            if self._ahead is None:
+            if self._mode == "cartesian_delta":
                 ack = self._client.command("cartesian_delta", move, opening, obs_seq=self._state.seq)
                 applied: Sequence[float] = ack.applied
+            elif self._ahead is None:
+                ack = self._schedule(move, opening, self._state, 0)
+                applied = move_between(self._state, ack.applied)
             else:
                 target = self._client.to_server(self._due) + self._ahead
                 ack = self._schedule(move, opening, self._state, target)
@@ -205,15 +211,15 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
                 info["interrupted"] = str(refusal)
             elif not isinstance(refusal, CommandRefused):
                 raise
-            return np.zeros_like(action), info
+            return self._moves.applied(np.zeros_like(action), [0.0] * 6, self._state), info
         if not ack.clipped:
             return action, info
-        return self._moves.applied(action, applied), info | {"clipped": ack.clipped}
+        return self._moves.applied(action, applied, self._state), info | {"clipped": ack.clipped}
 
     def _stay(self) -> None:
         """Hold the arm where it is: a lease's first command has to be close, an action need not be."""
         assert self._state is not None
-        if self._ahead is None:
+        if self._mode == "cartesian_delta":
             self._client.command("cartesian_delta", [0.0] * 6)
         else:
             self._client.command("cartesian_pose", moved_by(self._state, [0.0] * 6))

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import mujoco
@@ -11,11 +11,12 @@ import numpy as np
 import robosuite
 
 from envs import simstate
-from envs.action import ActionDim, ActionSpec, checked_action, spec_to_list
+from envs.action import checked_action, spec_to_list
 from envs.cameras import observe_camera
 from envs.compiled import CompiledControl, NotCompilable, compile_control
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation, observation_space
 from envs.renderer import Renderer
+from envs.robosuite_actions import PoseActions, action_spec
 from envs.robosuite_task import make_sim
 from envs.task import TaskConfig
 
@@ -52,7 +53,9 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             tuple(task.cameras),
             (task.image_size[0], task.image_size[1]),
         )
-        self.action_spec = _action_spec(self._sim)
+        self.action_spec = action_spec(self._sim)
+        self.poses = PoseActions(self._sim) if task.input_type == "absolute" else None
+        """From actions to robosuite's and back, where they are absolute poses; else they are the same."""
         self.action_space = gym.spaces.Box(-1.0, 1.0, (len(self.action_spec),), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
         self._raw = raw
@@ -116,18 +119,21 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
 
     def step(self, action: np.ndarray) -> Step:
         applied = self._applied(action)
-        return self._stepped(applied, *self._sim.step(applied))
+        return self._stepped(applied, *self._sim.step(self._commands(applied)))
 
     def stepping(self, action: np.ndarray) -> Generator[None, None, Step]:
         """`step` in pieces, for `Crew.drive`; only with a compiled control loop."""
         assert self.control is not None
         applied = self._applied(action)
-        return self._stepped(applied, *(yield from self.control.stepping(applied)))
+        return self._stepped(applied, *(yield from self.control.stepping(self._commands(applied))))
 
     def _applied(self, action: np.ndarray) -> np.ndarray:
         applied = checked_action(action, len(self.action_spec))
         self._take_graphics()
         return applied
+
+    def _commands(self, applied: np.ndarray) -> np.ndarray:
+        return self.poses.commands(applied) if self.poses else applied
 
     def _stepped(self, applied: np.ndarray, raw: Mapping[str, Any], reward: float, *_: Any) -> Step:
         self._raw = self._read(raw)
@@ -165,6 +171,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             # One was all there could be, once.
             "robot": task.robots[0] if len(task.robots) == 1 else list(task.robots),
             "controller": task.controller,
+            **({"input_type": task.input_type} if task.input_type != "delta" else {}),
             "control_freq": task.control_freq,
             "horizon": task.horizon,
             "model_seed": task.model_seed,
@@ -200,21 +207,3 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         for camera in self.task.cameras:
             out[IMAGE_PREFIX + camera] = np.ascontiguousarray(out.pop(f"{camera}_image")[::-1])
         return out
-
-
-def _action_spec(sim: Any) -> ActionSpec:
-    dims: list[ActionDim] = []
-    for robot in sim.robots:
-        for part, controller in robot.composite_controller.part_controllers.items():
-            prefix = f"{robot.robot_model.naming_prefix}{part}"
-            if part in robot.composite_controller.grippers:
-                fingers = range(robot.composite_controller.grippers[part].dof)
-                dims += [ActionDim(f"{prefix}_{i}", "gripper", "closing", 1.0, "gripper") for i in fingers]
-                continue
-            axes = ("x", "y", "z", "rx", "ry", "rz")[: controller.control_dim]
-            kind: Literal["delta", "absolute"] = "delta" if controller.input_type == "delta" else "absolute"
-            for i, axis in enumerate(axes):
-                unit = "m" if i < 3 else "rad"
-                scale = float(controller.output_max[i])
-                dims.append(ActionDim(f"{prefix}_{axis}", kind, unit, scale, controller.input_ref_frame))
-    return tuple(dims)

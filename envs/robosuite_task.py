@@ -84,6 +84,12 @@ def _controllers(task: TaskConfig, robot: str) -> dict[str, Any]:
         if part in config["body_parts"] and config["body_parts"][part]["type"] != task.controller:
             arm = load_part_controller_config(default_controller=task.controller)
             config["body_parts"][part] = {**arm, "gripper": {"type": "GRIP"}}
+        if part in config["body_parts"] and task.input_type == "absolute":
+            if not task.controller.startswith("OSC"):
+                raise ValueError(
+                    f"task.input_type=absolute is for OSC_POSE and OSC_POSITION, not {task.controller}"
+                )
+            config["body_parts"][part] |= {"input_type": "absolute", "input_ref_frame": "base"}
     return config
 
 

@@ -3,17 +3,21 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.spatial.transform import Rotation
 
 from envs.action import ActionSpec
+from envs.poses import axes_of, rotation_of
 from hardware.core import rotation
 from hardware.protocol.messages import State
 from hardware.spec import CommandMode, RobotSpec
 
 _AXES = ("x", "y", "z", "rx", "ry", "rz")
+_POSE = ("x", "y", "z", "xx", "xy", "xz", "yx", "yy", "yz")
+"""Of an absolute pose: a position, and the hand's x and y axes."""
 
 
 class RobotAction:
-    """Deltas of the tool point in the base frame, and the closing of a gripper, as in robosuite."""
+    """Deltas or poses of the tool point in the base frame, and the closing of a gripper, as in robosuite."""
 
     def __init__(self, robot: RobotSpec, actions: ActionSpec, mode: CommandMode = "cartesian_delta") -> None:
         """Find what each dimension moves; `mode` is how the robot will be told.
@@ -21,13 +25,16 @@ class RobotAction:
         Raises:
             ValueError: a dimension that is none of these, or a robot that does not take them.
         """
-        axes = {i: dim.name.rsplit("_", 1)[-1] for i, dim in enumerate(actions) if dim.kind == "delta"}
+        axes = {i: dim.name.rsplit("_", 1)[-1] for i, dim in enumerate(actions) if dim.kind != "gripper"}
+        self.absolute = any(dim.kind == "absolute" for dim in actions)
+        """Whether an action is a pose."""
+        known = _POSE if self.absolute else _AXES
         grippers = [i for i, dim in enumerate(actions) if dim.kind == "gripper"]
         for i, dim in enumerate(actions):
-            if i not in grippers and (axes.get(i) not in _AXES or dim.frame != "base"):
+            if i not in grippers and (axes[i] not in known or dim.frame != "base"):
                 raise ValueError(
                     f"action {dim.name!r} is {dim.kind} in the frame {dim.frame!r}; a robot can be given "
-                    "deltas of the tool point in the base frame, and a gripper"
+                    "deltas or poses of the tool point in the base frame, and a gripper"
                 )
         if mode not in robot.modes:
             raise ValueError(f"the robot {robot.name} takes {', '.join(robot.modes)}, not {mode}")
@@ -37,22 +44,33 @@ class RobotAction:
             raise ValueError("the actions are those of more than one arm")
         self.size = len(actions)
         self._from = np.array(list(axes), int)
-        self._to = np.array([_AXES.index(axis) for axis in axes.values()], int)
+        self._to = np.array([known.index(axis) for axis in axes.values()], int)
         self._scale = np.array([actions[i].scale for i in axes], float)
         self._gripper = grippers[0] if grippers else None
 
-    def command(self, action: np.ndarray) -> tuple[list[float], float | None]:
-        """The numbers of a `cartesian_delta` [6] in m and rad, and the opening; None leaves the gripper."""
-        move = np.zeros(len(_AXES))
-        move[self._to] = action[self._from].astype(float) * self._scale
+    def command(self, action: np.ndarray, state: State) -> tuple[list[float], float | None]:
+        """The move [6] from a state, in m and rad, and the opening; None leaves the gripper."""
+        numbers = np.zeros(len(_POSE) if self.absolute else len(_AXES))
+        numbers[self._to] = action[self._from].astype(float) * self._scale
+        move = np.array(move_between(state, _pose(numbers, state))) if self.absolute else numbers
         closing = float(action[self._gripper]) if self._gripper is not None else 0.0
         return move.tolist(), None if closing == 0.0 else float(closing < 0.0)
 
-    def applied(self, action: np.ndarray, move: Sequence[float]) -> np.ndarray:
-        """The action [A] whose move is the one [6] that was applied."""
-        out = action.copy()
-        out[self._from] = np.clip(np.array(move)[self._to] / self._scale, -1.0, 1.0)
+    def applied(self, action: np.ndarray, move: Sequence[float], state: State) -> np.ndarray:
+        """The action [A] whose move from a state is the one [6] that was applied."""
+        out, numbers = action.copy(), np.array(move)
+        if self.absolute:
+            pose = moved_by(state, move)
+            numbers = np.array([*pose[:3], *axes_of(Rotation.from_quat(pose[3:]).as_matrix())])
+        out[self._from] = np.clip(numbers[self._to] / self._scale, -1.0, 1.0)
         return out
+
+
+def _pose(numbers: np.ndarray, state: State) -> list[float]:
+    """The pose [7] of a position and two axes [9]; where those span no plane, with the state's rotation."""
+    matrix = rotation_of(numbers[3:])
+    turned = state.quaternion if matrix is None else Rotation.from_matrix(matrix).as_quat().tolist()
+    return [*numbers[:3].tolist(), *turned]
 
 
 def moved_by(state: State, move: Sequence[float]) -> list[float]:

@@ -16,6 +16,9 @@ class TaskConfig:
     """Robot models: one, or for two arms [Panda,Panda] or one robot that has two; [] for Pandas."""
     controller: str = "OSC_POSE"
     """Arm controller: OSC_POSE (6 pose deltas) or OSC_POSITION (3 position deltas)."""
+    input_type: str = "delta"
+    """What an action says of the hand, as robosuite's setting of that name: `delta`, how it moves, or
+    `absolute`, its pose in the frame of the arm's base."""
     control_freq: int = 20
     """Control steps per second."""
     horizon: int = 0
@@ -38,5 +41,7 @@ class TaskConfig:
     def __post_init__(self) -> None:
         if self.name == "${.env}":
             self.name = self.env
+        if self.input_type not in ("delta", "absolute"):
+            raise ValueError(f"task.input_type={self.input_type}: choose delta or absolute")
         if self.render not in ("quick", "robosuite"):
             raise ValueError(f"task.render={self.render}: choose quick or robosuite")

@@ -105,6 +105,7 @@ def task_of(environment: Mapping[str, Any]) -> TaskConfig:
         env=environment["env"],
         robots=[robots] if isinstance(robots, str) else list(robots),
         controller=environment["controller"],
+        input_type=environment.get("input_type", "delta"),
         control_freq=environment["control_freq"],
         horizon=environment["horizon"],
         model_seed=environment["model_seed"],

@@ -1,7 +1,7 @@
 """From one format of datasets to another; the original stays, the result appears whole or not at all."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -135,6 +135,12 @@ def _to_robomimic(request: Request, building: Path, show: Show) -> Done:
     notices = ["next_obs of an episode's last step repeats its obs: what came after is in no dataset"]
     if "sim_state" in dataset.keys:
         env = playback_env(dataset, request.accept)
+        if env.poses:
+            env.close()
+            raise ValueError(
+                f"{request.source} has absolute actions, as positions and axes; robomimic's are of another "
+                "form, which is not written"
+            )
     else:
         notices.append(
             "there is no simulator's state: robomimic can train on the file, but not act in its task"
@@ -180,11 +186,17 @@ def _env_for(request: Request, told: dict[str, Any]) -> RobosuiteEnv:
         )
     if request.task is not None:
         return make_env(request.task, observe_all=True)
-    found = [name for name, task in _tasks().items() if task.env == told["env_name"]]
-    if len(found) != 1:
-        which = f"several tasks ({', '.join(found)}) are" if found else "no task of configs/task is"
-        raise ValueError(f"{request.source} is of robosuite's {told['env_name']}, and {which}: give task=…")
-    return make_env(found[0], observe_all=True)
+    from robot_rl.data.robomimic_import import input_type, robots_of
+
+    env = str(told["env_name"])
+    found = [name for name, task in _tasks().items() if task.env == env]
+    if len(found) > 1:
+        raise ValueError(
+            f"{request.source} is of robosuite's {env}, and so are several tasks ({', '.join(found)}): "
+            "give task=…"
+        )
+    task = _tasks()[found[0]] if found else TaskConfig(env=env)
+    return make_env(replace(task, input_type=input_type(told), robots=robots_of(told)), observe_all=True)
 
 
 def _tasks() -> dict[str, TaskConfig]:

@@ -126,13 +126,14 @@ def _env_args(dataset: Dataset, env: RobosuiteEnv | None) -> Mapping[str, Any]:
     height, width = spec.image_size
     if env is None:
         return {"env_name": environment["task"], "type": _GYM, "env_kwargs": {}}
+    configs = [robot.composite_controller_config for robot in env.sim.robots]
     return {
         "env_name": environment["env"],
         "env_version": environment["versions"]["robosuite"],
         "type": _ROBOSUITE,
         "env_kwargs": {
-            "robots": [environment["robot"]],
-            "controller_configs": env.sim.robots[0].composite_controller_config,
+            "robots": env.task.robots,
+            "controller_configs": configs[0] if len(configs) == 1 else configs,
             "control_freq": environment["control_freq"],
             "has_renderer": False,
             "has_offscreen_renderer": bool(spec.cameras),

@@ -93,7 +93,7 @@ def import_foreign(
     collection: dict[str, Any] = {"converted": told, "states": REBUILT, "episodes": []}
     writer = DatasetWriter(out, environment, collection)
     for name, demo in demos.items():
-        episode, success, cut = _episode(demo, env)
+        episode, success, cut = _episode(demo, env, in_world=_in_world(file.environment))
         if cut:
             made.cut[name] = cut
         writer.append(episode, success=success, seed=int(name.rpartition("_")[2]))
@@ -113,8 +113,8 @@ def refuse_other(file: RobomimicFile, environment: Mapping[str, Any], accept: Se
     """
     told = file.environment
     kwargs = told["env_kwargs"]
-    robots = kwargs.get("robots", environment["robot"])
-    robot = robots[0] if isinstance(robots, list) and len(robots) == 1 else robots
+    robots = robots_of(told)
+    robot = (robots[0] if len(robots) == 1 else robots) if robots else environment["robot"]
     pairs: dict[str, tuple[Any, Any]] = {
         "env": (told["env_name"], environment["env"]),
         "robot": (robot, environment["robot"]),
@@ -124,13 +124,12 @@ def refuse_other(file: RobomimicFile, environment: Mapping[str, Any], accept: Se
     if arm:
         scales = [dim["scale"] for dim in environment["action_spec"] if dim["kind"] != "gripper"]
         pairs["controller"] = arm.get("type"), environment["controller"]
-        largest = arm.get("output_max")
+        pairs["input_type"] = input_type(told), environment.get("input_type", "delta")
+        largest = arm.get("output_max") if pairs["input_type"] == ("delta", "delta") else None
         if isinstance(largest, list):
             pairs["action_spec"] = [float(value) for value in largest[: len(scales)]], scales
         elif largest is not None:
             pairs["action_spec"] = [float(largest)] * len(scales), scales
-        if not arm.get("control_delta", True) or arm.get("input_type", "delta") != "delta":
-            pairs["actions"] = "absolute", "deltas"
     differing = [
         f"{key} was {then}, here it is {now}"
         for key, (then, now) in pairs.items()
@@ -140,13 +139,31 @@ def refuse_other(file: RobomimicFile, environment: Mapping[str, Any], accept: Se
         raise ValueError(f"{file.path} was made in another environment: {'; '.join(differing)}")
 
 
+def robots_of(told: Mapping[str, Any]) -> list[str]:
+    """The robots of a file's `env_args`, [] where it names none."""
+    robots = told["env_kwargs"].get("robots", [])
+    return [str(robot) for robot in (robots if isinstance(robots, list) else [robots])]
+
+
+def input_type(told: Mapping[str, Any]) -> str:
+    """What the actions of a file say of the hand, of its `env_args`: `delta` or `absolute`."""
+    arm = _arm(told["env_kwargs"].get("controller_configs"))
+    absolute = not arm.get("control_delta", True) or arm.get("input_type", "delta") != "delta"
+    return "absolute" if absolute else "delta"
+
+
+def _in_world(told: Mapping[str, Any]) -> bool:
+    """Whether absolute actions are in the world's frame, as before robosuite 1.5, which names the frame."""
+    return _arm(told["env_kwargs"].get("controller_configs")).get("input_ref_frame", "world") == "world"
+
+
 def _problems(demo: Any, env: RobosuiteEnv) -> list[str]:
     if problem := lacking(demo):
         return [problem]
     found = []
     number, size = demo["actions"].shape
-    if size != len(env.action_spec):
-        found.append(f"{demo.name}/actions has {size} numbers a step, the task {len(env.action_spec)}")
+    if size != env.sim.action_dim:
+        found.append(f"{demo.name}/actions has {size} numbers a step, the task {env.sim.action_dim}")
     if "states" not in demo:
         found.append(f"{demo.name}/states is missing: robosuite's flattened states are needed")
     elif demo["states"].shape != (number, flat_size(env)):
@@ -163,10 +180,12 @@ def _problems(demo: Any, env: RobosuiteEnv) -> list[str]:
     return found + [f"{demo.name}/{name} has NaN or infinity" for name in broken]
 
 
-def _episode(demo: Any, env: RobosuiteEnv) -> tuple[Episode, bool, int]:
+def _episode(demo: Any, env: RobosuiteEnv, *, in_world: bool) -> tuple[Episode, bool, int]:
     """Its arrays, whether it succeeded, and how many steps after that are cut."""
     actions, states = array(demo, "actions").astype(np.float32), array(demo, "states")
     env.reset(seed=0)
+    if env.poses:
+        actions = env.poses.of_commands(array(demo, "actions"), in_world=in_world)
     rows: dict[str, list[Any]] = {}
     success_at: int | None = None
     for step, state in enumerate(states):

@@ -61,8 +61,8 @@ class ToolMover(Mover):
         return [*values[:3], *rotation.normalised(values[3:])]
 
     def action(self, state: State, goal: Sequence[float] | None, closing: float) -> Action:
-        still = self._still(closing)
-        return still if goal is None else self._moves.applied(still, move_between(state, goal))
+        move = [0.0] * 6 if goal is None else move_between(state, goal)
+        return self._moves.applied(self._still(closing), move, state)
 
 
 class JointMover(Mover):

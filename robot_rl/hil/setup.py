@@ -138,6 +138,8 @@ def _make_scene(
     if config.operator == NOBODY:
         return Nobody(), scene
     assert sim is not None
+    if job.task.input_type == "absolute":
+        raise ValueError("hil.operator=scripted gives deltas, and task.input_type=absolute takes poses")
     return ScriptedOperator(job.task.env, sim, config.fraction, job.seed), scene
 
 

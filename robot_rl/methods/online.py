@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from envs.action import one_step
 from envs.observation import IMAGE_PREFIX
 from envs.vector import RobosuiteVectorEnv
 from policies.base import BasePolicy
@@ -44,8 +45,10 @@ class Ground:
         return len(self.envs.action_spec)
 
     def scale(self, motion: float, gripper: float) -> tuple[float, ...]:
-        """One scale for each dimension of the action."""
-        return tuple(gripper if dim.kind == "gripper" else motion for dim in self.envs.action_spec)
+        """One scale for each dimension of the action; of a pose's, in units of a full delta."""
+        return tuple(
+            gripper if dim.kind == "gripper" else motion * one_step(dim) for dim in self.envs.action_spec
+        )
 
 
 @dataclass(frozen=True)

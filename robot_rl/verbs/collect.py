@@ -53,7 +53,11 @@ def run(config: Config) -> None:
     with mistakes():
         env = make_env(config.task, observe_all=True)
         name = config.task.name
-        make_expert(env.task.env, noise=config.noise, skill=config.skill, rng=np.random.default_rng())
+        first = make_expert(
+            env.task.env, noise=config.noise, skill=config.skill, rng=np.random.default_rng(0)
+        )
+        first.reset(env.sim)
+        acted(env, first)
         settings = {"expert": name, "noise": config.noise, "skill": config.skill, "seed": config.seed}
         writer = DatasetWriter(Path(config.data), env.describe(), settings)
     successes = 0
@@ -86,7 +90,7 @@ def rollout(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool
     success = False
     while not done:
         raw, state = env.raw, env.get_state()
-        action = expert.act(env.sim)
+        action = acted(env, expert)
         _, reward, terminated, truncated, info = env.step(action)
         record(
             **raw,
@@ -99,6 +103,22 @@ def rollout(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool
         )
         done, success = terminated or truncated, info["success"]
     return record.arrays(), success
+
+
+def acted(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
+    """The expert's action; experts give deltas, which become poses where the task takes those.
+
+    Raises:
+        ValueError: the task takes actions of another size.
+    """
+    action = expert.act(env.sim)
+    deltas = env.sim.action_dim
+    if action.shape != (deltas,):
+        raise ValueError(
+            f"the expert of {env.task.env} acts with {action.size} numbers, and the task takes {deltas}: "
+            "experts are for the robots and the controller that they were written for (Panda, OSC_POSE)"
+        )
+    return env.poses.of_deltas(action) if env.poses else action
 
 
 @dataclass

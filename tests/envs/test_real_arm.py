@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 import yaml
+from scipy.spatial.transform import Rotation
 
 from envs.action import ActionDim, ActionSpec, spec_from_list
 from envs.observation import ObservationSpec
 from envs.real_arm import RealArmEnv
 from envs.robosuite_env import RobosuiteEnv
-from envs.robot_action import RobotAction
+from envs.robot_action import RobotAction, moved_by
 from envs.robot_state import HAND_AT_HOME, RobotState
 from envs.task import TaskConfig
 from envs.task_driver import TaskDriver
@@ -26,6 +27,7 @@ from hardware.connection import RequestRefused, RobotError
 from hardware.core.core import CoreSettings
 from hardware.protocol.clock_sync import boot_id
 from hardware.protocol.endpoints import parse
+from hardware.protocol.messages import Mode, State
 from hardware.server import RobotServer
 from hardware.spec import RobotSpec
 
@@ -312,16 +314,49 @@ def actions(plain: RobosuiteEnv) -> ActionSpec:
     return spec_from_list([asdict(dim) for dim in plain.action_spec])
 
 
+STATE = State(
+    src="server",
+    seq=1,
+    tm=1,
+    t_sample=0,
+    q=(0.0,) * 7,
+    dq=(0.0,) * 7,
+    position=(0.5, 0.1, 0.3),
+    quaternion=(1, 0, 0, 0),
+    mode=Mode.IDLE,
+)
+
+
+def test_an_action_may_be_a_pose_in_the_base_frame(scene: TaskDriver) -> None:
+    posing = RobosuiteEnv(replace(lift(), input_type="absolute"))
+    moves = RobotAction(scene.spec, actions(posing), "cartesian_pose")
+    assert moves.absolute
+    assert posing.poses
+    # A tenth of a full delta up, turned by 0.05 rad about z, from where the arm is.
+    there = moved_by(STATE, [0, 0, 0.005, 0, 0, 0.05])
+    turn = Rotation.from_quat(there[3:]).as_rotvec()
+    action = posing.poses.of_commands(np.array([*there[:3], *turn, 1.0]))
+    posing.close()
+    move, opening = moves.command(action, STATE)
+    assert move == pytest.approx([0, 0, 0.005, 0, 0, 0.05], abs=1e-6)
+    assert opening == 0.0
+    assert np.allclose(moves.applied(np.zeros_like(action), move, STATE)[:9], action[:9], atol=1e-6)
+    # Axes that span no plane leave the rotation.
+    move, _ = moves.command(np.array([*action[:3], 0, 0, 0, 0, 0, 0, 1], np.float32), STATE)
+    assert move == pytest.approx([0, 0, 0.005, 0, 0, 0], abs=1e-6)
+
+
 def test_an_action_is_a_move_in_the_base_frame_and_an_opening(scene: TaskDriver, plain: RobosuiteEnv) -> None:
+    state = STATE
     moves = RobotAction(scene.spec, actions(plain))
     action = np.array([1, -0.5, 0, 0, 0, 0.5, 1], np.float32)
-    move, opening = moves.command(action)
+    move, opening = moves.command(action, state)
     assert move == pytest.approx([0.05, -0.025, 0, 0, 0, 0.25])
     assert opening == 0.0
-    assert moves.command(-action)[1] == 1.0
-    assert moves.command(np.zeros(7, np.float32))[1] is None
-    assert np.allclose(moves.applied(action, move), action)
-    assert np.allclose(moves.applied(action, [0.02, 0, 0, 0, 0, 0]), [0.4, 0, 0, 0, 0, 0, 1])
+    assert moves.command(-action, state)[1] == 1.0
+    assert moves.command(np.zeros(7, np.float32), state)[1] is None
+    assert np.allclose(moves.applied(action, move, state), action)
+    assert np.allclose(moves.applied(action, [0.02, 0, 0, 0, 0, 0], state), [0.4, 0, 0, 0, 0, 0, 1])
 
 
 def world(dim: ActionDim) -> ActionDim:

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import robosuite
 from robosuite.controllers import load_composite_controller_config
+from scipy.spatial.transform import Rotation
 
 from envs.experts import make_expert
 
@@ -15,9 +16,11 @@ AFTER = 10
 """Steps that robosuite's collection goes on after the success."""
 
 
-def collect(path: Path, episodes: int = 2, steps: int = 120) -> Path:
-    """Lift, done by a scripted expert in robosuite's own environment."""
+def collect(path: Path, episodes: int = 2, steps: int = 120, absolute: str | None = None) -> Path:
+    """Lift, done by a scripted expert in robosuite's own environment; with `absolute` poses in that frame."""
     config = load_composite_controller_config(robot="Panda")
+    if absolute:
+        config["body_parts"]["right"] |= {"input_type": "absolute", "input_ref_frame": absolute}
     info = {"env_name": "Lift", "robots": ["Panda"], "controller_configs": config}
     env = robosuite.make(
         **info, has_renderer=False, has_offscreen_renderer=False, use_camera_obs=False, ignore_done=True,
@@ -47,6 +50,9 @@ def _episode(env: Any, expert: Any, steps: int) -> tuple[np.ndarray, np.ndarray]
     after = 0
     for _ in range(steps):
         action = np.asarray(expert.act(env), float)
+        controller = env.robots[0].part_controllers["right"]
+        if controller.input_type == "absolute":
+            action = _pose(env, controller, action)
         states.append(np.array(env.sim.get_state().flatten()))
         actions.append(action)
         env.step(action)
@@ -55,3 +61,13 @@ def _episode(env: Any, expert: Any, steps: int) -> tuple[np.ndarray, np.ndarray]
             break
     assert after == AFTER, "the expert has not succeeded"
     return np.stack(states), np.stack(actions)
+
+
+def _pose(env: Any, controller: Any, delta: np.ndarray) -> np.ndarray:
+    """Where a delta leads, in the controller's frame."""
+    data, site = env.sim.data, env.robots[0].eef_site_id["right"]
+    position = data.site_xpos[site] + 0.05 * delta[:3]
+    turned = Rotation.from_rotvec(0.5 * delta[3:6]) * Rotation.from_matrix(data.site_xmat[site].reshape(3, 3))
+    if controller.input_ref_frame == "base":  # which is not turned
+        position = position - data.site_xpos[env.sim.model.site_name2id("robot0_right_center")]
+    return np.concatenate([position, turned.as_rotvec(), delta[6:]])
