@@ -6,6 +6,7 @@ compressed by one of a few known compressors and hold whole steps.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,6 +18,8 @@ from robot_rl.data.kinds import how_to_convert
 
 _GROUPS: Final = ("meta", "data")
 _KINDS: Final = "biuf"
+_WHOLE_CHUNKS: Final = partial(zarr.config.set, {"array.write_empty_chunks": True})
+"""Arrays that are opened or made meanwhile write chunks of nothing but zeros too."""
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 _Chunk = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -46,6 +49,11 @@ class Store:
     meta: dict[str, Any]
     attributes: dict[str, Any]
 
+    def add(self, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Make an array of `data`."""
+        with _WHOLE_CHUNKS():
+            self.data[name] = self.root["data"].create_array(name, shape=shape, chunks=chunks, dtype=dtype)
+
 
 def open_store(path: Path, mode: Literal["r", "r+"] = "r") -> Store:
     """Open the zarr group at a path.
@@ -62,7 +70,8 @@ def open_store(path: Path, mode: Literal["r", "r+"] = "r") -> Store:
     except (OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"dataset {path} is damaged: {error}; copy or collect it again") from error
     # First `meta/episode_ends`, which a writer beside us writes last: what it ends is in all others then.
-    meta, data = (_open_arrays(path, group, mode) for group in _GROUPS)
+    with _WHOLE_CHUNKS():
+        meta, data = (_open_arrays(path, group, mode) for group in _GROUPS)
     return Store(root, data, meta, attributes)
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ _ROWS_PER_CHUNK = 1024
 _IMAGES_PER_CHUNK = 16
 _IMAGE_CHUNK = 1 << 20
 """Bytes beyond which a chunk has fewer images: drawing one at random reads a chunk."""
-_WHOLE_CHUNKS = partial(zarr.config.set, {"array.write_empty_chunks": True})
 
 
 @dataclass(frozen=True)
@@ -81,12 +79,11 @@ class DatasetWriter:
                     f"dataset {path} was collected with {existing.collection}, not {dict(collection)}; "
                     "choose another path"
                 )
-            with _WHOLE_CHUNKS():
-                self._store = open_store(path, "r+")
-                for array in self._store.data.values():
-                    _cut(array, existing.num_steps)
-                for name in EPISODE_KEYS:
-                    _cut(self._store.meta[name], existing.num_episodes)
+            self._store = open_store(path, "r+")
+            for array in self._store.data.values():
+                _cut(array, existing.num_steps)
+            for name in EPISODE_KEYS:
+                _cut(self._store.meta[name], existing.num_episodes)
             return
         building = path.with_name(f".building-{path.name}")
         shutil.rmtree(building, ignore_errors=True)
@@ -139,19 +136,16 @@ class DatasetWriter:
                     write_frames(path, images.blocks())
         ends = start + np.cumsum([len(entry.episode["action"]) for entry in entries], dtype=np.int64)
         # Rows are put where they belong, not at the end: an append that failed may have left some.
-        with _WHOLE_CHUNKS():
-            for key, first in entries[0].episode.items():
-                if key not in data:
-                    chunks = (_rows_per_chunk(first), *first.shape[1:])
-                    data[key] = self._store.root["data"].create_array(
-                        key, shape=(0, *first.shape[1:]), chunks=chunks, dtype=first.dtype
-                    )
-                _put(data[key], start, int(ends[-1]), [entry.episode[key] for entry in entries])
-            successes, seeds = ([getattr(entry, name) for entry in entries] for name in ("success", "seed"))
-            number = index + len(entries)
-            _put(meta["episode_success"], index, number, [np.array(successes)])
-            _put(meta["episode_seed"], index, number, [np.array(seeds, np.int64)])
-            _put(meta["episode_ends"], index, number, [ends])
+        for key, first in entries[0].episode.items():
+            if key not in data:
+                chunks = (_rows_per_chunk(first), *first.shape[1:])
+                self._store.add(key, (0, *first.shape[1:]), chunks, first.dtype)
+            _put(data[key], start, int(ends[-1]), [entry.episode[key] for entry in entries])
+        successes, seeds = ([getattr(entry, name) for entry in entries] for name in ("success", "seed"))
+        number = index + len(entries)
+        _put(meta["episode_success"], index, number, [np.array(successes)])
+        _put(meta["episode_seed"], index, number, [np.array(seeds, np.int64)])
+        _put(meta["episode_ends"], index, number, [ends])
         self.num_episodes, self.num_steps = number, int(ends[-1])
 
     def describe(self, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:

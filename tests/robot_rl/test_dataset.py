@@ -124,6 +124,15 @@ def test_dataset_without_an_episode_opens(tmp_path: Path) -> None:
     check(Dataset(write(tmp_path / "new.zarr")), LENGTHS)
 
 
+def test_an_episode_of_zeros_is_no_torn_one(tmp_path: Path) -> None:
+    """zarr leaves out chunks of zeros, and a reader takes them for lost."""
+    for goes_on in range(2):
+        writer = DatasetWriter(tmp_path / "a.zarr", ENVIRONMENT, COLLECTION)
+        zeros = {key: np.zeros_like(values) for key, values in episode(3, 0).items()}
+        writer.append(zeros, success=False, seed=0)
+        assert Dataset(tmp_path / "a.zarr").num_episodes == goes_on + 1
+
+
 def leave_rows(path: Path, keys: list[str]) -> None:
     """As a writer does that is killed before it has written the end of an episode."""
     root = zarr.open_group(path, mode="r+")
