@@ -15,7 +15,9 @@ from robot_rl.checkpoint import list_checkpoints
 from robot_rl.config import load_group
 from robot_rl.factory import load_policy, make_env
 from robot_rl.initial_states import load_states
+from robot_rl.logger import read_metrics
 from robot_rl.methods.registry import METHODS
+from robot_rl.report.figures import IN_THE_CURVE, TITLES
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 
 SMALL_PPO = ("method.num_envs=2", "method.rollout_steps=4", "method.hidden=[16,16]", "threads=1")
@@ -69,6 +71,7 @@ def test_every_method_trains_and_its_policy_acts(
     name: str, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
 ) -> None:
     common = [f"method={name}", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run"]
+    common.append("log_every=1")
     if name == "bc":
         verb("train", *common, "method.steps=2", "threads=1", *SMALL_BASE)
     elif name == "residual_ppo":
@@ -77,6 +80,8 @@ def test_every_method_trains_and_its_policy_acts(
         small = ["method.steps=24", "method.warmup_steps=8", *SMALL_RL]
         verb("train", *common, f"base={base_run}", *small)
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
+    # What a report draws of it has titles for people.
+    assert set(read_metrics(tmp_path / "run" / "metrics.csv")) <= {*TITLES, *IN_THE_CURVE}
     policy = load_policy(tmp_path / "run")
     env = make_env(load_group("task", "lift", TaskConfig))
     obs, _ = env.reset(seed=0)

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from hardware.protocol.security import ClientKeys
+from hardware.teleop.device import Mark
 
 _KEPT: Final = 8
 
@@ -24,6 +25,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Since it began."""
     outcomes: tuple[str, ...] = ()
     """Of the last ones, the newest last: success, failure, discarded, interrupted."""
+    marks: tuple[Mark, ...] = ()
+    """Which of begin, success, failure and discard do something now."""
     text: str = ""
     """A line about it all."""
 

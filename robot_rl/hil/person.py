@@ -31,6 +31,8 @@ _KEPT: Final = 8
 """Outcomes that a screen has room for."""
 _VERDICTS: Final[tuple[Mark, ...]] = ("stop", "discard", "failure", "success")
 """The gravest first."""
+_ENDS: Final[tuple[Mark, ...]] = ("success", "failure", "discard")
+"""Those that end an episode."""
 
 
 class Person:
@@ -95,7 +97,9 @@ class Person:
         self._lapse()
         self._verdict, self.succeeded = "", False
         self._since: int | None = None
-        self._board.program = replace(self._board.program, task="training", episode=number, running=False)
+        self._board.program = replace(
+            self._board.program, task="training", episode=number, running=False, marks=()
+        )
         self._allowed = may_take_over(self._seed, number, self._fraction)
         marks = sample.marks if sample else ()
         stop, self._stop = self._stop or "stop" in marks, False
@@ -139,6 +143,7 @@ class Person:
 
         def await_ready(number: int) -> None:
             self._ready.clear()
+            self._board.program = replace(self._board.program, episode=number, marks=("begin",))
             say(f"episode {number}: prepare the scene, then press b (begin)")
             while not self._ready.wait(_WAIT_S):
                 if stop() or self._disarmed:
@@ -149,7 +154,7 @@ class Person:
     def look(self, now: int) -> Hand:
         self._since = now if self._since is None else self._since
         seconds = (now - self._since) / 1e9
-        self._board.program = replace(self._board.program, running=True, seconds=seconds)
+        self._board.program = replace(self._board.program, running=True, seconds=seconds, marks=_ENDS)
         try:
             sample = self._device.read()
         except DeviceError:
@@ -187,7 +192,7 @@ class Person:
     def ended(self, outcome: Outcome) -> None:
         before = self._board.program
         outcomes = (*before.outcomes, outcome)[-_KEPT:]
-        self._board.program = replace(before, running=False, seconds=None, outcomes=outcomes)
+        self._board.program = replace(before, running=False, seconds=None, outcomes=outcomes, marks=())
 
     def _lapse(self) -> None:
         """The clutch has to be pressed anew."""

@@ -13,22 +13,47 @@ from robot_rl.statistics import wilson
 
 COLORS = {"base": BASE, "tuned": TUNED}
 TITLES = {
-    "learn/critic_loss": "Critic loss",
-    "learn/q_mean": "Mean Q",
-    "learn/residual_abs": "Residual size",
     "learn/loss": "Loss",
+    "learn/grad": "Gradient norm",
+    "learn/accuracy": "Accuracy",
+    "learn/critic_loss": "Critic loss",
+    "learn/critic_grad": "Gradient norm of the critics",
+    "learn/q_mean": "Mean Q",
+    "learn/q_spread": "Disagreement of the critics",
+    "learn/q_excess": "Q beyond any possible return",
+    "learn/actor_q": "Mean Q of the actor's actions",
+    "learn/actor_loss": "Actor loss",
+    "learn/actor_grad": "Gradient norm of the actor",
+    "learn/residual_abs": "Residual size, of its bound",
+    "learn/imitation": "Imitation loss",
+    "learn/entropy": "Entropy of the actor",
+    "learn/alpha": "Entropy temperature",
+    "learn/base_loss": "Imitation loss of the base",
+    "learn/seed_loss": "Loss of the noise critic",
+    "learn/distill_loss": "Distillation loss of the noise critic",
+    "learn/gripper_loss": "Loss of the gripper's critic",
+    "learn/gripper_q": "Mean Q of the gripper's critic",
+    "learn/value_loss": "Value loss",
+    "learn/kl": "KL divergence from the old policy",
+    "learn/clipped": "Share of clipped probability ratios",
+    "learn/explained_variance": "Explained variance of the returns",
+    "learn/return_mean": "Mean return",
+    "learn/reward_scale": "Standard deviation that scales the reward",
+    "learn/std": "Standard deviation of the actions",
+    "learn/passes": "Passes over the rollout",
     "train/episode_length": f"Episode length, mean of {ROLLING_EPISODES}",
     "eval/episode_length": "Evaluation episode length",
     "hil/interventions": f"Interventions per episode, mean of {ROLLING_EPISODES}",
     "hil/intervention_steps": "Mean length of an intervention, steps",
     "hil/alone": f"Success without help, mean of {ROLLING_EPISODES}",
+    "hil/late": f"Share of late control steps, mean of {ROLLING_EPISODES}",
     "hil/staleness": "Versions that acting weights were old",
     "hil/utd": "Updates per environment step",
     "hil/owed": "Updates that the learner is behind",
 }
 # Shown in the learning curve, so not again below it.
-_SHOWN = ("train/success", "eval/success", "eval/episodes", "hil/intervention_rate")
-_EACH_EPISODE = ("train/episode_length", "hil/interventions", "hil/alone")
+IN_THE_CURVE = ("train/success", "eval/success", "eval/episodes", "hil/intervention_rate")
+_EACH_EPISODE = ("train/episode_length", "hil/interventions", "hil/alone", "hil/late")
 
 
 def intervals(policies: list[Policy]) -> str:
@@ -98,11 +123,12 @@ def learning_curves(data: RunData) -> list[str]:
 
 def small_multiples(data: RunData) -> list[dict[str, str]]:
     """One small curve per further metric: its `title`, `name`, `note` and `svg`."""
-    names = [n for n in data.metrics if n not in _SHOWN and not n.startswith("phase")]
+    names = [n for n in data.metrics if n not in IN_THE_CURVE and not n.startswith("phase")]
     return [_small(name, data.metrics[name], i) for i, name in enumerate(names)]
 
 
 def _small(name: str, series: Series, number: int) -> dict[str, str]:
+    title = TITLES.get(name, name)
     steps, _, values = columns(series)
     if name in _EACH_EPISODE:
         values = rolling_mean(values)
@@ -116,10 +142,10 @@ def _small(name: str, series: Series, number: int) -> dict[str, str]:
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(FuncFormatter(_short))
         axes.margins(x=0.01)
-        svg = to_svg(figure, f"metric-{number}", f"{name} over environment steps")
+        svg = to_svg(figure, f"metric-{number}", f"{title} over environment steps")
     bad = int((~np.isfinite(columns(series)[2])).sum())
     note = f"{bad} of {len(steps)} values are not finite" if bad else ""
-    return {"title": TITLES.get(name, name), "name": name, "note": note, "svg": svg}
+    return {"title": title, "name": name, "note": note, "svg": svg}
 
 
 def _plot(width: float, height: float) -> tuple[Figure, Axes]:

@@ -15,6 +15,11 @@ from robot_rl.teleop.recording import Recording
 
 _NOTHING: Final = "nothing is recorded: out=… says where to"
 _ENDS: Final[Mapping[Mark, str]] = {"success": "s", "failure": "f", "discard": "d"}
+_NOT_BEGUN: Final[Mapping[Mode, str]] = {
+    Mode.FAULT: "begin: the arm has a fault; a acknowledges it",
+    Mode.DISCONNECTED: "begin: there is no arm",
+}
+"""Modes in which no episode begins, and what is said then."""
 
 
 class Episodes:
@@ -47,19 +52,36 @@ class Episodes:
         """How the recording does, for people."""
         return self._recording.line if self._recording else "nothing is recorded"
 
-    def program(self, text: str) -> Program:
-        """What a device with a screen shows; `text` is a line about it all."""
-        if self._recording is None:
-            return Program(task="teleoperation, not recorded", text=text)
-        status = self._recording.status
+    def program(self, mode: Mode, text: str) -> Program:
+        """What a device with a screen shows of the episodes.
+
+        Args:
+            mode: the arm's.
+            text: a line about it all.
+        """
+        recording, marks = self._recording, self._marks(mode)
+        if recording is None:
+            return Program(task="teleoperation, not recorded", marks=marks, text=text)
+        status = recording.status
         return Program(
             task="recording",
             episode=self._first if status.last is None else status.last.number + 1,
-            running=self._recording.open,
-            seconds=status.seconds if self._recording.open else None,
-            outcomes=self._recording.outcomes,
+            running=recording.open,
+            seconds=status.seconds if recording.open else None,
+            outcomes=recording.outcomes,
+            marks=marks,
             text=text,
         )
+
+    def _marks(self, mode: Mode) -> tuple[Mark, ...]:
+        """Those that do something now."""
+        if self._ending:
+            return ()
+        if self._recording is not None and self._recording.open:
+            return tuple(_ENDS)
+        begins = self._recording is not None and mode not in _NOT_BEGUN
+        # Without an open episode, the scene can still be had anew.
+        return (*(("begin",) if begins else ()), *(("discard",) if self._scene else ()))
 
     def may_quit(self) -> bool:
         """Whether no episode is open; says so where one is."""
@@ -109,6 +131,8 @@ class Episodes:
         elif not self._scene:
             self._say(_NOTHING)
             return False
+        else:
+            self._say("no episode is open; the scene begins anew")
         self._ending = True
         return True
 
@@ -137,6 +161,8 @@ class Episodes:
             self._say("not yet: the last episode is not committed, or the scene not ready")
         elif self._done and not self._scene:
             self._say("the task is done already: undo it first")
+        elif (mode := self._robot.sample().mode) in _NOT_BEGUN:
+            self._say(_NOT_BEGUN[mode])
         else:
             if self._done:
                 self.prepare()

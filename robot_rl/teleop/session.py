@@ -181,7 +181,7 @@ class Session:
         if self._drive.clipped:
             parts.append(f"at the limit {', '.join(self._drive.clipped)}")
         self._screen.show("; ".join(filter(None, [*parts, notice, self._episodes.line])))
-        self._board.program = self._episodes.program(notice)
+        self._board.program = self._episodes.program(state.mode, notice)
 
 
 _ENDED: Final = "the episode has ended: press the clutch anew"

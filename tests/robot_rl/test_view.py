@@ -141,6 +141,14 @@ def test_states_are_drawn_where_there_is_no_camera(demonstrations: Path, tmp_pat
         assert set(one["videos"]) == {"drawn from states"}
 
 
+def test_the_player_stands_above_the_distributions(tmp_path: Path) -> None:
+    dataset = bad(tmp_path / "a.zarr")
+    assert main(["data", "view", f"dataset={dataset.path}"]) == 0
+    text = (tmp_path / "a.html").read_text()
+    places = [text.index(f'id="{name}"') for name in ("suspicions", "list", "detail", "card")]
+    assert places == sorted(places)
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
 def test_a_browser_shows_it_without_an_error(tmp_path: Path) -> None:
     dataset = bad(tmp_path / "a.zarr")
