@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hardware.client import RobotClient
+from hardware.plugins import VARIABLE
 from robot_rl.data.replay import SOURCES
 from robot_rl.logger import read_metrics
 from robot_rl.verbs import VERBS
@@ -37,7 +38,14 @@ def begin(demonstrations: Path, base_run: Path, tmp_path: Path) -> Iterator[Begi
         training.kill()
 
 
+@pytest.fixture
+def sure_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the policy does, the operator of an actor that is started takes over once in each episode."""
+    monkeypatch.setenv(VARIABLE, "tests.robot_rl.hil.sure_expert")
+
+
 @pytest.mark.full
+@pytest.mark.usefixtures("sure_help")
 def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
     verb: Verb, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
@@ -64,7 +72,7 @@ def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
     np.testing.assert_allclose(stored[: len(applied)], applied, atol=1e-3)
     assert np.abs(applied - proposed).mean() > 0.1
     # After a person lets go comes the hold, then the ramp.
-    assert (source[~last] == HANDOVER).any() or all(line["success"] for line in told)
+    assert (source[~last] == HANDOVER).any()
 
     series = read_metrics(tmp_path / "first" / "metrics.csv")
     rate = [value for _, _, value in series["hil/intervention_rate"]]
@@ -75,6 +83,7 @@ def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("sure_help")
 @pytest.mark.parametrize("method", ["residual", "expo", "dsrl", "dsrl_na", "ibrl", "rlpd"])
 def test_every_method_learns_from_interventions(
     method: str, verb: Verb, demonstrations: Path, base_run: Path, tmp_path: Path
@@ -169,6 +178,7 @@ def test_an_actor_goes_on_while_its_learner_is_stopped(begin: Begin) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("sure_help")
 def test_a_served_arm_is_the_persons_while_they_drive(
     verb: Verb, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:

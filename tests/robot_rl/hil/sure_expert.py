@@ -1,0 +1,42 @@
+"""A plugin whose operator of Lift helps in each episode at a known step, whatever the policy does.
+
+For tests of what becomes of an intervention: that there is one must not depend on what was learned.
+"""
+
+import numpy as np
+from robosuite.environments.manipulation.lift import Lift
+
+from envs.experts import EXPERTS
+from envs.experts.base import hand
+from envs.experts.lift import LiftExpert
+
+DRIVES = 15
+"""Control steps of the first help in an episode; then it hands back. The second goes on to the end."""
+
+
+class SureExpert(LiftExpert):
+    """To the scripted operator the policy makes no progress: after `STALLED_S` at most it takes over."""
+
+    helped = 0
+
+    def way(self, sim: Lift) -> tuple[np.ndarray, np.ndarray]:
+        here = hand(sim).pos
+        return here, here
+
+    def holds(self, sim: Lift) -> bool:
+        return False
+
+    def take_over(self, sim: Lift) -> None:
+        super().take_over(sim)
+        self.helped += 1
+        self.driven = 0
+
+    def act(self, sim: Lift) -> np.ndarray:
+        action = super().act(sim)
+        self.driven += 1
+        if self.helped == 1 and self.driven > DRIVES:
+            self.phase = "back to the policy"
+        return action
+
+
+EXPERTS["Lift"] = SureExpert
