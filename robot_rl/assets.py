@@ -14,3 +14,9 @@ def asset_path(*parts: str) -> Path:
     packaged = _PACKAGE / "_assets"
     root = packaged if packaged.is_dir() else _PACKAGE.parent
     return root.joinpath(*parts)
+
+
+def own_or_asset(*parts: str) -> Path:
+    """The file of that name in the current folder, where the user's own are; else the shipped one."""
+    own = Path(*parts)
+    return own if own.exists() else asset_path(*parts)

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from envs.robosuite_env import RobosuiteEnv
 from envs.vector import RobosuiteVectorEnv
-from robot_rl.assets import asset_path
+from robot_rl.assets import own_or_asset
 from robot_rl.data.differences import refuse_differences
 
 
@@ -56,17 +56,17 @@ def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, 
 
 
 def load_states(env: RobosuiteEnv | RobosuiteVectorEnv, path: Path | None = None) -> InitialStates:
-    """The list for an environment: the shipped one of its task, or the file at `path`.
+    """The list for an environment: that of its task, the user's own or shipped, or the file at `path`.
 
     Raises:
         ValueError: there is none, it is damaged, or it was made in another environment.
     """
     task = env.task.name
-    path = path or asset_path("sim_assets", "initial_states", f"{task}.safetensors")
+    path = path or own_or_asset("sim_assets", "initial_states", f"{task}.safetensors")
     if not path.exists():
         raise ValueError(
             f"no saved initial states for task {task!r} at {path}; make them with "
-            f"`robot-rl states task={task}`"
+            f"`robot-rl states task{'.env' if task == env.task.env else ''}={task}`"
         )
     try:
         with safe_open(path, framework="numpy") as file:

@@ -9,6 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from robot_rl.errors import UserError
 from robot_rl.options import Option, options
 from robot_rl.overrides import Override
+from robot_rl.own_files import ALONE
 from robot_rl.spelling import nearest, nearest_key
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
         return UserError(f"{group}={choice}: only one {group} at a time; choose from {', '.join(valid)}")
     spelled = nearest(choice, valid)
     hint = f"; did you mean {group}={spelled}?" if spelled else ";"
-    return UserError(f"{group}={choice}: there is no such {group}{hint} choose from {', '.join(valid)}")
+    more = f"; give a file's path, or {alone}=… without a file" if (alone := ALONE.get(group)) else ""
+    return UserError(f"{group}={choice}: there is no such {group}{hint} choose from {', '.join(valid)}{more}")
 
 
 def check_key(draft: "Draft", key: str, text: str) -> None:
