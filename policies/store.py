@@ -102,7 +102,8 @@ def write_files(
 ) -> None:
     """Write the two files of a policy; what a wrapper's own `save` calls.
 
-    Each file appears whole or not at all, and the record, which names the weights, comes last.
+    Each file appears whole or not at all, and the record, which names the weights, comes last. Both are on
+    the disk then; the folders that the directory is in are the caller's to sync.
     """
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     record = Record(kind, dict(config), dict(spec), dict(meta), _fingerprint(stored))
@@ -115,10 +116,8 @@ def write_files(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     # Not by `save_file`, which hides the OS error of a full disk.
-    (directory / (WEIGHTS_FILE + ".part")).write_bytes(save(stored))
-    os.replace(directory / (WEIGHTS_FILE + ".part"), directory / WEIGHTS_FILE)
-    (directory / (RECORD_FILE + ".part")).write_text(text + "\n", encoding="utf-8")
-    os.replace(directory / (RECORD_FILE + ".part"), directory / RECORD_FILE)
+    _replace(directory / WEIGHTS_FILE, save(stored))
+    _replace(directory / RECORD_FILE, (text + "\n").encode())
 
 
 def read_record(directory: Path) -> Record:
@@ -204,6 +203,21 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
         raise ValueError(f"{path} is damaged: its spec is not what its config says")
     read_weights(directory, record, policy)
     return policy
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Like `hardware.durable.write_file`, which policies may not import."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -17,6 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from hardware.durable import make_folder, publish
+
 FORMAT_VERSION = 1
 _LEAF = "__tensor__"
 KEEP = 2
@@ -36,7 +38,8 @@ def save_checkpoint(
     for leftover in directory.glob(".*-[0-9]*"):
         shutil.rmtree(leftover)
     building = directory / f".building-{step:08d}"
-    building.mkdir(parents=True)
+    make_folder(directory)
+    building.mkdir()
     try:
         arrays: dict[str, np.ndarray] = {}
         tree = _split(state, "", arrays)
@@ -47,10 +50,7 @@ def save_checkpoint(
         )
         if extra:
             extra(building)
-        for path in (*building.rglob("*"), building):
-            _sync(path)
-        os.replace(building, final)
-        _sync(directory)
+        publish(building, final)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
@@ -122,11 +122,3 @@ def _key(key: Any) -> list[str]:
     """JSON keys are strings; optimisers number their state by ints."""
     assert isinstance(key, str | int), f"{key!r} is no key"
     return [str(key), "str" if isinstance(key, str) else "int"]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

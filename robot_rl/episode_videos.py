@@ -9,6 +9,7 @@ import numpy as np
 
 from envs.renderer import overview
 from envs.robosuite_env import RobosuiteEnv
+from hardware.durable import write_file
 from policies.wrapped import WrappedPolicy
 from robot_rl.factory import load_networks, make_env, side_by_side, task_of, wrap
 from robot_rl.initial_states import load_states
@@ -35,9 +36,9 @@ def write_videos(run: Path) -> list[Path]:
         path = run / "videos" / f"{name}.mp4"
         write_video(path, frames, fps=env.task.control_freq)
         chosen = np.linspace(0, len(frames) - 1, SHEET_FRAMES).round().astype(int)
-        path.with_suffix(".png").write_bytes(contact_sheet([frames[i] for i in chosen], columns=6))
+        write_file(path.with_suffix(".png"), contact_sheet([frames[i] for i in chosen], columns=6))
         written.append(path)
-    (run / "videos" / "episode.json").write_text(json.dumps({"episode": episode}) + "\n")
+    write_file(run / "videos" / "episode.json", (json.dumps({"episode": episode}) + "\n").encode())
     env.close()
     return written
 

@@ -1,6 +1,7 @@
 """Success rates over a fixed list of saved initial states, the same for every policy."""
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.vector import RobosuiteVectorEnv
+from hardware.durable import make_folder, write_file
 from policies.wrapped import WrappedPolicy
 from robot_rl.initial_states import InitialStates
 from robot_rl.seeds import episode_seed
@@ -111,13 +113,14 @@ def write_evaluation(
     summaries: Mapping[str, Summary],
 ) -> None:
     """`episodes.csv` with every outcome and `summary.json` with the rates, side by side."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "episodes.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["policy", "episode", "success", "length", "seed"])
-        for name, episodes in outcomes.items():
-            for outcome in episodes:
-                writer.writerow([name, outcome.episode, int(outcome.success), outcome.length, outcome.seed])
+    make_folder(directory)
+    table = io.StringIO(newline="")
+    writer = csv.writer(table)
+    writer.writerow(["policy", "episode", "success", "length", "seed"])
+    for name, episodes in outcomes.items():
+        for outcome in episodes:
+            writer.writerow([name, outcome.episode, int(outcome.success), outcome.length, outcome.seed])
+    write_file(directory / "episodes.csv", table.getvalue().encode())
     summary = {
         "task": states.task,
         "episodes": len(next(iter(outcomes.values()))),
@@ -125,4 +128,4 @@ def write_evaluation(
         "states_sha256": states.sha256,
         "policies": {name: vars(result) for name, result in summaries.items()},
     }
-    (directory / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    write_file(directory / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from envs.robosuite_env import RobosuiteEnv
 from envs.vector import RobosuiteVectorEnv
+from hardware.durable import make_folder, write_file
 from robot_rl.assets import own_or_asset
 from robot_rl.data.differences import refuse_differences
 
@@ -43,16 +44,16 @@ def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, 
     """Write a list. Columns that never change are stored once: most of a state is the model's."""
     bits = np.ascontiguousarray(states, np.float64).view(np.uint64)  # 0.0 and -0.0 are not the same
     constant = (bits == bits[0]).all(0)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(
+    make_folder(path.parent)
+    content = save(
         {
             "first": states[0],
             "varying_columns": np.flatnonzero(~constant),
             "varying": np.ascontiguousarray(states[:, ~constant]),
         },
-        path,
         metadata={"environment": json.dumps(environment)},
     )
+    write_file(path, content)
 
 
 def load_states(env: RobosuiteEnv | RobosuiteVectorEnv, path: Path | None = None) -> InitialStates:

@@ -1,5 +1,6 @@
 """The figures of a run as it goes: a tidy `metrics.csv` and TensorBoard events."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import IO, Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from hardware.durable import make_folder, sync
 from robot_rl.errors import UserError
 
 HEADER = "step,seconds,name,value\n"
@@ -54,6 +56,10 @@ class RunLogger:
             writer.add_scalar(name, float(value), step)
 
     def state_dict(self) -> dict[str, Any]:
+        """Where it is; the file is on the disk so far, since it has to be there to go on."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            sync(self.path.parent)
         return {"step": self._step, "seconds": self.seconds, "bytes": self._size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -82,7 +88,7 @@ class RunLogger:
 
     def _open(self) -> tuple[IO[bytes], SummaryWriter]:
         if self._file is None or self._writer is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             self._file = self.path.open("r+b" if self._size else "wb")
             self._file.truncate(self._size)
             self._file.seek(self._size)

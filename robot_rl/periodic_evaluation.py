@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from envs.task import TaskConfig
+from hardware.durable import make_folder
 from robot_rl.evaluation import Summary, evaluate
 from robot_rl.factory import load_networks, make_vector_env, wrap
 from robot_rl.initial_states import load_states
@@ -90,7 +91,7 @@ class PeriodicEvaluation:
             "success": [int(outcome.success) for outcome in outcomes],
             "length": [outcome.length for outcome in outcomes],
         }
-        (directory / FOLDER).mkdir(exist_ok=True)
+        make_folder(directory / FOLDER)
         write_text(directory / FOLDER / f"{step:08d}.json", json.dumps(record) + "\n")
         logger.log(
             step,

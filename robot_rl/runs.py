@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from hardware.durable import make_folder, write_file
 from robot_rl.errors import UserError
 from robot_rl.machine import describe_machine, describe_versions
 
@@ -55,7 +55,7 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
             )
     elif directory.is_dir() and any(directory.iterdir()):
         raise UserError(f"{directory} exists and is not a run (no config.yaml); choose another name=…")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     write_text(path, yaml.safe_dump(dict(resolved), sort_keys=False))
 
 
@@ -105,7 +105,5 @@ def now() -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file that appears whole or not at all."""
-    building = path.with_suffix(path.suffix + ".part")
-    building.write_text(text)
-    os.replace(building, path)
+    """Write a small file that appears whole or not at all, and stays."""
+    write_file(path, text.encode())

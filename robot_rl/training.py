@@ -13,6 +13,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from envs.vector import RobosuiteVectorEnv
+from hardware.durable import write_file
 from policies.wrapped import WrappedPolicy
 from robot_rl.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from robot_rl.data.replay import SOURCES, Batch, Replay
@@ -353,7 +354,7 @@ def _refuse_not_finite(metrics: Mapping[str, Tensor], batch: Batch, step: int, d
     """
     if any(value.device.type == "cpu" and not bool(value.isfinite()) for value in metrics.values()):
         path = directory / "not_finite_batch.safetensors"
-        path.write_bytes(save_tensors({name: value.contiguous() for name, value in batch.items()}))
+        write_file(path, save_tensors({name: value.contiguous() for name, value in batch.items()}))
         bad = [name for name, value in metrics.items() if not bool(value.isfinite())]
         raise NotFinite(
             f"{', '.join(bad)} became NaN or infinite at step {step}; the last checkpoint is untouched, "

@@ -1,7 +1,6 @@
 """Videos and contact sheets of episodes."""
 
 import io
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from PIL import Image
 
 from envs.renderer import Renderer
 from envs.robosuite_env import RobosuiteEnv
+from hardware.durable import make_folder, publish
 
 
 def render_states(
@@ -33,11 +33,11 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: int) -> None:
         ValueError: no frames, an odd height or width (yuv420p halves both for colour), or frames
             that are not uint8 of one size.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     part = path.with_name(f".{path.name}.part")
     try:
         _encode(part, frames, fps)
-        os.replace(part, path)
+        publish(part, path)
     finally:
         part.unlink(missing_ok=True)
 

@@ -17,6 +17,7 @@ from typing import Annotated, Final, TypeVar, get_args
 import msgspec
 import zmq
 
+from hardware.durable import sync
 from hardware.protocol.endpoints import Address, make_private
 from hardware.protocol.messages import Role
 
@@ -186,6 +187,8 @@ def _write(path: Path, content: msgspec.Struct) -> None:
     text = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as file:
         file.write(text)
+    sync(path)
+    sync(path.parent)
 
 
 def _read(path: Path, kind: type[File]) -> File:

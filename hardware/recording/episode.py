@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from hardware.recording.log import LogWriter, read_log, record_head, sync_folder
+from hardware.durable import sync
+from hardware.recording.log import LogWriter, read_log, record_head
 from hardware.recording.records import FORMAT, Clock, Footer, Header, Received
 from hardware.recording.tally import MESSAGES
 
@@ -95,7 +96,7 @@ class EpisodeWriter:
 
     def _sync_on(self) -> None:
         for folder in (self.folder, self.folder.parent):
-            self._try(partial(sync_folder, folder))
+            self._try(partial(sync, folder))
         while not self._closing.wait(_SYNC_EVERY):
             self._sync()
 
@@ -229,7 +230,7 @@ def write_footer(folder: Path, footer: Footer) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-    sync_folder(folder)
+    sync(folder)
 
 
 def _reserve_footer(folder: Path) -> None:

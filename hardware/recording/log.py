@@ -98,16 +98,3 @@ def read_log(path: Path) -> Iterator[tuple[int, bytes]]:
                 return
             end += _HEAD.size + length
             yield end, payload
-
-
-def sync_folder(folder: Path) -> None:
-    """Return when the disk has the names in a folder.
-
-    Raises:
-        OSError: it failed.
-    """
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

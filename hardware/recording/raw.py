@@ -6,8 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from hardware.durable import make_folder, sync
 from hardware.recording.episode import OPEN, Damaged, Episode, EpisodeWriter, write_footer
-from hardware.recording.log import read_log, sync_folder
+from hardware.recording.log import read_log
 from hardware.recording.records import Footer, Header, Received
 from hardware.recording.tally import MESSAGES, Tally, number_of, silences
 
@@ -60,7 +61,7 @@ class RawWriter:
         """
         if root.is_dir() and any(root.iterdir()) and not (root / _LOCK).exists():
             raise ValueError(f"{root} holds something else; choose another folder")
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
         self.root = root
         self._lock = os.open(root / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
@@ -129,7 +130,7 @@ class RawWriter:
     def _name(self, folder: Path) -> int:
         number, self._next = self._next, self._next + 1
         folder.rename(_path(self.root, number))
-        sync_folder(self.root)
+        sync(self.root)
         return number
 
 

@@ -101,7 +101,7 @@ def _write(path: Path, images: NDArray[np.uint8], video: bool) -> None:
     spec = ObservationSpec(("state",), (_STATE,), (_CAMERA,), (height, width))
     dims = tuple(ActionDim(str(i), "delta", "m", 1.0, "base") for i in range(_ACTION))
     environment = {"observation_spec": spec.as_dict(), "action_spec": spec_to_list(dims)}
-    writer = DatasetWriter(path, environment, {"recorded": {}})
+    writer = DatasetWriter(path, environment, {"recorded": {}}, durable=False)
     rng = np.random.default_rng(0)
     for number in range(_EPISODES):
         streamed = Streamed((_STEPS, *images.shape[1:]), images.dtype, partial(_blocks, images))

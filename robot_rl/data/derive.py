@@ -1,6 +1,5 @@
 """From recorded episodes to a dataset of a fixed rate; the same recordings give the same bytes."""
 
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any, Final, Literal
 
 from envs.observation import IMAGE_PREFIX, ObservationSpec
 from envs.robot_state import RobotState
+from hardware.durable import make_folder, publish
 from hardware.protocol.codec import ProtocolError
 from hardware.recording.episode import Damaged
 from hardware.recording.episode import Episode as Raw
@@ -72,9 +72,10 @@ def derive(
         raise ValueError(f"{out} exists; choose another path, or remove it")
     building = out.with_name(f".deriving-{out.name}")
     shutil.rmtree(building, ignore_errors=True)
+    make_folder(out.parent)
     try:
         derived = _Derivation(raw, building, plan).run(show)
-        os.replace(building, out)
+        publish(building, out)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return derived
@@ -128,7 +129,7 @@ class _Derivation:
         episode, images = steps.arrays(success), steps.images()
         if self._writer is None:
             self._robot, self._environment = header.spec, environment
-            self._writer = DatasetWriter(self._building, environment, self._collection())
+            self._writer = DatasetWriter(self._building, environment, self._collection(), durable=False)
         if self._plan.images == "video":
             self._writer.append(episode, success=success, seed=number, videos=images)
         else:

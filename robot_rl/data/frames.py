@@ -51,7 +51,6 @@ def write_frames(path: Path, blocks: Iterable[Images]) -> None:
     Raises:
         ValueError: an odd height or width: colours are kept for squares of two by two pixels.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     number = 0
     with av.open(str(path), "w", format="mp4", options={"fflags": "+bitexact"}) as container:
         stream = container.add_stream("libx264", rate=_RATE, options=_OPTIONS)

@@ -57,7 +57,7 @@ def import_files(
     if not rows:
         raise ValueError(f"{files.path} has no episode")
     reader = _Own(files, files.own) if files.own else _Foreign(files, success)
-    writer = DatasetWriter(out, reader.environment, reader.collection)
+    writer = DatasetWriter(out, reader.environment, reader.collection, durable=False)
     for row in rows:
         arrays, won, seed = reader.episode(row, files.table(row))
         images = {camera: _images(files, row, name) for camera, name in cameras(files).items()}

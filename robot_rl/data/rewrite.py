@@ -4,7 +4,6 @@ Not more than some thousand steps are in memory at a time. A dataset is made bes
 whole or not at all; those that it is made of are never changed.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envs.observation import IMAGE_PREFIX
+from hardware.durable import make_folder, publish
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.differences import refuse_differences
 from robot_rl.data.episode_stream import (
@@ -52,10 +52,10 @@ def appearing(*places: Path) -> Iterator[list[Path]]:
     try:
         for path in building:
             _remove(path)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         yield building
         for path, place in zip(building, places, strict=True):
-            os.replace(path, place)
+            publish(path, place)
     finally:
         for path in building:
             _remove(path)
@@ -84,7 +84,7 @@ def rewrite(
     environment = dict(parts[0].dataset.environment)
     if horizons := [part.dataset.environment.get("horizon") for part in parts]:
         environment["horizon"] = max(horizon or 0 for horizon in horizons)
-    writer = DatasetWriter(out, environment, _collection(parts, drop))
+    writer = DatasetWriter(out, environment, _collection(parts, drop), durable=False)
     for part in parts:
         for group in near_each_other(part.dataset, part.episodes):
             found = arrays_of_all(part.dataset, group)

@@ -46,7 +46,7 @@ def import_own(file: RobomimicFile, out: Path, show: Show) -> Imported:
     demos = file.demos
     known = {name: file.own_of(demo) for name, demo in demos.items()}
     numbers = [int(known[name]["number"]) for name in demos]
-    writer = DatasetWriter(out, own["environment"], _picked(own["collection"], numbers))
+    writer = DatasetWriter(out, own["environment"], _picked(own["collection"], numbers), durable=False)
     for name, demo in demos.items():
         if problem := lacking(demo):
             raise ValueError(f"{file.path}: {problem}")
@@ -91,7 +91,7 @@ def import_foreign(
     made = Imported()
     told = {"format": "robomimic", "file": file.path.name, "env_args": file.environment}
     collection: dict[str, Any] = {"converted": told, "states": REBUILT, "episodes": []}
-    writer = DatasetWriter(out, environment, collection)
+    writer = DatasetWriter(out, environment, collection, durable=False)
     for name, demo in demos.items():
         episode, success, cut = _episode(demo, env, in_world=_in_world(file.environment))
         if cut:

@@ -5,6 +5,7 @@ the description of every array is checked before zarr sees it. Arrays hold plain
 compressed by one of a few known compressors and hold whole steps.
 """
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 import zarr
+from zarr.storage import LocalStore
 
+from hardware.durable import make_folder, replace_file
 from robot_rl.data.kinds import how_to_convert
 
 _GROUPS: Final = ("meta", "data")
@@ -55,8 +58,32 @@ class Store:
             self.data[name] = self.root["data"].create_array(name, shape=shape, chunks=chunks, dtype=dtype)
 
 
-def open_store(path: Path, mode: Literal["r", "r+"] = "r") -> Store:
+class DurableStore(LocalStore):
+    """Files that are on the disk before they replace others; their folders are the writer's to sync.
+
+    A chunk holds rows of earlier episodes too: were its name there before its content, a power cut would take
+    those with it.
+    """
+
+    async def set(self, key: str, value: Any) -> None:
+        await asyncio.to_thread(self._replace, self.root / key, value)
+
+    async def set_if_not_exists(self, key: str, value: Any) -> None:
+        if not await self.exists(key):
+            await self.set(key, value)
+
+    def _replace(self, path: Path, value: Any) -> None:
+        make_folder(path.parent)
+        replace_file(path, value.as_buffer_like())
+
+
+def open_store(path: Path, mode: Literal["r", "r+"] = "r", durable: bool = False) -> Store:
     """Open the zarr group at a path.
+
+    Args:
+        path: its folder.
+        mode: to read, or to write too.
+        durable: as `DurableStore`; else what is written is on the disk at some time.
 
     Raises:
         ValueError: it is none, or has an array that is not read here.
@@ -65,27 +92,30 @@ def open_store(path: Path, mode: Literal["r", "r+"] = "r") -> Store:
         raise ValueError(how_to_convert(path))
     try:
         # Of format 2 and not consolidated: zarr reads those descriptions that were checked, and no others.
-        root = zarr.open_group(path, mode=mode, zarr_format=2, use_consolidated=False)
+        store = DurableStore(path) if durable else LocalStore(path, read_only=mode == "r")
+        root = zarr.open_group(store, mode=mode, zarr_format=2, use_consolidated=False)
         attributes = dict(root["meta"].attrs)
     except (OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"dataset {path} is damaged: {error}; copy or collect it again") from error
     # First `meta/episode_ends`, which a writer beside us writes last: what it ends is in all others then.
     with _WHOLE_CHUNKS():
-        meta, data = (_open_arrays(path, group, mode) for group in _GROUPS)
+        meta, data = (_open_arrays(store, group, mode) for group in _GROUPS)
     return Store(root, data, meta, attributes)
 
 
-def _open_arrays(path: Path, group: str, mode: str) -> dict[str, Any]:
-    names = sorted(file.parent.name for file in path.glob(f"{group}/*/.zarray"))
-    return {name: _open_array(path, f"{group}/{name}", mode) for name in names}
+def _open_arrays(store: Any, group: str, mode: str) -> dict[str, Any]:
+    names = sorted(file.parent.name for file in store.root.glob(f"{group}/*/.zarray"))
+    return {name: _open_array(store, f"{group}/{name}", mode) for name in names}
 
 
-def _open_array(path: Path, name: str, mode: str) -> Any:
-    _check_description(path, name)
+def _open_array(store: Any, name: str, mode: str) -> Any:
+    _check_description(store.root, name)
     try:
-        return zarr.open_array(path, path=name, mode=mode, zarr_format=2)
+        return zarr.open_array(store, path=name, mode=mode, zarr_format=2)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"dataset {path} is damaged: {name} is no array ({error}); copy it again") from error
+        raise ValueError(
+            f"dataset {store.root} is damaged: {name} is no array ({error}); copy or collect it again"
+        ) from error
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:

@@ -1,9 +1,9 @@
 """Appending episodes to a dataset."""
 
 import math
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from envs.observation import check_name
+from hardware.durable import make_folder, publish, sync
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.differences import refuse_differences
 from robot_rl.data.frames import video_path, write_frames
@@ -24,6 +25,9 @@ _ROWS_PER_CHUNK = 1024
 _IMAGES_PER_CHUNK = 16
 _IMAGE_CHUNK = 1 << 20
 """Bytes beyond which a chunk has fewer images: drawing one at random reads a chunk."""
+
+_AT_ONCE = 16
+"""Files that are written and synced at a time: it takes little longer than one."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,26 @@ class Entry:
 class DatasetWriter:
     """Appends episodes to a dataset, which it makes if there is none; one writer at a time.
 
+    Args:
+        path: the dataset.
+        environment: that the episodes were made in.
+        collection: how they were made.
+        durable: whether episodes that count are on the disk. False for a dataset that is being built beside
+            its place: `hardware.durable.publish` puts it on the disk as a whole.
+
     Raises:
         ValueError: the dataset there was made by an environment that differs, or is not a dataset.
     """
 
-    def __init__(self, path: Path, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        environment: Mapping[str, Any],
+        collection: Mapping[str, Any],
+        durable: bool = True,
+    ) -> None:
         self.path = path
+        self._durable = durable
         self._required = required_keys(collection)
         self.num_episodes = self.num_steps = 0
         if path.exists():
@@ -79,7 +97,7 @@ class DatasetWriter:
                     f"dataset {path} was collected with {existing.collection}, not {dict(collection)}; "
                     "choose another path"
                 )
-            self._store = open_store(path, "r+")
+            self._store = open_store(path, "r+", durable)
             for array in self._store.data.values():
                 _cut(array, existing.num_steps)
             for name in EPISODE_KEYS:
@@ -87,7 +105,7 @@ class DatasetWriter:
             return
         building = path.with_name(f".building-{path.name}")
         shutil.rmtree(building, ignore_errors=True)
-        building.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(building.parent)
         root = zarr.open_group(building, mode="w-", zarr_format=2)
         root.create_group("data")
         meta = root.create_group("meta")
@@ -96,8 +114,8 @@ class DatasetWriter:
         meta.attrs.update(
             format_version=FORMAT_VERSION, environment=dict(environment), collection=dict(collection)
         )
-        os.replace(building, path)
-        self._store = open_store(path, "r+")
+        publish(building, path)
+        self._store = open_store(path, "r+", durable)
 
     def append(
         self, episode: Episode, *, success: bool, seed: int, videos: Mapping[str, Video] | None = None
@@ -129,28 +147,45 @@ class DatasetWriter:
         for number, entry in enumerate(entries, index):
             for camera, images in entry.videos.items():
                 path = video_path(self.path, camera, number)
+                make_folder(path.parent)
                 if isinstance(images, Path):
-                    path.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(images, path)
                 else:
                     write_frames(path, images.blocks())
+                self._sync(path, path.parent)
         ends = start + np.cumsum([len(entry.episode["action"]) for entry in entries], dtype=np.int64)
         # Rows are put where they belong, not at the end: an append that failed may have left some.
         for key, first in entries[0].episode.items():
             if key not in data:
                 chunks = (_rows_per_chunk(first), *first.shape[1:])
                 self._store.add(key, (0, *first.shape[1:]), chunks, first.dtype)
-            _put(data[key], start, int(ends[-1]), [entry.episode[key] for entry in entries])
+        parts = {key: [entry.episode[key] for entry in entries] for key in entries[0].episode}
+        # What makes blocks is for one thread.
+        streamed = [key for key in parts if any(isinstance(part, Streamed) for part in parts[key])]
+
+        def put(key: str) -> None:
+            _put(data[key], start, int(ends[-1]), parts[key])
+
+        _together(put, [key for key in parts if key not in streamed])
+        for key in streamed:
+            put(key)
         successes, seeds = ([getattr(entry, name) for entry in entries] for name in ("success", "seed"))
         number = index + len(entries)
         _put(meta["episode_success"], index, number, [np.array(successes)])
         _put(meta["episode_seed"], index, number, [np.array(seeds, np.int64)])
+        self._sync(*(self.path / array.path for array in (*data.values(), *meta.values())))
         _put(meta["episode_ends"], index, number, [ends])
+        self._sync(self.path / meta["episode_ends"].path)
         self.num_episodes, self.num_steps = number, int(ends[-1])
 
     def describe(self, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
         """Say anew what made it and how, where that is known only at the end."""
         self._store.root["meta"].attrs.update(environment=dict(environment), collection=dict(collection))
+        self._sync(self.path / "meta")
+
+    def _sync(self, *paths: Path) -> None:
+        if self._durable:
+            _together(sync, paths)
 
     def _check(self, entry: Entry, like: Entry | None) -> None:
         """Refuse an episode that differs from those there, or from `like`; None for the very first."""
@@ -199,6 +234,11 @@ def _form(entry: Entry) -> dict[str, Any]:
 def _cut(array: Any, rows: int) -> None:
     if array.shape[0] != rows:
         array.resize((rows, *array.shape[1:]))
+
+
+def _together(action: Callable[[Any], None], items: Iterable[Any]) -> None:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(action, items))
 
 
 def _put(array: Any, start: int, end: int, parts: Sequence[NDArray[Any] | Streamed]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hardware.durable import make_folder
 from robot_rl.machine import describe_machine, describe_versions
 from robot_rl.runs import now, write_text
 from robot_rl.statistics import wilson
@@ -79,7 +80,7 @@ class Outcomes:
         Raises:
             OSError: the file's folder cannot be made or written.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         if not os.access(path.parent, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path.parent))
         self._path, self._timing = path, timing

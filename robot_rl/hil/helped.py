@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware.durable import sync
 from robot_rl.runs import write_text
 
 FILE: Final = "interventions.jsonl"
@@ -64,6 +65,7 @@ class Helped:
                     "proposed": stretch.proposed,
                 }
                 file.write(json.dumps(line) + "\n")
+        sync(self._path)
         self.forget()
         figures = {
             "hil/intervention_rate": sum(lengths) / max(steps, 1),

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from hardware.recording.log import LogWriter, read_log, sync_folder
+from hardware.durable import make_folder, sync
+from hardware.recording.log import LogWriter, read_log
 from robot_rl.runs import write_text
 
 _RUN: Final = "run.txt"
@@ -19,7 +20,7 @@ class Spool:
         Raises:
             OSError: it cannot be made.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._folder = folder
         for torn in folder.glob("*.part"):
             torn.unlink()
@@ -56,7 +57,7 @@ class Spool:
         finally:
             log.close()
         os.replace(building, self._path(episode))
-        sync_folder(self._folder)
+        sync(self._folder)
 
     def get(self, episode: int) -> list[bytes]:
         """The frames of an episode."""

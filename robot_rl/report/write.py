@@ -2,12 +2,12 @@
 
 import base64
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from hardware.durable import write_file
 from robot_rl.report import figures
 from robot_rl.report.curves import ROLLING_EPISODES
 from robot_rl.report.inputs import Pairing, Policy, RunData, pair, read_run
@@ -24,8 +24,9 @@ def write_report(run: Path) -> Path:
     """
     data = read_run(run)
     page = _page(data)
-    _replace(run / "report.json", json.dumps(_figures(data), indent=2) + "\n")
-    return _replace(run / "report.html", page)
+    write_file(run / "report.json", (json.dumps(_figures(data), indent=2) + "\n").encode())
+    write_file(run / "report.html", page.encode())
+    return run / "report.html"
 
 
 def _figures(data: RunData) -> dict[str, Any]:
@@ -107,11 +108,3 @@ def _duration(seconds: float) -> str:
 def _p_value(pairing: Pairing) -> str:
     p = mcnemar(pairing.only_base, pairing.only_tuned)
     return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
-
-
-def _replace(path: Path, text: str) -> Path:
-    """Write a file that appears whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-    return path

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numcodecs
@@ -208,7 +207,7 @@ def test_writer_that_was_killed_at_birth_leaves_no_half_dataset(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "os", SimpleNamespace(replace=killed))
+        patch.setattr(writer, "publish", killed)
         with pytest.raises(KeyboardInterrupt):
             write(tmp_path / "lift.zarr")
     assert not (tmp_path / "lift.zarr").exists()

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hardware.durable import sync
 from hardware.protocol.endpoints import make_private
 
 _VALID: Final = datetime.timedelta(days=820)
@@ -96,3 +97,5 @@ def _write(path: Path, text: bytes) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as file:
         file.write(text)
+    sync(path)
+    sync(path.parent)

@@ -1,7 +1,6 @@
 """Writes the page: one HTML file without outside resources."""
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.renderer import overview
+from hardware.durable import make_folder, write_file
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_stream import arrays_of, cameras_of, images_of, videos_of
 from robot_rl.data.facts import Line
@@ -62,13 +62,8 @@ def write_page(
     data["remarks"] = [*remarks, *data["remarks"]]
     # Inside a script element, only "<" could end it.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part")
-    try:
-        part.write_text(_TEMPLATE.read_text(encoding="utf-8").replace(_MARK, text), encoding="utf-8")
-        os.replace(part, out)
-    finally:
-        part.unlink(missing_ok=True)
+    make_folder(out.parent)
+    write_file(out, _TEMPLATE.read_text(encoding="utf-8").replace(_MARK, text).encode())
 
 
 class _Collector:
