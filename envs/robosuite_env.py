@@ -15,6 +15,7 @@ from envs.action import checked_action, spec_to_list
 from envs.cameras import observe_camera
 from envs.compiled import CompiledControl, NotCompilable, compile_control
 from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation, observation_space
+from envs.playback_start import begin_as_played_back
 from envs.renderer import Renderer
 from envs.robosuite_actions import PoseActions, action_spec
 from envs.robosuite_task import make_sim
@@ -30,8 +31,10 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
     `task` is its configuration with all that was left to the environment filled in.
     Observations are frames of `make_observation` (no time axis): `state` float32 [S] and
     `images.<camera>` uint8 [H, W, 3]. Actions are float32 [A] in [-1, 1]. `reset(seed=)` fixes
-    the whole initial state; `reset(options={"state": …})` starts from a saved one. `info` holds
-    `success` and `applied_action`, the action that the controllers really got.
+    the whole initial state; `reset(options={"state": …})` starts from a saved one, and
+    `reset(options={"playback_start": True})` so that robomimic plays the episode back as it was
+    (`envs.playback_start`). `info` holds `success` and `applied_action`, the action that the
+    controllers really got.
     """
 
     def __init__(self, task: TaskConfig, *, observe_all: bool = False) -> None:
@@ -112,6 +115,9 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             self._sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         self._take_graphics()
         raw = self._sim.reset()
+        if options and options.get("playback_start"):
+            begin_as_played_back(self._sim)
+            raw = self._sim._get_observations(force_update=True)
         self._raw = self._read(raw)
         if options and options.get("state") is not None:
             self.set_state(options["state"])

@@ -15,7 +15,7 @@ from robot_rl.data.episode_stream import videos_of
 from robot_rl.data.kinds import HDF5_SUFFIXES, NAMES, Kind, kind_of
 from robot_rl.data.playback import playback_env
 from robot_rl.data.rewrite import Part, appearing, rewrite
-from robot_rl.factory import make_env
+from robot_rl.factory import make_env, task_of
 
 FORMATS: Final = ("dataset", "robomimic", "lerobot")
 IMAGES: Final = ("zarr", "video", "image")
@@ -131,19 +131,24 @@ def _to_robomimic(request: Request, building: Path, show: Show) -> Done:
     from robot_rl.data.robomimic_export import export
 
     dataset = _filled(request)
-    env = None
-    notices = ["next_obs of an episode's last step repeats its obs: what came after is in no dataset"]
+    env: RobosuiteEnv | None = None
+    notices: list[str] = []
     if "sim_state" in dataset.keys:
         env = playback_env(dataset, request.accept)
-        if env.poses:
-            env.close()
-            raise ValueError(
-                f"{request.source} has absolute actions, as positions and axes; robomimic's are of another "
-                "form, which is not written"
-            )
-    else:
+    elif "env" in dataset.environment:
+        # Recorded behind the bridge, of a task of which no state was saved: nothing will be acted or drawn.
+        env = RobosuiteEnv(replace(task_of(dataset.environment), cameras=[]), observe_all=True)
         notices.append(
-            "there is no simulator's state: robomimic can train on the file, but not act in its task"
+            "there is no simulator's state: robomimic can train on the file and act in its task, "
+            "but not play an episode back"
+        )
+    else:
+        notices.append("it was made in no simulator: robomimic can train on the file, but not act")
+    if env is not None and env.poses:
+        env.close()
+        raise ValueError(
+            f"{request.source} has absolute actions, as positions and axes; robomimic's are of another "
+            "form, which is not written"
         )
     if dataset.environment.get("render") == "quick":
         notices.append(
@@ -151,9 +156,11 @@ def _to_robomimic(request: Request, building: Path, show: Show) -> Done:
         )
     if videos_of(dataset, 0):
         notices.append("videos become arrays of the images that they show")
-    export(dataset, building, env, show)
-    if env is not None:
-        env.close()
+    try:
+        notices += export(dataset, building, env, show)
+    finally:
+        if env is not None:
+            env.close()
     return Done(dataset.num_episodes, dataset.num_steps, tuple(notices))
 
 

@@ -25,6 +25,10 @@ from robot_rl.data.layout import FORMAT_VERSION
 OWN: Final = "robot_rl"
 """Attributes and groups with what robomimic has no place for."""
 IMAGE: Final = "_image"
+OBJECT: Final = "object"
+"""robomimic's observation of a task's objects, all in a row."""
+MADE: Final = "made_for_robomimic"
+"""Observations of a file of ours that the dataset does not have."""
 _DEMO: Final = "demo_"
 _STREAMS: Final = ("states", "rewards", "dones")
 

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.observation import IMAGE_PREFIX
+from envs.playback_start import begin_as_played_back
 from envs.robosuite_env import RobosuiteEnv
 from robot_rl.data.notes import without_notes
 from robot_rl.data.robomimic_export import flat_size
-from robot_rl.data.robomimic_file import IMAGE, OWN, RobomimicFile, array, lacking
+from robot_rl.data.robomimic_file import IMAGE, MADE, OWN, RobomimicFile, array, lacking
 from robot_rl.data.steps import single
 from robot_rl.data.writer import DatasetWriter, Episode
 
@@ -52,7 +53,7 @@ def import_own(file: RobomimicFile, out: Path, show: Show) -> Imported:
             raise ValueError(f"{file.path}: {problem}")
         episode: dict[str, Any] = {"applied_action": array(demo, "actions"), "reward": array(demo, "rewards")}
         episode |= {key: array(demo[OWN], key) for key in demo[OWN]}
-        for key in demo["obs"]:
+        for key in demo["obs"].keys() - set(own.get(MADE, ())):
             here = IMAGE_PREFIX + key.removesuffix(IMAGE) if key.endswith(IMAGE) else key
             episode[here] = array(demo["obs"], key)
         writer.append(episode, success=bool(known[name]["success"]), seed=int(known[name]["seed"]))
@@ -218,15 +219,21 @@ def _episode(demo: Any, env: RobosuiteEnv, *, in_world: bool) -> tuple[Episode, 
 
 
 def _go_to(env: RobosuiteEnv, state: NDArray[np.float64], step: int) -> None:
-    """To a flattened state; controllers begin anew there, as their goals are saved nowhere."""
+    """To a flattened state; controllers begin anew there, as their goals are saved nowhere.
+
+    At the first of an episode they are those with which robosuite's own collection began.
+    """
     sim = env.sim
     sim.sim.set_state_from_flattened(state)
-    sim.sim.forward()
+    if step == 0:
+        begin_as_played_back(sim)
+    else:
+        sim.sim.forward()
+        for robot in sim.robots:
+            for controller in robot.composite_controller.part_controllers.values():
+                controller.update(force=True)
+                controller.reset_goal()
     sim.timestep, sim.cur_time = step, float(state[0])
-    for robot in sim.robots:
-        for controller in robot.composite_controller.part_controllers.values():
-            controller.update(force=True)
-            controller.reset_goal()
 
 
 def _stored_images(demo: Any, env: RobosuiteEnv, length: int) -> dict[str, NDArray[np.uint8]]:

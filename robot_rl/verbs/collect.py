@@ -83,7 +83,7 @@ def run(config: Config) -> None:
 
 def rollout(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:
     """One episode of an expert: the arrays that a dataset holds, and whether it succeeded."""
-    env.reset(seed=seed)
+    env.reset(seed=seed, options={"playback_start": True})
     expert.reset(env.sim)
     record = _Recorder()
     done = False

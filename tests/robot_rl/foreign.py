@@ -30,10 +30,11 @@ def collect(path: Path, episodes: int = 2, steps: int = 120, absolute: str | Non
         data = file.create_group("data")
         for number in range(1, episodes + 1):
             env.reset()
+            model = _begin(env)
             expert = make_expert("Lift", noise=0.0, skill=1.0, rng=np.random.default_rng(number))
             expert.reset(env)
             demo = data.create_group(f"demo_{number}")
-            demo.attrs["model_file"] = env.sim.model.get_xml()
+            demo.attrs["model_file"] = model
             states, actions = _episode(env, expert, steps)
             demo.create_dataset("states", data=states)
             demo.create_dataset("actions", data=actions)
@@ -43,6 +44,16 @@ def collect(path: Path, episodes: int = 2, steps: int = 120, absolute: str | Non
         data.attrs["env_info"] = json.dumps(info, default=lambda value: value.tolist())
     env.close()
     return path
+
+
+def _begin(env: Any) -> str:
+    """As robosuite's `DataCollectionWrapper` begins an episode; returns the model."""
+    model, state = env.sim.model.get_xml(), env.sim.get_state().flatten()
+    env.reset_from_xml_string(model)
+    env.sim.reset()
+    env.sim.set_state_from_flattened(state)
+    env.sim.forward()
+    return str(model)
 
 
 def _episode(env: Any, expert: Any, steps: int) -> tuple[np.ndarray, np.ndarray]:
