@@ -33,8 +33,10 @@ class Plan:
     cameras: tuple[str, ...] | None = None
     """None for all that were recorded."""
     outcomes: tuple[Outcome, ...] = ("success", "failure")
-    max_age_ms: float = 250.0
+    max_age_ms: float = 500.0
     """An episode in which something was not heard of for longer is left out."""
+    flag_age_ms: float = 250.0
+    """One in which something was not heard of for longer is flagged."""
     images: Literal["zarr", "video"] = "zarr"
     """How images are kept: exact, or in a hundredth of the room."""
     task: str = "robot"
@@ -51,6 +53,10 @@ class Derived:
     steps: int
     left_out: Mapping[int, str]
     """Why, by number of the recorded episode."""
+    bridged: Mapping[int, Mapping[str, float]]
+    """What was not heard of for longer than `flag_age_ms`, and for how long [ms], by the same number."""
+    cameras: tuple[str, ...]
+    """Those whose images it has."""
 
 
 def derive(
@@ -88,8 +94,10 @@ class _Derivation:
         self._robot: RobotSpec | None = None
         self._environment: dict[str, Any] = {}
         self._left_out: dict[int, str] = {}
+        self._bridged: dict[int, dict[str, float]] = {}
         self._used: list[dict[str, Any]] = []
         self._longest = 0
+        self._cameras: tuple[str, ...] = ()
 
     def run(self, show: Callable[[int], None]) -> Derived:
         for done, (number, raw) in enumerate(self._raw.episodes.items(), 1):
@@ -103,7 +111,9 @@ class _Derivation:
             raise ValueError(f"{self._raw.root} has no episode that can be used ({why or 'it has none'})")
         self._environment.setdefault("horizon", self._longest)
         self._writer.describe(self._environment, self._collection())
-        return Derived(self._writer.num_episodes, self._writer.num_steps, self._left_out)
+        return Derived(
+            self._writer.num_episodes, self._writer.num_steps, self._left_out, self._bridged, self._cameras
+        )
 
     def _add(self, number: int, raw: Raw) -> None:
         footer, header = raw.footer, raw.header
@@ -128,13 +138,16 @@ class _Derivation:
         steps = Steps(timeline, mover, senses, tracks, self._plan.rate, self._plan.max_age_ms)
         episode, images = steps.arrays(success), steps.images()
         if self._writer is None:
-            self._robot, self._environment = header.spec, environment
+            self._robot, self._environment, self._cameras = header.spec, environment, tuple(names)
             self._writer = DatasetWriter(self._building, environment, self._collection(), durable=False)
         if self._plan.images == "video":
             self._writer.append(episode, success=success, seed=number, videos=images)
         else:
             arrays = {IMAGE_PREFIX + camera: streamed for camera, streamed in images.items()}
             self._writer.append({**episode, **arrays}, success=success, seed=number)
+        gaps = steps.gaps(episode, self._plan.flag_age_ms)
+        if gaps:
+            self._bridged[number] = gaps
         self._longest = max(self._longest, len(episode["action"]))
         self._used.append(
             {
@@ -142,7 +155,8 @@ class _Derivation:
                 "episode": header.episode,
                 "outcome": footer.outcome,
                 "labels": {**header.labels, **footer.labels},
-                "flagged": footer.flagged,
+                "flagged": footer.flagged or bool(gaps),
+                **({"bridged_ms": gaps} if gaps else {}),
                 "lost": {name: lost for name, count in footer.counts.items() if (lost := _lost(count))},
                 "events": _events(timeline, steps.begin),
             }
@@ -178,6 +192,7 @@ class _Derivation:
                 "rate": plan.rate,
                 "outcomes": list(plan.outcomes),
                 "max_age_ms": plan.max_age_ms,
+                "flag_age_ms": plan.flag_age_ms,
                 "episodes": self._used,
                 "left_out": {str(number): reason for number, reason in self._left_out.items()},
             },

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from envs.observation import IMAGE_PREFIX
 from hardware.durable import make_folder, publish
 from robot_rl.data.dataset import Dataset
@@ -22,7 +24,7 @@ from robot_rl.data.episode_stream import (
     near_each_other,
     videos_of,
 )
-from robot_rl.data.notes import notes_of, who_acted, without_notes
+from robot_rl.data.notes import SOURCE, notes_of, who_acted, without_notes
 from robot_rl.data.writer import DatasetWriter, Entry, Video
 
 Images = Literal["same", "zarr", "video"]
@@ -84,10 +86,12 @@ def rewrite(
     environment = dict(parts[0].dataset.environment)
     if horizons := [part.dataset.environment.get("horizon") for part in parts]:
         environment["horizon"] = max(horizon or 0 for horizon in horizons)
+    actors = () if SOURCE in drop else _actors(parts)
     writer = DatasetWriter(out, environment, _collection(parts, drop), durable=False)
     for part in parts:
         for group in near_each_other(part.dataset, part.episodes):
-            found = arrays_of_all(part.dataset, group)
+            arrays = arrays_of_all(part.dataset, group)
+            found = [{**one, **_acted(part.dataset, one, actors)} for one in arrays]
             writer.extend(
                 [_entry(part.dataset, *one, images, drop) for one in zip(group, found, strict=True)]
             )
@@ -126,9 +130,10 @@ def refuse_mixture(datasets: Sequence[Dataset], accept: Sequence[str], drop: Seq
     for other in datasets[1:]:
         what = f"{other.path} cannot be merged with {first.path}: it"
         refuse_differences(other.environment, first.environment, what, tuple(accept))
-        if who_acted(other) != who_acted(first) and "source" not in drop:
-            raise ValueError(f"{what} names those who act {who_acted(other)}, not {who_acted(first)}")
-        shapes, wanted = ({k: d.shape(k) for k in d.keys if k not in drop} for d in (other, first))
+        # Who acted is brought together: see `_acted`.
+        shapes, wanted = (
+            {k: d.shape(k) for k in d.keys if k not in drop and k != SOURCE} for d in (other, first)
+        )
         differing = sorted(key for key in shapes.keys() | wanted.keys() if shapes.get(key) != wanted.get(key))
         if differing:
             told = "; ".join(f"{k}: {_told(shapes.get(k))} against {_told(wanted.get(k))}" for k in differing)
@@ -143,7 +148,7 @@ def _collection(parts: Sequence[Part], drop: Sequence[str]) -> dict[str, Any]:
         known, name = notes_of(part.dataset), part.dataset.path.name
         notes += [{**known[number], "dataset": name, "index": int(number)} for number in part.episodes]
     stateless = "sim_state" in drop or any("sim_state" not in part.dataset.keys for part in parts)
-    names = who_acted(parts[0].dataset)
+    names = () if SOURCE in drop else _actors(parts)
     return {
         "parts": [
             {
@@ -155,10 +160,33 @@ def _collection(parts: Sequence[Part], drop: Sequence[str]) -> dict[str, Any]:
             }
             for part in parts
         ],
-        **({"sources": names} if names else {}),
+        **({"sources": list(names)} if names else {}),
         **({"states": False} if stateless else {}),
         "episodes": notes,
     }
+
+
+def _actors(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Names of all who acted in any part; none where no part says it."""
+    if not any(who_acted(part.dataset) for part in parts):
+        return ()
+    return tuple(dict.fromkeys(name for part in parts for name in _names(part.dataset)))
+
+
+def _names(dataset: Dataset) -> list[str]:
+    """Who acted in a dataset; in one that does not say it, its expert or somebody unknown, all the time."""
+    return who_acted(dataset) or ["script" if "expert" in dataset.collection else "unknown"]
+
+
+def _acted(dataset: Dataset, arrays: Mapping[str, Any], actors: Sequence[str]) -> dict[str, Any]:
+    """The array `source` of an episode with the numbers that the new dataset has for the names."""
+    if not actors:
+        return {}
+    numbers = arrays.get(SOURCE, np.zeros(len(arrays["action"]), np.uint8))
+    known = np.array([actors.index(name) for name in _names(dataset)], np.uint8)
+    if len(numbers) and int(numbers.max()) >= len(known):
+        raise ValueError(f"{dataset.path} has a source, {int(numbers.max())}, that has no name there")
+    return {SOURCE: known[numbers]}
 
 
 def _otherwise(environment: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,15 @@ class Steps:
             "truncated": ends & (not success),
         }
 
+    def gaps(self, episode: Episode, longest_ms: float) -> dict[str, float]:
+        """What of `arrays` was not heard of for longer than that, and for how long, ms."""
+        ages = {
+            key.removeprefix(AGE): float(np.asarray(values).max())
+            for key, values in episode.items()
+            if key.startswith(AGE)
+        }
+        return {name: round(age, 1) for name, age in ages.items() if age > longest_ms}
+
     def images(self) -> dict[str, Streamed]:
         """Those of each camera."""
         times, byte = self._times[:-1], np.dtype(np.uint8)

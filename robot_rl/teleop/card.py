@@ -1,8 +1,15 @@
 """What an operator has to know before the arm moves."""
 
+import json
+from dataclasses import asdict
+from typing import Any
+
+from envs.task import TaskConfig
 from hardware.spec import RobotSpec
 from hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS, Device
 from hardware.teleop.motion import Speed
+from robot_rl.config import load_group
+from robot_rl.errors import UserError
 
 
 def operator_card(robot: RobotSpec, address: str, device: Device, speed: Speed, recorded: str) -> str:
@@ -19,3 +26,29 @@ def operator_card(robot: RobotSpec, address: str, device: Device, speed: Speed, 
         recorded,
     ]
     return "\n".join(lines)
+
+
+def task_words(task: TaskConfig) -> list[str]:
+    """The words of a command line that mean this task: its name, and what is otherwise than in its file."""
+    try:
+        usual, words = load_group("task", task.name, TaskConfig), [f"task={task.name}"]
+    except UserError:
+        usual, words = TaskConfig(env=task.env), [f"task.env={task.env}"]
+    values, known = asdict(task), asdict(usual)
+    for key, value in values.items():
+        if value == known[key]:
+            continue
+        if isinstance(value, dict):
+            words += [f"task.{key}.{name}={_word(one)}" for name, one in value.items()]
+        else:
+            words.append(f"task.{key}={_word(value)}")
+    return words
+
+
+def _word(value: Any) -> str:
+    """As on a command line, where names in a list need no quotes."""
+    if isinstance(value, str) and value.isidentifier():
+        return value
+    if isinstance(value, list):
+        return f"[{','.join(map(_word, value))}]"
+    return json.dumps(value)

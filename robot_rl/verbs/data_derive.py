@@ -5,7 +5,7 @@ A dataset of a robot that is a simulated task (`robot-rl robot task=…`) is one
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,24 @@ class Config:
     rate: float = 20.0
     """Steps per second; with `task`, the task's own."""
     cameras: list[str] | None = None
-    """Cameras whose images it shall have; null for all that were recorded."""
+    """Cameras whose images it shall have; null for all that were recorded, or those of task.cameras=[…];
+    [] for none."""
     images: str = "zarr"
     """How images are kept: `zarr`, exact; or `video`, in about a hundredth of the room."""
     outcomes: list[str] = field(default_factory=lambda: ["success", "failure"])
     """Episodes to use: success, failure, discarded, interrupted, recovered."""
-    max_age_ms: float = 250.0
-    """An episode in which a state or an image did not come for longer is left out."""
+    max_age_ms: float = 500.0
+    """An episode in which a state, the gripper's reading or an image did not come for longer is left out."""
+    flag_age_ms: float = 250.0
+    """An episode in which one did not come for longer is flagged; what was known last bridges the gap."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf"):
             raise ValueError(f"rate={self.rate:g}: it must be more than 0")
         if not self.max_age_ms > 0:
             raise ValueError(f"max_age_ms={self.max_age_ms:g}: it must be more than 0")
+        if not self.flag_age_ms > 0:
+            raise ValueError(f"flag_age_ms={self.flag_age_ms:g}: it must be more than 0")
         if self.images not in ("zarr", "video"):
             raise ValueError(f"images={self.images}: choose zarr or video")
         unknown = sorted(set(self.outcomes) - set(OUTCOMES))
@@ -60,19 +65,26 @@ def run(config: Config) -> None:
         raw = RawDataset(Path(config.raw))
         total = len(raw.episodes)
         with progress(total, "derive", "episodes") as show:
-            derived = derive(raw, Path(config.out), _plan(config), show.update)
+            plan = plan_of(config, raw)
+            derived = derive(raw, Path(config.out), plan, show.update)
     for number, reason in derived.left_out.items():
         print(f"episode {number} is left out: {reason}", file=sys.stderr)
+    for number, gaps in derived.bridged.items():
+        told = ", ".join(f"no {name} for {age:.0f} ms" for name, age in gaps.items())
+        print(f"episode {number} is flagged: {told}; what was known last bridges it", file=sys.stderr)
     if raw.open:
         print(f"{len(raw.open)} not committed: see `robot-rl data repair`", file=sys.stderr)
-    print(f"{config.out}: {derived.episodes} of {total} episodes, {derived.steps} steps")
+    images = f"images of {', '.join(derived.cameras)}" if derived.cameras else "no images"
+    print(f"{config.out}: {derived.episodes} of {total} episodes, {derived.steps} steps, {images}")
 
 
-def _plan(config: Config) -> Plan:
+def plan_of(config: Config, raw: RawDataset) -> Plan:
+    """What is asked for, of these recordings."""
     environment, rate = None, config.rate
     if config.task is not None:
-        env = make_env(config.task)
-        environment, rate = env.describe(), float(config.task.control_freq)
+        task = _with_recorded_cameras(config.task, config.cameras, raw)
+        env = make_env(task)
+        environment, rate = env.describe(), float(task.control_freq)
         env.close()
     cameras = config.cameras
     if cameras is None and environment is not None:
@@ -84,7 +96,20 @@ def _plan(config: Config) -> Plan:
         cameras=None if cameras is None else tuple(cameras),
         outcomes=tuple(config.outcomes),  # type: ignore[arg-type]
         max_age_ms=config.max_age_ms,
+        flag_age_ms=config.flag_age_ms,
         images=config.images,  # type: ignore[arg-type]
         task=config.name,
         environment=environment,
     )
+
+
+def _with_recorded_cameras(task: TaskConfig, chosen: list[str] | None, raw: RawDataset) -> TaskConfig:
+    """The task that was served: where none of its cameras are named, with those that were recorded."""
+    header = next((episode.header for episode in raw.episodes.values() if episode.begun), None)
+    if task.cameras or header is None:
+        return task
+    sizes = {camera.name: [camera.height, camera.width] for camera in header.spec.cameras}
+    names = [name for name in (header.cameras if chosen is None else chosen) if name in sizes]
+    if not names:
+        return task
+    return replace(task, cameras=names, image_size=sizes[names[0]])

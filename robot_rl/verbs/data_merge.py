@@ -1,6 +1,7 @@
 """Merge datasets of one environment into a new one.
 
-Datasets of different environments, or with different arrays, are refused with what differs.
+Datasets of different environments, or with different arrays, are refused with what differs. Who acted in
+which step is kept by name.
 """
 
 from dataclasses import dataclass, field

@@ -5,6 +5,7 @@ simulated task is served while this runs. Nothing moves without the clutch. Ctrl
 and held.
 """
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from hardware.teleop.teleoperator import Teleoperator
 from robot_rl.errors import UserError, mistakes
 from robot_rl.robots import default_address
 from robot_rl.signals import Stop, stop_on_signal
-from robot_rl.teleop.card import operator_card
+from robot_rl.teleop.card import operator_card, task_words
 from robot_rl.teleop.episodes import Episodes
 from robot_rl.teleop.recording import Recording
 from robot_rl.teleop.screen import Screen
@@ -155,9 +156,10 @@ def _recorded(config: Config) -> str:
 def _say_what_next(config: Config) -> None:
     if config.out is not None and (count := len(RawDataset(Path(config.out)).episodes)):
         dataset = Path(config.out).with_suffix(".zarr")
-        kind = f"task={config.task.name}" if config.task is not None else f"name={dataset.stem}"
+        kind = task_words(config.task) if config.task is not None else [f"name={dataset.stem}"]
+        words = [f"raw={config.out}", f"out={dataset}", *kind]
         print(f"{config.out} has {count} {'episode' if count == 1 else 'episodes'}; a dataset of them:")
-        print(f"  robot-rl data derive raw={config.out} out={dataset} {kind}")
+        print(f"  robot-rl data derive {shlex.join(words)}")
 
 
 @contextmanager

@@ -81,6 +81,7 @@ def write(
     video: bool = False,
     first: int = 0,
     notes: Sequence[Mapping[str, Any]] | None = None,
+    sources: Sequence[str] = SOURCES,
     **changes: Any,
 ) -> Dataset:
     """Every second episode fails; a person helps in every third."""
@@ -91,7 +92,7 @@ def write(
         ]
     collection = {
         "recorded": {"robot": "arm", "episodes": [dict(note) for note in notes]},
-        "sources": SOURCES,
+        "sources": list(sources),
     }
     writer = DatasetWriter(path, environment(cameras, **changes), collection)
     for i, length in enumerate(lengths):

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -9,17 +10,22 @@ import msgspec
 import numpy as np
 import pytest
 
+from envs.task import TaskConfig
 from hardware.core import rotation
 from hardware.protocol.messages import Code, Mode
 from hardware.recording.log import read_log, record_head
 from hardware.recording.raw import RawDataset
-from hardware.spec import Delay, Latency
+from hardware.spec import CameraSpec, Delay, Latency
+from robot_rl.config import load_group
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.derive import Derived, Plan, derive
+from robot_rl.data.notes import notes_of
 from robot_rl.data.windows import make_windows
+from robot_rl.verbs import data_derive
 from tests.conftest import Verb
 from tests.robot_rl.recorded import (
     BEGUN,
+    ROBOT,
     SECOND,
     Motion,
     joints,
@@ -214,7 +220,7 @@ def test_the_dataset_can_be_learned_from(tmp_path: Path) -> None:
 
 
 GONE = {
-    "states are missing": Motion(lost=lambda stream, t: stream == "state" and 0.5 < t < 1.0),
+    "states are missing": Motion(lost=lambda stream, t: stream == "state" and 0.5 < t < 1.2),
     "no wrist for": Motion(lost=lambda stream, t: stream == "wrist" and t > 1.2),
     "it has no image of front": Motion(lost=lambda stream, t: stream == "front"),
     "was followed and is missing": Motion(lost=lambda stream, t: stream == "command" and 0.5 < t < 1.0),
@@ -230,6 +236,53 @@ def test_an_episode_with_a_hole_is_left_out_with_the_reason(tmp_path: Path, reas
     assert list(derived.left_out) == [0]
     assert reason in derived.left_out[0]
     assert dataset.seeds.tolist() == [1]
+
+
+def test_a_short_gap_is_bridged_and_flagged(
+    tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = record(
+        tmp_path / "x.raw",
+        Motion(lost=lambda stream, t: stream == "wrist" and 0.7 < t < 1.05),
+        Motion(lost=lambda stream, t: stream == "state" and 0.5 < t < 0.85),
+        Motion(lost=lambda stream, t: stream == "wrist" and 0.7 < t < 0.9),
+    )
+    capsys.readouterr()
+    verb("data derive", f"raw={root}", f"out={tmp_path}/x.zarr")
+    said = capsys.readouterr().err
+    dataset = Dataset(tmp_path / "x.zarr")
+    wrist, state, short = notes_of(dataset)
+    assert dataset.num_episodes == 3
+    assert [note["flagged"] for note in (wrist, state, short)] == [True, True, False]
+    (age,) = wrist["bridged_ms"].values()
+    assert 300 < age < 400
+    assert age == pytest.approx(dataset["age_ms.wrist"].max(), abs=0.1)
+    assert f"episode 0 is flagged: no wrist for {age:.0f} ms; what was known last bridges it" in said
+    assert "episode 1 is flagged: no state for" in said
+    assert "bridged_ms" not in short
+    verb("data derive", f"raw={root}", f"out={tmp_path}/y.zarr", "max_age_ms=250")
+    assert Dataset(tmp_path / "y.zarr").num_episodes == 1
+
+
+def test_a_dataset_of_a_task_has_the_cameras_that_were_recorded(tmp_path: Path) -> None:
+    cameras = ("agentview", "robot0_eye_in_hand")
+    specs = tuple(CameraSpec(name=name, serial=name, width=32, height=24, rate=30.0) for name in cameras)
+    robot = msgspec.structs.replace(ROBOT, cameras=specs)
+    raw = RawDataset(record(tmp_path / "x.raw", Motion(seconds=0.2, cameras=cameras), robot=robot))
+    task = load_group("task", "lift", TaskConfig)
+
+    def seen(task: TaskConfig, **given: object) -> tuple[object, object, list[int]]:
+        config = data_derive.Config(raw=str(raw.root), out="x", task=task, **given)  # type: ignore[arg-type]
+        plan = data_derive.plan_of(config, raw)
+        assert plan.environment is not None
+        observed = plan.environment["observation_spec"]
+        return plan.cameras, observed["cameras"], observed["image_size"]
+
+    assert seen(task) == (cameras, list(cameras), [24, 32])
+    assert seen(task, cameras=["agentview"]) == (("agentview",), ["agentview"], [24, 32])
+    assert seen(task, cameras=[])[:2] == ((), [])
+    own = replace(task, cameras=["robot0_eye_in_hand"], image_size=[24, 32])
+    assert seen(own) == (("robot0_eye_in_hand",), ["robot0_eye_in_hand"], [24, 32])
 
 
 def test_no_damaged_episode_gets_into_a_dataset(tmp_path: Path) -> None:

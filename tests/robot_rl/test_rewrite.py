@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from robot_rl.data import rewrite as module
 from robot_rl.data.choice import Choice, chosen
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.notes import notes_of
+from robot_rl.data.notes import notes_of, sources_of
 from robot_rl.data.validation import faults
 from tests.conftest import Verb
 from tests.robot_rl.small_dataset import same_data, write
@@ -144,6 +145,28 @@ def test_other_arrays_are_refused_unless_they_are_left_out(tmp_path: Path, verb:
         verb("data merge", *arguments)
     verb("data merge", *arguments, "drop=[time]")
     assert "time" not in Dataset(tmp_path / "m.zarr").keys
+
+
+def test_datasets_of_different_actors_are_merged_and_each_step_keeps_who_acted(
+    tmp_path: Path, verb: Verb
+) -> None:
+    one = write(tmp_path / "a.zarr", (5,))
+    other = write(tmp_path / "b.zarr", (6,), first=1, sources=["human", "nobody", "policy"])
+    # As `robot-rl collect` makes it: it does not say who acted.
+    module.rewrite(
+        [module.Part(write(tmp_path / "c.zarr", (4,), first=2), [0])], tmp_path / "d.zarr", drop=["source"]
+    )
+    attributes = tmp_path / "d.zarr" / "meta" / ".zattrs"
+    content = json.loads(attributes.read_text())
+    content["collection"]["expert"] = "put"
+    attributes.write_text(json.dumps(content))
+    paths = ",".join(f"{tmp_path}/{name}.zarr" for name in "abd")
+    verb("data merge", f"datasets=[{paths}]", f"out={tmp_path}/m.zarr")
+    merged = Dataset(tmp_path / "m.zarr")
+    assert merged.collection["sources"] == ["nobody", "policy", "human", "script"]
+    assert sources_of(merged) == [*sources_of(one), *sources_of(other), Counter(script=4)]
+    assert merged["source"].dtype == one["source"].dtype
+    assert faults(merged.path) == []
 
 
 def test_nothing_is_left_of_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:

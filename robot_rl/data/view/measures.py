@@ -42,6 +42,7 @@ class Measures:
     old: Mapping[str, float]
     """By source, where it is known: steps in which it is older than one and a half control periods."""
     lost: int
+    bridged: bool
     """Messages that the recording lacks."""
     content: str
     """The same for episodes with the same actions and states."""
@@ -83,6 +84,7 @@ def measure(
         repeated={camera: float((one & seen).sum() / max(1, seen.sum())) for camera, one in same.items()},
         old={name: float((age > _LATE * period).mean()) for name, age in ages.items()},
         lost=sum(note.get("lost", {}).values()),
+        bridged="bridged_ms" in note,
         content=_content(dataset, arrays),
     )
 
@@ -133,6 +135,7 @@ def suspicions(episodes: Sequence[Measures], rate: float) -> list[tuple[str, lis
             [one.old.get(name, 0.0) > 0.1 for one in episodes],
         )
     those("messages were lost when it was recorded", [one.lost > 0 for one in episodes])
+    those("a state, the gripper's reading or an image was missing for a while", [e.bridged for e in episodes])
     gripping = [one.grips > 0 for one in episodes]
     if any(gripping) and sum(gripping) > len(gripping) / 2:
         those("the gripper is never used", [not one for one in gripping])
