@@ -8,7 +8,8 @@ to `state.json`. Nothing is unpickled. The name is the step: `checkpoints/000120
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,7 @@ def save_checkpoint(
         return final
     for leftover in directory.glob(".*-[0-9]*"):
         shutil.rmtree(leftover)
-    building = directory / f".building-{step:08d}"
-    make_folder(directory)
-    building.mkdir()
-    try:
+    with whole_directory(final) as building:
         arrays: dict[str, np.ndarray] = {}
         tree = _split(state, "", arrays)
         # safetensors' own writer hides which OS error it met, and a full disk must be told as such.
@@ -50,16 +48,33 @@ def save_checkpoint(
         )
         if extra:
             extra(building)
-        publish(building, final)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     for old in list_checkpoints(directory)[:-KEEP]:
         # Out of the list first: a crash in the middle of its removal must not leave half of it there.
         removing = directory / f".removing-{old.name}"
         os.replace(old, removing)
         shutil.rmtree(removing)
     return final
+
+
+@contextmanager
+def whole_directory(final: Path) -> Iterator[Path]:
+    """A folder to write into, which takes its place, on disk, once all of it is written.
+
+    What was in that place is replaced.
+    """
+    building = final.with_name(f".building-{final.name}")
+    make_folder(final.parent)
+    if building.exists():
+        shutil.rmtree(building)
+    building.mkdir()
+    try:
+        yield building
+        if final.exists():
+            shutil.rmtree(final)
+        publish(building, final)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +45,13 @@ class Summary:
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome], fingerprint: str) -> "Summary":
-        wins = sum(outcome.success for outcome in outcomes)
-        return cls(
-            wins / len(outcomes),
-            wilson(wins, len(outcomes)),
-            float(np.mean([outcome.length for outcome in outcomes])),
-            fingerprint,
-        )
+        successes = [outcome.success for outcome in outcomes]
+        return cls.of_episodes(successes, [outcome.length for outcome in outcomes], fingerprint)
+
+    @classmethod
+    def of_episodes(cls, success: Sequence[int], length: Sequence[int], fingerprint: str) -> "Summary":
+        wins, n = sum(success), len(success)
+        return cls(wins / n, wilson(wins, n), float(np.mean(length)), fingerprint)
 
 
 def evaluate(
@@ -111,8 +112,9 @@ def write_evaluation(
     states: InitialStates,
     outcomes: Mapping[str, Sequence[Outcome]],
     summaries: Mapping[str, Summary],
+    **facts: Any,
 ) -> None:
-    """`episodes.csv` with every outcome and `summary.json` with the rates, side by side."""
+    """`episodes.csv` with every outcome and `summary.json` with the rates and `facts`, side by side."""
     make_folder(directory)
     table = io.StringIO(newline="")
     writer = csv.writer(table)
@@ -126,6 +128,8 @@ def write_evaluation(
         "episodes": len(next(iter(outcomes.values()))),
         "states": states.name,
         "states_sha256": states.sha256,
+        "split": states.split,
+        **facts,
         "policies": {name: vars(result) for name, result in summaries.items()},
     }
     write_file(directory / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())

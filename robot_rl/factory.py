@@ -54,13 +54,15 @@ def load_dataset(path: str | Path) -> Dataset:
 
 
 def policy_directory(path: Path) -> Path:
-    """The directory of a policy: `path` itself, or the newest checkpoint of the run at `path`.
+    """The directory of a policy: `path` itself, that of a step in a run, or a run's newest checkpoint's.
 
     Raises:
         ValueError: there is no policy.
     """
     if (path / "policy.json").is_file():
         return path
+    if (path / "policy" / "policy.json").is_file():
+        return path / "policy"
     checkpoints = list_checkpoints(path / "checkpoints")
     if not checkpoints:
         what = "has no checkpoint yet" if path.is_dir() else "does not exist"

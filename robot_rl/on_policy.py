@@ -174,5 +174,7 @@ def train_on_policy(
             save()
         if run.evaluate and due(cadence.eval_every, before, step):
             run.evaluate(step)
+        if run.keep and due(cadence.save_every, before, step):
+            run.keep(step)
     save()
     return step >= cadence.total

@@ -1,6 +1,5 @@
 """Evaluation in the middle of training, of which training notices nothing."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +9,12 @@ from tempfile import TemporaryDirectory
 import torch
 
 from envs.task import TaskConfig
-from hardware.durable import make_folder
 from robot_rl.evaluation import Summary, evaluate
+from robot_rl.evaluation_records import write_record
 from robot_rl.factory import load_networks, make_vector_env, wrap
 from robot_rl.initial_states import load_states
 from robot_rl.logger import RunLogger
-from robot_rl.runs import write_text
+from robot_rl.saved_policies import Saved
 
 FOLDER = "evaluations"
 _NUM_ENVS = 4  # as `robot-rl eval`, whose result for the last checkpoint is then the same
@@ -43,7 +42,7 @@ class TrainingClock:
 
 
 class PeriodicEvaluation:
-    """Evaluates the policy as it would be saved now, on the task's saved initial states.
+    """Evaluates the policy as it would be saved now, on the task's validation states.
 
     It has environments of its own, and the policy is saved and loaded: what acts is what will be
     deployed, and its chunks, histories and generators are none of training's.
@@ -82,17 +81,13 @@ class PeriodicEvaluation:
             states = self._initial.states[: self._episodes]
             outcomes = evaluate(self._envs, wrap(networks, _NUM_ENVS), states, _SEED)
         summary = Summary.of(outcomes, "")
-        record = {
-            "step": step,
-            "wall_seconds": logger.seconds,
-            "eval_seconds": time.monotonic() - begun,
-            "states": self._initial.name,
-            "states_sha256": self._initial.sha256,
-            "success": [int(outcome.success) for outcome in outcomes],
-            "length": [outcome.length for outcome in outcomes],
-        }
-        make_folder(directory / FOLDER)
-        write_text(directory / FOLDER / f"{step:08d}.json", json.dumps(record) + "\n")
+        write_record(
+            directory / FOLDER,
+            Saved(step, logger.seconds),
+            self._initial,
+            outcomes,
+            eval_seconds=time.monotonic() - begun,
+        )
         logger.log(
             step,
             **{

@@ -20,6 +20,7 @@ _MAY_CHANGE = {
     "checkpoint_every",
     "eval_every",
     "eval_episodes",
+    "save_every",
     "threads",
     "runs_dir",
     "method.steps",

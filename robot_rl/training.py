@@ -61,6 +61,8 @@ class Cadence:
     checkpoint_every: int
     eval_every: int = 0
     """0 never evaluates while training."""
+    save_every: int = 0
+    """0 keeps no policy but that of the newest checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Run:
     """Writes the policy as it is now into a checkpoint's directory."""
     evaluate: Callable[[int], None] | None = None
     """Measures the policy as it is at an environment step, without a trace in the training."""
+    keep: Callable[[int], None] | None = None
+    """Keeps the policy as it is at an environment step, to be measured afterwards."""
 
     @property
     def checkpoints(self) -> Path:
@@ -335,6 +339,9 @@ def train_online(
             if run.evaluate and learner.warm and due(cadence.eval_every, before, step):
                 checked(learning.metrics, step)
                 run.evaluate(step)
+            if run.keep and learner.warm and due(cadence.save_every, before, step):
+                checked(learning.metrics, step)
+                run.keep(step)
             if due(cadence.checkpoint_every, before, step) and step < cadence.total:
                 save()
     save()

@@ -14,7 +14,7 @@ from robot_rl.assets import asset_path
 from robot_rl.checkpoint import list_checkpoints
 from robot_rl.config import load_group
 from robot_rl.factory import load_policy, make_env
-from robot_rl.initial_states import load_states
+from robot_rl.initial_states import COUNTS, check_split, load_states
 from robot_rl.logger import read_metrics
 from robot_rl.methods.registry import METHODS
 from robot_rl.report.figures import IN_THE_CURVE, TITLES
@@ -33,11 +33,13 @@ def test_every_task_builds_steps_and_has_its_initial_states(name: str) -> None:
     obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
     assert env.observation_space.contains(obs)
     assert (reward, terminated, truncated, info["success"]) == (0.0, False, False, False)
-    initial = load_states(env)
-    assert len(initial.states) == 100
-    assert len(np.unique(initial.states, axis=0)) == 100
-    env.reset(options={"state": initial.states[-1]})
-    assert np.array_equal(env.get_state(), initial.states[-1])
+    lists = {split: load_states(env, split=check_split(split)).states for split in COUNTS}
+    assert {split: len(states) for split, states in lists.items()} == COUNTS
+    together = np.concatenate(list(lists.values()))
+    assert len(np.unique(together, axis=0)) == len(together)
+    for states in lists.values():
+        env.reset(options={"state": states[-1]})
+        assert np.array_equal(env.get_state(), states[-1])
     env.close()
 
 

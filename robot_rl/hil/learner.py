@@ -242,6 +242,9 @@ class _Run:
         if run.evaluate and self._apart.learner.warm and due(self._apart.cadence.eval_every, before, step):
             checked(self._learning.metrics, step)
             run.evaluate(step)
+        if run.keep and self._apart.learner.warm and due(self._apart.cadence.save_every, before, step):
+            checked(self._learning.metrics, step)
+            run.keep(step)
 
     def _learn(self, most: int | None = None) -> None:
         updates = self._learning.take(most)

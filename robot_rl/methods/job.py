@@ -39,6 +39,8 @@ class Job:
     """Differences between recorded and present environment to let pass."""
     eval_every: int = 0
     """Environment steps between evaluations while training; 0 for none."""
+    save_every: int = 0
+    """Environment steps between policies that are kept to be measured afterwards; 0 for none."""
     hil: HilConfig | None = None
     """With an actor of its own, and somebody who may take over."""
     acts: bool = False

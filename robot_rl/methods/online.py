@@ -253,7 +253,7 @@ def prepare(
     with closed_if_refused(made.envs):
         mixture = Mixture(config, replay, made.demos, window or Window(), job.seed)
     schedule = Schedule(config.warmup_steps, config.critic_warmup, config.utd, config.success_weight)
-    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every)
+    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every, job.save_every)
 
     def save(directory: Path) -> None:
         save_wrapper(wrapper, directory / "policy", {"environment": made.environment, "method": config.name})

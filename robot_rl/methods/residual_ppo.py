@@ -296,7 +296,7 @@ def setup(job: Job) -> Prepared:
     learner = ResidualPPOLearner(config, networks, gaussian, job.device, job.seed)
     policy = DrawnResidualPolicy(networks, gaussian, config.num_envs, seed=job.seed)
     rollout = Rollout(config.rollout_steps, config.num_envs, _KEPT)
-    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every)
+    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every, job.save_every)
 
     def save(directory: Path) -> None:
         save_wrapper(networks, directory / "policy", {"environment": made.environment, "method": config.name})

@@ -14,7 +14,9 @@ from robot_rl.bench.methods.results import read_result
 from robot_rl.bench.methods.runner import Runner, alone_in
 from robot_rl.errors import mistakes
 from robot_rl.factory import choose_device
+from robot_rl.initial_states import TEST, check_split
 from robot_rl.progress import progress
+from robot_rl.provenance import check_committed, current_code
 from robot_rl.signals import stop_on_signal
 
 
@@ -32,6 +34,8 @@ class Config:
     """Entries to run, patterns such as `residual*`; all if empty."""
     seeds: list[int] = field(default_factory=list)
     """Seeds to run; all if empty."""
+    split: str = "validation"
+    """`validation`, measured while training, or `test`, measured afterwards: for a committed program."""
     workers: int = 1
     """Runs made at once, each on one thread of torch."""
     device: str = "auto"
@@ -40,16 +44,19 @@ class Config:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ValueError(f"workers={self.workers}: ask for at least 1")
+        check_split(self.split)
 
 
 def run(config: Config) -> None:
     results = Path(config.results)
     with mistakes():
         choose_device(config.device)
-        planned = select(
-            queue(read_protocols(Path(config.protocol))), config.tasks, config.only, config.seeds
-        )
+        split = check_split(config.split)
+        protocols = read_protocols(Path(config.protocol), split)
+        planned = select(queue(protocols), config.tasks, config.only, config.seeds)
         todo = [run for run in planned if read_result(run, results) is None]
+        if todo and split == TEST:
+            check_committed(current_code())
     print(f"{len(planned) - len(todo)} of {len(planned)} runs have results in {results}")
     if not todo:
         return

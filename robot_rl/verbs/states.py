@@ -7,31 +7,34 @@ from typing import Any
 from envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import make_env
-from robot_rl.initial_states import make_states, save_states
+from robot_rl.initial_states import COUNTS, check_split, make_states, save_states, split_path, split_seeds
 
 GROUPS = {"task": {"*": TaskConfig}}
-
-# Far from the seeds of training episodes, which are 32-bit hashes.
-_FIRST_SEED = 10_000_000_000
 
 
 @dataclass
 class Config:
     task: Any = None
     """Task whose initial states to save."""
-    out: str = "sim_assets/initial_states/${task.name}.safetensors"
-    """File to write; an existing one is never replaced."""
-    count: int = 100
-    """How many."""
+    split: str = "validation"
+    """`validation`, on which options are chosen, or `test`, on which results are reported."""
+    out: str | None = None
+    """File to write; the task's own list of that split if null. An existing one is never replaced."""
+    count: int | None = None
+    """How many; 100 for validation and 500 for test if null."""
 
 
 def run(config: Config) -> None:
-    path = Path(config.out)
     with mistakes():
+        split = check_split(config.split)
+        count = COUNTS[split] if config.count is None else config.count
+        if count < 1:
+            raise UserError(f"count={count}: ask for at least 1")
+        path = Path(config.out) if config.out else split_path(config.task.name, split)
         if path.exists():
             raise UserError(f"{path} exists: results refer to it; choose another out=…")
         env = make_env(config.task)
-    states = make_states(env, range(_FIRST_SEED, _FIRST_SEED + config.count))
+    states = make_states(env, split_seeds(split, count))
     save_states(path, states, env.describe())
     env.close()
-    print(f"{path}: {config.count} initial states of {config.task.name}")
+    print(f"{path}: {count} {split} states of {config.task.name}")

@@ -24,7 +24,9 @@ from robot_rl.methods.job import Job, Prepared, RunBase
 from robot_rl.methods.registry import METHODS
 from robot_rl.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.progress import progress
+from robot_rl.provenance import current_code, describe_sittings
 from robot_rl.runs import now, open_run, write_run_record
+from robot_rl.saved_policies import keep_policy
 from robot_rl.signals import stop_on_signal
 from robot_rl.training import NotFinite, Run
 
@@ -63,21 +65,25 @@ class Config:
     checkpoint_every: int = 5000
     """Steps between checkpoints."""
     eval_every: int = 0
-    """Environment steps between evaluations on the saved initial states; 0 for none."""
+    """Environment steps between evaluations on the task's validation states; 0 for none."""
     eval_episodes: int = 100
-    """How many of the saved initial states such an evaluation uses."""
+    """How many of the validation states such an evaluation uses."""
+    save_every: int = 0
+    """Environment steps between policies kept in `policies/`, for `robot-rl eval saved=true`; 0 for none."""
     accept: list[str] = field(default_factory=list)
     """Differences between recorded and present environment to let pass, e.g. [versions]."""
 
     def __post_init__(self) -> None:
-        if self.eval_every < 0:
-            raise ValueError(f"eval_every={self.eval_every}: it cannot be negative")
+        for name in ("eval_every", "save_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: it cannot be negative")
 
 
 def run(config: Config) -> None:
     keep_freed_memory()
     directory = Path(config.runs_dir) / config.name
     started = now()
+    code = current_code()  # as it was loaded: the checkout may change while the run goes on
     with mistakes():
         device = choose_device(config.device)
         torch.set_num_threads(config.threads)
@@ -92,11 +98,13 @@ def run(config: Config) -> None:
             checkpoint_every=config.checkpoint_every,
             accept=tuple(config.accept),
             eval_every=config.eval_every,
+            save_every=config.save_every,
             hil=config.hil,
         )
         if config.hil:
             refuse_what_cannot_work(config.hil, config.method)
         prepared = METHODS[config.method.name].setup(job)
+        _refuse_without_env_steps(config, prepared)
         clock = TrainingClock()
         evaluation = _evaluation(config, prepared, device, clock) if config.eval_every else None
         resolved = asdict(config)
@@ -104,6 +112,9 @@ def run(config: Config) -> None:
             # A dataset that has grown since would change a resumed run without a word.
             resolved["data_sha256"] = Dataset(Path(config.data)).sha256
         open_run(directory, resolved)
+    facts = {**_facts(config, device), **describe_sittings(directory, code)}
+    # Before the first step, so that a run that is cut off tells what it ran on too.
+    write_run_record(directory, started, **facts)
     logger = RunLogger(directory, clock=clock)
     with stop_on_signal() as stop, progress(prepared.total, config.name, prepared.unit) as show:
 
@@ -111,10 +122,14 @@ def run(config: Config) -> None:
             if evaluation:
                 show.update(step, evaluated=evaluation.evaluate(step, directory, logger).success)
 
+        def keep(step: int) -> None:
+            keep_policy(directory, step, logger.seconds, prepared.save_policy)
+
+        loop = Run(directory, logger, show, stop, prepared.save_policy, evaluate, keep)
         try:
-            finished = prepared.train(Run(directory, logger, show, stop, prepared.save_policy, evaluate))
+            finished = prepared.train(loop)
         except NotFinite as error:
-            write_run_record(directory, started, **_facts(config, device), failed=str(error))
+            write_run_record(directory, started, **facts, failed=str(error))
             raise UserError(f"{error}; a smaller learning rate may help") from error
         finally:
             prepared.close()
@@ -124,9 +139,10 @@ def run(config: Config) -> None:
     write_run_record(
         directory,
         started,
-        **_facts(config, device),
+        **facts,
         env_steps=prepared.total if prepared.unit == "env steps" else 0,
         wall_seconds=logger.seconds,
+        finished=finished,
     )
     if not finished:
         print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
@@ -144,12 +160,16 @@ def _facts(config: Config, device: torch.device) -> dict[str, Any]:
     }
 
 
+def _refuse_without_env_steps(config: Config, prepared: Prepared) -> None:
+    asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
+    if asked and prepared.unit != "env steps":
+        raise ValueError(
+            f"{asked} counts environment steps, and method={config.method.name} takes none: "
+            "leave it out, and measure the result with `robot-rl eval`"
+        )
+
+
 def _evaluation(
     config: Config, prepared: Prepared, device: torch.device, clock: TrainingClock
 ) -> PeriodicEvaluation:
-    if prepared.unit != "env steps":
-        raise ValueError(
-            f"eval_every counts environment steps, and method={config.method.name} takes none: "
-            "leave it out, and measure the result with `robot-rl eval`"
-        )
     return PeriodicEvaluation(config.task, config.eval_episodes, device, prepared.save_policy, clock)

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -29,8 +31,11 @@ from robot_rl.bench.methods.results import read_result
 from robot_rl.bench.methods.rows import rows_of
 from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError
-from robot_rl.factory import policy_directory
+from robot_rl.factory import make_env, policy_directory
+from robot_rl.initial_states import Split, load_states
 from robot_rl.logger import read_metrics
+from robot_rl.provenance import Code
+from robot_rl.verbs import bench_methods
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 from tests.robot_rl.test_training import assert_same, final_state, metrics, residual
 
@@ -61,6 +66,7 @@ entries:
     priority: 1
 """
 
+SMALL_TEST = "save_every: 20\ntest_episodes: 3\ncurve_episodes: 2\nentries:"
 PROTOCOL = Protocol(
     "lift",
     ("episodes=3",),
@@ -68,6 +74,9 @@ PROTOCOL = Protocol(
     steps=200,
     eval_every=100,
     eval_episodes=20,
+    save_every=50,
+    test_episodes=30,
+    curve_episodes=10,
     entries=(
         Entry("good", ("method=residual",), (0, 1), 1),
         Entry("good-less", ("method=residual", "method.utd=1"), (0,), 2),
@@ -81,6 +90,9 @@ base:
 steps: 200
 eval_every: 100
 eval_episodes: 20
+save_every: 50
+test_episodes: 30
+curve_episodes: 10
 entries:
   good: {options: method=residual, seeds: [0, 1], priority: 1}
   good-less: {options: method.utd=1, seeds: [0], priority: 2}
@@ -88,6 +100,7 @@ entries:
 """
 
 
+TESTING = ("save_every", "test_episodes", "curve_episodes")
 WITH_IMITATION = f"""{YAML}
   bc: {{collect: episodes=9 noise=0.1, options: method=bc method.steps=5, seeds: [0, 1], priority: 1}}
   bc-exact: {{collect: noise=0, options: method.lr=1, seeds: [0], priority: 2}}
@@ -129,15 +142,46 @@ def test_terms_of_imitation_have_its_demonstrations_and_not_the_budget_of_the_ot
     }
 
 
-def test_the_shipped_results_are_of_the_shipped_protocols() -> None:
-    for protocol in read_protocols(SHIPPED):
+def test_terms_on_test_states_have_what_is_saved_and_measured_afterwards() -> None:
+    tested = replace(PROTOCOL, split="test")
+    assert set(tested.terms(PROTOCOL.entries[0])) == {
+        *("collect", "base", "test_episodes", "steps", "save_every", "curve_episodes", "options"),
+    }
+    assert tested.terms(PROTOCOL.entries[0]) == replace(tested, eval_every=200).terms(PROTOCOL.entries[0])
+
+
+def test_what_a_protocol_does_not_say_of_test_states(tmp_path: Path) -> None:
+    text = "\n".join(line for line in YAML.split("\n") if line.partition(":")[0] not in TESTING)
+    (protocol,) = read_protocols(protocol_file(tmp_path, text), "test")
+    assert (protocol.save_every, protocol.test_episodes, protocol.curve_episodes) == (100, 500, 500)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_the_shipped_results_are_of_the_shipped_protocols(split: Split) -> None:
+    for protocol in read_protocols(SHIPPED, split):
         rows_of(protocol, SHIPPED.parent / "results" / "methods")
+
+
+def test_the_shipped_results_are_of_the_states_of_their_split() -> None:
+    """By the bits of the states, so that no result can be in the wrong folder."""
+    for protocol in read_protocols(SHIPPED):
+        env = make_env(protocol.task)
+        known = {split: load_states(env, split=split).sha256 for split in ("validation", "test")}
+        env.close()
+        found = (SHIPPED.parent / "results" / "methods").glob(f"*/{protocol.task}/*.json")
+        for path in found:
+            record = json.loads(path.read_text())
+            assert record["split"] == path.parents[1].name
+            assert record["states"]["states_sha256"] == known[record["split"]]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("eval_every: 100", "eval_every: 150", "no divisor of steps"),
+        ("eval_every: 100", "eval_every: 150", "eval_every is no divisor of steps"),
+        ("save_every: 50", "save_every: 150", "save_every is no divisor of steps"),
+        ("save_every: 50", "save_every: 0", "save_every is 0"),
+        ("test_episodes: 30", "test_episods: 30", "unknown key test_episods; did you mean test_episodes"),
         ("steps: 200", "steps: many", "steps is 'many'"),
         ("steps: 200", "step: 200", "unknown key step; did you mean steps"),
         ("collect: episodes=3\n", "", "collect is missing"),
@@ -212,6 +256,59 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return home, written.getvalue()
 
 
+@pytest.mark.full
+def test_saved_policies_are_measured_on_test_states_after_training(tmp_path: Path) -> None:
+    """By a copy that is in no checkout, as an installed program is."""
+    root = SHIPPED.parents[1]
+    for part in ("hardware", "envs", "policies", "robot_rl", "configs", "sim_assets"):
+        shutil.copytree(root / part, tmp_path / "installed" / part)
+    protocol_file(tmp_path / "protocol", SMALL.replace("entries:", SMALL_TEST))
+    folders = (f"protocol={tmp_path / 'protocol'}", f"results={tmp_path / 'results'}", f"runs_dir={tmp_path}")
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "robot_rl", "bench", "methods", *folders, "device=cpu"),
+            *("split=test", "only=residual,bc"),
+        ],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (protocol,) = read_protocols(tmp_path / "protocol", "test")
+    results = {
+        name: json.loads((tmp_path / "results" / "test" / "lift" / f"{name}.json").read_text())
+        for name in ("residual_s0", "bc_s1")
+    }
+    for record in results.values():
+        assert record["states"]["states"] == "lift_test.safetensors"
+        assert record["base"]["episodes"] == len(record["final"]["outcomes"]) == 3
+        assert (record["commit"], record["dirty"]) == ("installed", False)
+    data = Dataset(tmp_path / "test" / "lift" / "demonstrations.zarr")
+    assert results["residual_s0"]["demonstrations"] == {"steps": data.num_steps, "sha256": data.sha256}
+    with (tmp_path / "results" / "test" / "lift" / "residual_s0.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # Until the critics' warm-up is over the policy is the base, and is not saved.
+    assert [(row["step"], row["episodes"]) for row in rows] == [
+        ("60", "2"),
+        ("80", "2"),
+        ("100", "2"),
+        ("120", "3"),
+    ]
+    assert all(read_result(run, tmp_path / "results") for run in queue([protocol]) if run.name in results)
+
+
+def test_test_states_are_refused_where_the_program_has_changes(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_methods, "current_code", lambda: Code("abc", dirty=True))
+    assert bench(home, "split=test") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "split=test: the checkout has changes that are not committed" in error
+    assert not (home / "runs").exists()
+
+
 def bench(home: Path, *options: str) -> int:
     folders = (f"protocol={home / 'protocol'}", f"results={home / 'results'}", f"runs_dir={home / 'runs'}")
     try:
@@ -224,7 +321,7 @@ def bench(home: Path, *options: str) -> int:
 def test_results_of_a_run(filled: tuple[Path, str]) -> None:
     home, told = filled
     assert "lift/residual_s0: base 0." in told
-    path = home / "results" / "lift" / "residual_s0.json"
+    path = home / "results" / "validation" / "lift" / "residual_s0.json"
     record = json.loads(path.read_text())
     with path.with_suffix(".csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -246,12 +343,12 @@ def test_results_of_a_run(filled: tuple[Path, str]) -> None:
 def test_the_last_evaluation_is_that_of_robot_rl_eval(filled: tuple[Path, str], verb: Verb) -> None:
     """Though it has other networks, environments and neighbours."""
     home, _ = filled
-    run = home / "runs" / "lift" / "residual_s0"
+    run = home / "runs" / "validation" / "lift" / "residual_s0"
     # The task of the run has shorter episodes, which the policy's files say too.
     verb("eval", f"policy={run}", "episodes=2", "device=cpu")
     with (run / "eval" / "episodes.csv").open(newline="") as file:
         tuned = [row for row in csv.DictReader(file) if row["policy"] == "tuned"]
-    final = json.loads((home / "results" / "lift" / "residual_s0.json").read_text())["final"]
+    final = json.loads((home / "results" / "validation" / "lift" / "residual_s0.json").read_text())["final"]
     assert [row["success"] for row in tuned] == list(final["outcomes"])
     assert [int(row["length"]) for row in tuned] == final["lengths"]
 
@@ -259,7 +356,7 @@ def test_the_last_evaluation_is_that_of_robot_rl_eval(filled: tuple[Path, str], 
 @pytest.mark.full
 def test_a_run_whose_training_failed_is_a_result(filled: tuple[Path, str]) -> None:
     home, told = filled
-    record = json.loads((home / "results" / "lift" / "residual-nan_s0.json").read_text())
+    record = json.loads((home / "results" / "validation" / "lift" / "residual-nan_s0.json").read_text())
     assert record["status"] == "failed"
     assert "became NaN or infinite at step" in record["reason"]
     assert "lift/residual-nan_s0: failed, " in told
@@ -268,19 +365,19 @@ def test_a_run_whose_training_failed_is_a_result(filled: tuple[Path, str]) -> No
 @pytest.mark.full
 def test_a_run_that_could_not_begin_is_none(filled: tuple[Path, str]) -> None:
     home, told = filled
-    assert not (home / "results" / "lift" / "residual-typo_s0.json").exists()
+    assert not (home / "results" / "validation" / "lift" / "residual-typo_s0.json").exists()
     assert "unknown key method.critik_lr; did you mean method.critic_lr" in told
     assert "1 run has no result" in told
 
 
 @pytest.mark.full
 def test_a_base_that_is_kept_is_not_trained(filled: tuple[Path, str], tmp_path: Path) -> None:
-    trained = policy_directory(filled[0] / "runs" / "lift" / "base")
+    trained = policy_directory(filled[0] / "runs" / "validation" / "lift" / "base")
     shutil.copytree(trained, protocol_file(tmp_path / "protocol", SMALL).with_suffix(""))
     assert bench(tmp_path, "only=residual") == 0
-    record = json.loads((tmp_path / "results" / "lift" / "residual_s0.json").read_text())
+    record = json.loads((tmp_path / "results" / "validation" / "lift" / "residual_s0.json").read_text())
     assert record["base"]["fingerprint"] == read_record(trained).fingerprint
-    assert not (tmp_path / "runs" / "lift" / "base" / "checkpoints").exists()
+    assert not (tmp_path / "runs" / "validation" / "lift" / "base" / "checkpoints").exists()
 
 
 @pytest.mark.full
@@ -296,12 +393,12 @@ def test_what_has_a_result_is_not_run_again(
 @pytest.mark.full
 def test_a_finished_run_without_its_result_is_only_read(filled: tuple[Path, str]) -> None:
     home, _ = filled
-    path = home / "results" / "lift" / "residual_s0.json"
+    path = home / "results" / "validation" / "lift" / "residual_s0.json"
     before = path.read_text()
     path.unlink()
     assert bench(home, "only=residual") == 0
     before_record, record = json.loads(before), json.loads(path.read_text())
-    for varying in ("started", "commit"):
+    for varying in ("started", "commit", "dirty"):
         del before_record[varying], record[varying]
     assert record == before_record
 
@@ -314,7 +411,7 @@ def test_imitation_is_measured_once_at_the_steps_of_the_demonstrations_of_its_se
     assert "lift/bc_s1: base 0." in told
     (protocol,) = read_protocols(home / "protocol")
     planned = next(run for run in queue([protocol]) if run.name == "bc_s1")
-    runs = home / "runs" / "lift"
+    runs = home / "runs" / "validation" / "lift"
     result = read_result(planned, home / "results")
     collection = read_collection(planned, runs)
     assert result is not None
@@ -330,7 +427,7 @@ def test_imitation_is_measured_once_at_the_steps_of_the_demonstrations_of_its_se
     assert result.lowest is None
     with (runs / "bc_s1" / "eval" / "episodes.csv").open(newline="") as file:
         successes = [row["success"] for row in csv.DictReader(file)]
-    final = json.loads((home / "results" / "lift" / "bc_s1.json").read_text())["final"]
+    final = json.loads((home / "results" / "validation" / "lift" / "bc_s1.json").read_text())["final"]
     assert final["outcomes"] == "".join(successes)
 
 
@@ -339,7 +436,7 @@ def test_imitation_whose_result_is_gone_does_not_collect_again(
     filled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, _ = filled
-    path = home / "results" / "lift" / "bc_s1.json"
+    path = home / "results" / "validation" / "lift" / "bc_s1.json"
     before = json.loads(path.read_text())
     path.unlink()
     run, verbs = Crew.run, []
@@ -518,8 +615,11 @@ def put(
     path.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
     record = {
         "format": 1,
+        "split": planned.protocol.split,
         "status": "done",
         "reason": None,
+        "demonstrations": {"steps": 321, "sha256": "a"},
+        "config": {"data_sha256": "a"},
         "protocol": planned.protocol.terms(planned.entry),
         "base": {"success": 0.5, "fingerprint": "a"},
         "final": {"success": success[-1]} if success else None,
@@ -578,18 +678,45 @@ def test_the_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (home / "page.md").read_text()
     assert "page.md: 3 of 4 runs have results" in capsys.readouterr().out
     good = (
-        "| `good` | 0.50 | **0.950** [0.900, 1.000] | 0.90, 1.00 | 100, 200 | –, 200 "
+        "| `good` | 321 | 0.50 | **0.950** [0.900, 1.000] | 0.90, 1.00 | 100, 200 | –, 200 "
         "| -0.20 at 120 (-0.15) | 1.5 min | 2 |"
     )
     assert page.count(good) == 2  # and again above its ablations
-    assert "| `good-less` | 0.55 | failed | failed |  |  | – | – | 0 of 1, 1 failed |" in page
-    assert "| `other` |  | not run |  |  |  |  |  | 0 of 1 |" in page
+    assert "| `good-less` | 321 | 0.55 | failed | failed |  |  | – | – | 0 of 1, 1 failed |" in page
+    assert "| `other` |  |  | not run |  |  |  |  |  | 0 of 1 |" in page
     assert "Trained on: a card; a processor." in page
     assert "The runs have 2 different bases" in page
     assert "`good-less_s0` failed: loss became NaN.\n" in page
     assert "/somewhere" not in page
     assert "![Success on lift](plots/lift.png)" in page
     assert [path.name for path in (home / "plots").iterdir()] == ["lift.png"]
+
+
+def test_demonstrations_of_another_machine_are_counted_as_about_as_many(home: Path) -> None:
+    (protocol,) = read_protocols(home / "protocol")
+    put(home / "results", Planned(protocol, protocol.entries[2], 0), [0.5, 0.5], config={"data_sha256": "b"})
+    assert table(home) == 0
+    assert "| `other` | ≈ 321 | 0.50 |" in (home / "page.md").read_text()
+
+
+def test_test_states_have_tables_of_their_own_with_what_was_measured_there(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (protocol,) = read_protocols(home / "protocol", "test")
+    success = [0.6, 0.85, 0.92, 0.88]
+    put(home / "results", Planned(protocol, protocol.entries[0], 1), success, every=protocol.save_every)
+    assert table(home) == 0
+    assert "page.md: 1 of 2 runs have results on test states" in capsys.readouterr().out
+    page = (home / "page.md").read_text()
+    tested = page[page.index("## Lift, test states") : page.index("## Lift, validation states")]
+    assert "200 environment steps, measured on 30 test states; policies saved every 50 steps on the" in tested
+    assert (
+        "| `good` | 321 | 0.50 | **0.880** | 0.88 | 150 | – | -0.20 at 120 (-0.15) | 1.0 min | 1 of 2 |"
+        in tested
+    )
+    assert "other" not in tested
+    assert "![Success on lift](plots/test/lift.png)" in tested
+    assert "| `good` | 321 | 0.50 | **0.950**" in page[page.index("## Lift, validation states") :]
 
 
 def test_the_same_results_give_the_same_files(home: Path) -> None:
@@ -622,15 +749,15 @@ def test_several_tasks(home: Path) -> None:
         put(home / "results", Planned(can, can.entries[0], seed), [success] * 2)
     assert table(home) == 0
     page = (home / "page.md").read_text()
-    assert "| `good` | **0.500** [0.450, 0.550] |" in page[page.index("## All tasks") :]
-    assert "`other`" not in page[page.index("## All tasks") :]
+    assert "| `good` | **0.500** [0.450, 0.550] |" in page[page.index("## All tasks, validation states") :]
+    assert "`other`" not in page[page.index("## All tasks, validation states") :]
 
 
 def test_imitation_stands_in_the_table_at_the_steps_of_its_demonstrations(home: Path) -> None:
     protocol_file(home / "protocol", WITH_IMITATION)
     table(home)
     page, plot = (home / "page.md").read_text(), (home / "plots" / "lift.png").read_bytes()
-    assert "| `bc` |  | not run |" in page
+    assert "| `bc` |  |  | not run |" in page
     assert "By imitation" not in page
     (protocol,) = read_protocols(home / "protocol")
     nothing: dict[str, Any] = {"training": {"lowest": None}}
@@ -639,7 +766,7 @@ def test_imitation_stands_in_the_table_at_the_steps_of_its_demonstrations(home: 
     assert table(home) == 0
     page = (home / "page.md").read_text()
     row = "| 0.92, 1.00 | 1.2k, 1.3k | –, 1.3k | – | 1.0 min | 2 |"
-    assert f"| `bc` | 0.50 | **0.960** [0.920, 1.000] {row}" in page
+    assert f"| `bc` | 321 | 0.50 | **0.960** [0.920, 1.000] {row}" in page
     assert "alone: `bc` (episodes=9 noise=0.1: 1.2k, 1.3k steps). Steps are those of the demon" in page
     bc = next(row for row in rows_of(protocol, home / "results") if row.entry == BC)
     assert bc.curve()[0].tolist() == [1250]
@@ -658,12 +785,13 @@ def test_imitation_stands_in_the_table_at_the_steps_of_its_demonstrations(home: 
         (lambda path: edit(path, format=2), "has format 2"),
         (lambda path: edit(path, protocol={}), "is of another protocol"),
         (lambda path: edit(path, machine=None), "is broken"),
+        (lambda path: edit(path, split="test"), "was measured on test states"),
     ],
 )
 def test_a_broken_result_is_refused_in_one_line(
     home: Path, capsys: pytest.CaptureFixture[str], change: Any, message: str
 ) -> None:
-    path = home / "results" / "lift" / "good_s0.json"
+    path = home / "results" / "validation" / "lift" / "good_s0.json"
     change(path)
     assert table(home) == 2
     error = capsys.readouterr().err

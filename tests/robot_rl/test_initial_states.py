@@ -1,5 +1,6 @@
 """A list of initial states is the same list, bit for bit, wherever it is used."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,16 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from robot_rl.factory import make_env
-from robot_rl.initial_states import load_states, make_states, save_states
+from robot_rl.initial_states import COUNTS, Split, load_states, make_states, save_states, split_seeds
 
 ENVIRONMENT = {"task": "lift", "controller": "OSC_POSE"}
 
 
 def env(**changes: Any) -> Any:
-    return SimpleNamespace(task=SimpleNamespace(name="lift"), describe=lambda: {**ENVIRONMENT, **changes})
+    return SimpleNamespace(
+        task=SimpleNamespace(name="lift", env="Lift"), describe=lambda: {**ENVIRONMENT, **changes}
+    )
 
 
 def some() -> np.ndarray:
@@ -77,13 +81,46 @@ def test_missing_list_is_refused_with_the_command_that_makes_it(tmp_path: Path) 
         load_states(env(), tmp_path / "none")
 
 
-def test_shipped_list_is_what_its_seeds_give() -> None:
+def test_columns_that_are_equal_are_stored_once(tmp_path: Path) -> None:
+    states = some()
+    save_states(tmp_path / "list", np.concatenate([states, states], axis=1), ENVIRONMENT)
+    with safe_open(tmp_path / "list", framework="numpy") as file:
+        assert file.get_tensor("varying").shape == (6, 7)
+
+
+def test_lists_that_repeat_equal_columns_are_read(tmp_path: Path) -> None:
+    """As they were written before."""
+    states = some()
+    varying = np.array([1, 2, 3, 5, 6, 7, 8])
+    parts = {
+        "first": states[0],
+        "varying_columns": varying,
+        "varying": np.ascontiguousarray(states[:, varying]),
+    }
+    save_file(parts, tmp_path / "list", metadata={"environment": json.dumps(ENVIRONMENT)})
+    assert load_states(env(), tmp_path / "list").states.tobytes() == states.tobytes()
+
+
+def test_splits_have_no_seed_in_common() -> None:
+    validation, test = split_seeds("validation", 10**9), split_seeds("test", 10**9)
+    assert validation.stop <= test.start
+    assert validation.start > 2**32  # those of training are 32-bit hashes
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_shipped_list_is_what_its_seeds_give(split: Split) -> None:
+    """To rounding: the bits can differ between machines, which is why they are shipped."""
     lift = make_env("lift")
-    shipped = load_states(lift)
-    assert len(shipped.states) == 100
-    assert len(np.unique(shipped.states, axis=0)) == 100
-    made = make_states(lift, range(3))
+    shipped = load_states(lift, split=split)
+    assert (shipped.split, len(shipped.states)) == (split, COUNTS[split])
+    made = make_states(lift, split_seeds(split, 3))
+    np.testing.assert_allclose(made, shipped.states[:3], atol=1e-6)
     assert len(np.unique(made, axis=0)) == 3
     lift.set_state(shipped.states[7])
     np.testing.assert_array_equal(lift.get_state(), shipped.states[7])
     lift.close()
+
+
+def test_a_list_of_the_users_own_is_of_no_split(tmp_path: Path) -> None:
+    save_states(tmp_path / "list", some(), ENVIRONMENT)
+    assert load_states(env(), tmp_path / "list").split is None

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from robot_rl.bench.methods.commands import own_data
+from robot_rl.bench.methods.commands import curve_of, own_data, results_of
 from robot_rl.bench.methods.queue import Planned
 from robot_rl.data.dataset import Dataset
 from robot_rl.logger import Series
-from robot_rl.periodic_evaluation import FOLDER
 from robot_rl.runs import write_text
 
 
@@ -71,9 +70,9 @@ def write_evaluation(planned: Planned, home: Path, metrics: dict[str, Series], e
 
     Its step is what the demonstrations cost: the environment's steps in them, failed episodes too.
     """
-    run = home / planned.name
-    summary: dict[str, Any] = json.loads((run / "eval" / "summary.json").read_text())
-    with (run / "eval" / "episodes.csv").open(newline="") as file:
+    found = results_of(home / planned.name, planned.protocol)
+    summary: dict[str, Any] = json.loads((found / "summary.json").read_text())
+    with (found / "episodes.csv").open(newline="") as file:
         episodes = list(csv.DictReader(file))
     step = Dataset(own_data(planned, home)).num_steps
     record = {
@@ -85,8 +84,9 @@ def write_evaluation(planned: Planned, home: Path, metrics: dict[str, Series], e
         "success": [int(episode["success"]) for episode in episodes],
         "length": [int(episode["length"]) for episode in episodes],
     }
-    (run / FOLDER).mkdir(exist_ok=True)
-    write_text(run / FOLDER / f"{step:08d}.json", json.dumps(record) + "\n")
+    folder = curve_of(planned, home)
+    folder.mkdir(exist_ok=True)
+    write_text(folder / f"{step:08d}.json", json.dumps(record) + "\n")
 
 
 def _seconds_since(begun: float, data: Path) -> float:

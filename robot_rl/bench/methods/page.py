@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.record import WINDOW
 from robot_rl.bench.methods.results import Result
 from robot_rl.bench.methods.rows import Row, interval, over_tasks
 from robot_rl.errors import UserError
+from robot_rl.initial_states import VALIDATION
 from robot_rl.runs import write_text
 from robot_rl.statistics import iqm
 
@@ -14,15 +16,19 @@ BEGIN, END = "<!-- robot-rl bench table: begin -->", "<!-- robot-rl bench table:
 THRESHOLDS = (0.9, 0.95)
 _TITLE = "# Results\n\n"
 _NOTE = f"""\
-IQM: mean of the middle half of the seeds (of fewer than 4, of all), with a 95 % stratified bootstrap interval
-over seeds (Agarwal et al., 2021); none for one seed. Steps are environment steps; “steps to” is the first
-evaluation at or above, each seed in turn, and – where there was none. Dip: the lowest success over {WINDOW}
-training episodes in a row, exploration included, minus the base's success, of the seed where it was deepest;
-in brackets what the base alone is expected to show as its lowest in as many episodes, by chance. Wall-clock
-is training's, evaluations not counted.
+Options were chosen on the validation states, so success there is somewhat optimistic; the test states are
+others, and nothing was chosen on them. IQM: mean of the middle half of the seeds (of fewer than 4, of all),
+with a 95 % stratified bootstrap interval over seeds (Agarwal et al., 2021); none for one seed.
+Demonstration steps: environment steps in the demonstrations that the base and the run have seen, failed
+ones too, to be added to those of the run (≈ where counted in another machine's data, of the same command
+but not the same to the bit). “Steps to” is the first policy measured at or above, each seed in turn,
+without interpolation, and – where there was none. Dip: the lowest success over {WINDOW} training episodes
+in a row, exploration included, minus the base's success, of the seed where it was deepest; in brackets what
+the base alone is expected to show as its lowest in as many episodes, by chance. Wall-clock is training's,
+evaluations not counted.
 """
 _HEAD = (
-    *("entry", "base", "final success, IQM", "each seed"),
+    *("entry", "demonstration steps", "base", "final success, IQM", "each seed"),
     *(f"steps to {threshold:g}" for threshold in THRESHOLDS),
     *("dip (by chance)", "wall-clock per run", "seeds"),
 )
@@ -44,21 +50,20 @@ def write_page(path: Path, content: str) -> None:
 
 
 def content(tables: Sequence[Sequence[Row]], images: Sequence[Sequence[str]]) -> str:
-    """The sections of all tasks; `images` are the addresses of each task's figures."""
+    """The sections of all tasks and splits; `images` are the addresses of each section's figures."""
     parts = [_NOTE]
     parts += [_section(rows, paths) for rows, paths in zip(tables, images, strict=True)]
-    if len(tables) > 1:
-        parts.append(_all_tasks(tables))
+    for split in dict.fromkeys(rows[0].protocol.split for rows in tables):
+        of_split = [rows for rows in tables if rows[0].protocol.split == split]
+        if len(of_split) > 1:
+            parts.append(_all_tasks(of_split))
     return "\n" + "\n".join(parts) + "\n"
 
 
 def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
     protocol = rows[0].protocol
     results = [result for row in rows for result in row.results]
-    text = (
-        f"## {protocol.task.capitalize()}\n\n"
-        f"{protocol.steps:,} environment steps, measured on {protocol.eval_episodes} saved initial states.\n"
-    )
+    text = f"## {protocol.task.capitalize()}, {protocol.split} states\n\n{_measured(protocol)}\n"
     text += "".join(f"\n![Success on {protocol.task}]({image})\n" for image in images)
     text += "\n" + _table([row for row in rows if row.entry.parent is None])
     for parent in [row for row in rows if row.entry.parent is None]:
@@ -66,6 +71,18 @@ def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
         if ablations:
             text += f"\nAblations of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
     return text + _imitation(rows) + _remarks(results)
+
+
+def _measured(protocol: Protocol) -> str:
+    text = (
+        f"{protocol.steps:,} environment steps, measured on {protocol.final_episodes} {protocol.split} states"
+    )
+    if protocol.split == VALIDATION:
+        return f"{text} every {protocol.eval_every:,}."
+    text += f"; policies saved every {protocol.save_every:,} steps"
+    if protocol.curve_episodes == protocol.final_episodes:
+        return f"{text} on the same."
+    return f"{text} on the first {protocol.curve_episodes} of them."
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -76,11 +93,12 @@ def _table(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> list[str]:
     name, planned = f"`{row.entry.name}`", len(row.entry.seeds)
     if not row.results:
-        return [name, "", "not run", *[""] * (len(_HEAD) - 4), f"0 of {planned}"]
+        return [name, "", "", "not run", *[""] * (len(_HEAD) - 5), f"0 of {planned}"]
     failed = len(row.results) - len(row.done)
     seeds = f"{len(row.done)} of {planned}" if len(row.done) < planned else str(planned)
     return [
         name,
+        _demonstrations(row),
         _range([result.base_success for result in row.results]),
         _success(row) if row.done else "failed",
         ", ".join(f"{result.final:.2f}" if result.failure is None else "failed" for result in row.results),
@@ -89,6 +107,15 @@ def _cells(row: Row) -> list[str]:
         _minutes(row.done),
         seeds + (f", {failed} failed" if failed else ""),
     ]
+
+
+def _demonstrations(row: Row) -> str:
+    """Each number once: all runs of a table have the same demonstrations, unless they collect their own."""
+    told = {
+        f"{'' if result.exact_demonstrations else '≈ '}{result.demonstration_steps:,}": None
+        for result in row.results
+    }
+    return ", ".join(told)
 
 
 def _success(row: Row) -> str:
@@ -163,7 +190,9 @@ def _remarks(results: Sequence[Result]) -> str:
 def _all_tasks(tables: Sequence[Sequence[Row]]) -> str:
     """Over all tasks; entries without a result in each of them are left out."""
     names = ", ".join(rows[0].protocol.task for rows in tables)
-    text = f"## All tasks\n\nIQM over the runs of {names}, of the entries that have been run on each.\n\n"
+    split = tables[0][0].protocol.split
+    text = f"## All tasks, {split} states\n\n"
+    text += f"IQM over the runs of {names}, of the entries that have been run on each.\n\n"
     lines = [_line(["entry", "final success, IQM"]), _line(["---", "---:"])]
     found = over_tasks(tables)
     lines += [_line([f"`{name}`", _with_interval(*figures)]) for name, figures in found.items()]

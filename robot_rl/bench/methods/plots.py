@@ -10,6 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from robot_rl.bench.methods.page import short
 from robot_rl.bench.methods.rows import Row, interval
+from robot_rl.initial_states import TEST
 from robot_rl.report.curves import time_unit
 from robot_rl.report.style import light_style
 from robot_rl.statistics import iqm
@@ -22,8 +23,12 @@ _COLORS = (
 
 
 def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """`<task>.png` with the entries and `<task>-<entry>.png` with its ablations, of what has results."""
-    task = rows[0].protocol.task
+    """`<task>.png` with the entries and `<task>-<entry>.png` with its ablations, of what has results.
+
+    Those of test states are in a folder `test`.
+    """
+    task, split = rows[0].protocol.task, rows[0].protocol.split
+    folder = folder / split if split == TEST else folder
     entries = [row for row in rows if row.entry.parent is None]
     groups = {folder / f"{task}.png": entries}
     for entry in entries:

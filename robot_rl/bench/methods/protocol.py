@@ -4,7 +4,10 @@ collect: episodes=15 noise=0.3          # options of `robot-rl collect`
 base: base=diffusion method.steps=1000  # options of `robot-rl train method=bc`
 steps: 20000                            # environment steps of every run
 eval_every: 10000                       # a divisor of steps
-eval_episodes: 100                      # saved initial states
+eval_episodes: 100                      # validation states
+save_every: 2000                        # a divisor of steps; eval_every if it is not there
+test_episodes: 500                      # test states at the end; 500 if it is not there
+curve_episodes: 100                     # test states on the way; as many as at the end if it is not there
 entries:
   residual:
     options: method=residual            # options of `robot-rl train`
@@ -22,6 +25,9 @@ entries:
 
 The last one is measured once, when it is trained; its steps are those of its demonstrations.
 
+On validation states a run is measured while it trains, every `eval_every` steps. On test states, which are
+for what is settled, the policies that it saved every `save_every` steps are measured when it is finished.
+
 Of the same commands a machine of another processor makes another base. A policy that is kept in a folder
 beside the file, named as the task is, is the base on every machine.
 """
@@ -36,14 +42,16 @@ from typing import Any
 import yaml
 
 from robot_rl.errors import UserError
+from robot_rl.initial_states import COUNTS, TEST, VALIDATION, Split
 from robot_rl.spelling import nearest
 
 _KEYS = ("collect", "base", "steps", "eval_every", "eval_episodes", "entries")
 _ENTRY_KEYS = ("options", "seeds", "priority")
-_OPTIONAL = ("collect",)
+_OPTIONAL = ("save_every", "test_episodes", "curve_episodes")
+_ENTRY_OPTIONAL = ("collect",)
 _OURS = {
     *("task", "data", "name", "runs_dir", "seed", "device", "threads", "episodes", "method.steps"),
-    *("checkpoint_every", "eval_every", "eval_episodes"),
+    *("checkpoint_every", "eval_every", "eval_episodes", "save_every"),
 }
 """Options of a run that are the protocol's."""
 
@@ -82,28 +90,41 @@ class Protocol:
     eval_every: int
     """Environment steps."""
     eval_episodes: int
+    """Validation states of each evaluation."""
+    save_every: int
+    """Environment steps."""
+    test_episodes: int
+    """Test states for the end of a run."""
+    curve_episodes: int
+    """Test states for the policies on the way there."""
     entries: tuple[Entry, ...]
     kept_base: Path | None = None
     """Directory of the base policy, if it is kept; else each machine trains its own."""
+    split: Split = VALIDATION
+    """Whose states the runs are measured on."""
+
+    @property
+    def final_episodes(self) -> int:
+        """Initial states for the base and for the end of a run."""
+        return self.test_episodes if self.split == TEST else self.eval_episodes
 
     def preparation(self) -> dict[str, Any]:
         """What all runs of the task have in common."""
-        return {
-            "collect": list(self.collect),
-            "base": list(self.base),
-            "eval_episodes": self.eval_episodes,
-        }
+        episodes = "test_episodes" if self.split == TEST else "eval_episodes"
+        return {"collect": list(self.collect), "base": list(self.base), episodes: self.final_episodes}
 
     def terms(self, entry: Entry) -> dict[str, Any]:
         """All that a result depends on but its seed; a result is one of this protocol if its are these."""
         own: dict[str, Any] = {"steps": self.steps, "eval_every": self.eval_every}
+        if self.split == TEST:
+            own = {key: getattr(self, key) for key in ("steps", "save_every", "curve_episodes")}
         if entry.collect is not None:
             own = {"demonstrations": list(entry.collect)}
         return {**self.preparation(), **own, "options": list(entry.options)}
 
 
-def read_protocols(path: Path) -> list[Protocol]:
-    """The protocols of a folder (one file per task), or of one file.
+def read_protocols(path: Path, split: Split = VALIDATION) -> list[Protocol]:
+    """The protocols of a folder (one file per task), or of one file, for the states of a split.
 
     Raises:
         UserError: there is none, or one is wrong; says where and how.
@@ -111,21 +132,28 @@ def read_protocols(path: Path) -> list[Protocol]:
     files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise UserError(f"protocol={path}: no protocol is there; robot-rl's own are in benchmarks/protocol")
-    return [_read(file) for file in files]
+    return [_read(file, split) for file in files]
 
 
-def _read(file: Path) -> Protocol:
+def _read(file: Path, split: Split) -> Protocol:
     try:
         content = yaml.safe_load(file.read_text())
     except yaml.YAMLError as error:
         raise UserError(f"{file} is not YAML: {error}") from error
-    content = _section(content, f"{file}:", _KEYS)
-    numbers = {key: content[key] for key in ("steps", "eval_every", "eval_episodes")}
+    content = _section(content, f"{file}:", _KEYS, _OPTIONAL)
+    test_episodes = content.get("test_episodes", COUNTS[TEST])
+    numbers = {
+        **{key: content[key] for key in ("steps", "eval_every", "eval_episodes")},
+        "save_every": content.get("save_every", content["eval_every"]),
+        "test_episodes": test_episodes,
+        "curve_episodes": content.get("curve_episodes", test_episodes),
+    }
     for key, number in numbers.items():
         if not isinstance(number, int) or number < 1:
             raise UserError(f"{file}: {key} is {number!r}; it must be a whole number above 0")
-    if numbers["steps"] % numbers["eval_every"]:
-        raise UserError(f"{file}: eval_every is no divisor of steps, so that the end would not be measured")
+    for key in ("eval_every", "save_every"):
+        if numbers["steps"] % numbers[key]:
+            raise UserError(f"{file}: {key} is no divisor of steps, so that the end would not be measured")
     if not isinstance(content["entries"], Mapping) or not content["entries"]:
         raise UserError(f"{file}: entries must name at least one, each with {', '.join(_ENTRY_KEYS)}")
     return Protocol(
@@ -135,6 +163,7 @@ def _read(file: Path) -> Protocol:
         **numbers,
         entries=tuple(_entries(content["entries"], file)),
         kept_base=file.with_suffix("") if file.with_suffix("").is_dir() else None,
+        split=split,
     )
 
 
@@ -144,7 +173,7 @@ def _entries(entries: Mapping[str, Any], file: Path) -> Iterator[Entry]:
         where = f"{file}: entries: {name}:"
         if not re.fullmatch(r"\w+(-\w+)?", str(name)):
             raise UserError(f"{where} a name is letters, digits and _, and `-` before what is ablated")
-        content = _section(content, where, _ENTRY_KEYS, _OPTIONAL)
+        content = _section(content, where, _ENTRY_KEYS, _ENTRY_OPTIONAL)
         parent, ablated, _ = str(name).partition("-")
         if ablated and parent not in read:
             raise UserError(f"{where} it is an ablation of {parent}, which must be an entry above it")

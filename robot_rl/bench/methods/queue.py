@@ -29,7 +29,11 @@ class Planned:
 
     def result(self, results: Path) -> Path:
         """Its result file, without `.csv` or `.json`."""
-        return results / self.protocol.task / self.name
+        return self.home(results) / self.name
+
+    def home(self, folder: Path) -> Path:
+        """The part of a folder that belongs to the task and the split."""
+        return folder / self.protocol.split / self.protocol.task
 
 
 def queue(protocols: Sequence[Protocol]) -> list[Planned]:

@@ -1,24 +1,23 @@
-"""Result files: `<task>/<entry>_s<seed>.csv` with every evaluation, `.json` with all else about the run.
+"""Result files: `<entry>_s<seed>.csv` with every evaluation, `.json` with all else about the run.
 
-A run counts as made once its `.json` is there, which is written last.
+They are in `<split>/<task>/`, by the initial states that the run was measured on. A run counts as made once
+its `.json` is there, which is written last.
 """
 
 import csv
 import io
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-import robot_rl
-from robot_rl.bench.methods.commands import BASE
+from robot_rl.bench.methods.commands import BASE, curve_of, data_of, results_of
 from robot_rl.bench.methods.imitation import wall_seconds
 from robot_rl.bench.methods.queue import Planned
+from robot_rl.data.dataset import Dataset
 from robot_rl.logger import Series, read_metrics
-from robot_rl.periodic_evaluation import FOLDER
 from robot_rl.runs import write_text
 from robot_rl.statistics import lowest_by_chance, rolling_success, wilson
 
@@ -29,32 +28,37 @@ COLUMNS = ("step", "success", "episodes", "ci_low", "ci_high", "mean_length", "w
 _POINTS = 100  # of the training curve that is kept
 
 
-def write_result(planned: Planned, home: Path, results: Path, commit: str | None) -> dict[str, Any]:
+def write_result(planned: Planned, home: Path, results: Path) -> dict[str, Any]:
     """Write the files of a run that has come to its end, be it good or bad, and return the `.json`'s."""
     run = home / planned.name
     facts = json.loads((run / "run.json").read_text())
     metrics = read_metrics(run / "metrics.csv")
-    evaluations = [_evaluation(path) for path in sorted((run / FOLDER).glob("*.json"))]
+    evaluations = [_evaluation(path) for path in sorted(curve_of(planned, home).glob("[0-9]*.json"))]
     rows = [_row(evaluation) for evaluation in evaluations]
-    base = json.loads((home / BASE / "eval" / "summary.json").read_text())
+    base = json.loads((results_of(home / BASE, planned.protocol) / "summary.json").read_text())
+    data = Dataset(data_of(planned, home))
     base_success = base["policies"]["base"]["success"]
     record: dict[str, Any] = {
         "format": FORMAT,
         "task": planned.protocol.task,
         "entry": planned.entry.name,
         "seed": planned.seed,
+        "split": planned.protocol.split,
         "status": "failed" if "failed" in facts else "done",
         "reason": facts.get("failed"),
         "protocol": planned.protocol.terms(planned.entry),
         "base": {**base["policies"]["base"], "episodes": base["episodes"]},
         "states": {key: base[key] for key in ("states", "states_sha256")},
+        "demonstrations": {"steps": data.num_steps, "sha256": data.sha256},
         "final": _final(evaluations),
         "training": _training(metrics.get("train/success", []), base_success),
         "wall_seconds": wall_seconds(planned, home, metrics),
         "eval_seconds": sum(evaluation["eval_seconds"] for evaluation in evaluations),
         **{key: facts[key] for key in ("method", "started", "machine", "versions")},
         "device": facts.get("device"),
-        "commit": commit,
+        "commit": facts["commits"][-1],
+        "dirty": facts["dirty"],
+        "config_sha256": facts["config_sha256"],
         "config": yaml.safe_load((run / "config.yaml").read_text()),
     }
     path = planned.result(results)
@@ -66,21 +70,6 @@ def write_result(planned: Planned, home: Path, results: Path, commit: str | None
     write_text(path.with_suffix(".csv"), table.getvalue())
     write_text(path.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
     return record
-
-
-def current_commit() -> str | None:
-    """The commit that this program is run from, `+` if it was changed since; None outside of a checkout."""
-    folder = Path(robot_rl.__file__).resolve().parents[1]
-    if not (folder / ".git").exists():
-        return None
-    try:
-        head, changes = (
-            subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head.strip() + ("+" if changes.strip() else "")
 
 
 def _evaluation(path: Path) -> dict[str, Any]:

@@ -42,6 +42,10 @@ class Result:
     """Why it did not come to its end."""
     base_success: float
     base_fingerprint: str
+    demonstration_steps: int
+    """Environment steps of the demonstrations that its base, or itself, has seen; failed ones count too."""
+    exact_demonstrations: bool
+    """False where they were counted in the data of another machine, made by the same command."""
     curve: tuple[Point, ...]
     lowest: Lowest | None
     """None for fewer than 40 training episodes."""
@@ -75,6 +79,8 @@ def read_result(planned: Planned, results: Path) -> Result | None:
             raise UserError(
                 f"{path} has format {record['format']}, and this program reads {FORMAT}; {remedy}"
             )
+        if record["split"] != planned.protocol.split:
+            raise UserError(f"{path} was measured on {record['split']} states; {remedy}")
         terms = planned.protocol.terms(planned.entry)
         for key, value in terms.items():
             if record["protocol"].get(key) != value:
@@ -103,6 +109,8 @@ def _result(planned: Planned, record: dict[str, Any], curve: tuple[Point, ...]) 
         failure=str(record["reason"]) if record["status"] == "failed" else None,
         base_success=float(record["base"]["success"]),
         base_fingerprint=str(record["base"]["fingerprint"]),
+        demonstration_steps=int(record["demonstrations"]["steps"]),
+        exact_demonstrations=record["demonstrations"]["sha256"] == record["config"]["data_sha256"],
         curve=curve,
         lowest=Lowest(**lowest) if lowest else None,
         wall_seconds=float(record["wall_seconds"]),

@@ -17,8 +17,9 @@ from robot_rl.bench.methods.crew import Crew, Stopped
 from robot_rl.bench.methods.imitation import read_collection, timed_collection, write_evaluation
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.queue import Planned
-from robot_rl.bench.methods.record import current_commit, write_result
+from robot_rl.bench.methods.record import write_result
 from robot_rl.errors import UserError
+from robot_rl.initial_states import TEST
 from robot_rl.logger import read_metrics
 from robot_rl.progress import Progress
 from robot_rl.runs import write_text
@@ -68,20 +69,20 @@ class Runner:
         return faults
 
     def _one(self, planned: Planned) -> dict[str, Any]:
-        home = self._runs_dir / planned.protocol.task
+        home = planned.home(self._runs_dir)
         with self._preparing[planned.protocol.task]:
             self._prepare(planned.protocol, home)
         run = home / planned.name
         _forget_failure(run / "run.json")
-        commit = current_commit()
         if planned.entry.collect is not None:
             self._collect(planned, home)
         code = self._command(commands.train(planned, home, self._device), planned, home)
         if code != 0 and not _failure(run / "run.json"):
             raise _fault(code, _log(planned, home))
-        if planned.entry.collect is not None and code == 0:
+        measured_afterwards = planned.entry.collect is not None or planned.protocol.split == TEST
+        if measured_afterwards and code == 0:
             self._evaluate(planned, home)
-        return write_result(planned, home, self._results, commit)
+        return write_result(planned, home, self._results)
 
     def _command(self, command: list[str], planned: Planned, home: Path) -> int:
         self._now[planned] = command[0]
@@ -107,12 +108,13 @@ class Runner:
             raise _fault(code, _log(planned, home))
 
     def _evaluate(self, planned: Planned, home: Path) -> None:
-        """Anew, even if there is one: training may have gone on since."""
+        """Even if there is a result: training may have gone on since."""
         begun = time.monotonic()
         if code := self._command(commands.evaluate(planned, home, self._device), planned, home):
             raise _fault(code, _log(planned, home))
-        metrics = read_metrics(home / planned.name / "metrics.csv")
-        write_evaluation(planned, home, metrics, time.monotonic() - begun)
+        if planned.entry.collect is not None:
+            metrics = read_metrics(home / planned.name / "metrics.csv")
+            write_evaluation(planned, home, metrics, time.monotonic() - begun)
 
     def _prepare(self, protocol: Protocol, home: Path) -> None:
         """Demonstrations and base of a task, unless they are there."""
@@ -125,7 +127,7 @@ class Runner:
             )
         home.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(wanted, indent=1) + "\n")
-        if (home / commands.BASE / "eval" / "summary.json").is_file():
+        if (commands.results_of(home / commands.BASE, protocol) / "summary.json").is_file():
             return
         if protocol.kept_base:
             shutil.copytree(protocol.kept_base, home / commands.BASE, dirs_exist_ok=True)
@@ -137,9 +139,10 @@ class Runner:
         """The runs in work and how far they are."""
         texts = []
         for planned, verb in list(self._now.items()):
-            metrics = self._runs_dir / planned.protocol.task / planned.name / "metrics.csv"
+            metrics = planned.home(self._runs_dir) / planned.name / "metrics.csv"
             part = f"{_last_step(metrics) / planned.protocol.steps:.0%}"
-            texts.append(f"{planned.label} {part if planned.entry.collect is None else verb}")
+            shown = part if planned.entry.collect is None and verb == "train" else verb
+            texts.append(f"{planned.label} {shown}")
         return ", ".join(texts) or "preparing"
 
 
@@ -177,7 +180,9 @@ def _failure(path: Path) -> bool:
 def _forget_failure(path: Path) -> None:
     """Its result was removed, so that it is tried again; it must fail anew to count."""
     if _failure(path):
-        path.unlink()
+        record = json.loads(path.read_text())
+        del record["failed"]
+        write_text(path, json.dumps(record, indent=2) + "\n")
 
 
 def _log(planned: Planned, home: Path) -> Path:
