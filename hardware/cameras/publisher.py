@@ -10,7 +10,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from hardware.cameras.jpeg import compress
+from hardware.cameras.compression import compress, compress_png
 from hardware.cameras.mailbox import Mailbox
 from hardware.cameras.wire import Failed, Image, Report, Start, report_socket
 from hardware.protocol.arrays import Encoding, Frame, encode_image
@@ -84,8 +84,10 @@ class Publisher(threading.Thread):
         )
         encoding: Encoding = "rgb8" if taken.image.ndim == 3 else "depth16"
         payload: bytes | memoryview = pixels
-        if settings.encoding == "jpeg":
+        if settings.published == "jpeg":
             encoding, payload = "jpeg", compress(taken.image, settings.jpeg_quality)
+        elif settings.published == "png":
+            encoding, payload = "png", compress_png(taken.image)
         frame = Frame(
             camera=report.camera,
             number=report.number,

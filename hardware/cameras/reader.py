@@ -8,9 +8,9 @@ from types import TracebackType
 
 from numpy.typing import NDArray
 
-from hardware.cameras.jpeg import decompress
+from hardware.cameras.compression import image_of
 from hardware.clock import MS, Clock, MonotonicClock
-from hardware.protocol.arrays import Frame, decode_image, pixels
+from hardware.protocol.arrays import Frame, decode_image
 from hardware.protocol.codec import ProtocolError
 from hardware.protocol.listener import Listener
 from hardware.protocol.sockets import ClientSockets
@@ -170,15 +170,6 @@ class FrameReader:
         except ProtocolError:
             self._unreadable[name] += 1
             return None
-
-
-def image_of(frame: Frame, payload: memoryview) -> NDArray:
-    """What a message's payload shows, read-only.
-
-    Raises:
-        ProtocolError: another thing than its header says.
-    """
-    return decompress(frame, payload) if frame.encoding == "jpeg" else pixels(frame, payload)
 
 
 def _taken(_: int, message: memoryview) -> _Taken:

@@ -7,6 +7,7 @@ import msgspec
 from hardware.protocol.arrays import MAX_IMAGE, MAX_SIDE, CameraName
 from hardware.spec import CameraSpec
 
+Encoding = Literal["raw", "jpeg", "png"]
 MS = Annotated[float, msgspec.Meta(gt=0)]
 Factory = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
 """`package.module:function`, or a class there."""
@@ -59,7 +60,9 @@ class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     spec: CameraSpec
     source: Source
-    encoding: Literal["raw", "jpeg"] = "raw"
+    encoding: Encoding | None = None
+    """How images are published and recorded: `jpeg` is lossy; `png` and `raw` are exact. None for `png` of
+    what is drawn, `raw` of depths, and `jpeg` of all else."""
     jpeg_quality: Annotated[int, msgspec.Meta(ge=1, le=100)] = 90
 
     def __post_init__(self) -> None:
@@ -70,8 +73,24 @@ class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             raise ValueError(f"camera {spec.name}: {spec.width}x{spec.height}@{spec.rate:g} is not possible")
         if not spec.serial:
             raise ValueError(f"camera {spec.name} needs a serial: any other camera could be taken for it")
-        if self.encoding == "jpeg" and isinstance(self.source, RealSense) and self.source.stream == "depth":
-            raise ValueError(f"camera {spec.name}: a JPEG holds no depth; write encoding raw")
+        if self.encoding in ("jpeg", "png") and self._measures_depth:
+            raise ValueError(
+                f"camera {spec.name}: a {self.encoding.upper()} holds no depth; write encoding raw"
+            )
+
+    @property
+    def published(self) -> Encoding:
+        """How images are published, where `encoding` leaves it open too."""
+        if self.encoding is not None:
+            return self.encoding
+        if self._measures_depth:
+            return "raw"
+        # Drawn images compress well, and an exact one is what an environment observes.
+        return "jpeg" if self.source.noisy else "png"
+
+    @property
+    def _measures_depth(self) -> bool:
+        return isinstance(self.source, RealSense) and self.source.stream == "depth"
 
 
 class WatchLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

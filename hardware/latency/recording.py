@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.cameras.reader import image_of
+from hardware.cameras.compression import image_of
 from hardware.client import CommandRefused, RobotClient
 from hardware.clock import MonotonicClock
 from hardware.connection import NoAnswer, RobotError

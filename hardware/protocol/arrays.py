@@ -23,7 +23,9 @@ _MAX_RANK = 4
 _LENGTH = 2
 """Bytes that tell the header's length, little-endian."""
 
-Encoding = Literal["rgb8", "depth16", "jpeg"]
+Encoding = Literal["rgb8", "depth16", "jpeg", "png"]
+_BEGINNINGS: Final = {"jpeg": b"\xff\xd8", "png": b"\x89PNG\r\n\x1a\n"}
+"""First bytes of the files that are payloads."""
 DType = Literal["|u1", "<u2", "<i8", "<f4"]
 _DTYPES: Final[frozenset[str]] = frozenset(get_args(DType))
 
@@ -47,7 +49,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     height: Side
     width: Side
     encoding: Encoding
-    """rgb8: [height, width, 3] bytes. depth16: [height, width] of 16 bits, mm. jpeg: a JPEG file."""
+    """rgb8: [height, width, 3] bytes. depth16: [height, width] of 16 bits, mm. jpeg, png: such a file."""
     dropped: Natural
     """Images that the server has lost of this camera so far."""
     crc32: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
@@ -105,7 +107,7 @@ def pixels(frame: Frame, payload: bytes | memoryview) -> NDArray:
     """The image as a read-only array, uint8 [H, W, 3] or uint16 [H, W], without a copy.
 
     Raises:
-        ProtocolError: it is a JPEG, or of another size than its header says.
+        ProtocolError: it is a JPEG or PNG file, or of another size than its header says.
     """
     if frame.encoding == "rgb8":
         return as_array(payload, "|u1", (frame.height, frame.width, 3))
@@ -147,10 +149,11 @@ def _decode_header(header: bytes | memoryview) -> Frame:
 def _check_payload(frame: Frame, payload: memoryview) -> None:
     if len(payload) > MAX_IMAGE:
         raise ProtocolError(Code.TOO_BIG, f"an image of {len(payload)} bytes")
-    if frame.encoding != "jpeg":
+    beginning = _BEGINNINGS.get(frame.encoding)
+    if beginning is None:
         pixels(frame, payload)
-    elif bytes(payload[:2]) != b"\xff\xd8":
-        raise _malformed("a JPEG that does not begin like one")
+    elif bytes(payload[: len(beginning)]) != beginning:
+        raise _malformed(f"a {frame.encoding.upper()} that does not begin like one")
 
 
 def _malformed(reason: str) -> ProtocolError:

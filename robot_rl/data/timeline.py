@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.cameras.jpeg import decompress
+from hardware.cameras.compression import image_of
 from hardware.clock import MS
 from hardware.history import state_between
-from hardware.protocol.arrays import Frame, decode_image, pixels
+from hardware.protocol.arrays import Frame, decode_image
 from hardware.protocol.codec import decode_server
 from hardware.protocol.messages import Code, Commanded, Event, Mode, State
 from hardware.recording.episode import Episode
@@ -190,7 +190,7 @@ class Track:
         for number, (frame, payload) in enumerate(self._frames()):
             if place == len(wanted) or number < wanted[place]:
                 continue
-            image = decompress(frame, payload) if frame.encoding == "jpeg" else pixels(frame, payload)
+            image = image_of(frame, payload)
             while place < len(wanted) and wanted[place] == number:
                 out.append(image)
                 place += 1

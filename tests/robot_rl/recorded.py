@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hardware.cameras.jpeg import compress
+from hardware.cameras.compression import compress
 from hardware.core import rotation
 from hardware.protocol.arrays import Encoding, Frame, encode_image
 from hardware.protocol.codec import encode

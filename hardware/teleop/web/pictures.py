@@ -8,8 +8,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.cameras.jpeg import compress
-from hardware.cameras.reader import image_of
+from hardware.cameras.compression import compress, image_of
 from hardware.clock import Clock
 from hardware.protocol.arrays import Frame, decode_image
 from hardware.protocol.codec import ProtocolError

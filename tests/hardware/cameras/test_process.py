@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import zmq
 
+from hardware.cameras.compression import decompress
 from hardware.cameras.device import WrongCamera
-from hardware.cameras.jpeg import decompress
 from hardware.cameras.mailbox import Mailbox
 from hardware.cameras.process import QUEUE, Numbers, check_image
 from hardware.cameras.publisher import Publisher, Taken
@@ -120,6 +120,18 @@ def test_color_depth_and_jpeg_arrive_as_they_were_taken(tmp_path: Path, wire: Wi
     packed.close()
     assert len(payload) < smooth.size / 10
     assert np.abs(decompress(frame, payload).astype(int) - smooth).max() < 8
+
+
+def test_a_png_is_smaller_and_the_same_to_the_bit(tmp_path: Path) -> None:
+    packed = Wire(tmp_path, encoding="png")
+    image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    image[50:150, 60:200] = (200, 30, 40)
+    packed.mailbox.put(taken(0, image))
+    frame, payload = packed.image()
+    packed.close()
+    assert frame.encoding == "png"
+    assert len(payload) < image.size / 20
+    assert np.array_equal(decompress(frame, payload), image)
 
 
 def test_equal_images_have_equal_fingerprints_and_others_not(wire: Wire) -> None:

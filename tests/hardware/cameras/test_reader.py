@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zmq
 
-from hardware.cameras.jpeg import compress
+from hardware.cameras.compression import compress
 from hardware.cameras.reader import FrameReader, StaleFrame
 from hardware.clock import MS
 from hardware.protocol.endpoints import parse

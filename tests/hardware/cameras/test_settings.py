@@ -18,12 +18,28 @@ def test_a_source_is_named_by_its_type() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "published"),
+    [
+        ({"type": "realsense"}, "jpeg"),
+        ({"type": "opencv"}, "jpeg"),
+        ({"type": "custom", "factory": "cameras:Own"}, "jpeg"),
+        ({"type": "realsense", "stream": "depth"}, "raw"),
+        ({"type": "sim", "scene": "scene.xml", "feed": "ipc:///tmp/feed"}, "png"),
+    ],
+)
+def test_images_are_encoded_unless_something_else_is_said(source: dict[str, str], published: str) -> None:
+    assert read(source=source).published == published
+    assert read(source=source, encoding="raw").published == "raw"
+
+
+@pytest.mark.parametrize(
     ("fields", "why"),
     [
         ({"source": {"type": "webcam"}}, "webcam"),
         ({"source": {"type": "realsense", "streem": "depth"}}, "streem"),
         ({"source": {"type": "custom", "factory": "os.system('true')"}}, "factory"),
         ({"source": {"type": "realsense", "stream": "depth"}, "encoding": "jpeg"}, "JPEG holds no depth"),
+        ({"source": {"type": "realsense", "stream": "depth"}, "encoding": "png"}, "PNG holds no depth"),
         ({"source": {"type": "realsense"}, "spec": {**SPEC, "rate": 0.0}}, "not possible"),
         ({"source": {"type": "realsense"}, "spec": {**SPEC, "width": 10**6}}, "not possible"),
         ({"source": {"type": "realsense"}, "spec": {**SPEC, "width": 8192, "height": 8192}}, "not possible"),
