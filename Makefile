@@ -1,6 +1,7 @@
-# `make demo` and `make test` work on a fresh Debian or Ubuntu with Python 3.11; both set up `.venv` first.
+# `make demo` and `make test` work on a fresh Debian or Ubuntu; both set up `.venv` first.
 
-PYTHON ?= python3.11
+# Which Python: the newest supported one that is found, unless one is named.
+PYTHON ?=
 WORKERS ?= 2
 
 VENV := .venv
@@ -10,36 +11,47 @@ STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint format
+.PHONY: help setup demo test suite test-full test-second test-fresh lint format lock
 
 help:
 	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 10 minutes)"
 	@echo "make test        set up, then lint and the test suite"
-	@echo "make test-full   also the tests that take long"
-	@echo "make setup       the environment in $(VENV), with pinned packages"
+	@echo "make test-full   also the tests that take long, and the suite under a second Python if there is one"
+	@echo "make test-fresh  demo and test on fresh Debian releases; needs root and debootstrap, takes hours"
+	@echo "make setup       the environment in $(VENV), with pinned packages; PYTHON=... names its Python"
 	@echo "make lint        ruff, mypy and the layering"
 	@echo "make format      let ruff format and fix what it can"
+	@echo "make lock        pin all packages anew after a change of pyproject.toml; UPGRADE=--upgrade takes the newest"
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt .ci/system-libraries.sh
-	@command -v $(PYTHON) >/dev/null || { \
-		echo "$(PYTHON) is missing: sudo apt-get install -y python3.11 python3.11-venv, or make PYTHON=python3.12" >&2; \
-		exit 1; }
-	.ci/system-libraries.sh $(PYTHON)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(STAMP): pyproject.toml constraints.txt $(wildcard .ci/*.sh)
+	.ci/setup.sh $(VENV) $(PYTHON)
 	@touch $@
 
 demo: setup
 	$(BIN)/robot-rl demo
 
+test: lint suite
+
 # A test that hangs ends by its name; the longest of these takes two minutes.
-test: lint
+suite: setup
 	$(PYTEST) --timeout=900
 
 test-full: lint
 	$(PYTEST) -m ""
+	$(MAKE) test-second
+
+test-second: setup
+	@used=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	if second=$$(.ci/python.sh "$$used"); then \
+		$(MAKE) suite VENV=.venv-second PYTHON="$$second"; \
+	else \
+		echo "no second Python here: the suite ran under $$used alone"; \
+	fi
+
+test-fresh:
+	.ci/fresh.sh
 
 lint: setup
 	$(BIN)/ruff check
@@ -50,3 +62,6 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+lock: setup
+	.ci/lock.sh $(BIN)/uv $(UPGRADE)

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# System libraries that pip cannot bring: OpenGL for offscreen rendering, GLib for OpenCV, libusb for
-# RealSense cameras, a compiler with headers for evdev, and a browser for the tests of the page. Installs
-# what is missing where it may, otherwise says exactly what to run.
+# What pip cannot bring: Python itself, OpenGL for offscreen rendering, GLib for OpenCV, libusb for RealSense
+# cameras, a compiler with headers for evdev, and a browser for the tests of the page. Installs what is missing
+# where it may, otherwise says exactly what to run. $1 is the Python to be used, if there is one already.
 set -euo pipefail
 
-python=${1:-python3.11}
+python=${1:-python3}
 missing=()
 
 # Libraries by their file, since some releases name their package otherwise.
 need_library() { ldconfig -p | grep -qF "$1" || missing+=("$2"); }
 
+PATH=$PATH:/usr/sbin:/sbin
 if ! command -v ldconfig >/dev/null; then
     exit 0 # not a Linux with glibc; nothing to install from Debian's archive
 fi
-PATH=$PATH:/usr/sbin:/sbin
 need_library libEGL.so.1 libegl1
 need_library libGL.so.1 libgl1
 need_library libOSMesa.so libosmesa6
@@ -22,10 +22,16 @@ need_library libglib-2.0.so.0 libglib2.0-0
 
 command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 [ -e /usr/include/linux/input.h ] || missing+=(linux-libc-dev)
-headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
-[ -e "$headers/Python.h" ] || missing+=("$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')")
-"$python" -c 'import ensurepip' 2>/dev/null ||
-    missing+=("$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
+if command -v "$python" >/dev/null; then
+    name=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -e "$headers/Python.h" ] || missing+=("$name-dev")
+    # A virtual environment needs none to make another.
+    "$python" -c 'import sys; sys.prefix != sys.base_prefix or __import__("ensurepip")' 2>/dev/null ||
+        missing+=("$name-venv")
+else
+    missing+=(python3 python3-dev python3-venv)
+fi
 
 # Ubuntu has Chromium only as a snap; there the tests take what `playwright install chromium` brings.
 command -v chromium >/dev/null || command -v google-chrome >/dev/null ||
