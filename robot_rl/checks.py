@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from robot_rl.assets import asset_path
 from robot_rl.graphics import LIBRARIES
 from robot_rl.rendering import Trial, try_backend
 
 _NEEDED_BYTES = 2 * 1024**3
-_PYTHONS = ((3, 11), (3, 13))
-"""First version that works, first that does not."""
 _MODULES = {
     "franky-control": "franky",
     "hydra-core": "hydra",
@@ -58,7 +58,7 @@ def all_checks(runs: Path) -> Iterable[Check]:
     """Every check, one at a time, since some take seconds."""
     # Now, since importing robosuite changes it.
     backend = os.environ.get("MUJOCO_GL", "")
-    yield check_python(sys.version_info[:3])
+    yield check_python(".".join(map(str, sys.version_info[:3])), supported_pythons())
     for requirement in requirements():
         yield check_package(requirement)
     yield check_device()
@@ -73,18 +73,26 @@ def requirements() -> list[Requirement]:
     try:
         lines = metadata.requires("robot-rl") or []
     except metadata.PackageNotFoundError:
-        project = tomllib.loads(asset_path("pyproject.toml").read_text(encoding="utf-8"))
-        lines = project["project"]["dependencies"]
+        lines = _project()["dependencies"]
     found = [Requirement(line) for line in lines]
     return [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
 
 
-def check_python(version: Sequence[int]) -> Check:
+def supported_pythons() -> SpecifierSet:
+    """The versions of Python that this program says it runs on."""
+    try:
+        text = metadata.metadata("robot-rl")["Requires-Python"]
+    except metadata.PackageNotFoundError:
+        text = _project()["requires-python"]
+    return SpecifierSet(text)
+
+
+def check_python(version: str, supported: SpecifierSet) -> Check:
     """Python is one that the program is tested on."""
-    first, end = _PYTHONS
-    text = ".".join(map(str, version))
-    ok = first <= tuple(version[:2]) < end
-    return Check("python", ok, text, "sudo apt-get install python3.11 python3.11-venv && make setup")
+    if version in supported:
+        return Check("python", True, version)
+    # `make` finds a supported one, or fetches it.
+    return Check("python", False, f"{version}, but {supported} is needed", "rm -r .venv && make setup")
 
 
 def check_package(
@@ -94,7 +102,8 @@ def check_package(
 ) -> Check:
     """A package is there, in the range that was asked for, and can be imported."""
     name = requirement.name
-    install = f"{sys.executable} -m pip install '{name}{requirement.specifier}'"
+    # This package alone: pip would follow robosuite to an old numpy, and other packages to newer ones.
+    install = f"{sys.executable} -m pip install --no-deps '{name}{requirement.specifier}'"
     try:
         version = version_of(name)
     except metadata.PackageNotFoundError:
@@ -187,6 +196,11 @@ def existing_parent(folder: Path) -> Path:
     return folder
 
 
+def _project() -> dict[str, Any]:
+    """The table `project` of a checkout's pyproject.toml."""
+    return tomllib.loads(asset_path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
 def _mend_import(reason: str, install: str) -> str:
     if "MUJOCO_GL" in reason:
         return "unset MUJOCO_GL"
@@ -195,4 +209,6 @@ def _mend_import(reason: str, install: str) -> str:
         for start, package in _SYSTEM_PACKAGES.items():
             if library.startswith(start):
                 return f"sudo apt-get install -y {package}"
+    if "No module named" in reason:
+        return install.replace("--no-deps ", "")
     return install.replace("pip install", "pip install --force-reinstall")

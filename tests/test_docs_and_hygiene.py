@@ -1,7 +1,6 @@
 """What no file may do, and what the files about the program must say truly."""
 
 import ast
-import re
 import subprocess
 import sys
 import tomllib
@@ -103,8 +102,3 @@ def test_versions_agree() -> None:
     for requirement in (other for other in requirements if other.name != project["name"]):
         pin = pins[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pin), f"{requirement} does not allow the pin {pin}"
-
-
-def test_constraints_are_plain_pins() -> None:
-    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        assert line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.]+", line), line

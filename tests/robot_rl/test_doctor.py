@@ -32,10 +32,17 @@ def failing(message: str):
     return importer
 
 
-def test_python() -> None:
-    assert checks.check_python((3, 11, 7)).ok
-    assert not checks.check_python((3, 10, 1)).ok
-    assert not checks.check_python((3, 13, 0)).ok
+@pytest.mark.parametrize("version", ["3.11.2", "3.12.3", "3.13.5", "3.14.0"])
+def test_every_supported_python_is_well(version: str) -> None:
+    assert checks.check_python(version, checks.supported_pythons()).ok
+
+
+@pytest.mark.parametrize("version", ["3.10.12", "3.15.0"])
+def test_other_pythons_are_a_fault(version: str) -> None:
+    check = checks.check_python(version, checks.supported_pythons())
+    assert not check.ok
+    assert "3.11" in check.detail
+    assert "make setup" in check.mend
 
 
 def test_package_in_range() -> None:
@@ -53,7 +60,8 @@ def test_package_out_of_range() -> None:
     check = checks.check_package(MUJOCO, version("3.10.0"), importing)
     assert not check.ok
     assert "3.10.0" in check.detail
-    assert "pip install 'mujoco<3.10,>=3.3'" in check.mend
+    # Other packages stay as they are.
+    assert "pip install --no-deps 'mujoco<3.10,>=3.3'" in check.mend
 
 
 def test_package_missing() -> None:
@@ -71,7 +79,8 @@ def test_package_missing() -> None:
         ("libGL.so.1: cannot open shared object file", "sudo apt-get install -y libgl1"),
         ("libgthread-2.0.so.0: cannot open shared object file", "sudo apt-get install -y libglib2.0-0"),
         ("invalid value for environment variable MUJOCO_GL: x", "unset MUJOCO_GL"),
-        ("no module named foo", "--force-reinstall"),
+        ("No module named 'foo'", "pip install 'mujoco<3.10,>=3.3'"),
+        ("undefined symbol: foo", "pip install --force-reinstall --no-deps"),
     ],
 )
 def test_package_that_cannot_be_imported(reason: str, mend: str) -> None:
