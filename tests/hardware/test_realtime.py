@@ -16,9 +16,10 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="whoever is not root may not
 
 AS_NOBODY = """
 import os, resource, zmq
+# Before it becomes somebody who may not enter the folder that this lies in.
+from hardware.realtime import CONTROL, message_context, missing, runs_first
 resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-from hardware.realtime import CONTROL, message_context, missing, runs_first
 assert len(missing()) == 2, missing()
 with runs_first(CONTROL):
     assert os.sched_getscheduler(0) == os.SCHED_OTHER

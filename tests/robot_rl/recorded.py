@@ -156,7 +156,7 @@ def _state(motion: Motion, number: int, t: float, commands: list[Commanded]) -> 
 
 
 def _image(motion: Motion, camera: str, number: int, t: float) -> bytes:
-    pixels = np.full((HEIGHT, WIDTH, 3), number, np.uint8)
+    pixels = np.full((HEIGHT, WIDTH, 3), number % 256, np.uint8)
     frame = Frame(
         camera=camera, number=number, t_capture=BEGUN + round(t * SECOND), t_capture_raw=0, t_recv=1,
         height=HEIGHT, width=WIDTH, encoding=motion.encoding, dropped=0,
