@@ -92,7 +92,7 @@ def _arrays(interface: Interface, num: int) -> list[tuple[str, tuple[int, ...], 
         ("reward", (num,), np.float32),
         *((name, (num,), np.bool_) for name in ("terminated", "truncated", "success")),
         *(
-            (key, (num, *(space.shape or ())), space.dtype)
+            (key, (num, *(space.shape or ())), np.dtype(space.dtype))
             for key, space in interface.observation_space.spaces.items()
         ),
     ]

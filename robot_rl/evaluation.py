@@ -88,7 +88,7 @@ def evaluate(
         obs, _, terminated, truncated, info = envs.step(decision.action)
         lengths += 1
         done = np.flatnonzero(terminated | truncated)
-        for slot in done:
+        for slot in done.tolist():
             if slot in running:
                 episode = running.pop(slot)
                 outcomes.append(

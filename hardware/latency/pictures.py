@@ -53,4 +53,5 @@ def _shift(before: NDArray[np.float32], after: NDArray[np.float32]) -> Array:
     slopes = np.array([[a @ b for b in gradients] for a in gradients], np.float64)
     # Without any edge there is no shift to tell.
     slopes += 1e-6 * np.trace(slopes) * np.eye(2) + np.finfo(np.float32).tiny * np.eye(2)
-    return -2 * np.linalg.solve(slopes, np.array([gradient @ change for gradient in gradients], np.float64))
+    solution = np.linalg.solve(slopes, np.array([gradient @ change for gradient in gradients]))
+    return np.asarray(-2 * solution, np.float64)

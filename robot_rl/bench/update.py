@@ -93,7 +93,10 @@ def sb3_missing() -> str | None:
     try:
         import stable_baselines3  # noqa: F401
     except ImportError:
-        return "Stable-Baselines3 is not installed; to compare with it: pip install -e '.[bench]'"
+        return (
+            "Stable-Baselines3 is not installed; to compare with it: "
+            ".venv/bin/uv pip install -c constraints.txt -e '.[bench]'"
+        )
     return None
 
 

@@ -44,7 +44,7 @@ def test_without_stable_baselines(
     assert case["sb3_ms"] is case["speedup"] is None
     assert case["ours_ms"] > 0
     assert case["floor_ms"] > 0
-    assert "pip install -e '.[bench]'" in written.err
+    assert "uv pip install -c constraints.txt -e '.[bench]'" in written.err
     if not torch.cuda.is_available():
         assert "GPU figures were not run here" in written.err
 
