@@ -9,7 +9,9 @@ roots=${FRESH_ROOTS:-/var/tmp/robot-rl-fresh}
 read -ra releases <<<"${FRESH_RELEASES:-bookworm trixie}"
 read -ra targets <<<"${FRESH_TARGETS:-demo test}"
 
-# Runs in a mount namespace of its own, so that nothing stays mounted when it ends, however it ends.
+# In a mount namespace of its own, so that nothing stays mounted when it ends, however it ends.
+apart() { unshare --mount --propagation private "$@"; }
+
 run_in() {
     local root=$1 path variables
     for path in /proc /sys /dev /dev/pts /dev/shm; do mount --bind "$path" "$root$path"; done
@@ -42,10 +44,10 @@ for release in "${releases[@]}"; do
     echo "== $release: make ${targets[*]}"
     root=$roots/$release
     rm -rf "$root"
-    debootstrap --variant=minbase --include=git,make,ca-certificates "$release" "$root" >"$roots/$release.log" 2>&1 ||
+    apart debootstrap --variant=minbase --include=git,make,ca-certificates "$release" "$root" >"$roots/$release.log" 2>&1 ||
         { tail -n 20 "$roots/$release.log" >&2 && exit 1; }
     git clone --quiet . "$root/root/robot-rl"
-    unshare --mount --propagation private "$0" --in "$root"
+    apart .ci/fresh.sh --in "$root"
     echo "== $release: passed"
     rm -rf "$root"
 done
