@@ -77,8 +77,10 @@ class TaskDriver:
             )
         self._most = _CATCH_UP * round(per_tick)
         self._control = driven(self._env)
-        self._gripper = TaskGripper(self._env, self._control)
-        self._spec = robot_spec(self._env, self._control, self._gripper.spec, rate, task)
+        closes = self._env.sim.robots[0].gripper[self._control.arms[0].name].dof > 0
+        self._gripper = TaskGripper(self._env, self._control) if closes else None
+        grips = self._gripper.spec if self._gripper else None
+        self._spec = robot_spec(self._env, self._control, grips, rate, task)
         self._kinematics = InBase(self._env, self._control)
         self._phase: Phase = "closed"
         self._halt = threading.Event()
@@ -95,7 +97,7 @@ class TaskDriver:
         return self._kinematics
 
     @property
-    def gripper(self) -> TaskGripper:
+    def gripper(self) -> TaskGripper | None:
         return self._gripper
 
     @property
@@ -135,7 +137,7 @@ class TaskDriver:
 
     def read(self) -> Measurement:
         self._require_open()
-        if self._phase == "standing" and self._gripper.wanted:
+        if self._phase == "standing" and self._gripper and self._gripper.wanted:
             self._begin("stopped")
         if self._phase == "standing":
             return self._measure(self._clock.now())
@@ -186,7 +188,8 @@ class TaskDriver:
         self._warnings = self._count_warnings()
         self._control.advance(0)
         self._hold()
-        self._gripper.settle()
+        if self._gripper:
+            self._gripper.settle()
 
     def _begin(self, phase: Phase) -> None:
         """From now on time passes in the scene."""
@@ -209,7 +212,7 @@ class TaskDriver:
         self._require_sound()
         try:
             while due > 0:
-                ahead = self._gripper.step(due)
+                ahead = self._gripper.step(due) if self._gripper else due
                 self._control.advance(ahead)
                 self._ran += ahead
                 due -= ahead
@@ -222,7 +225,8 @@ class TaskDriver:
     def _measure(self, t: int) -> Measurement:
         self._t = t
         arm, data = self._control.arms[0], self._data
-        self._gripper.sense()
+        if self._gripper:
+            self._gripper.sense()
         position, matrix = arm.pose()
         dofs = arm.controller.qvel_index
         return Measurement(

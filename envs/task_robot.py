@@ -4,6 +4,7 @@ import math
 
 import mujoco
 import numpy as np
+from robosuite.controllers.parts.arm.osc import OperationalSpaceController
 
 from envs.compiled import CompiledControl
 from envs.compiled.arm import Arm
@@ -38,14 +39,21 @@ def driven(env: RobosuiteEnv) -> CompiledControl:
     if control is None:
         raise ValueError(f"task {env.task.name!r}: only a task whose control loop is compiled can be driven")
     if len(control.arms) != 1:
-        raise ValueError(f"task {env.task.name!r}: it has {len(control.arms)} arms; one can be driven")
+        raise ValueError(
+            f"task {env.task.name!r} has {len(control.arms)} arms: one arm can be served and moved by hand; "
+            "collect, train and eval take both"
+        )
+    if type(control.arms[0].controller) is not OperationalSpaceController:
+        raise ValueError(
+            f"task {env.task.name!r}: task.controller={env.task.controller} cannot be driven; choose OSC_POSE"
+        )
     return control
 
 
 def robot_spec(
     env: RobosuiteEnv,
     control: CompiledControl,
-    gripper: GripperSpec,
+    gripper: GripperSpec | None,
     rate: float,
     task: TaskConfig,
 ) -> RobotSpec:
@@ -54,7 +62,7 @@ def robot_spec(
     Args:
         env: the task without its cameras.
         control: as `driven` returns it.
-        gripper: what it has.
+        gripper: what it has, if anything.
         rate: of the server's ticks, 1/s.
         task: with its cameras.
 

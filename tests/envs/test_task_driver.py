@@ -369,12 +369,54 @@ def test_what_it_does_not_take(lift: Scene) -> None:
     assert np.isfinite(lift.driver.read().q).all()
 
 
+GRIPPERS = ("Robotiq85Gripper", "RethinkGripper", "Robotiq140Gripper", "XArm7Gripper", "BDGripper")
+
+
+@pytest.mark.parametrize(
+    ("robot", "gripper"),
+    [
+        ("UR5e", "default"),
+        *(pytest.param("Panda", name, marks=pytest.mark.full) for name in GRIPPERS),
+        *(
+            pytest.param(name, "default", marks=pytest.mark.full)
+            for name in ("Sawyer", "IIWA", "Kinova3", "XArm7", "Jaco")
+        ),
+    ],
+)
+def test_every_arm_with_a_gripper_is_driven(robot: str, gripper: str) -> None:
+    changed = replace(
+        task("lift"), robots=[robot], env_args={"gripper_types": gripper}, input_type="absolute"
+    )
+    clock = SteppedClock()
+    driver = TaskDriver(changed, clock)
+    assert driver.spec.gripper
+    assert driver.gripper
+    driver.open()
+    for goal in (1.0, 0.0, 1.0):
+        driver.gripper.move(goal)
+        for _ in range(1200 if robot == "Jaco" else 300):  # whose gripper takes ten seconds
+            clock.advance(10 * MS)
+            driver.read()
+        assert driver.gripper.read() == pytest.approx(goal, abs=0.12)
+
+
+def test_an_arm_without_a_gripper_is_driven() -> None:
+    driver = TaskDriver(TaskConfig(env="Wipe"), SteppedClock())
+    assert driver.spec.gripper is None
+    assert driver.gripper is None
+    driver.open()
+    driver.enable()
+    assert np.isfinite(driver.read().q).all()
+
+
 @pytest.mark.filterwarnings("ignore:task .* runs on robosuite's own control loop")
 @pytest.mark.parametrize(
     ("changed", "rate", "message"),
     [
         ({"env_args": {"lite_physics": False}}, 100.0, "compiled"),
-        ({"robots": ["UR5e"]}, 100.0, "gripper"),
+        ({"env_args": {"gripper_types": "InspireLeftHand"}}, 100.0, "takes 6 numbers; what can"),
+        ({"env": "TwoArmLift", "state_keys": []}, 100.0, "has 2 arms: one arm can be served"),
+        ({"controller": "JOINT_POSITION"}, 100.0, "choose OSC_POSE"),
         ({}, 30.0, "whole number of substeps"),
     ],
 )
