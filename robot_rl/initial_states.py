@@ -104,6 +104,11 @@ def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, 
     write_file(path, content)
 
 
+def states_path(task: str, split: Split = VALIDATION) -> Path:
+    """Where the list of a task and a split is, if it has one: in the current folder, or shipped."""
+    return own_or_asset(*split_path(task, split).parts)
+
+
 def load_states(
     env: RobosuiteEnv | RobosuiteVectorEnv, path: Path | None = None, split: Split = VALIDATION
 ) -> InitialStates:
@@ -114,7 +119,7 @@ def load_states(
     """
     task = env.task.name
     of_task = path is None
-    path = path or own_or_asset(*split_path(task, split).parts)
+    path = path or states_path(task, split)
     if not path.exists():
         raise ValueError(
             f"no saved initial states for task {task!r} at {path}; make them with "

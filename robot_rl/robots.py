@@ -78,7 +78,8 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
 
     Args:
         task: with one arm.
-        states: file of initial states; None for the task's own list, `SEEDS` for any number as a seed.
+        states: file of initial states; None for the task's own list where it has one, `SEEDS` for any number
+            as a seed.
         ended: as for `serve_arm`.
 
     Raises:
@@ -86,9 +87,11 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
     """
     # A robot's own machine need not have robosuite.
     from envs.task_driver import DRAWING, TaskDriver
-    from robot_rl.initial_states import load_states
+    from robot_rl.initial_states import load_states, states_path
 
     driver = TaskDriver(task, MonotonicClock())
+    if states is None and not states_path(driver.env.task.name).exists():
+        states = SEEDS
     if states != SEEDS:
         driver.starts = load_states(driver.env, Path(states) if states else None).states
     if not driver.spec.cameras:

@@ -33,7 +33,7 @@ class Config:
     """Simulated task to serve as the robot, in place of a driver."""
     states: str | None = None
     """File of initial states where the task's episodes begin; the task's own list if null. With `seeds`,
-    an episode's number is a seed: as many beginnings as a training run asks for."""
+    or without a list, an episode's number is a seed: as many beginnings as a training run asks for."""
     address: str = field(default_factory=default_address)
     """Where clients find it: `ipc:///directory`, or `tcp://host:port` (seven ports from this one)."""
     keys: str | None = None

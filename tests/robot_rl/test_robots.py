@@ -55,6 +55,13 @@ def test_a_task_is_served_with_its_saved_states_and_cameras() -> None:
     assert not scene.exists()
 
 
+def test_a_task_without_a_list_begins_at_seeds() -> None:
+    with ExitStack() as ended:
+        served = serve_task(TaskConfig(env="Wipe"), None, ended)
+    assert isinstance(served.driver, TaskDriver)
+    assert served.driver.starts is None
+
+
 def test_an_arm_is_served_with_the_cameras_that_are_named() -> None:
     with ExitStack() as ended:
         served = serve_arm(str(asset_path("configs", "robot") / "sim_panda.yaml"), ["wrist"], ended)
