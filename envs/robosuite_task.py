@@ -1,11 +1,16 @@
 """robosuite's own environment of a task, and what a task leaves to it: robots, horizon, state keys."""
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import robosuite
-from robosuite.controllers import load_composite_controller_config, load_part_controller_config
+from robosuite.controllers import (
+    ALL_PART_CONTROLLERS,
+    load_composite_controller_config,
+    load_part_controller_config,
+)
 from robosuite.environments.base import REGISTERED_ENVS
 from robosuite.environments.manipulation.two_arm_env import TwoArmEnv
 from robosuite.robots import ROBOT_CLASS_MAPPING
@@ -14,6 +19,17 @@ from envs.task import TaskConfig
 
 _PROPRIO: Final = ("eef_pos", "eef_quat", "gripper_qpos", "contact", "base_pos", "base_quat")
 """Ends of the names of a robot's observables that are part of the usual state."""
+_OURS: Final = frozenset(
+    (
+        "robots",
+        "controller_configs",
+        "control_freq",
+        "has_renderer",
+        "has_offscreen_renderer",
+        "use_camera_obs",
+    )
+) | {"camera_names", "camera_heights", "camera_widths", "ignore_done", "hard_reset", "seed"}
+"""Arguments of robosuite that come from other fields of a task, or are this program's own."""
 _IMAGES: Final = ("image", "depth")
 """Modalities that are no part of a state."""
 
@@ -28,6 +44,7 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
     robots = list(task.robots) or (["Panda", "Panda"] if issubclass(kind, TwoArmEnv) else ["Panda"])
     task = replace(task, robots=robots)
     _check_robots(task)
+    _check_arguments(task)
     with_cameras = bool(task.cameras) and task.render == "robosuite"
     sim = robosuite.make(
         task.env,
@@ -74,6 +91,32 @@ def _check_robots(task: TaskConfig) -> None:
     if len(task.robots) > most:
         wanted = "one robot with two arms, or two" if most == 2 else "one robot"
         raise ValueError(f"task.robots={task.robots}: {task.env} is for {wanted}")
+
+
+def _check_arguments(task: TaskConfig) -> None:
+    if task.controller not in ALL_PART_CONTROLLERS:
+        raise ValueError(
+            f"task.controller={task.controller}: robosuite has {', '.join(sorted(ALL_PART_CONTROLLERS))}; "
+            "task.input_type=absolute makes poses of deltas"
+        )
+    if taken := sorted(_OURS & task.env_args.keys()):
+        raise ValueError(f"task.env_args: {', '.join(taken)}: a task says it otherwise; leave it out")
+    known = _arguments(_kind(task)) - _OURS
+    if unknown := sorted(task.env_args.keys() - known):
+        raise ValueError(
+            f"task.env_args: {task.env} takes no {', '.join(unknown)}; it takes {', '.join(sorted(known))}"
+        )
+
+
+def _arguments(kind: Any) -> set[str]:
+    """What a class can be made with; one with `**kwargs` takes what its base does."""
+    known: set[str] = set()
+    for one in kind.__mro__:
+        parameters = inspect.signature(one.__init__).parameters.values()
+        known |= {each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD}
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+            break
+    return known - {"self"}
 
 
 def _controllers(task: TaskConfig, robot: str) -> dict[str, Any]:

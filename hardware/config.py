@@ -50,7 +50,7 @@ def load_robot(path: Path) -> RobotConfig:
         spec = checked_struct(data, RobotSpec)
         spec = msgspec.structs.replace(spec, cameras=tuple(camera.spec for camera in cameras))
         check_spec(spec)
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     return RobotConfig(spec=spec, options=options, cameras=cameras, latency=latency, folder=path.parent)
 

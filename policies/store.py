@@ -127,7 +127,7 @@ def read_record(directory: Path) -> Record:
         raise FileNotFoundError(f"{path} does not exist; give the directory of a saved policy")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}; save the policy again") from error
     version = content.get("format_version") if isinstance(content, dict) else None
     if version is None:
@@ -161,6 +161,11 @@ def read_weights(directory: Path, record: Record, module: nn.Module, skip: str |
         raise ValueError(f"{path} is damaged: {error}; save the policy again") from error
     if _fingerprint(weights) != record.fingerprint:
         raise ValueError(f"{path} holds other weights than {RECORD_FILE} says (damaged, or of another save)")
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(
+                f"{path} has NaN or infinity in {name}; take an earlier policy, or train it again"
+            )
     expected = {
         name: (tuple(t.shape), t.dtype)
         for name, t in module.state_dict().items()

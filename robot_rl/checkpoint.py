@@ -23,6 +23,15 @@ from hardware.durable import make_folder, publish
 FORMAT_VERSION = 1
 _LEAF = "__tensor__"
 KEEP = 2
+_DAMAGES = (
+    OSError,
+    UnicodeDecodeError,
+    json.JSONDecodeError,
+    KeyError,
+    TypeError,
+    RecursionError,
+    SafetensorError,
+)
 
 
 def save_checkpoint(
@@ -91,8 +100,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
                 f"this program reads up to {FORMAT_VERSION}"
             )
         with safe_open(path / "state.safetensors", framework="numpy") as arrays:
-            return _join(header["state"], arrays)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, SafetensorError) as error:
+            state = _join(header["state"], arrays)
+            if not isinstance(state, dict):
+                raise TypeError("its state is no dict")
+            return state
+    except _DAMAGES as error:
         raise ValueError(
             f"checkpoint {path} is damaged ({error}); remove it to go on from an older one"
         ) from error

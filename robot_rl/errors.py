@@ -34,6 +34,10 @@ def mistakes() -> Iterator[None]:
         raise UserError(" ".join(str(part) for part in error.args) or "a key is missing") from error
     except ValueError as error:
         raise UserError(str(error)) from error
+    except RecursionError as error:
+        raise UserError(f"something that was given is nested too deeply ({error})") from error
+    except MemoryError as error:
+        raise UserError(f"what was asked for does not fit into memory ({error})") from error
 
 
 def report(action: Callable[[], None]) -> int:

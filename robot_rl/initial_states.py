@@ -133,7 +133,7 @@ def load_states(
                 varying = varying[:, file.get_tensor("source")]
             states = np.repeat(file.get_tensor("first")[None], len(varying), axis=0)
             states[:, file.get_tensor("varying_columns")] = varying
-    except (OSError, SafetensorError, KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a list of initial states ({error})") from error
     refuse_differences(
         environment,

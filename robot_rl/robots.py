@@ -127,7 +127,7 @@ def load_camera(path: Path) -> CameraSettings:
     """
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=CameraSettings)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 

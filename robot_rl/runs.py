@@ -41,7 +41,7 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
     path = directory / "config.yaml"
     if path.is_file():
         # Runs from before there was a choice had robosuite's images, or none.
-        recorded = {"task.render": "robosuite"} | _flat(yaml.safe_load(path.read_text()))
+        recorded = {"task.render": "robosuite"} | _flat(_configuration(path))
         current = _flat(resolved)
         may_change = _MAY_CHANGE if current.get("task.cameras") else _MAY_CHANGE | {"task.render"}
         differing = [
@@ -54,6 +54,8 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
                 f"{directory} holds a run of another configuration ({'; '.join(differing)}); "
                 "choose another name=…, or remove the directory"
             )
+        if (record := directory / "run.json").is_file():
+            _started(record)
     elif directory.is_dir() and any(directory.iterdir()):
         raise UserError(f"{directory} exists and is not a run (no config.yaml); choose another name=…")
     make_folder(directory)
@@ -80,7 +82,7 @@ def write_run_record(directory: Path, started: str, **facts: Any) -> None:
     """
     path = directory / "run.json"
     if path.is_file():
-        started = json.loads(path.read_text())["started"]
+        started = _started(path)
     record = {
         "command": shlex.join(["robot-rl", *sys.argv[1:]]),
         "started": started,
@@ -89,6 +91,20 @@ def write_run_record(directory: Path, started: str, **facts: Any) -> None:
         "versions": describe_versions(),
     }
     write_text(path, json.dumps(record, indent=2) + "\n")
+
+
+def _configuration(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); choose another name=…, or remove the run") from error
+
+
+def _started(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text())["started"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error!r}); remove it: the run goes on without") from error
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -11,11 +11,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import zarr
+from safetensors.torch import load_file
 
+from policies.store import read_record, write_files
 from robot_rl.cli import main
+from robot_rl.data.writer import DatasetWriter
 from tests.conftest import SMALL_BASE, SMALL_RL
 
 Refused = Callable[..., str]
@@ -49,6 +53,9 @@ def residual(data: Path, base: Path, runs: Path, *more: str) -> list[str]:
     return ["train", "method=residual", f"base={base}", f"data={data}", f"runs_dir={runs}", *common, *more]
 
 
+HIL = ["train", "method=residual", "base=runs/x", "hil=on", "hil.operator=scripted"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -70,6 +77,13 @@ def residual(data: Path, base: Path, runs: Path, *more: str) -> list[str]:
         (["train", "method=bc", "data=nowhere.zarr"], ["nowhere.zarr does not exist", "robot-rl collect"]),
         (["train", "method=residual", "method.subset=20"], ["subset=20", "members=10"]),
         (["train", "method=bc", "device=cuda:99", "data=x.zarr"], ["cuda:99", "device=auto"]),
+        (["collect", "task.controller=OSC_POSE_ABS"], ["OSC_POSE_ABS", "OSC_POSITION"]),
+        (["collect", "task.env_args={robots:[Panda]}"], ["robots", "leave it out"]),
+        (["collect", "task.env_args={reward_shapping:true}"], ["reward_shapping", "reward_shaping"]),
+        (["collect", "task=can", "task.env_args={colour:red}"], ["colour", "bin1_pos"]),
+        ([*HIL, "hil.link=tcp://0.0.0.0"], ["tcp://0.0.0.0", "5550"]),
+        ([*HIL, "hil.link=tcp://0.0.0.0:5550"], ["tcp://0.0.0.0:5550", "hil.keys", "robot-rl robot keys"]),
+        ([*HIL, "hil.link=nowhere"], ["nowhere", "tcp://"]),
     ],
 )
 def test_a_command_that_cannot_work_is_answered_with_what_to_do(
@@ -263,3 +277,113 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path: Path, demo
     assert "the disk is full" in child.stderr
     assert "the same command again" in child.stderr
     assert all(name.isdigit() for name in child.stdout.split())
+
+
+DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
+
+
+def test_weights_with_nan_are_refused_though_the_fingerprint_is_theirs(
+    refused: Refused, tmp_path: Path, base_run: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(base_run, run)
+    folder = next(run.rglob("weights.safetensors")).parent
+    weights = load_file(folder / "weights.safetensors")
+    name = next(name for name, tensor in weights.items() if tensor.is_floating_point() and tensor.numel())
+    weights[name].view(-1)[0] = float("nan")
+    record = read_record(folder)
+    write_files(
+        folder, kind=record.kind, config=record.config, spec=record.spec, meta=record.meta, weights=weights
+    )
+    line = refused("eval", f"policy={run}")
+    assert f"NaN or infinity in {name}" in line
+
+
+@pytest.mark.parametrize("name", ["policy.json", "state.json", "config.yaml", "run.json"])
+@pytest.mark.parametrize("content", [DEEP, "[]", "{"])
+def test_a_run_with_a_damaged_file_is_refused_and_left_alone(
+    refused: Refused, tmp_path: Path, demonstrations: Path, base_run: Path, name: str, content: str
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(base_run, runs / "base")
+    file = next((runs / "base").rglob(name))
+    file.write_text(content)
+    before = contents(runs)
+    if name == "policy.json":
+        line = refused("eval", f"policy={runs}/base")
+    else:
+        more = ["name=base", "threads=1", "method.steps=31", *SMALL_BASE]
+        line = refused("train", "method=bc", f"data={demonstrations}", f"runs_dir={runs}", *more)
+    assert name in line or "damaged" in line or "another configuration" in line
+    after = contents(runs)
+    if name == "state.json":
+        # By then the configuration has been accepted: more steps are no other run.
+        before.pop("base/config.yaml")
+    assert {path: after[path] for path in before} == before
+
+
+@pytest.mark.parametrize("file", [".zattrs", "episode_ends/.zarray"])
+@pytest.mark.parametrize("content", [DEEP, "[]", "7", "{", '{"shape": 1e400}'])
+def test_a_dataset_with_a_damaged_description_is_refused(
+    refused: Refused, tmp_path: Path, demonstrations: Path, file: str, content: str
+) -> None:
+    data = tmp_path / "data.zarr"
+    shutil.copytree(demonstrations, data)
+    (data / "meta" / file).write_text(content)
+    for command in (bc(data, tmp_path / "runs"), ["data", "info", f"dataset={data}"]):
+        line = refused(*command)
+        assert str(data) in line
+        assert len(line) < 1000
+
+
+@pytest.mark.parametrize("array", ["meta/episode_ends", "meta/episode_seed", "data/action"])
+@pytest.mark.parametrize("grown", ["rows", "row", "chunk", "ends"])
+@pytest.mark.parametrize("size", [10**9, 10**13, 2**63])
+def test_a_dataset_whose_shapes_are_more_than_it_has_is_answered_in_one_line(
+    refused: Refused, tmp_path: Path, demonstrations: Path, array: str, grown: str, size: int
+) -> None:
+    data = tmp_path / "a.zarr"
+    shutil.copytree(demonstrations, data)
+    file = data / array / ".zarray"
+    content = json.loads(file.read_text())
+    if grown == "row":
+        content["shape"] = [content["shape"][0], size]
+        content["chunks"] = [content["chunks"][0], size]
+    else:
+        content["shape"][0] = size
+        if grown != "rows":
+            content["chunks"][0] = size
+    file.write_text(json.dumps(content))
+    arguments = ["data", "info", f"dataset={data}"]
+    assert str(data) in refused(*arguments)
+    with pytest.raises(ValueError, match=r"a\.zarr"):
+        DatasetWriter(data, {}, {})
+
+
+@pytest.mark.parametrize("shape", [(10**9, 7), (10**13, 7), (3, 10**12)])
+@pytest.mark.parametrize("name", ["actions", "states", "obs/object"])
+def test_an_hdf5_file_whose_shapes_are_more_than_it_has_is_answered_in_one_line(
+    refused: Refused, tmp_path: Path, name: str, shape: tuple[int, int]
+) -> None:
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["total"] = 3
+        data.attrs["env_args"] = json.dumps(
+            {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": ["Panda"]}}
+        )
+        demo = data.create_group("demo_0")
+        demo.attrs["num_samples"] = 3
+        for key, width in (("actions", 7), ("states", 32), ("obs/object", 10)):
+            wanted = shape if key == name else (3, width)
+            demo.create_dataset(key, shape=wanted, dtype="f8", chunks=(1, min(wanted[1], 1000)))
+            if key != name:
+                demo[key][:] = 0.0
+        for key in ("rewards", "dones"):
+            demo.create_dataset(key, data=np.zeros(3))
+    if name != "obs/object":
+        line = refused("data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
+        assert str(path) in line
+    with pytest.raises(SystemExit, match="1"):
+        main(["data", "validate", f"dataset={path}"])
+    assert [one.name for one in tmp_path.iterdir()] == ["a.hdf5"]

@@ -211,7 +211,7 @@ def _read(path: Path, kind: type[File]) -> File:
         text = file.read(_MAX_FILE + 1)
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not a file of keys ({error}); make it anew") from None
 
 

@@ -43,7 +43,7 @@ class Dataset:
         missing = [f"meta/{key}" for key in EPISODE_KEYS if key not in meta]
         if missing:
             raise ValueError(f"dataset {path} is damaged: {', '.join(missing)} is missing")
-        ends = self._decoded(meta["episode_ends"], slice(None))
+        ends = self._decoded(meta["episode_ends"], slice(self._rows_there(meta["episode_ends"])))
         ends = np.trim_zeros(ends, "b")  # the writer was killed after making room for these ends
         self.num_episodes = len(ends)
         ends, success, seeds = (self._rows(meta[key], self.num_episodes) for key in EPISODE_KEYS)
@@ -91,6 +91,13 @@ class Dataset:
                     f"dataset {self.path} is torn: {array.path}/{name} is missing; copy or collect it again"
                 )
 
+    def _rows_there(self, array: Any) -> int:
+        """Of an array of numbers: so many rows are in files, whatever its shape says."""
+        folder, chunks = self.path / array.path, 0
+        while (folder / array.metadata.encode_chunk_key((chunks,))).is_file():
+            chunks += 1
+        return min(array.shape[0], chunks * array.chunks[0])
+
     def _rows(self, array: Any, rows: int) -> NDArray[Any]:
         self._check_whole(array, rows)
         return self._decoded(array, slice(rows))
@@ -98,7 +105,7 @@ class Dataset:
     def _decoded(self, array: Any, rows: slice) -> NDArray[Any]:
         try:
             return np.asarray(array[rows])
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, MemoryError) as error:
             raise ValueError(
                 f"dataset {self.path} is damaged: {array.path} cannot be decoded ({error}); "
                 "copy or collect it again"

@@ -75,7 +75,7 @@ def lerobot_info(path: Path) -> dict[str, Any]:
     file = path / "meta" / "info.json"
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is damaged: {error}; copy the dataset again") from error
     if not isinstance(info, dict):
         raise ValueError(f"{file} is damaged: it holds no object; copy the dataset again")

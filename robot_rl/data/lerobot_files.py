@@ -106,7 +106,7 @@ class LeRobotFiles:
         try:
             own = json.loads(file.read_text(encoding="utf-8"))
             version = own["format"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{file} is damaged ({error}); without it the rest can still be converted"
             ) from error

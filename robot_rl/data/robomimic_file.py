@@ -11,6 +11,7 @@ robosuite's collection writes `env` and `env_info` in place of `env_args`, and o
 """
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,9 @@ OBJECT: Final = "object"
 MADE: Final = "made_for_robomimic"
 """Observations of a file of ours that the dataset does not have."""
 _DEMO: Final = "demo_"
+_SMALL: Final = 1 << 24
+_DENSEST: Final = 2000
+"""Bytes, and how many times more of them an array may have than the file: gzip makes 1000 of one."""
 _STREAMS: Final = ("states", "rewards", "dones")
 
 
@@ -116,12 +120,12 @@ class RobomimicFile:
         if "mask" not in self._file:
             return {}
         masks = self._file["mask"]
-        return {key: [_text(name) for name in masks[key][()]] for key in masks}
+        return {key: [_text(name) for name in _values(masks[key])] for key in masks}
 
     def _json(self, owner: Any, name: str) -> dict[str, Any]:
         try:
             found = json.loads(_text(owner.attrs[name]))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"{self.path}: {owner.name} has no readable attribute {name} ({error})"
             ) from error
@@ -131,8 +135,24 @@ class RobomimicFile:
 
 
 def array(demo: Any, name: str) -> NDArray[Any]:
-    """A whole array of a demonstration."""
-    return np.asarray(demo[name][()])
+    """A whole array of a demonstration.
+
+    Raises:
+        ValueError: the file does not have it.
+    """
+    return _values(demo[name])
+
+
+def _values(dataset: Any) -> NDArray[Any]:
+    """All of a dataset, if the file can hold as much as its shape says: else it would be made of nothing."""
+    size = math.prod(dataset.shape) * dataset.dtype.itemsize
+    stored = dataset.id.get_storage_size()
+    if size > _SMALL + _DENSEST * stored:
+        raise ValueError(
+            f"{dataset.file.filename} is damaged: {dataset.name} is {list(dataset.shape)}, which is {size} "
+            f"bytes, and has {stored}; copy it again"
+        )
+    return np.asarray(dataset[()])
 
 
 def lacking(demo: Any) -> str | None:
@@ -216,7 +236,7 @@ def _demo_faults(name: str, demo: Any, processed: bool) -> Iterator[str]:
     for key, values in arrays.items():
         if len(values) != number:
             yield f"{name}/{key} has {len(values)} rows, actions has {number}"
-        elif values.dtype.kind == "f" and not np.isfinite(values[()]).all():
+        elif values.dtype.kind == "f" and not np.isfinite(_values(values)).all():
             yield f"{name}/{key} has NaN or infinity"
     if (beyond := float(np.abs(array(demo, "actions")).max())) > 1 + 1e-6:
         yield f"{name}/actions is up to {beyond:.3g}, beyond [-1, 1]"

@@ -244,7 +244,7 @@ def _stored_images(demo: Any, env: RobosuiteEnv, length: int) -> dict[str, NDArr
     found = {}
     for camera in spec.cameras:
         if (key := f"{camera}{IMAGE}") in demo["obs"] and demo["obs"][key].shape[1:] == (*spec.image_size, 3):
-            found[IMAGE_PREFIX + camera] = np.asarray(demo["obs"][key][:length], np.uint8)
+            found[IMAGE_PREFIX + camera] = array(demo["obs"], key)[:length].astype(np.uint8)
     return found
 
 

@@ -6,6 +6,7 @@ compressed by one of a few known compressors and hold whole steps.
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,9 @@ _GROUPS: Final = ("meta", "data")
 _KINDS: Final = "biuf"
 _WHOLE_CHUNKS: Final = partial(zarr.config.set, {"array.write_empty_chunks": True})
 """Arrays that are opened or made meanwhile write chunks of nothing but zeros too."""
+_LARGEST_CHUNK: Final = 1 << 30
+_MOST_ROOM: Final = 10_000_000
+"""Rows more than files hold: so much at most has a killed writer made room for."""
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 _Chunk = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -136,6 +140,18 @@ def _check_description(path: Path, name: str) -> None:
             f"dataset {path} is refused: {name} is no array of plain numbers that is compressed by blosc, "
             f"zstd, lz4, gzip, zlib or not at all ({error}); others may run code when they are read"
         ) from error
+    if (size := math.prod(found.chunks) * int(found.dtype[2:])) > _LARGEST_CHUNK:
+        raise ValueError(
+            f"dataset {path} is refused: a chunk of {name} has {size} bytes, and {_LARGEST_CHUNK} are the "
+            "most that are read; write it again with other chunks"
+        )
+    if (rows := found.shape[0]) > _MOST_ROOM:
+        there = sum(1 for _ in (path / name).iterdir()) * found.chunks[0]
+        if rows > there + _MOST_ROOM:
+            raise ValueError(
+                f"dataset {path} is torn: {name} says that it has {rows} rows, and its files hold {there} at "
+                "most; copy or collect it again"
+            )
     if len(found.chunks) != len(found.shape) or any(
         chunk < size for chunk, size in zip(found.chunks[1:], found.shape[1:], strict=True)
     ):

@@ -15,7 +15,7 @@ from hardware.protocol.endpoints import parse
 from hardware.protocol.security import load_server_keys
 from policies.wrapper import Wrapper
 from robot_rl.data.replay import SOURCES, Replay
-from robot_rl.errors import UserError
+from robot_rl.errors import UserError, mistakes
 from robot_rl.hil.actor_process import ActorProcess
 from robot_rl.hil.assignment import base_files, plain
 from robot_rl.hil.desk import Desk
@@ -284,9 +284,10 @@ class _Run:
 
     def _open(self, folder: Path) -> Desk:
         config = self._config
-        address = parse(config.link or f"ipc://{folder / 'link'}")
-        keys = load_server_keys(Path(config.keys)) if config.keys else None
-        desk = Desk(address, keys, self._clock, self._learner, self._welcome)
+        with mistakes():
+            address = parse(config.link or f"ipc://{folder / 'link'}")
+            keys = load_server_keys(Path(config.keys)) if config.keys else None
+            desk = Desk(address, keys, self._clock, self._learner, self._welcome)
         self._ended.callback(desk.close)
         return desk
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from hardware.protocol.endpoints import parse
 from hardware.teleop.devices import DEVICES
 from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
 from robot_rl.hil.device import device_settings
@@ -45,6 +46,11 @@ def refuse_what_cannot_work(config: HilConfig, method: Any) -> None:
         raise ValueError(
             f"method.replay_capacity={method.replay_capacity} is less than method.steps={method.steps}: "
             "interventions would be overwritten; give it as many rows"
+        )
+    if config.link and not parse(config.link).is_loopback and not config.keys:
+        raise ValueError(
+            f"hil.link={config.link} can be reached from a network: give hil.keys=…, a directory that "
+            "`robot-rl robot keys` makes"
         )
     if config.keys and not config.remote:
         raise ValueError("hil.keys are for a network: give hil.link=tcp://…, or leave them out")

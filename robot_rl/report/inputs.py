@@ -5,7 +5,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from robot_rl.errors import UserError
 from robot_rl.logger import Series, read_metrics
@@ -87,7 +89,11 @@ def read_run(path: Path) -> RunData:
         UserError: a file is missing (says which command makes it), is torn, or contradicts another.
     """
     check_is_run(path)
-    run = _json(path / "run.json", "robot-rl train", _RUN_KEYS)
+    run = _json(path / "run.json", "robot-rl train", ())
+    try:
+        msgspec.convert(run, _Run)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path / 'run.json'} is damaged ({error}): run `robot-rl train` again") from None
     config = _existing(path / "config.yaml", "robot-rl train").read_text()
     metrics = read_metrics(path / "metrics.csv")
     summary = _json(path / "eval" / "summary.json", "robot-rl eval", ("states", "policies"))
@@ -111,9 +117,25 @@ def read_run(path: Path) -> RunData:
     )
 
 
-_RUN_KEYS = (
-    "command", "method", "task", "seed", "started", "wall_seconds", "env_steps", "machine", "versions"
-)  # fmt: skip
+class _Machine(TypedDict):
+    cpu: str
+    cores: int
+    gpu: str | None
+    platform: str
+
+
+class _Run(TypedDict):
+    """What a report says of a run."""
+
+    command: str
+    method: str
+    task: str
+    seed: int
+    started: str
+    wall_seconds: float
+    env_steps: int
+    machine: _Machine
+    versions: dict[str, str]
 
 
 def _existing(file: Path, command: str) -> Path:
@@ -125,10 +147,11 @@ def _existing(file: Path, command: str) -> Path:
 def _json(file: Path, command: str, keys: Sequence[str]) -> dict[str, Any]:
     try:
         value = json.loads(_existing(file, command).read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON ({error}): run `{command}` again") from None
-    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
-    if missing:
+    if not isinstance(value, dict):
+        raise UserError(f"{file} lacks an object: run `{command}` again")
+    if missing := [key for key in keys if key not in value]:
         raise UserError(f"{file} lacks {', '.join(missing)}: run `{command}` again")
     return value
 

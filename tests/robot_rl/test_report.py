@@ -204,8 +204,9 @@ def test_a_run_that_was_not_evaluated_is_sent_to_eval(run: Path, capsys: pytest.
     ("file", "content", "message"),
     [
         ("run.json", "{", "not JSON"),
-        ("run.json", "{}", "lacks command"),
-        ("run.json", "[]", "lacks command"),
+        ("run.json", "{}", "damaged.*`command`"),
+        ("run.json", "[]", "run.json lacks an object"),
+        ("run.json", "[" * 100_000, "not JSON"),
         ("eval/summary.json", '{"states": "x", "policies": {}}', "no policy `base`"),
         (
             "eval/summary.json",
@@ -223,6 +224,15 @@ def test_a_run_that_was_not_evaluated_is_sent_to_eval(run: Path, capsys: pytest.
 def test_a_broken_file_is_named(run: Path, file: str, content: str, message: str) -> None:
     (run / file).write_text(content)
     with pytest.raises(UserError, match=message):
+        write_report(run)
+
+
+@pytest.mark.parametrize("key", ["cores", "cpu", "gpu", "platform"])
+def test_a_run_that_does_not_say_what_it_ran_on_is_named(run: Path, key: str) -> None:
+    record = json.loads((run / "run.json").read_text())
+    del record["machine"][key]
+    write_json(run / "run.json", record)
+    with pytest.raises(UserError, match=f"run.json is damaged.*`{key}`"):
         write_report(run)
 
 
