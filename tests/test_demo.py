@@ -63,10 +63,12 @@ def test_the_demo_makes_data_base_tuned_policy_results_and_report(demo: Path) ->
 def test_the_demo_again_does_nothing_twice(demo: Path) -> None:
     home = demo / "runs" / "demo"
     made = {path: path.stat().st_mtime_ns for path in home.rglob("*.safetensors")}
+    evaluated = (home / "tuned" / "eval" / "summary.json").stat().st_mtime_ns
     data = {path: path.stat().st_mtime_ns for path in (home / "data.zarr" / "data").rglob("*")}
     result = robot_rl(demo, "demo", *MINIATURE)
     assert result.returncode == 0, result.stderr
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*.safetensors")} == made
+    assert (home / "tuned" / "eval" / "summary.json").stat().st_mtime_ns == evaluated
     assert {path: path.stat().st_mtime_ns for path in (home / "data.zarr" / "data").rglob("*")} == data
 
 

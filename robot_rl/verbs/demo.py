@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from policies.store import read_record
+from policies.store import fingerprint
 from robot_rl.cli import load_verb
 from robot_rl.config import compose
-from robot_rl.factory import policy_directory
+from robot_rl.factory import load_networks
 from robot_rl.runs import write_run_record, write_text
 
 
@@ -113,7 +113,7 @@ def _is_evaluated(run: Path, episodes: int) -> bool:
     if not path.is_file():
         return False
     summary = json.loads(path.read_text())
-    current = read_record(policy_directory(run)).fingerprint
+    current = fingerprint(load_networks(run)[0])
     return summary["episodes"] == episodes and summary["policies"]["tuned"]["fingerprint"] == current
 
 

@@ -295,6 +295,7 @@ def test_saved_policies_are_measured_on_test_states_after_training(tmp_path: Pat
         ("100", "2"),
         ("120", "3"),
     ]
+    assert float(rows[-1]["wall_seconds"]) <= results["residual_s0"]["wall_seconds"]
     assert all(read_result(run, tmp_path / "results") for run in queue([protocol]) if run.name in results)
 
 

@@ -52,7 +52,8 @@ def write_result(planned: Planned, home: Path, results: Path) -> dict[str, Any]:
         "demonstrations": {"steps": data.num_steps, "sha256": data.sha256},
         "final": _final(evaluations),
         "training": _training(metrics.get("train/success", []), base_success),
-        "wall_seconds": wall_seconds(planned, home, metrics),
+        # The last policy may be kept after the last metric was logged.
+        "wall_seconds": max([wall_seconds(planned, home, metrics), *(row["wall_seconds"] for row in rows)]),
         "eval_seconds": sum(evaluation["eval_seconds"] for evaluation in evaluations),
         **{key: facts[key] for key in ("method", "started", "machine", "versions")},
         "device": facts.get("device"),
