@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,13 +26,14 @@ from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
 
 STEPS = 12
 """Of an episode; 0.6 s."""
+UNHURRIED = "plugins=[tests.robot_rl.unhurried]"
 
 
 @contextmanager
 def serving(folder: Path, *robot: str) -> Iterator[tuple[str, Process]]:
-    """A server that answers, with a lease that a busy machine does not lose."""
+    """A server that answers, with a lease that no busy machine loses."""
     address = f"ipc://{folder / 'r'}"
-    command = ["-m", "robot_rl", "robot", *robot, f"address={address}", "lease_ms=1000"]
+    command = ["-m", "robot_rl", "robot", *robot, f"address={address}", "lease_ms=1000", UNHURRIED]
     process = Process(command, "Ctrl-C ends it")
     try:
         eventually(lambda: answers(address), "the server answers")
@@ -142,15 +143,17 @@ def test_two_take_turns(lift: str, base_run: Path, tmp_path: Path) -> None:
     forward, backward = (short(base_run, tmp_path / name) for name in ("forward", "backward"))
     with RobotClient(lift, "test", timeout=30.0) as robot:
         since = robot.events()[-1].seq
-    common = ("deploy", f"robot={lift}", "reset=home", "episodes=2")
+    processes: list[Process] = []
+    common = ("-m", "robot_rl", "deploy", f"robot={lift}", "reset=home", "episodes=2", UNHURRIED)
     second = (*common, f"policy={backward}", "name=backward", "turns_with=forward")
     first = (*common, f"policy={forward}", "name=forward", "turns_with=backward", "first=true")
-    process = Process(["-m", "robot_rl", *second], "it takes turns with forward")
-    try:
-        assert main(first) == 0
-        assert process.wait() == 0
-    finally:
-        process.kill()
+    with ExitStack() as stack:
+        for command, other in ((second, "forward"), (first, "backward")):
+            process = Process([*command], f"it takes turns with {other}")
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.wait() == 0, process.output
     with RobotClient(lift, "test", timeout=30.0) as robot:
         happened = [event.text for event in robot.events(since) if event.what == "lease"]
     acted = [text.rpartition(" ")[2] for text in happened if "(policy) to" in text]
@@ -160,7 +163,8 @@ def test_two_take_turns(lift: str, base_run: Path, tmp_path: Path) -> None:
 
 def deploying(policy: Path, address: str, *more: str) -> Process:
     """Ready when its first episode has ended."""
-    command = ["-m", "robot_rl", "deploy", f"policy={policy}", f"robot={address}", "episodes=50", *more]
+    command = ["-m", "robot_rl", "deploy", f"policy={policy}", f"robot={address}", "episodes=50"]
+    command += [UNHURRIED, *more]
     return Process(command, "episode   0")
 
 
@@ -202,7 +206,8 @@ class Person:
 
     def __init__(self, policy: Path, address: str, *more: str) -> None:
         self._keys, program = pty.openpty()
-        command = [sys.executable, "-m", "robot_rl", "deploy", f"policy={policy}", f"robot={address}", *more]
+        command = [sys.executable, "-m", "robot_rl", "deploy", f"policy={policy}", f"robot={address}"]
+        command += [UNHURRIED, *more]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
