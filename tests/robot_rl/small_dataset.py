@@ -108,6 +108,16 @@ def write(
     return Dataset(path)
 
 
+def as_recorded(source: Dataset, path: Path) -> None:
+    """Write what `data derive task=…` makes of a served task: its environment and state, and no sim_state."""
+    state = source.observation_spec.state_keys
+    kept = [*state, "robot0_joint_pos", "action", "applied_action", "reward", "terminated", "truncated"]
+    writer = DatasetWriter(path, source.environment, {"recorded": {"robot": source.environment["task"]}})
+    for number, rows in enumerate(source.episodes):
+        episode = {key: source[key][rows] for key in kept}
+        writer.append(episode, success=bool(source.success[number]), seed=number)
+
+
 def same_data(one: Dataset, other: Dataset, but: Sequence[str] = ()) -> None:
     """All arrays are equal to the bit, and so is what is known of the episodes."""
     assert set(one.keys) - set(but) == set(other.keys) - set(but)

@@ -18,7 +18,7 @@ from robot_rl.data.robomimic_file import faults
 from robot_rl.data.writer import DatasetWriter
 from tests.conftest import Verb
 from tests.robot_rl.foreign import AFTER, collect
-from tests.robot_rl.small_dataset import same_data, write
+from tests.robot_rl.small_dataset import as_recorded, same_data, write
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +123,7 @@ def test_episodes_that_begin_otherwise_are_counted(
 def test_what_was_recorded_of_a_served_task_says_which_environment_it_is(
     demonstrations: Path, tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `data derive task=lift` makes it: the task's environment and its state, and no simulator's state."""
-    source = Dataset(demonstrations)
-    state = source.observation_spec.state_keys
-    writer = DatasetWriter(tmp_path / "a.zarr", source.environment, {"recorded": {"robot": "lift"}})
-    for number, rows in enumerate(source.episodes):
-        kept = [*state, "robot0_joint_pos", "action", "applied_action", "reward", "terminated", "truncated"]
-        writer.append({key: source[key][rows] for key in kept}, success=True, seed=number)
+    as_recorded(Dataset(demonstrations), tmp_path / "a.zarr")
     verb("data convert", f"dataset={tmp_path}/a.zarr", f"out={tmp_path}/a.hdf5")
     assert "robomimic can train on the file and act in its task" in capsys.readouterr().err
     with h5py.File(tmp_path / "a.hdf5", "r") as file:
