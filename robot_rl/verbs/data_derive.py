@@ -74,6 +74,12 @@ def run(config: Config) -> None:
         print(f"episode {number} is flagged: {told}; what was known last bridges it", file=sys.stderr)
     if raw.open:
         print(f"{len(raw.open)} not committed: see `robot-rl data repair`", file=sys.stderr)
+    if config.task is None and (served := _served_task(raw)):
+        print(
+            f"{config.raw} is of the simulated task {served}, and {config.out} is of a robot of its own: "
+            f"task={served} makes a dataset of the task, with its actions and its environment",
+            file=sys.stderr,
+        )
     images = f"images of {', '.join(derived.cameras)}" if derived.cameras else "no images"
     print(f"{config.out}: {derived.episodes} of {total} episodes, {derived.steps} steps, {images}")
 
@@ -101,6 +107,12 @@ def plan_of(config: Config, raw: RawDataset) -> Plan:
         task=config.name,
         environment=environment,
     )
+
+
+def _served_task(raw: RawDataset) -> str | None:
+    """Name of the task that was served as a robot; None for a robot of its own."""
+    specs = [episode.header.spec for episode in raw.episodes.values() if episode.begun]
+    return next((spec.name for spec in specs if spec.driver == "robosuite"), None)
 
 
 def _with_recorded_cameras(task: TaskConfig, chosen: list[str] | None, raw: RawDataset) -> TaskConfig:

@@ -411,3 +411,15 @@ def test_what_is_known_of_an_episode_goes_into_the_dataset(tmp_path: Path) -> No
     (note,) = dataset.collection["recorded"]["episodes"]
     assert note["lost"] == {}
     assert note["events"] == []
+
+
+def test_recordings_of_a_served_task_say_that_they_are_of_one(
+    tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = msgspec.structs.replace(ROBOT, driver="robosuite", name="lift")
+    for robot, name in ((served, "served"), (ROBOT, "own")):
+        record(tmp_path / f"{name}.raw", Motion(), robot=robot)
+        capsys.readouterr()
+        verb("data derive", f"raw={tmp_path}/{name}.raw", f"out={tmp_path}/{name}.zarr")
+        said = capsys.readouterr().err
+        assert ("task=lift makes a dataset of the task" in said) == (robot is served)
