@@ -4,6 +4,10 @@ Meshes and textures are copied into a context, which takes about a second and te
 environments of a task share theirs. Whoever draws an image borrows one, and between images none is
 current in any thread: the next image may be drawn by another thread, threads that draw at the same
 time get one each, and the last user to close frees them, in whatever thread that is.
+
+Mesa's software renderer crashes when two contexts of a process are used at the same time: whoever reads
+an image back looks through what all contexts are drawing, without a lock (seen in 22.3: `llvmpipe`, for
+EGL as for OSMesa). There, one thread draws while the others wait.
 """
 
 import atexit
@@ -13,7 +17,7 @@ import hashlib
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import mujoco
@@ -68,19 +72,22 @@ class Offscreen:
     def _borrowed(self) -> Iterator[mujoco.MjrContext]:
         if not self._open:
             raise RuntimeError("what is closed cannot draw")
-        with _lock:
+        with ExitStack() as locked:
+            locked.enter_context(_lock)
             idle = _pools[self._key].idle
             context = idle.pop() if idle else _Context(self._model, self._coarse)
-        context.gl.make_current()
-        try:
-            yield context.sized(self._rect.height, self._rect.width)
-        finally:
-            _let_go(context.gl)
-            idle.append(context)
+            if not context.draws_alone:
+                locked.close()
+            context.gl.make_current()
+            try:
+                yield context.sized(self._rect.height, self._rect.width)
+            finally:
+                _let_go(context.gl)
+                idle.append(context)
 
 
 class _Context:
-    """An OpenGL context with the meshes and textures of a model in it."""
+    """An OpenGL context with the meshes and textures of a model in it. Made and freed under the lock."""
 
     def __init__(self, model: mujoco.MjModel, coarse: int | None) -> None:
         model = copy.copy(model)
@@ -94,6 +101,7 @@ class _Context:
         _free_all_at_exit()
         self.gl.make_current()
         try:
+            self.draws_alone = _draws_alone()
             self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
             mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
         finally:
@@ -124,8 +132,11 @@ class _Pool:
             self.idle.pop().free()
 
 
+_SOFTWARE = ("llvmpipe", "softpipe", "software rasterizer", "swrast")
+"""Parts of the names of Mesa's renderers that need no GPU."""
 _pools: dict[tuple[str, int | None], _Pool] = {}
 _lock = threading.Lock()
+"""Held to look for a context, to make one and to free one; and to draw, where the driver needs it."""
 
 
 @functools.cache
@@ -133,8 +144,9 @@ def _free_all_at_exit() -> None:
     """To be called after MuJoCo's module has arranged for its own exit, so that this comes before it."""
 
     def free() -> None:
-        for pool in _pools.values():
-            pool.free()
+        with _lock:
+            for pool in _pools.values():
+                pool.free()
 
     atexit.register(free)
 
@@ -148,6 +160,15 @@ def _looks(model: mujoco.MjModel) -> str:
             content.update(np.ascontiguousarray(getattr(model, name)).data)
     content.update(f"{model.vis.global_}{model.vis.quality}{model.vis.map}{model.stat}".encode())
     return content.hexdigest()
+
+
+def _draws_alone() -> bool:
+    """Whether the driver of the current context cannot draw in two contexts at once."""
+    from OpenGL import GL  # which looks once for the backend that MuJoCo has chosen
+
+    name = GL.glGetString(GL.GL_RENDERER)
+    # One that does not say who it is may be any.
+    return name is None or any(software in name.decode(errors="replace").lower() for software in _SOFTWARE)
 
 
 def _let_go(gl: mujoco.GLContext) -> None:

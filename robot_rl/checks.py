@@ -25,6 +25,7 @@ _MODULES = {
     "hydra-core": "hydra",
     "opencv-python": "cv2",
     "pillow": "PIL",
+    "pyopengl": "OpenGL",
     "pyyaml": "yaml",
     "pyzmq": "zmq",
     "ur_rtde": "rtde_control",
