@@ -33,6 +33,24 @@ def begin_as_played_back(sim: Any) -> None:
     sim.sim.forward()
 
 
+def go_to_flattened(sim: Any, state: np.ndarray, step: int) -> None:
+    """Go to a flattened state (time, positions, velocities) of an episode's step.
+
+    Controllers begin anew there, as their goals are not in it. At the first step of an episode they are those
+    with which a playback begins.
+    """
+    sim.sim.set_state_from_flattened(state)
+    if step == 0:
+        begin_as_played_back(sim)
+    else:
+        sim.sim.forward()
+        for robot in sim.robots:
+            for controller in robot.composite_controller.part_controllers.values():
+                controller.update(force=True)
+                controller.reset_goal()
+    sim.timestep, sim.cur_time = step, float(state[0])
+
+
 class ModelXml:
     """XML that compiles to the model of a robosuite environment.
 

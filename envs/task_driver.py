@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from envs.robosuite_env import RobosuiteEnv
 from envs.robot_state import SUCCESS, TIME_LEFT
+from envs.scene_state import SCENE, SceneState
 from envs.task import TaskConfig
 from envs.task_gripper import TaskGripper
 from envs.task_robot import InBase, driven, matrix_of, quaternion_of, robot_spec
@@ -40,7 +41,7 @@ class TaskDriver:
     reset. A scene that cannot keep up loses time and does not hurry after it.
 
     Sensors are the observations of the task's state that are not the arm's own, `success` and `time_left`
-    (see `envs.robot_state`), all of the very moment that is measured.
+    (see `envs.robot_state`), and `scene_state` (`envs.scene_state`), all of the very moment that is measured.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class TaskDriver:
         closes = self._env.sim.robots[0].gripper[self._control.arms[0].name].dof > 0
         self._gripper = TaskGripper(self._env, self._control) if closes else None
         grips = self._gripper.spec if self._gripper else None
+        self._scene = SceneState(self._env)
         self._spec = robot_spec(self._env, self._control, grips, rate, task)
         self._kinematics = InBase(self._env, self._control)
         self._phase: Phase = "closed"
@@ -247,6 +249,7 @@ class TaskDriver:
             if key in raw
         }
         left = task.horizon / task.control_freq - (self._data.time - self._reset_at)
+        sensors[SCENE] = self._scene.read()
         sensors[SUCCESS] = np.array([float(self._env.succeeds())])
         sensors[TIME_LEFT] = np.array([max(left, 0.0)])
         return sensors

@@ -10,6 +10,7 @@ from envs.compiled import CompiledControl
 from envs.compiled.arm import Arm
 from envs.robosuite_env import RobosuiteEnv
 from envs.robot_state import BASE, HAND, HAND_AT_HOME, SUCCESS, TIME_LEFT
+from envs.scene_state import SCENE, SceneState
 from envs.task import TaskConfig
 from hardware.drivers.base import Array, Pose
 from hardware.kinematics import MujocoKinematics
@@ -87,7 +88,7 @@ def robot_spec(
         limits=_limits(arm),
         gripper=gripper,
         cameras=_cameras(env, task),
-        sensors={**_sensed(env), SUCCESS: 1, TIME_LEFT: 1},
+        sensors={**_sensed(env), SCENE: SceneState(env).size, SUCCESS: 1, TIME_LEFT: 1},
         calibration={
             BASE: _rounded([*data.site_xpos[arm.base], *quaternion_of(data.site_xmat[arm.base])]),
             HAND: _rounded(_product(_back(tool), xyzw(data.xquat[hand]))),

@@ -21,6 +21,8 @@ Kind = Literal["policy", "human", "script"]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=128)]
 Vector = Annotated[tuple[float, ...], msgspec.Meta(max_length=64)]
+Reading = Annotated[tuple[float, ...], msgspec.Meta(max_length=1024)]
+"""Of a sensor, as a whole simulated scene."""
 
 
 class Mode(StrEnum):
@@ -321,7 +323,7 @@ class State(Message, frozen=True, kw_only=True, tag="state"):
     fault: str = ""
     lease_holder: Name = ""
     gripper: Gripped | None = None
-    sensors: dict[str, Vector] = {}
+    sensors: dict[str, Reading] = {}
     loop: Loop | None = None
 
 

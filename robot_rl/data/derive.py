@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from envs.observation import IMAGE_PREFIX, ObservationSpec
 from envs.robot_state import RobotState
+from envs.scene_state import REBUILT, SCENE
 from hardware.durable import make_folder, publish
 from hardware.protocol.codec import ProtocolError
 from hardware.recording.episode import Damaged
@@ -41,6 +45,8 @@ class Plan:
     """How images are kept: exact, or in a hundredth of the room."""
     task: str = "robot"
     """What the robot does, where no environment says it."""
+    rebuild: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
+    """Full states [T, K] of recorded scenes (`envs.scene_state`), for a simulated task."""
     environment: Mapping[str, Any] | None = None
     """That of a simulated task which the robot is; None for the robot's own."""
 
@@ -98,6 +104,7 @@ class _Derivation:
         self._used: list[dict[str, Any]] = []
         self._longest = 0
         self._cameras: tuple[str, ...] = ()
+        self._rebuilt = False
 
     def run(self, show: Callable[[int], None]) -> Derived:
         for done, (number, raw) in enumerate(self._raw.episodes.items(), 1):
@@ -137,6 +144,9 @@ class _Derivation:
         senses = RobotState(header.spec, ObservationSpec.from_dict(environment["observation_spec"]))
         steps = Steps(timeline, mover, senses, tracks, self._plan.rate, self._plan.max_age_ms)
         episode, images = steps.arrays(success), steps.images()
+        if self._plan.rebuild is not None and SCENE in header.spec.sensors:
+            episode = {**episode, "sim_state": self._plan.rebuild(steps.sensor(SCENE))}
+            self._rebuilt = True
         if self._writer is None:
             self._robot, self._environment, self._cameras = header.spec, environment, tuple(names)
             self._writer = DatasetWriter(self._building, environment, self._collection(), durable=False)
@@ -197,6 +207,7 @@ class _Derivation:
                 "left_out": {str(number): reason for number, reason in self._left_out.items()},
             },
             "sources": list(ACTORS),
+            **({"states": REBUILT} if self._rebuilt else {}),
         }
 
 

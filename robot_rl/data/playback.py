@@ -59,14 +59,22 @@ def playback_env(dataset: Dataset, accept: Sequence[str] = ()) -> RobosuiteEnv:
         ValueError: it has no saved states, or its environment differs; says in what.
     """
     if "sim_state" not in dataset.keys:
-        raise ValueError(
-            f"{dataset.path} has no saved states (data/sim_state): it was not made in simulation; "
-            "replay it on its robot with address=…"
-        )
+        raise ValueError(f"{dataset.path} has no saved states (data/sim_state): {_why_stateless(dataset)}")
     # Observations that no policy sees are a part of the state too.
     env = RobosuiteEnv(task_of(dataset.environment), observe_all=True)
     refuse_differences(dataset.environment, env.describe(), f"dataset {dataset.path}", tuple(accept))
     return env
+
+
+def _why_stateless(dataset: Dataset) -> str:
+    if "state_layout" not in dataset.environment:
+        return "it was not made in simulation; replay it on its robot with address=…"
+    if "recorded" in dataset.collection:
+        return (
+            "its recordings do not say how the scene stood, as those of earlier versions; record it again, "
+            "and `robot-rl data derive` it with task=…"
+        )
+    return "they were left out when it was made; make it again with them"
 
 
 def play(

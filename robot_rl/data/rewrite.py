@@ -161,9 +161,15 @@ def _collection(parts: Sequence[Part], drop: Sequence[str]) -> dict[str, Any]:
             for part in parts
         ],
         **({"sources": list(names)} if names else {}),
-        **({"states": False} if stateless else {}),
+        **({"states": False} if stateless else _states(parts)),
         "episodes": notes,
     }
+
+
+def _states(parts: Sequence[Part]) -> dict[str, Any]:
+    """What a collection says of states that are not exact in all parts."""
+    told = (part.dataset.collection.get("states", True) for part in parts)
+    return next(({"states": one} for one in told if one is not True), {})
 
 
 def _actors(parts: Sequence[Part]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.observation import IMAGE_PREFIX
-from envs.playback_start import begin_as_played_back
+from envs.playback_start import go_to_flattened
 from envs.robosuite_env import RobosuiteEnv
 from robot_rl.data.notes import without_notes
 from robot_rl.data.robomimic_export import flat_size
@@ -190,7 +190,7 @@ def _episode(demo: Any, env: RobosuiteEnv, *, in_world: bool) -> tuple[Episode, 
     rows: dict[str, list[Any]] = {}
     success_at: int | None = None
     for step, state in enumerate(states):
-        _go_to(env, state, step)
+        go_to_flattened(env.sim, state, step)
         if step and env.succeeds():
             success_at = step - 1
             break
@@ -216,24 +216,6 @@ def _episode(demo: Any, env: RobosuiteEnv, *, in_world: bool) -> tuple[Episode, 
         "truncated": ends & (not success),
     }
     return episode, success, len(actions) - length
-
-
-def _go_to(env: RobosuiteEnv, state: NDArray[np.float64], step: int) -> None:
-    """To a flattened state; controllers begin anew there, as their goals are saved nowhere.
-
-    At the first of an episode they are those with which robosuite's own collection began.
-    """
-    sim = env.sim
-    sim.sim.set_state_from_flattened(state)
-    if step == 0:
-        begin_as_played_back(sim)
-    else:
-        sim.sim.forward()
-        for robot in sim.robots:
-            for controller in robot.composite_controller.part_controllers.values():
-                controller.update(force=True)
-                controller.reset_goal()
-    sim.timestep, sim.cur_time = step, float(state[0])
 
 
 def _stored_images(demo: Any, env: RobosuiteEnv, length: int) -> dict[str, NDArray[np.uint8]]:

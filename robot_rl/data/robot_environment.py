@@ -11,6 +11,7 @@ from envs.action import ActionDim, ActionSpec, spec_from_list, spec_to_list
 from envs.observation import ObservationSpec
 from envs.robot_action import RobotAction, move_between, moved_by
 from envs.robot_state import HAND_AT_HOME, SUCCESS, TIME_LEFT
+from envs.scene_state import SCENE
 from hardware.core import rotation
 from hardware.protocol.messages import Commanded, State
 from hardware.spec import CommandMode, RobotSpec
@@ -127,7 +128,7 @@ def robot_environment(
         keys["robot0_eef_quat"] = 4
     if robot.gripper is not None:
         keys["robot0_gripper_qpos"] = 2
-    keys |= {name: size for name, size in robot.sensors.items() if name not in (SUCCESS, TIME_LEFT)}
+    keys |= {name: size for name, size in robot.sensors.items() if name not in (SCENE, SUCCESS, TIME_LEFT)}
     observed = ObservationSpec(tuple(keys), tuple(keys.values()), tuple(cameras), sizes.pop())
     return {
         "task": name,

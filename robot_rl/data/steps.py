@@ -103,6 +103,17 @@ class Steps:
             "truncated": ends & (not success),
         }
 
+    def sensor(self, name: str) -> np.ndarray:
+        """The newest reading of a sensor until each step, float64 [T, n].
+
+        Raises:
+            LeftOut: there is none.
+        """
+        try:
+            return np.array([self._timeline.before(t).sensors[name] for t in self._times[:-1]])
+        except KeyError:
+            raise LeftOut(f"a state has no {name}") from None
+
     def gaps(self, episode: Episode, longest_ms: float) -> dict[str, float]:
         """What of `arrays` was not heard of for longer than that, and for how long, ms."""
         ages = {

@@ -5,12 +5,14 @@ A dataset of a robot that is a simulated task (`robot-rl robot task=…`) is one
 """
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
 
+from envs.scene_state import SCENE, SceneState
 from envs.task import TaskConfig
 from hardware.recording.raw import RawDataset
 from hardware.recording.records import OUTCOMES
@@ -64,9 +66,8 @@ def run(config: Config) -> None:
     with mistakes():
         raw = RawDataset(Path(config.raw))
         total = len(raw.episodes)
-        with progress(total, "derive", "episodes") as show:
-            plan = plan_of(config, raw)
-            derived = derive(raw, Path(config.out), plan, show.update)
+        with progress(total, "derive", "episodes") as show, ExitStack() as ended:
+            derived = derive(raw, Path(config.out), plan_of(config, raw, ended), show.update)
     for number, reason in derived.left_out.items():
         print(f"episode {number} is left out: {reason}", file=sys.stderr)
     for number, gaps in derived.bridged.items():
@@ -84,14 +85,19 @@ def run(config: Config) -> None:
     print(f"{config.out}: {derived.episodes} of {total} episodes, {derived.steps} steps, {images}")
 
 
-def plan_of(config: Config, raw: RawDataset) -> Plan:
-    """What is asked for, of these recordings."""
-    environment, rate = None, config.rate
+def plan_of(config: Config, raw: RawDataset, ended: ExitStack) -> Plan:
+    """What is asked for, of these recordings; its environment is closed when the stack has `ended`."""
+    environment, rate, rebuild = None, config.rate, None
     if config.task is not None:
         task = _with_recorded_cameras(config.task, config.cameras, raw)
         env = make_env(task)
         environment, rate = env.describe(), float(task.control_freq)
         env.close()
+        if any(SCENE in episode.header.spec.sensors for episode in raw.episodes.values() if episode.begun):
+            # Without cameras: nothing is drawn for states.
+            env = make_env(replace(task, cameras=[]), observe_all=True)
+            ended.callback(env.close)
+            rebuild = SceneState(env).rebuild
     cameras = config.cameras
     if cameras is None and environment is not None:
         cameras = environment["observation_spec"]["cameras"]
@@ -105,6 +111,7 @@ def plan_of(config: Config, raw: RawDataset) -> Plan:
         flag_age_ms=config.flag_age_ms,
         images=config.images,  # type: ignore[arg-type]
         task=config.name,
+        rebuild=rebuild,
         environment=environment,
     )
 

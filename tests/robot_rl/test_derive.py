@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -273,7 +274,8 @@ def test_a_dataset_of_a_task_has_the_cameras_that_were_recorded(tmp_path: Path) 
 
     def seen(task: TaskConfig, **given: object) -> tuple[object, object, list[int]]:
         config = data_derive.Config(raw=str(raw.root), out="x", task=task, **given)  # type: ignore[arg-type]
-        plan = data_derive.plan_of(config, raw)
+        with ExitStack() as ended:
+            plan = data_derive.plan_of(config, raw, ended)
         assert plan.environment is not None
         observed = plan.environment["observation_spec"]
         return plan.cameras, observed["cameras"], observed["image_size"]

@@ -12,6 +12,9 @@ from hardware.recording.client import RecorderProcess
 from robot_rl.config import load_group
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.differences import refuse_differences
+from robot_rl.data.playback import play as play_episode
+from robot_rl.data.playback import playback_env
+from robot_rl.data.validation import faults
 from robot_rl.factory import make_env
 from tests.conftest import Verb
 from tests.hardware.processes import Process, eventually
@@ -54,6 +57,13 @@ def test_what_was_done_behind_the_bridge_is_a_dataset_of_the_task(tmp_path: Path
     np.testing.assert_allclose(mean[:6], sent[:6], atol=0.15)
     assert (dataset["action"][acting][:, 6] == 1).all()
     np.testing.assert_allclose(dataset["applied_action"], dataset["action"], atol=0.05)
+    # The scene was recorded with each state, so that the episode can be acted again.
+    play = playback_env(dataset)
+    playback = play_episode(dataset, play, 0)
+    play.close()
+    assert playback.deviations["cube position"].farthest < 0.01
+    assert playback.success == playback.recorded
+    assert faults(dataset.path) == []
     # It only falls a little onto the table.
     cube = dataset["cube_pos"][:, :2]
     np.testing.assert_allclose(cube, np.tile(cube[:1], (len(cube), 1)), atol=0.01)

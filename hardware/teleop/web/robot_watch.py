@@ -18,6 +18,8 @@ _SILENT: Final = 0.5
 """s without a state that are said."""
 _AGAIN: Final = 0.5
 """s until it connects anew."""
+_SHOWN: Final = 16
+"""Numbers of a sensor that has more are not for people."""
 _TRIES: Final = 3
 """Of a stop, each of a second."""
 
@@ -57,7 +59,7 @@ class RobotWatch:
             quaternion=state.quaternion,
             q=state.q,
             gripper=state.gripper.opening if state.gripper else None,
-            sensors=state.sensors,
+            sensors={name: values for name, values in state.sensors.items() if len(values) <= _SHOWN},
         )
 
     def age(self, t: int) -> int:

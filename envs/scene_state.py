@@ -1,0 +1,61 @@
+"""How a served task's scene stands, small enough to be published with every state, and back.
+
+It is what MuJoCo and robosuite's files call a flattened state (time, positions, velocities), and the poses of
+those bodies that a reset may have placed without a joint, as Door's. A full state (`envs.simstate`) is
+rebuilt from that: controllers begin anew in it, since their goals are not there.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.playback_start import go_to_flattened
+from envs.robosuite_env import RobosuiteEnv
+
+SCENE = "scene_state"
+"""Sensor of a served task."""
+REBUILT = "rebuilt from recorded times, positions and velocities"
+"""What a dataset says of its states then."""
+
+
+class SceneState:
+    """Reads and writes the scene of one environment."""
+
+    def __init__(self, env: RobosuiteEnv) -> None:
+        self._env = env
+        model = env.sim.sim.model._model
+        # Children of the world that no joint moves: a reset may place them.
+        self._placed = np.flatnonzero((model.body_parentid == 0) & (model.body_jntnum == 0))[1:]
+        self._flat = 1 + model.nq + model.nv
+
+    @property
+    def size(self) -> int:
+        return self._flat + 7 * len(self._placed)
+
+    def read(self) -> NDArray[np.float64]:
+        """The scene as it is, float64 [size]."""
+        model, data = self._env.sim.sim.model._model, self._env.sim.sim.data._data
+        placed = np.hstack([model.body_pos[self._placed], model.body_quat[self._placed]])
+        return np.concatenate([[data.time], data.qpos, data.qvel, placed.ravel()])
+
+    def rebuild(self, scenes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Full states [T, K] of the scenes [T, size] of an episode.
+
+        Raises:
+            ValueError: they are of another model.
+        """
+        if scenes.shape[1] != self.size:
+            raise ValueError(
+                f"the recorded scenes have {scenes.shape[1]} numbers, those of this task {self.size}: "
+                "it was recorded with another task, robot or version"
+            )
+        env = self._env
+        model = env.sim.sim.model._model
+        env.reset(seed=0)
+        states = []
+        for step, scene in enumerate(scenes):
+            placed = scene[self._flat :].reshape(-1, 7)
+            model.body_pos[self._placed], model.body_quat[self._placed] = placed[:, :3], placed[:, 3:]
+            go_to_flattened(env.sim, scene[: self._flat], step)
+            env.sense()
+            states.append(env.get_state())
+        return np.stack(states)
