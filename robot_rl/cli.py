@@ -34,8 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return report(lambda: _dispatch(arguments))
     finally:
-        if argv is None:
-            # The process ends here: a last collection of all that torch and numba made takes seconds.
+        # The process ends here: a last collection of all that torch and numba made takes seconds. ruckig
+        # needs it, since it complains of each of its objects that outlives Python.
+        if argv is None and "ruckig" not in sys.modules:
             gc.freeze()
 
 
