@@ -63,7 +63,7 @@ def images(length: int, number: int, camera: int = 0) -> np.ndarray:
     out = np.zeros((length, HEIGHT, WIDTH, 3), np.uint8)
     out[..., 0] = (40 + 5 * np.arange(length))[:, None, None]
     out[..., 1] = np.linspace(20, 200, WIDTH)[None, None]
-    out[..., 2] = 30 * number + 60 * camera
+    out[..., 2] = (30 * number + 60 * camera) % 256
     return out
 
 

@@ -118,7 +118,7 @@ def test_what_looks_wrong_is_named_with_its_episodes(tmp_path: Path) -> None:
 def test_an_idle_beginning_is_named() -> None:
     usual: dict[str, Any] = {
         "steps": 100, "saturated": (0.0,), "changed": 0.0, "idle": 0.3, "idle_begin": 0, "idle_end": 0,
-        "grips": 1, "repeated": {}, "old": {}, "lost": 0,
+        "grips": 1, "repeated": {}, "old": {}, "lost": 0, "bridged": False,
     }  # fmt: skip
     episodes = [Measures(**{**usual, "content": str(n), "idle_begin": 50 if n == 1 else 0}) for n in range(3)]
     assert suspicions(episodes, 20.0) == [("idle for more than 2 s at the beginning", [1])]

@@ -18,5 +18,5 @@ def test_the_intervention_rate_is_a_curve_beside_success(tmp_path: Path) -> None
     assert DRIVEN not in write_report(plain).read_text()
     page = write_report(helped).read_text()
     assert DRIVEN in page
-    assert page.count("Interventions per episode") == 1
+    assert page.count("<h3>Interventions per episode") == 1
     assert "<code>hil/intervention_rate</code>" not in page, "it is in the learning curve already"
