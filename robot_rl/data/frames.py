@@ -21,15 +21,11 @@ from envs.observation import check_name
 _TIME: Final = Fraction(1, 1000)
 """Of a frame's number: frame n is at n · `_TIME` of the file, whatever the dataset's rate."""
 _RATE: Final = 1000
-_OPTIONS: Final = {
-    "crf": "20",
-    "g": "2",
-    "bf": "0",
-    "preset": "veryfast",
-    "sc_threshold": "0",
-    "threads": "1",
-}
-"""One thread: the same images give the same bytes on every machine."""
+REPEATABLE: Final = {"threads": "1", "mbtree": "0"}
+"""Options of libx264 with which the same images give the same bytes: how many processors there are does not
+count, and without `mbtree`, whose vector code makes another file of the same images once in some fifty times.
+"""
+_OPTIONS: Final = REPEATABLE | {"crf": "20", "g": "2", "bf": "0", "preset": "veryfast", "sc_threshold": "0"}
 _OPEN: Final = 64
 """Files that are kept open."""
 

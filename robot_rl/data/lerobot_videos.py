@@ -12,10 +12,11 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from robot_rl.data.episode_stream import BLOCK
+from robot_rl.data.frames import REPEATABLE
 from robot_rl.data.lerobot_layout import VIDEO, VIDEO_MB, Place
 from robot_rl.data.writer import Streamed
 
-_OPTIONS: Final = {"crf": "18", "g": "2", "bf": "0", "preset": "veryfast", "threads": "1"}
+_OPTIONS: Final = REPEATABLE | {"crf": "18", "g": "2", "bf": "0", "preset": "veryfast"}
 """A keyframe at every second frame, as LeRobot's own videos have: any frame is found quickly."""
 
 Images = NDArray[np.uint8]

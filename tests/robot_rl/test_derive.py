@@ -20,6 +20,7 @@ from hardware.spec import CameraSpec, Delay, Latency
 from robot_rl.config import load_group
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.derive import Derived, Plan, derive
+from robot_rl.data.frames import write_frames
 from robot_rl.data.notes import notes_of
 from robot_rl.data.windows import make_windows
 from robot_rl.verbs import data_derive
@@ -378,6 +379,16 @@ def test_images_as_video_are_those_of_the_arrays_but_for_what_compression_loses(
     again.mkdir()
     made(again, *motions, images="video", name="v.zarr")
     assert content(again / "v.zarr") == before
+
+
+def test_the_same_images_give_the_same_video_however_often_they_are_written(tmp_path: Path) -> None:
+    y, x, t = np.mgrid[:48, :64, :30]
+    images = np.stack([x * 3 + t, y * 3 + t, x + y + 2 * t], -1).transpose(2, 0, 1, 3).astype(np.uint8)
+    files = set()
+    for _ in range(200):
+        write_frames(tmp_path / "x.mp4", [images])
+        files.add((tmp_path / "x.mp4").read_bytes())
+    assert len(files) == 1
 
 
 def test_a_video_that_is_missing_or_cut_is_named(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_rl.data.frames import REPEATABLE
 from robot_rl.data.writer import Streamed
 
 FRAMES: Final = 100
 """Of a video, at most."""
 SIDE: Final = 160
 """Pixels of its longer side, at most."""
-_OPTIONS: Final = {"crf": "27", "g": "10", "bf": "0", "preset": "veryfast", "threads": "1"}
+_OPTIONS: Final = REPEATABLE | {"crf": "27", "g": "10", "bf": "0", "preset": "veryfast"}
 _NOISE: Final = 20
 """Largest difference of a pixel that a video makes of two images that are the same."""
 
