@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from envs.experts import make_expert  # noqa: E402
-from envs.robosuite_env import RobosuiteEnv  # noqa: E402
-from envs.task import TaskConfig  # noqa: E402
+from robot_rl.envs.experts import make_expert  # noqa: E402
+from robot_rl.envs.robosuite_env import RobosuiteEnv  # noqa: E402
+from robot_rl.envs.task import TaskConfig  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "experts.csv"
 TASKS = ["lift", "can", "square", "stack", "door"]

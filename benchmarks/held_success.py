@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.experts import make_expert
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.commands.collect import rollout
 from robot_rl.data.writer import DatasetWriter
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 from robot_rl.seeds import episode_seed
-from robot_rl.verbs.collect import rollout
 
 NOISE, SKILL, SEED = 0.3, 0.5, 0
 CAMERAS = ("agentview", "robot0_eye_in_hand")

@@ -14,11 +14,11 @@ from collections.abc import Callable
 import mujoco
 import numpy as np
 
-from envs.offscreen import Offscreen
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
 from robot_rl.crashes import trace_crashes
+from robot_rl.envs.offscreen import Offscreen
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 
 SIZE = 64
 DRAWERS, READERS = 2, 2

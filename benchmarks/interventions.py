@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from robot_rl.logger import read_metrics
+from robot_rl.evaluation.statistics import iqm
 from robot_rl.report.style import light_style
-from robot_rl.statistics import iqm
+from robot_rl.training.logger import read_metrics
 
 ROOT = Path(__file__).parent
 RESULTS = ROOT / "results" / "interventions"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.rewrite import Part, appearing, rewrite
+from robot_rl.data.merge import Part, appearing, rewrite
 
 EDGE = 0.07
 """m, in the frame of the simulated world."""

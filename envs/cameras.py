@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from robosuite.utils.observables import Observable, sensor
 
-from envs.renderer import Renderer
+from robot_rl.envs.renderer import Renderer
 
 if TYPE_CHECKING:
-    from envs.robosuite_env import RobosuiteEnv
+    from robot_rl.envs.robosuite_env import RobosuiteEnv
 
 
 def observe_camera(env: "RobosuiteEnv", camera: str) -> Renderer:

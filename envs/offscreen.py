@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import mujoco
 import numpy as np
 
-from envs.coarse import coarsen
+from robot_rl.envs.coarse import coarsen
 
 
 class Offscreen:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
-from envs.vector import RobosuiteVectorEnv
-from hardware.plugins import load_plugins
+from robot_rl.envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.hardware.plugins import load_plugins
 
 _FAREWELL = 5.0  # s that a worker has for closing its environments
 

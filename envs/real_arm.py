@@ -6,18 +6,24 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envs.action import checked_action, spec_from_list
-from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation, observation_space
-from envs.robot_action import RobotAction, move_between, moved_by
-from envs.robot_state import SUCCESS, RobotState
-from hardware.cameras.alignment import Moment, newest_moment
-from hardware.cameras.reader import FrameReader, Seen, StaleFrame
-from hardware.client import CommandRefused, RobotClient
-from hardware.clock import MS, Clock, MonotonicClock
-from hardware.connection import RequestRefused, RobotError
-from hardware.core import modes
-from hardware.protocol.messages import Ack, Code, Kind, State
-from hardware.spec import CommandMode
+from robot_rl.envs.action import checked_action, spec_from_list
+from robot_rl.envs.observation import (
+    IMAGE_PREFIX,
+    Observation,
+    ObservationSpec,
+    make_observation,
+    observation_space,
+)
+from robot_rl.envs.robot_action import RobotAction, move_between, moved_by
+from robot_rl.envs.robot_state import SUCCESS, RobotState
+from robot_rl.hardware.cameras.alignment import Moment, newest_moment
+from robot_rl.hardware.cameras.reader import FrameReader, Seen, StaleFrame
+from robot_rl.hardware.client import CommandRefused, RobotClient
+from robot_rl.hardware.clock import MS, Clock, MonotonicClock
+from robot_rl.hardware.connection import RequestRefused, RobotError
+from robot_rl.hardware.core import modes
+from robot_rl.hardware.protocol.messages import Ack, Code, Kind, State
+from robot_rl.hardware.spec import CommandMode
 
 Prepare = Callable[[int], None]
 """Bring about an episode's beginning, by its number; the arm is disarmed, and may be left anywhere."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Self
 import mujoco
 import numpy as np
 
-from envs.offscreen import Offscreen
-from envs.sight import out_of_sight
+from robot_rl.envs.offscreen import Offscreen
+from robot_rl.envs.sight import out_of_sight
 
 if TYPE_CHECKING:
-    from envs.robosuite_env import RobosuiteEnv
+    from robot_rl.envs.robosuite_env import RobosuiteEnv
 
 _GEOM = int(mujoco.mjtObj.mjOBJ_GEOM)
 _NOTHING = int(mujoco.mjtGeom.mjGEOM_LABEL)
@@ -103,7 +103,7 @@ class Renderer(View):
 
 
 def quick_view(model: mujoco.MjModel, data: mujoco.MjData, camera: str, height: int, width: int) -> View:
-    """What draws the images that an environment observes, for `hardware.cameras.settings.Sim`."""
+    """What draws the images that an environment observes, for `robot_rl.hardware.cameras.settings.Sim`."""
     return View(model, data, camera, height, width, quick=True)
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from robosuite.controllers.parts.arm.osc import OperationalSpaceController
 from scipy.spatial.transform import Rotation
 
-from envs.action import ActionDim, ActionSpec
-from envs.poses import REACH, axes_of, rotation_of
+from robot_rl.envs.action import ActionDim, ActionSpec
+from robot_rl.envs.poses import REACH, axes_of, rotation_of
 
 _AXES: Final = ("x", "y", "z", "rx", "ry", "rz")
 _POSE: Final = ("x", "y", "z", "xx", "xy", "xz", "yx", "yy", "yz")

@@ -10,16 +10,22 @@ import mujoco
 import numpy as np
 import robosuite
 
-from envs import simstate
-from envs.action import checked_action, spec_to_list
-from envs.cameras import observe_camera
-from envs.compiled import CompiledControl, NotCompilable, compile_control
-from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation, observation_space
-from envs.playback_start import begin_as_played_back
-from envs.renderer import Renderer
-from envs.robosuite_actions import PoseActions, action_spec
-from envs.robosuite_task import make_sim
-from envs.task import TaskConfig
+from robot_rl.envs import simstate
+from robot_rl.envs.action import checked_action, spec_to_list
+from robot_rl.envs.cameras import observe_camera
+from robot_rl.envs.compiled import CompiledControl, NotCompilable, compile_control
+from robot_rl.envs.observation import (
+    IMAGE_PREFIX,
+    Observation,
+    ObservationSpec,
+    make_observation,
+    observation_space,
+)
+from robot_rl.envs.playback_start import begin_as_played_back
+from robot_rl.envs.renderer import Renderer
+from robot_rl.envs.robosuite_actions import PoseActions, action_spec
+from robot_rl.envs.robosuite_task import make_sim
+from robot_rl.envs.task import TaskConfig
 
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 """What a step returns: observation, reward, terminated, truncated, info."""
@@ -33,7 +39,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
     `images.<camera>` uint8 [H, W, 3]. Actions are float32 [A] in [-1, 1]. `reset(seed=)` fixes
     the whole initial state; `reset(options={"state": …})` starts from a saved one, and
     `reset(options={"playback_start": True})` so that robomimic plays the episode back as it was
-    (`envs.playback_start`). `info` holds `success` and `applied_action`, the action that the
+    (`robot_rl.envs.playback_start`). `info` holds `success` and `applied_action`, the action that the
     controllers really got.
     """
 

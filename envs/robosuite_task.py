@@ -15,7 +15,7 @@ from robosuite.environments.base import REGISTERED_ENVS
 from robosuite.environments.manipulation.two_arm_env import TwoArmEnv
 from robosuite.robots import ROBOT_CLASS_MAPPING
 
-from envs.task import TaskConfig
+from robot_rl.envs.task import TaskConfig
 
 _PROPRIO: Final = ("eef_pos", "eef_quat", "gripper_qpos", "contact", "base_pos", "base_quat")
 """Ends of the names of a robot's observables that are part of the usual state."""

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from envs.action import ActionSpec
-from envs.poses import axes_of, rotation_of
-from hardware.core import rotation
-from hardware.protocol.messages import State
-from hardware.spec import CommandMode, RobotSpec
+from robot_rl.envs.action import ActionSpec
+from robot_rl.envs.poses import axes_of, rotation_of
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.spec import CommandMode, RobotSpec
 
 _AXES = ("x", "y", "z", "rx", "ry", "rz")
 _POSE = ("x", "y", "z", "xx", "xy", "xz", "yx", "yy", "yz")

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from envs.observation import ObservationSpec
-from hardware.connection import RobotError
-from hardware.protocol.messages import State
-from hardware.spec import RobotSpec
+from robot_rl.envs.observation import ObservationSpec
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.spec import RobotSpec
 
 SUCCESS, TIME_LEFT = "success", "time_left"
 """Sensors of a simulated task: 1 where its own check says so, else 0; s until an episode is truncated."""

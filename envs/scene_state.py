@@ -1,15 +1,16 @@
 """How a served task's scene stands, small enough to be published with every state, and back.
 
 It is what MuJoCo and robosuite's files call a flattened state (time, positions, velocities), and the poses of
-those bodies that a reset may have placed without a joint, as Door's. A full state (`envs.simstate`) is
-rebuilt from that: controllers begin anew in it, since their goals are not there.
+those bodies that a reset may have placed without a joint, as Door's. A full state
+(`robot_rl.envs.simstate`) is rebuilt from that: controllers start again in it, since their goals are not
+there.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.playback_start import go_to_flattened
-from envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.playback_start import go_to_flattened
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 
 SCENE = "scene_state"
 """Sensor of a served task."""

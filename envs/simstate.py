@@ -14,7 +14,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from envs.own_state import own_state
+from robot_rl.envs.own_state import own_state
 
 _PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
 

@@ -12,10 +12,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import DTypeLike
 
-from envs.action import ActionSpec
-from envs.observation import Observation, ObservationSpec
-from envs.robosuite_env import RobosuiteEnv, Step
-from envs.task import TaskConfig
+from robot_rl.envs.action import ActionSpec
+from robot_rl.envs.observation import Observation, ObservationSpec
+from robot_rl.envs.robosuite_env import RobosuiteEnv, Step
+from robot_rl.envs.task import TaskConfig
 
 Maker = Callable[[], RobosuiteEnv]
 Start = tuple[int | None, np.ndarray | None]

@@ -10,19 +10,19 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.robosuite_env import RobosuiteEnv
-from envs.robot_state import SUCCESS, TIME_LEFT
-from envs.scene_state import SCENE, SceneState
-from envs.task import TaskConfig
-from envs.task_gripper import TaskGripper
-from envs.task_robot import InBase, driven, matrix_of, quaternion_of, robot_spec
-from hardware.clock import Clock
-from hardware.drivers.base import Array, DriverError, Measurement, Pose
-from hardware.drivers.sim import WorldState
-from hardware.spec import RobotSpec
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.robot_state import SUCCESS, TIME_LEFT
+from robot_rl.envs.scene_state import SCENE, SceneState
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_gripper import TaskGripper
+from robot_rl.envs.task_robot import InBase, driven, matrix_of, quaternion_of, robot_spec
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.sim import WorldState
+from robot_rl.hardware.spec import RobotSpec
 
-DRAWING: Final = "envs.renderer:quick_view"
-"""What draws the images that the task observes; see `hardware.cameras.settings.Sim`."""
+DRAWING: Final = "robot_rl.envs.renderer:quick_view"
+"""What draws the images that the task observes; see `robot_rl.hardware.cameras.settings.Sim`."""
 # The longest time that one `read` simulates, ticks; what is beyond it never happens and is counted.
 _CATCH_UP: Final = 5
 _DIVERGED: Final = tuple(
@@ -41,7 +41,8 @@ class TaskDriver:
     reset. A scene that cannot keep up loses time and does not hurry after it.
 
     Sensors are the observations of the task's state that are not the arm's own, `success` and `time_left`
-    (see `envs.robot_state`), and `scene_state` (`envs.scene_state`), all of the very moment that is measured.
+    (see `robot_rl.envs.robot_state`), and `scene_state` (`robot_rl.envs.scene_state`), all of the very moment
+    that is measured.
     """
 
     def __init__(

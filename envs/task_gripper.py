@@ -6,10 +6,10 @@ from typing import Any, Final
 import numpy as np
 from robosuite.models.grippers.panda_gripper import PandaGripper
 
-from envs.compiled import CompiledControl
-from envs.robosuite_env import RobosuiteEnv
-from hardware.drivers.base import DriverError
-from hardware.spec import GripperSpec
+from robot_rl.envs.compiled import CompiledControl
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.spec import GripperSpec
 
 _SETTLES: Final = 40
 """Control steps after which a gripper has reached its end, once it is commanded to be there."""

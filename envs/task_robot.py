@@ -6,15 +6,15 @@ import mujoco
 import numpy as np
 from robosuite.controllers.parts.arm.osc import OperationalSpaceController
 
-from envs.compiled import CompiledControl
-from envs.compiled.arm import Arm
-from envs.robosuite_env import RobosuiteEnv
-from envs.robot_state import BASE, HAND, HAND_AT_HOME, SUCCESS, TIME_LEFT
-from envs.scene_state import SCENE, SceneState
-from envs.task import TaskConfig
-from hardware.drivers.base import Array, Pose
-from hardware.kinematics import MujocoKinematics
-from hardware.spec import CameraSpec, GripperSpec, Limits, RobotSpec
+from robot_rl.envs.compiled import CompiledControl
+from robot_rl.envs.compiled.arm import Arm
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.robot_state import BASE, HAND, HAND_AT_HOME, SUCCESS, TIME_LEFT
+from robot_rl.envs.scene_state import SCENE, SceneState
+from robot_rl.envs.task import TaskConfig
+from robot_rl.hardware.drivers.base import Array, Pose
+from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.spec import CameraSpec, GripperSpec, Limits, RobotSpec
 
 # A setpoint of the simulated arm pulls it like a spring; how fast the arm goes is bounded by how far the
 # setpoint may lead. So these let a setpoint cover the longest move of a policy's step, 5 cm or half a
@@ -98,7 +98,7 @@ def robot_spec(
 
 
 class InBase:
-    """`hardware.drivers.base.Kinematics` of the arm of a task, in the frame of its base."""
+    """`robot_rl.hardware.drivers.base.Kinematics` of the arm of a task, in the frame of its base."""
 
     def __init__(self, env: RobosuiteEnv, control: CompiledControl) -> None:
         arm, model, data = control.arms[0], env.sim.sim.model, env.sim.sim.data._data

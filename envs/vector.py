@@ -11,11 +11,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.action import checked_action
-from envs.compiled import Crew
-from envs.observation import Observation
-from envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
-from envs.task import TaskConfig
+from robot_rl.envs.action import checked_action
+from robot_rl.envs.compiled import Crew
+from robot_rl.envs.observation import Observation
+from robot_rl.envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
+from robot_rl.envs.task import TaskConfig
 
 
 class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):

@@ -6,13 +6,13 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
-from hardware.clock import MS, Clock, MonotonicClock
-from hardware.connection import Connection, NoAnswer, RequestRefused, RobotError, ServerChanged
-from hardware.history import state_between
-from hardware.protocol.clock_sync import Estimate
-from hardware.protocol.endpoints import Address, parse
-from hardware.protocol.listener import Listener
-from hardware.protocol.messages import (
+from robot_rl.hardware.clock import MS, Clock, MonotonicClock
+from robot_rl.hardware.connection import Connection, NoAnswer, RequestRefused, RobotError, ServerChanged
+from robot_rl.hardware.history import state_between
+from robot_rl.hardware.protocol.clock_sync import Estimate
+from robot_rl.hardware.protocol.endpoints import Address, parse
+from robot_rl.hardware.protocol.listener import Listener
+from robot_rl.hardware.protocol.messages import (
     Ack,
     AcknowledgeFault,
     AcquireLease,
@@ -33,8 +33,8 @@ from hardware.protocol.messages import (
     State,
     Stop,
 )
-from hardware.protocol.security import ClientKeys
-from hardware.spec import CommandMode, Latency, RobotSpec
+from robot_rl.hardware.protocol.security import ClientKeys
+from robot_rl.hardware.spec import CommandMode, Latency, RobotSpec
 
 __all__ = [
     "CommandRefused",

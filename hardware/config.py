@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from hardware.cameras.settings import CameraSettings
-from hardware.spec import Latency, RobotSpec
-from hardware.spec_check import check_spec
+from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.spec import Latency, RobotSpec
+from robot_rl.hardware.spec_check import check_spec
 
 T = TypeVar("T")
 

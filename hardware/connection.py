@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import zmq
 
-from hardware.clock import MS, Clock
-from hardware.protocol.clock_sync import ClockSync, Estimate, boot_id
-from hardware.protocol.codec import ProtocolError, Stamper, decode_server, encode
-from hardware.protocol.endpoints import Address
-from hardware.protocol.listener import Listener
-from hardware.protocol.messages import (
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.protocol.clock_sync import ClockSync, Estimate, boot_id
+from robot_rl.hardware.protocol.codec import ProtocolError, Stamper, decode_server, encode
+from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.listener import Listener
+from robot_rl.hardware.protocol.messages import (
     PROTOCOL,
     Code,
     Event,
@@ -26,10 +26,10 @@ from hardware.protocol.messages import (
     TimeSyncReply,
     Welcome,
 )
-from hardware.protocol.security import ClientKeys
-from hardware.protocol.silence import SILENT, Silence
-from hardware.protocol.sockets import ClientSockets, ready
-from hardware.realtime import message_context
+from robot_rl.hardware.protocol.security import ClientKeys
+from robot_rl.hardware.protocol.silence import SILENT, Silence
+from robot_rl.hardware.protocol.sockets import ClientSockets, ready
+from robot_rl.hardware.realtime import message_context
 
 _FIRST_PROBES = 8
 _SILENT_PERIODS = 20

@@ -4,13 +4,13 @@ import threading
 
 import zmq
 
-from hardware.core.stop_flag import StopFlag
-from hardware.drivers.base import Driver, DriverError
-from hardware.protocol.codec import ProtocolError, Stamper, decode_client, encode
-from hardware.protocol.messages import Code, Done, Message, Mode, Refused, Stop
-from hardware.protocol.sockets import Incoming, ServerSockets, reply
-from hardware.realtime import MESSAGES, runs_first
-from hardware.reception import Reception
+from robot_rl.hardware.core.stop_flag import StopFlag
+from robot_rl.hardware.drivers.base import Driver, DriverError
+from robot_rl.hardware.protocol.codec import ProtocolError, Stamper, decode_client, encode
+from robot_rl.hardware.protocol.messages import Code, Done, Message, Mode, Refused, Stop
+from robot_rl.hardware.protocol.sockets import Incoming, ServerSockets, reply
+from robot_rl.hardware.realtime import MESSAGES, runs_first
+from robot_rl.hardware.reception import Reception
 
 _LOOK = 200
 """ms between two looks at whether to end."""

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from hardware.clock import MS, Clock
-from hardware.drivers.base import Gripper
-from hardware.protocol.messages import Gripped
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.drivers.base import Gripper
+from robot_rl.hardware.protocol.messages import Gripped
 
 READ_PERIOD = 50 * MS
 """Between two readings while there is nothing to do, ns."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hardware.core import rotation
-from hardware.protocol.messages import State
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.protocol.messages import State
 
 
 def state_between(states: Sequence[State], t: int, max_gap: int) -> State | str:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hardware.protocol.messages import Loop
+from robot_rl.hardware.protocol.messages import Loop
 
 KEPT = 2000
 """Newest ticks that the percentiles are of."""

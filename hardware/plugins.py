@@ -1,9 +1,9 @@
 """Import the user's own modules, which add to the registries: `plugins=[my_package.my_tasks]`.
 
 A module registers what it defines when it is imported: a robosuite environment by its class, an expert in
-`envs.experts.EXPERTS`, a driver in `hardware.drivers.registry.DRIVERS`, a device in
-`hardware.teleop.devices.DEVICES`. Plugins are the user's code and run with the user's rights; only the
-command line and the environment variable name them, never a file of data.
+`robot_rl.envs.experts.EXPERTS`, a driver in `robot_rl.hardware.drivers.registry.DRIVERS`, a device in
+`robot_rl.hardware.teleop.devices.DEVICES`. Plugins are the user's code and run with the user's rights; only
+the command line and the environment variable name them, never a file of data.
 """
 
 import importlib

@@ -4,11 +4,11 @@ from collections import OrderedDict, defaultdict
 
 import msgspec
 
-from hardware.clock import MS, Clock
-from hardware.core.core import RobotCore
-from hardware.core.peer import Peer
-from hardware.protocol.codec import ProtocolError, Stamper, decode_client, encode
-from hardware.protocol.messages import (
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.core.core import RobotCore
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.protocol.codec import ProtocolError, Stamper, decode_client, encode
+from robot_rl.hardware.protocol.messages import (
     ClientMessage,
     Code,
     Hello,
@@ -18,7 +18,7 @@ from hardware.protocol.messages import (
     Stop,
     Welcome,
 )
-from hardware.protocol.sockets import Incoming
+from robot_rl.hardware.protocol.sockets import Incoming
 
 MOST_PEERS = 256
 """Beyond so many of one key, the client that was silent for longest has to greet again."""

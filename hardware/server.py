@@ -10,21 +10,21 @@ from contextlib import ExitStack
 
 import zmq
 
-from hardware.cameras.camera_set import CameraSet
-from hardware.cameras.settings import CameraSettings
-from hardware.clock import MS, MonotonicClock
-from hardware.core.core import CoreSettings, RobotCore
-from hardware.drivers.base import Driver
-from hardware.estop import EstopThread
-from hardware.gripper import GripperMailbox
-from hardware.lateness import Lateness
-from hardware.protocol.codec import Stamper, encode
-from hardware.protocol.endpoints import Address
-from hardware.protocol.messages import State
-from hardware.protocol.security import ServerKeys
-from hardware.protocol.sockets import Incoming, ServerSockets, reply
-from hardware.realtime import CONTROL, message_context, runs_first
-from hardware.reception import Reception
+from robot_rl.hardware.cameras.camera_set import CameraSet
+from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.clock import MS, MonotonicClock
+from robot_rl.hardware.core.core import CoreSettings, RobotCore
+from robot_rl.hardware.drivers.base import Driver
+from robot_rl.hardware.estop import EstopThread
+from robot_rl.hardware.gripper import GripperMailbox
+from robot_rl.hardware.lateness import Lateness
+from robot_rl.hardware.protocol.codec import Stamper, encode
+from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.protocol.security import ServerKeys
+from robot_rl.hardware.protocol.sockets import Incoming, ServerSockets, reply
+from robot_rl.hardware.realtime import CONTROL, message_context, runs_first
+from robot_rl.hardware.reception import Reception
 
 REST = 0.01
 """Below this speed a joint is at rest, rad/s."""

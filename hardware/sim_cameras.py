@@ -8,18 +8,18 @@ from typing import Protocol
 
 import zmq
 
-from hardware.cameras.feed import RenderFeed
-from hardware.cameras.settings import CameraSettings, Sim
-from hardware.drivers.sim import WorldState
-from hardware.protocol.messages import State
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.feed import RenderFeed
+from robot_rl.hardware.cameras.settings import CameraSettings, Sim
+from robot_rl.hardware.drivers.sim import WorldState
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.spec import CameraSpec
 
 
 class World(Protocol):
     """A simulation that can be drawn elsewhere."""
 
     def save_scene(self, folder: Path) -> Path:
-        """Write it as `hardware.cameras.settings.Sim` takes it; returns the file."""
+        """Write it as `robot_rl.hardware.cameras.settings.Sim` takes it; returns the file."""
         ...
 
     def render_state(self) -> WorldState:
@@ -31,7 +31,10 @@ class SimCameras:
     """The scene as a file and the feed of its positions, in a directory of their own until `close`."""
 
     def __init__(
-        self, world: World, cameras: Sequence[CameraSpec], drawing: str = "hardware.cameras.sim:Plain"
+        self,
+        world: World,
+        cameras: Sequence[CameraSpec],
+        drawing: str = "robot_rl.hardware.cameras.sim:Plain",
     ) -> None:
         """Write the scene of a world that has these cameras; `drawing` as in `Sim`."""
         self._world = world

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hardware.spec import RobotSpec
+from robot_rl.hardware.spec import RobotSpec
 
 
 def check_spec(spec: RobotSpec) -> None:

@@ -1,7 +1,7 @@
 """A client that swings one joint to and fro until it is ended: for tests and measurements of its end.
 
-`python -m hardware.swing ADDRESS [KEYS]`; the arm has to be armed. It prints `commanding` after its first
-command, and how it ended if that was the server's doing.
+`python -m robot_rl.hardware.swing ADDRESS [KEYS]`; the arm has to be armed. It prints `commanding` after its
+first command, and how it ended if that was the server's doing.
 """
 
 import math
@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from hardware.client import RobotClient, RobotError
-from hardware.protocol.security import load_client_keys
+from robot_rl.hardware.client import RobotClient, RobotError
+from robot_rl.hardware.protocol.security import load_client_keys
 
 WIDTH = 0.1
 """rad"""

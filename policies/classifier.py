@@ -12,10 +12,10 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from policies.actors import trunk
-from policies.encoder import EncoderSpec, Observation, ObservationEncoder
-from policies.registry import LOADERS
-from policies.store import Record, read_weights, write_files
+from robot_rl.policies.nets.actors import trunk
+from robot_rl.policies.nets.encoder import EncoderSpec, Observation, ObservationEncoder
+from robot_rl.policies.registry import LOADERS
+from robot_rl.policies.store import Record, read_weights, write_files
 
 KIND = "classifier"
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from policies.base import BasePolicy, BaseSpec, Batch
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Batch
 
 TOLERANCE = 1e-5
 """Largest difference of two normalised actions that a GPU's order of summation may cause."""

@@ -2,7 +2,7 @@
 
 A base policy needs one line in `BASES`. A wrapper is not built from sizes alone, so it comes
 with a function of its own in `LOADERS`; its directory holds its base in the sub-directory
-`base/`, which that function reads with `policies.store.load_base`.
+`base/`, which that function reads with `robot_rl.policies.store.load_base`.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
-from policies.act import ACTConfig, ACTPolicy
-from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.flow import FlowConfig, FlowPolicy
-from policies.imitation import ImitationPolicy
-from policies.uniform import UniformConfig, UniformPolicy
+from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
+from robot_rl.policies.bases.imitation import ImitationPolicy
+from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 
 if TYPE_CHECKING:
-    from policies.store import Record
+    from robot_rl.policies.store import Record
 
 
 class Base(NamedTuple):
@@ -49,7 +49,7 @@ def base_kind(policy: nn.Module) -> str:
     for kind, base in BASES.items():
         if type(policy) is base.policy:
             return kind
-    raise ValueError(f"{type(policy).__name__} is not in policies.registry.BASES; add it there to save it")
+    raise ValueError(f"{type(policy).__name__} is not in robot_rl.policies.registry.BASES: add it there")
 
 
 def nearest(name: str, valid: Mapping[str, object]) -> str:

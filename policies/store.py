@@ -20,9 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from policies.base import BasePolicy
-from policies.imitation import ImitationPolicy
-from policies.registry import BASES, LOADERS, base_kind, nearest
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.imitation import ImitationPolicy
+from robot_rl.policies.registry import BASES, LOADERS, base_kind, nearest
 
 FORMAT_VERSION = 1
 RECORD_FILE = "policy.json"
@@ -211,7 +211,7 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Like `hardware.durable.write_file`, which policies may not import."""
+    """Like `robot_rl.hardware.durable.write_file`, which policies may not import."""
     part = path.with_name(f"{path.name}.part")
     with part.open("wb") as file:
         file.write(content)

@@ -9,12 +9,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS: dict[str, str] = {
-    "RecorderProcess": "hardware.recording.client",
-    "RobotClient": "hardware.client",
+    "RecorderProcess": "robot_rl.hardware.recording.client",
+    "RobotClient": "robot_rl.hardware.client",
     "UserError": "robot_rl.errors",
     "asset_path": "robot_rl.assets",
     "load_dataset": "robot_rl.factory",
-    "load_group": "robot_rl.config",
+    "load_group": "robot_rl.cli.compose",
     "load_policy": "robot_rl.factory",
     "make_env": "robot_rl.factory",
     "make_vector_env": "robot_rl.factory",

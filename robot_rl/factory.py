@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 
-import policies.classifier
-import policies.wrappers  # both register loaders  # noqa: F401
-from envs.process_vector import ProcessVectorEnv
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
-from policies.base import BasePolicy
-from policies.store import load_policy_files
-from policies.wrapped import WrappedPolicy
-from policies.wrapper import Wrapper
-from robot_rl.checkpoint import list_checkpoints
-from robot_rl.config import load_group
+import robot_rl.policies.classifier
+import robot_rl.policies.wrappers.registry  # both register loaders  # noqa: F401
+from robot_rl.cli.compose import load_group
+from robot_rl.data.compatibility import render_of
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.differences import render_of
+from robot_rl.envs.process_vector import ProcessVectorEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.store import load_policy_files
+from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.training.checkpoint import list_checkpoints
 
 
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:

@@ -4,15 +4,15 @@ MuJoCo takes its OpenGL once per process, and a broken driver may take the proce
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+
+from robot_rl.hardware.child_process import child_environment
 
 _SCENE = """
 <mujoco>
@@ -43,14 +43,12 @@ class Trial:
 
 def try_backend(backend: str) -> Trial:
     """Draw the scene with one backend (a value of `MUJOCO_GL`)."""
-    package_root = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     # Found anew: what the backend of this process needs may be wrong for that one.
-    env = {k: v for k, v in os.environ.items() if k != "PYOPENGL_PLATFORM"}
+    env = {k: v for k, v in child_environment().items() if k != "PYOPENGL_PLATFORM"}
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", "from robot_rl.rendering import draw; draw()"],
-            env={**env, "MUJOCO_GL": backend, "PYTHONPATH": path},
+            env={**env, "MUJOCO_GL": backend},
             capture_output=True,
             text=True,
             timeout=_TIMEOUT,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from robot_rl.cli import load_verb
-from robot_rl.config import compose
+from robot_rl.cli.compose import compose
+from robot_rl.cli.main import load_verb
 
 # On a busy machine an example takes long, which says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -17,9 +17,9 @@ import pytest
 import zarr
 from safetensors.torch import load_file
 
-from policies.store import read_record, write_files
-from robot_rl.cli import main
+from robot_rl.cli.main import main
 from robot_rl.data.writer import DatasetWriter
+from robot_rl.policies.store import read_record, write_files
 from tests.conftest import SMALL_BASE, SMALL_RL
 
 Refused = Callable[..., str]

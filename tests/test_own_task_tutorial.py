@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from envs.experts import EXPERTS
-from hardware.plugins import VARIABLE
-from robot_rl.cli import main
+from robot_rl.cli.main import main
+from robot_rl.envs.experts import EXPERTS
 from robot_rl.factory import make_env
+from robot_rl.hardware.plugins import VARIABLE
 from tests.conftest import SMALL_BASE, SMALL_RL
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tutorials" / "own_task.md"

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from envs.experts import EXPERTS
-from envs.task import TaskConfig
-from policies.imitation import ImitationPolicy
-from policies.registry import BASES
 from robot_rl.assets import asset_path
-from robot_rl.checkpoint import list_checkpoints
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.envs.experts import EXPERTS
+from robot_rl.envs.task import TaskConfig
+from robot_rl.evaluation.initial_states import COUNTS, check_split, load_states
 from robot_rl.factory import load_policy, make_env
-from robot_rl.initial_states import COUNTS, check_split, load_states
-from robot_rl.logger import read_metrics
 from robot_rl.methods.registry import METHODS
+from robot_rl.policies.bases.imitation import ImitationPolicy
+from robot_rl.policies.registry import BASES
 from robot_rl.report.figures import IN_THE_CURVE, TITLES
+from robot_rl.training.checkpoint import list_checkpoints
+from robot_rl.training.logger import read_metrics
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 
 SMALL_PPO = ("method.num_envs=2", "method.rollout_steps=4", "method.hidden=[16,16]", "threads=1")

@@ -6,8 +6,8 @@
 Raises `NotCompilable`, with the reason in one line, where only robosuite's own loop will do.
 """
 
-from .control import CompiledControl, compile_control
-from .crew import Crew
-from .symbols import NotCompilable
+from robot_rl.envs.compiled.control import CompiledControl, compile_control
+from robot_rl.envs.compiled.crew import Crew
+from robot_rl.envs.compiled.symbols import NotCompilable
 
 __all__ = ["CompiledControl", "Crew", "NotCompilable", "compile_control"]

@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 from robosuite.utils import transform_utils as T
 
-from .symbols import cblas_dgemm, cblas_dgemv
+from robot_rl.envs.compiled.symbols import cblas_dgemm, cblas_dgemv
 
 Array = np.ndarray
 

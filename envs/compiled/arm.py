@@ -15,9 +15,9 @@ from robosuite.utils import transform_utils as T
 from robosuite.utils.control_utils import set_goal_position
 from scipy.spatial.transform import Rotation
 
-from . import arithmetic, kernel
-from .buffers import PoseBuffer, push
-from .symbols import NotCompilable
+from robot_rl.envs.compiled import arithmetic, kernel
+from robot_rl.envs.compiled.buffers import PoseBuffer, push
+from robot_rl.envs.compiled.symbols import NotCompilable
 
 _KINDS: Final = {
     OperationalSpaceController: kernel.OSC,

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from .rows import every, fused, load, negative, store
+from robot_rl.envs.compiled.rows import every, fused, load, negative, store
 
 Array = np.ndarray
 

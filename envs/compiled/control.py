@@ -18,11 +18,11 @@ from robosuite.models.grippers.gripper_model import GripperModel
 from robosuite.models.grippers.panda_gripper import PandaGripper
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
-from . import arithmetic, contacts, crew, kernel, proof, queries, sampling, stretch
-from .arm import Arm, floats, scaled
-from .buffers import push
-from .model import SteppedModel
-from .symbols import NotCompilable, register_symbols
+from robot_rl.envs.compiled import arithmetic, contacts, crew, kernel, proof, queries, sampling, stretch
+from robot_rl.envs.compiled.arm import Arm, floats, scaled
+from robot_rl.envs.compiled.buffers import push
+from robot_rl.envs.compiled.model import SteppedModel
+from robot_rl.envs.compiled.symbols import NotCompilable, register_symbols
 
 Step = tuple["OrderedDict[str, np.ndarray]", float, bool, dict[str, Any]]
 """What a step returns: observations, reward, done, info."""
@@ -323,7 +323,9 @@ class _Announcement(event.Listener):
     def on_start(self, _: event.Event) -> None:
         if not _Announcement.said:
             print(
-                "envs.compiled: compiling the control loop, once per machine ...", file=sys.stderr, flush=True
+                "robot-rl: compiling the control loop, once per machine ...",
+                file=sys.stderr,
+                flush=True,
             )
         _Announcement.said = True
 

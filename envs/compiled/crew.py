@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numba import carray, njit
 
-from . import stretch
-from .sources import DIGEST
-from .symbols import sem_init, sem_post, sem_trywait, sem_wait
+from robot_rl.envs.compiled import stretch
+from robot_rl.envs.compiled.sources import DIGEST
+from robot_rl.envs.compiled.symbols import sem_init, sem_post, sem_trywait, sem_wait
 
 Array = np.ndarray
 Result = TypeVar("Result")

@@ -10,9 +10,19 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from .linalg import inv, inverse, matvec, matvec_f, multiply, multiply_vector, pinv, pseudo_inverse, transform
-from .rows import WIDTH
-from .symbols import (
+from robot_rl.envs.compiled.linalg import (
+    inv,
+    inverse,
+    matvec,
+    matvec_f,
+    multiply,
+    multiply_vector,
+    pinv,
+    pseudo_inverse,
+    transform,
+)
+from robot_rl.envs.compiled.rows import WIDTH
+from robot_rl.envs.compiled.symbols import (
     cblas_dgemm,
     mj_jacSite,
     mj_step1,

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from .lu import LARGEST, SMALLEST, invert
-from .rows import WIDTH, every, fused, halves, load, store
-from .svd import SVD, decompose
-from .symbols import cblas_dgemv, dgemm, dgesdd, dgetrf, dgetri
+from robot_rl.envs.compiled.lu import LARGEST, SMALLEST, invert
+from robot_rl.envs.compiled.rows import WIDTH, every, fused, halves, load, store
+from robot_rl.envs.compiled.svd import SVD, decompose
+from robot_rl.envs.compiled.symbols import cblas_dgemv, dgemm, dgesdd, dgetrf, dgetri
 
 Array = np.ndarray
 Record = Any  # one element of an array of `SCRATCH`

@@ -8,8 +8,8 @@ rounded in the same order, and `proof.py` tells whether the library at hand agre
 import numpy as np
 from numba import njit
 
-from .rows import every, fused, halves, load, store
-from .symbols import fma
+from robot_rl.envs.compiled.rows import every, fused, halves, load, store
+from robot_rl.envs.compiled.symbols import fma
 
 Array = np.ndarray
 

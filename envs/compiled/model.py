@@ -13,7 +13,7 @@ from typing import Any, Final
 import mujoco
 from mujoco.introspect import ast_nodes, structs
 
-from .symbols import NotCompilable
+from robot_rl.envs.compiled.symbols import NotCompilable
 
 _PRIMITIVES: Final = {
     "char": ctypes.c_char,

@@ -12,11 +12,19 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .linalg import SCRATCH, inv, inverse, multiply, multiply_vector, pinv, pseudo_inverse
-from .lu import LARGEST, SMALLEST
-from .rows import WIDTH
-from .sources import DIGEST
-from .symbols import register_symbols
+from robot_rl.envs.compiled.linalg import (
+    SCRATCH,
+    inv,
+    inverse,
+    multiply,
+    multiply_vector,
+    pinv,
+    pseudo_inverse,
+)
+from robot_rl.envs.compiled.lu import LARGEST, SMALLEST
+from robot_rl.envs.compiled.rows import WIDTH
+from robot_rl.envs.compiled.sources import DIGEST
+from robot_rl.envs.compiled.symbols import register_symbols
 
 JOINTS = range(SMALLEST, LARGEST + 1)  # of the arms that the proof is about
 

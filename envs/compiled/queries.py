@@ -10,7 +10,7 @@ from robosuite.environments.manipulation.pick_place import PickPlace
 from robosuite.models.base import MujocoModel
 from robosuite.models.grippers.gripper_model import GripperModel
 
-from .contacts import check_contact
+from robot_rl.envs.compiled.contacts import check_contact
 
 _METHODS: Final = {
     "_check_grasp": ManipulationEnv,

@@ -14,7 +14,7 @@ from robosuite import macros
 from robosuite.environments.base import MujocoEnv
 from robosuite.utils.observables import NO_CORRUPTION, NO_DELAY, NO_FILTER, Observable
 
-from .sensors import Sensor, stand_in
+from robot_rl.envs.compiled.sensors import Sensor, stand_in
 
 
 class Sampler:

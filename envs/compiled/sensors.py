@@ -13,7 +13,7 @@ import numpy as np
 from robosuite.utils import transform_utils as T
 from robosuite.utils.binding_utils import MjSim
 
-from .arithmetic import inverse, relative
+from robot_rl.envs.compiled.arithmetic import inverse, relative
 
 Cache = dict[str, Any]
 Sensor = Callable[[Cache], Any]

@@ -7,8 +7,8 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from . import kernel, linalg
-from .symbols import mj_step1
+from robot_rl.envs.compiled import kernel, linalg
+from robot_rl.envs.compiled.symbols import mj_step1
 
 Array = np.ndarray
 Record = Any  # one element of an array of `STRETCH`

@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from .bidiagonal import diagonalise
-from .rows import WIDTH, every, fused, halves, load, since, store
-from .symbols import dnrm2, fma
+from robot_rl.envs.compiled.bidiagonal import diagonalise
+from robot_rl.envs.compiled.rows import WIDTH, every, fused, halves, load, since, store
+from robot_rl.envs.compiled.symbols import dnrm2, fma
 
 MAX_SIZE: Final = 6
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from envs.experts.base import Expert
-from envs.experts.can import CanExpert
-from envs.experts.door import DoorExpert
-from envs.experts.lift import LiftExpert
-from envs.experts.square import SquareExpert
-from envs.experts.stack import StackExpert
+from robot_rl.envs.experts.base import Expert
+from robot_rl.envs.experts.can import CanExpert
+from robot_rl.envs.experts.door import DoorExpert
+from robot_rl.envs.experts.lift import LiftExpert
+from robot_rl.envs.experts.square import SquareExpert
+from robot_rl.envs.experts.stack import StackExpert
 
 EXPERTS: dict[str, type[Expert]] = {
     "Lift": LiftExpert,
@@ -24,7 +24,7 @@ def make_expert(env: str, *, noise: float, skill: float, rng: np.random.Generato
     if env not in EXPERTS:
         raise ValueError(
             f"robosuite's {env} has no scripted expert; there are {', '.join(EXPERTS)}, and a module of "
-            "plugins=[…] may add one to envs.experts.EXPERTS"
+            "plugins=[…] may add one to robot_rl.envs.experts.EXPERTS"
         )
     return EXPERTS[env](noise=noise, skill=skill, rng=rng)
 

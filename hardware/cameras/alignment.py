@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hardware.cameras.reader import FrameReader, Seen
+from robot_rl.hardware.cameras.reader import FrameReader, Seen
 
 
 @dataclass(frozen=True)

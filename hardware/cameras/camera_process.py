@@ -6,15 +6,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
-import hardware
-from hardware.cameras.settings import CameraSettings
-from hardware.cameras.watch import CameraWatch
-from hardware.cameras.wire import Failed, Report, Start
+from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.cameras.watch import CameraWatch
+from robot_rl.hardware.cameras.wire import Failed, Report, Start
+from robot_rl.hardware.child_process import child_environment
 
+_MODULE = "robot_rl.hardware.cameras.process"
 _GRACE = 2.0
 """s that a camera has to let go of its device when the server ends."""
 
@@ -67,14 +67,18 @@ class CameraProcess:
         order = Start(
             settings=self._settings, endpoint=endpoint, server=os.getpid(), first=first, dropped=dropped
         )
-        root = str(Path(hardware.__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._doom, self._last_words, self._found_dead = None, None, False
         # It dies with the thread that runs this line: see `die_with` in process.py.
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "hardware.cameras.process", msgspec.json.encode(order).decode()],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                _MODULE,
+                msgspec.json.encode(order).decode(),
+            ],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env=child_environment(),
         )
 
     def _kill(self, reason: str) -> None:

@@ -9,11 +9,11 @@ from types import TracebackType
 import msgspec
 import zmq
 
-from hardware.cameras.camera_process import CameraProcess, end_all
-from hardware.cameras.settings import CameraSettings, WatchLimits
-from hardware.cameras.watch import CameraStatus, CameraWatch, OnEvent
-from hardware.cameras.wire import Report, server_socket
-from hardware.clock import MS, MonotonicClock
+from robot_rl.hardware.cameras.camera_process import CameraProcess, end_all
+from robot_rl.hardware.cameras.settings import CameraSettings, WatchLimits
+from robot_rl.hardware.cameras.watch import CameraStatus, CameraWatch, OnEvent
+from robot_rl.hardware.cameras.wire import Report, server_socket
+from robot_rl.hardware.clock import MS, MonotonicClock
 
 _LOOK = 50
 """ms between two looks at the processes."""

@@ -4,8 +4,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from hardware.cameras.device import RawFrame
-from hardware.clock import MS
+from robot_rl.hardware.cameras.device import RawFrame
+from robot_rl.hardware.clock import MS
 
 WINDOW = 10_000 * MS
 """A crystal that is off by 50 ppm drifts by 0.5 ms in it."""

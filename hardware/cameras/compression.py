@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from hardware.protocol.arrays import Frame, pixels
-from hardware.protocol.codec import ProtocolError
-from hardware.protocol.messages import Code
+from robot_rl.hardware.protocol.arrays import Frame, pixels
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.messages import Code
 
 _FORMATS: Final = {"jpeg": "JPEG", "png": "PNG"}
 _PNG_LEVEL: Final = 1

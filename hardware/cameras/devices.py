@@ -2,8 +2,8 @@
 
 import importlib
 
-from hardware.cameras.device import CameraDevice
-from hardware.cameras.settings import CameraSettings, Custom, OpenCV, RealSense
+from robot_rl.hardware.cameras.device import CameraDevice
+from robot_rl.hardware.cameras.settings import CameraSettings, Custom, OpenCV, RealSense
 
 
 def make_device(settings: CameraSettings) -> CameraDevice:
@@ -14,17 +14,17 @@ def make_device(settings: CameraSettings) -> CameraDevice:
     """
     spec, source = settings.spec, settings.source
     if isinstance(source, RealSense):
-        from hardware.cameras.realsense import RealSenseCamera
+        from robot_rl.hardware.cameras.realsense import RealSenseCamera
 
         return RealSenseCamera(spec, source)
     if isinstance(source, OpenCV):
-        from hardware.cameras.opencv import OpenCVCamera
+        from robot_rl.hardware.cameras.opencv import OpenCVCamera
 
         return OpenCVCamera(spec, source)
     if isinstance(source, Custom):
         module, _, factory = source.factory.partition(":")
         device: CameraDevice = getattr(importlib.import_module(module), factory)(spec, **source.options)
         return device
-    from hardware.cameras.sim import SimCamera
+    from robot_rl.hardware.cameras.sim import SimCamera
 
     return SimCamera(spec, source)

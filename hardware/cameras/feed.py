@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import zmq
 
-from hardware.protocol.messages import Natural
+from robot_rl.hardware.protocol.messages import Natural
 
 _OPTIONS = {zmq.CONFLATE: 1, zmq.LINGER: 0}
 

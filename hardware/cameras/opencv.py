@@ -5,10 +5,10 @@ from pathlib import Path
 
 import cv2
 
-from hardware.cameras.device import CameraError, RawFrame
-from hardware.cameras.settings import OpenCV
-from hardware.clock import MS
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.device import CameraError, RawFrame
+from robot_rl.hardware.cameras.settings import OpenCV
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.spec import CameraSpec
 
 
 class OpenCVCamera:

@@ -1,6 +1,6 @@
 """A camera's process: takes images in its main thread and pushes them to the server from another.
 
-`python -m hardware.cameras.process <what it shall do, JSON>`; only the server starts it.
+`python -m robot_rl.hardware.cameras.process <what it shall do, JSON>`; only the server starts it.
 """
 
 import ctypes
@@ -15,13 +15,13 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from hardware.cameras.capture_clock import CaptureClock
-from hardware.cameras.device import CameraError, WrongCamera
-from hardware.cameras.devices import make_device
-from hardware.cameras.mailbox import Mailbox
-from hardware.cameras.publisher import Publisher, Taken
-from hardware.cameras.settings import CameraSettings
-from hardware.cameras.wire import Failed, Start
+from robot_rl.hardware.cameras.capture_clock import CaptureClock
+from robot_rl.hardware.cameras.device import CameraError, WrongCamera
+from robot_rl.hardware.cameras.devices import make_device
+from robot_rl.hardware.cameras.mailbox import Mailbox
+from robot_rl.hardware.cameras.publisher import Publisher, Taken
+from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.cameras.wire import Failed, Start
 
 QUEUE = 2
 """Images between the threads. What waits grows old: when a machine is busy, more would only be older."""

@@ -10,10 +10,10 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from hardware.cameras.compression import compress, compress_png
-from hardware.cameras.mailbox import Mailbox
-from hardware.cameras.wire import Failed, Image, Report, Start, report_socket
-from hardware.protocol.arrays import Encoding, Frame, encode_image
+from robot_rl.hardware.cameras.compression import compress, compress_png
+from robot_rl.hardware.cameras.mailbox import Mailbox
+from robot_rl.hardware.cameras.wire import Failed, Image, Report, Start, report_socket
+from robot_rl.hardware.protocol.arrays import Encoding, Frame, encode_image
 
 _WAIT = 100
 """ms that it waits for the server or for an image, before it looks whether to stop."""

@@ -8,12 +8,12 @@ from types import TracebackType
 
 from numpy.typing import NDArray
 
-from hardware.cameras.compression import image_of
-from hardware.clock import MS, Clock, MonotonicClock
-from hardware.protocol.arrays import Frame, decode_image
-from hardware.protocol.codec import ProtocolError
-from hardware.protocol.listener import Listener
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.cameras.compression import image_of
+from robot_rl.hardware.clock import MS, Clock, MonotonicClock
+from robot_rl.hardware.protocol.arrays import Frame, decode_image
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.listener import Listener
+from robot_rl.hardware.protocol.sockets import ClientSockets
 
 KEPT = 4
 """Images of each camera: at 30 a second, the last 0.13 s."""

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyrealsense2 as rs
 
-from hardware.cameras.device import CameraError, DeviceClock, RawFrame, WrongCamera
-from hardware.cameras.settings import RealSense
-from hardware.clock import MS
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.device import CameraError, DeviceClock, RawFrame, WrongCamera
+from robot_rl.hardware.cameras.settings import RealSense
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.spec import CameraSpec
 
 _QUEUE = 4
 """Frames that librealsense keeps for a slow reader; it drops the oldest, and the numbers show it."""

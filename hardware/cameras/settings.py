@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from hardware.protocol.arrays import MAX_IMAGE, MAX_SIDE, CameraName
-from hardware.spec import CameraSpec
+from robot_rl.hardware.protocol.arrays import MAX_IMAGE, MAX_SIDE, CameraName
+from robot_rl.hardware.spec import CameraSpec
 
 Encoding = Literal["raw", "jpeg", "png"]
 MS = Annotated[float, msgspec.Meta(gt=0)]
@@ -38,7 +38,7 @@ class Sim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     """Path of the MJCF file, or of MuJoCo's binary model (`.mjb`)."""
     feed: str
     """Endpoint where the simulated arm publishes what is to be seen (`feed.py`)."""
-    drawing: Factory = "hardware.cameras.sim:Plain"
+    drawing: Factory = "robot_rl.hardware.cameras.sim:Plain"
     """What draws it: called with model, data, the camera's name, height and width, it gives a `Drawing`."""
 
 

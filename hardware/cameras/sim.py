@@ -11,10 +11,10 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from hardware.cameras.device import CameraError, RawFrame, WrongCamera
-from hardware.cameras.feed import RenderState, RenderView
-from hardware.cameras.settings import Sim
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.device import CameraError, RawFrame, WrongCamera
+from robot_rl.hardware.cameras.feed import RenderState, RenderView
+from robot_rl.hardware.cameras.settings import Sim
+from robot_rl.hardware.spec import CameraSpec
 
 
 class Drawing(Protocol):

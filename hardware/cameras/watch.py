@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from hardware.cameras.settings import CameraSettings, WatchLimits
-from hardware.cameras.wire import Image
-from hardware.clock import MS
+from robot_rl.hardware.cameras.settings import CameraSettings, WatchLimits
+from robot_rl.hardware.cameras.wire import Image
+from robot_rl.hardware.clock import MS
 
 OnEvent = Callable[[str, str], None]
 """What happened (`camera_running`, `camera_stalled`, `camera_frozen`, `camera_slow`, `camera_restored`,

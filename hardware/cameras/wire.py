@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 import zmq
 
-from hardware.cameras.settings import CameraSettings
-from hardware.protocol.arrays import MAX_IMAGE
-from hardware.protocol.codec import MAX_CONTROL
-from hardware.protocol.messages import Natural
+from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.protocol.arrays import MAX_IMAGE
+from robot_rl.hardware.protocol.codec import MAX_CONTROL
+from robot_rl.hardware.protocol.messages import Natural
 
 _MAX_PATH: Final = 107
 """Bytes of the longest path of a Unix socket on Linux."""

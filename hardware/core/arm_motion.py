@@ -3,14 +3,14 @@
 import math
 from typing import Generic, Protocol
 
-from hardware.clock import MS, Clock
-from hardware.core.cartesian_motion import CartesianLimiter
-from hardware.core.goals import CartesianPlanner, Goal, JointPlanner, Planner
-from hardware.core.joint_motion import JointLimiter
-from hardware.core.motion import Limiter, Step, Target
-from hardware.core.waypoints import Waypoint, Waypoints
-from hardware.drivers.base import Array, Driver, Measurement, Pose
-from hardware.protocol.messages import Command, Gripped
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.core.cartesian_motion import CartesianLimiter
+from robot_rl.hardware.core.goals import CartesianPlanner, Goal, JointPlanner, Planner
+from robot_rl.hardware.core.joint_motion import JointLimiter
+from robot_rl.hardware.core.motion import Limiter, Step, Target
+from robot_rl.hardware.core.waypoints import Waypoint, Waypoints
+from robot_rl.hardware.drivers.base import Array, Driver, Measurement, Pose
+from robot_rl.hardware.protocol.messages import Command, Gripped
 
 STALE_TICKS = 3
 """A measurement older than so many periods is none."""

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hardware.core import rotation
-from hardware.core.motion import EXACT, EXACT_AT_REST, Box, Limiter, Move, momentum
-from hardware.core.profile import MotionState, Profile, at_rest
-from hardware.drivers.base import Measurement, Pose
-from hardware.spec import RobotSpec
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.core.motion import EXACT, EXACT_AT_REST, Box, Limiter, Move, momentum
+from robot_rl.hardware.core.profile import MotionState, Profile, at_rest
+from robot_rl.hardware.drivers.base import Measurement, Pose
+from robot_rl.hardware.spec import RobotSpec
 
 # The least share of the speed that an axis is given, so that none keeps the others waiting.
 _LEAST_SHARE = 0.2

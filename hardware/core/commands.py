@@ -1,13 +1,13 @@
 """Requests that move the arm: the checks of a command, in their order."""
 
-from hardware.clock import Clock
-from hardware.core import guards, modes
-from hardware.core.peer import Peer
-from hardware.core.refusal import Refusal
-from hardware.core.supervisor import Supervisor
-from hardware.protocol.codec import Stamper
-from hardware.protocol.messages import Ack, Code, Command, Done, Home
-from hardware.spec import RobotSpec
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.core import guards, modes
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.core.supervisor import Supervisor
+from robot_rl.hardware.protocol.codec import Stamper
+from robot_rl.hardware.protocol.messages import Ack, Code, Command, Done, Home
+from robot_rl.hardware.spec import RobotSpec
 
 
 class Commands:

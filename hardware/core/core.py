@@ -5,24 +5,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardware.clock import MS, Clock
-from hardware.core import modes
-from hardware.core.arm_motion import ArmMotion, GripperMailbox, cartesian_arm, joint_arm
-from hardware.core.commands import Commands
-from hardware.core.events import EventLog
-from hardware.core.lease import Leases
-from hardware.core.modes import Cause
-from hardware.core.peer import Peer
-from hardware.core.refusal import Refusal
-from hardware.core.reports import Reports
-from hardware.core.requests import Requests
-from hardware.core.supervisor import Supervisor
-from hardware.drivers.base import Driver
-from hardware.protocol import messages as m
-from hardware.protocol.codec import Stamper
-from hardware.protocol.messages import Code, Mode
-from hardware.spec import Latency
-from hardware.spec_check import check_spec
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.arm_motion import ArmMotion, GripperMailbox, cartesian_arm, joint_arm
+from robot_rl.hardware.core.commands import Commands
+from robot_rl.hardware.core.events import EventLog
+from robot_rl.hardware.core.lease import Leases
+from robot_rl.hardware.core.modes import Cause
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.core.reports import Reports
+from robot_rl.hardware.core.requests import Requests
+from robot_rl.hardware.core.supervisor import Supervisor
+from robot_rl.hardware.drivers.base import Driver
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.codec import Stamper
+from robot_rl.hardware.protocol.messages import Code, Mode
+from robot_rl.hardware.spec import Latency
+from robot_rl.hardware.spec_check import check_spec
 
 _COMMANDED = 1000
 # Kept for whoever publishes them, at the most.

@@ -4,9 +4,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import merge
 
-from hardware.core.wording import one_line
-from hardware.protocol.codec import Stamper
-from hardware.protocol.messages import Event
+from robot_rl.hardware.core.wording import one_line
+from robot_rl.hardware.protocol.codec import Stamper
+from robot_rl.hardware.protocol.messages import Event
 
 KEPT = 10_000
 _MOST_TEXT, _MOST_NAME = 1000, 128

@@ -8,13 +8,13 @@ from typing import Generic
 
 import numpy as np
 
-from hardware.core import rotation
-from hardware.core.motion import Box, Target
-from hardware.core.refusal import Refusal
-from hardware.core.way_home import WayHome
-from hardware.drivers.base import Array, Kinematics, Measurement, Pose
-from hardware.protocol.messages import Code, Command
-from hardware.spec import RobotSpec
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.core.motion import Box, Target
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.core.way_home import WayHome
+from robot_rl.hardware.drivers.base import Array, Kinematics, Measurement, Pose
+from robot_rl.hardware.protocol.messages import Code, Command
+from robot_rl.hardware.spec import RobotSpec
 
 # Inverse kinematics leaves a little, which must not be outside: goals keep this much from the faces, m.
 _INSET = 1e-4

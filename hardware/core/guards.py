@@ -2,11 +2,11 @@
 
 import math
 
-from hardware.clock import MS
-from hardware.core.lease import Lease
-from hardware.core.refusal import Refusal
-from hardware.protocol.messages import Code, Command
-from hardware.spec import RobotSpec
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core.lease import Lease
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.protocol.messages import Code, Command
+from robot_rl.hardware.spec import RobotSpec
 
 FUTURE = 20 * MS
 """Farthest that a command may have been sent in the future: beyond it the clocks disagree, ns."""

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from hardware.clock import MS
-from hardware.core.modes import MAY_PREEMPT
-from hardware.core.peer import Peer
-from hardware.core.refusal import Refusal
-from hardware.protocol.messages import Code, Kind
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core.modes import MAY_PREEMPT
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.protocol.messages import Code, Kind
 
 GRACE = 2000 * MS
 """Time for the first command under a lease, or the first after a pause, ns."""

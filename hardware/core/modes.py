@@ -67,9 +67,9 @@ fault         closed          disconnected
 from collections.abc import Mapping
 from enum import StrEnum
 
-from hardware.core.refusal import Refusal
-from hardware.protocol import messages
-from hardware.protocol.messages import Code, Kind, Mode, Role
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.protocol import messages
+from robot_rl.hardware.protocol.messages import Code, Kind, Mode, Role
 
 
 class Cause(StrEnum):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from operator import le
 from typing import Generic, TypeVar
 
-from hardware.core.profile import MotionState
-from hardware.drivers.base import Array, Measurement, Pose
+from robot_rl.hardware.core.profile import MotionState
+from robot_rl.hardware.drivers.base import Array, Measurement, Pose
 
 Target = TypeVar("Target", bound=Array | Pose)
 

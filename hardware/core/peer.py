@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hardware.protocol.messages import Role
+from robot_rl.hardware.protocol.messages import Role
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Saying no, with a reason."""
 
-from hardware.core.wording import one_line
-from hardware.protocol.messages import Code
+from robot_rl.hardware.core.wording import one_line
+from robot_rl.hardware.protocol.messages import Code
 
 
 class Refusal(Exception):

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from hardware.clock import Clock
-from hardware.core.arm_motion import GripperMailbox
-from hardware.core.peer import Peer
-from hardware.core.refusal import Refusal
-from hardware.core.supervisor import Supervisor
-from hardware.drivers.base import Array
-from hardware.protocol import messages as m
-from hardware.protocol.codec import Stamper
-from hardware.protocol.messages import PROTOCOL, Code, Mode, State
-from hardware.spec import Latency, RobotSpec
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.core.arm_motion import GripperMailbox
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.core.supervisor import Supervisor
+from robot_rl.hardware.drivers.base import Array
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.codec import Stamper
+from robot_rl.hardware.protocol.messages import PROTOCOL, Code, Mode, State
+from robot_rl.hardware.spec import Latency, RobotSpec
 
 _RANK: Mapping[m.Role, int] = {"observer": 0, "policy": 1, "operator": 2}
 # Bytes of the events in one answer; a frame may have 64 KiB. The rest is asked for again.

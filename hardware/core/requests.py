@@ -1,15 +1,15 @@
 """Requests that change who commands and what mode the arm is in."""
 
-from hardware.clock import Clock
-from hardware.core import modes
-from hardware.core.modes import Cause
-from hardware.core.peer import Peer
-from hardware.core.refusal import Refusal
-from hardware.core.supervisor import Supervisor
-from hardware.drivers.base import Driver, DriverError, ResettableScene
-from hardware.protocol import messages as m
-from hardware.protocol.codec import Stamper
-from hardware.protocol.messages import Code, Done, Mode
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.modes import Cause
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.core.supervisor import Supervisor
+from robot_rl.hardware.drivers.base import Driver, DriverError, ResettableScene
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.codec import Stamper
+from robot_rl.hardware.protocol.messages import Code, Done, Mode
 
 
 class Requests:

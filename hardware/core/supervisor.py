@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from hardware.clock import MS, Clock
-from hardware.core import modes
-from hardware.core.arm_motion import STALE_TICKS, ArmMotion, MeasurementFault
-from hardware.core.events import EventLog
-from hardware.core.lease import Leases
-from hardware.core.modes import Cause
-from hardware.core.stop_flag import StopFlag
-from hardware.core.wording import one_line
-from hardware.drivers.base import DriverError, Measurement
-from hardware.protocol.messages import Code, Mode
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.arm_motion import STALE_TICKS, ArmMotion, MeasurementFault
+from robot_rl.hardware.core.events import EventLog
+from robot_rl.hardware.core.lease import Leases
+from robot_rl.hardware.core.modes import Cause
+from robot_rl.hardware.core.stop_flag import StopFlag
+from robot_rl.hardware.core.wording import one_line
+from robot_rl.hardware.drivers.base import DriverError, Measurement
+from robot_rl.hardware.protocol.messages import Code, Mode
 
 HOLD = 500 * MS
 """How long a lost lease may stay untaken before the arm is stopped, ns."""

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hardware.core import rotation
-from hardware.core.motion import Box
-from hardware.drivers.base import Array, Kinematics, Pose
-from hardware.spec import Limits, RobotSpec
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.core.motion import Box
+from robot_rl.hardware.drivers.base import Array, Kinematics, Pose
+from robot_rl.hardware.spec import Limits, RobotSpec
 
 _STEP = 0.05
 """rad between two points of a way that are looked at; the tool bends away by about 0.3 mm between them …"""

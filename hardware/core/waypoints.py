@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Generic
 
-from hardware.core.motion import Target
-from hardware.core.refusal import Refusal
-from hardware.protocol.messages import Code
+from robot_rl.hardware.core.motion import Target
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.protocol.messages import Code
 
 MOST = 64
 

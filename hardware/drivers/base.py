@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.spec import RobotSpec
+from robot_rl.hardware.spec import RobotSpec
 
 Array = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ from math import acos, cos, pi, sin
 import mujoco
 import numpy as np
 
-from hardware.drivers.base import Array, DriverError, Pose
-from hardware.kinematics import MujocoKinematics
-from hardware.spec import RobotSpec
+from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.spec import RobotSpec
 
 TOOL_TOLERANCE = 0.005
 """Farthest that an arm's own tool point may be from where the figures put it, m."""

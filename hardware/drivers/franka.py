@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from hardware.clock import Clock
-from hardware.config import RobotConfig, checked_struct
-from hardware.drivers.base import Array, DriverError, Measurement, Pose
-from hardware.drivers.chains import chain_kinematics, check_tool
-from hardware.drivers.extras import needed
-from hardware.drivers.franka_gripper import FrankaGripper
-from hardware.drivers.franka_link import FrankaLink, FrankaOptions
-from hardware.kinematics import MujocoKinematics
-from hardware.spec import RobotSpec
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.config import RobotConfig, checked_struct
+from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.chains import chain_kinematics, check_tool
+from robot_rl.hardware.drivers.extras import needed
+from robot_rl.hardware.drivers.franka_gripper import FrankaGripper
+from robot_rl.hardware.drivers.franka_link import FrankaLink, FrankaOptions
+from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.spec import RobotSpec
 
 SENSORS = {"control_command_success_rate": 1, "robot_mode": 1}
 """Share of the last 100 commands that reached the arm in time; libfranka's number of its mode."""

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hardware.drivers.base import DriverError
-from hardware.spec import GripperSpec
+from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.spec import GripperSpec
 
 # Below this opening a command means to close, onto whatever is in between.
 _CLOSED = 0.02

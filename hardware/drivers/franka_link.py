@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from hardware.drivers.base import Array, DriverError
-from hardware.realtime import ARM, keeps_priority, runs_first
+from robot_rl.hardware.drivers.base import Array, DriverError
+from robot_rl.hardware.realtime import ARM, keeps_priority, runs_first
 
 # Time in which the last torque fades into pure damping at a stop, s.
 _STOP_RAMP = 0.05

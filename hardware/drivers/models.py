@@ -9,7 +9,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from hardware.spec import GripperSpec
+from robot_rl.hardware.spec import GripperSpec
 
 CUBE_EDGE = 0.04
 """m"""

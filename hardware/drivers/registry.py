@@ -6,14 +6,14 @@ from typing import cast
 
 import numpy as np
 
-from hardware.clock import Clock
-from hardware.config import RobotConfig
-from hardware.drivers.base import Driver
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.config import RobotConfig
+from robot_rl.hardware.drivers.base import Driver
 
 DRIVERS: dict[str, str] = {
-    "franka": "hardware.drivers.franka:make",
-    "sim": "hardware.drivers.sim:make",
-    "ur": "hardware.drivers.ur:make",
+    "franka": "robot_rl.hardware.drivers.franka:make",
+    "sim": "robot_rl.hardware.drivers.sim:make",
+    "ur": "robot_rl.hardware.drivers.ur:make",
 }
 """The factory of each, `module:function`: it takes a `RobotConfig` and a `Clock` and returns a `Driver`."""
 

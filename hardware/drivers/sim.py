@@ -8,10 +8,10 @@ import msgspec
 import mujoco
 import numpy as np
 
-from hardware.clock import MS, Clock
-from hardware.config import RobotConfig, checked_struct
-from hardware.drivers.base import Array, DriverError, Measurement, Pose
-from hardware.drivers.models import (
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.config import RobotConfig, checked_struct
+from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.models import (
     ARMS,
     CUBE_JOINT,
     STIFFNESS_RATE,
@@ -20,9 +20,9 @@ from hardware.drivers.models import (
     build_world,
     start_positions,
 )
-from hardware.drivers.sim_gripper import SimGripper
-from hardware.kinematics import MujocoKinematics
-from hardware.spec import RobotSpec
+from robot_rl.hardware.drivers.sim_gripper import SimGripper
+from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.spec import RobotSpec
 
 CATCH_UP = 50 * MS
 """The longest time that one `read` simulates, ns; what is beyond it never happens and is counted."""
@@ -42,7 +42,7 @@ class SimOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """What a robot's file says under `options`."""
 
     arm: str
-    """One of `hardware.drivers.models.ARMS`."""
+    """One of `robot_rl.hardware.drivers.models.ARMS`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def make(config: RobotConfig, clock: Clock) -> "SimDriver":
 
 
 class SimDriver:
-    """The world of `hardware.drivers.models`, in which time passes when it is read.
+    """The world of `robot_rl.hardware.drivers.models`, in which time passes when it is read.
 
     `read` lets the physics catch up with the clock, so the same setpoints at the same times on a
     `SteppedClock` give the same numbers, bit for bit. The world outlives `close`, as a real one does.

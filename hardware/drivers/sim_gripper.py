@@ -5,8 +5,8 @@ import threading
 import mujoco
 import numpy as np
 
-from hardware.drivers.base import DriverError
-from hardware.drivers.models import FINGER_JOINTS, STROKE
+from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.drivers.models import FINGER_JOINTS, STROKE
 
 _MOVING = 0.002
 """m/s"""

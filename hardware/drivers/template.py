@@ -6,11 +6,11 @@ import msgspec
 import mujoco
 import numpy as np
 
-from hardware.clock import Clock
-from hardware.config import RobotConfig, checked_struct
-from hardware.drivers.base import Array, DriverError, Gripper, Measurement, Pose
-from hardware.kinematics import MujocoKinematics
-from hardware.spec import RobotSpec
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.config import RobotConfig, checked_struct
+from robot_rl.hardware.drivers.base import Array, DriverError, Gripper, Measurement, Pose
+from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.spec import RobotSpec
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -64,7 +64,7 @@ class Connection:
 
 
 def make(config: RobotConfig, clock: Clock) -> "ArmDriver":
-    """What `hardware.drivers.registry` names.
+    """What `robot_rl.hardware.drivers.registry` names.
 
     Raises:
         ValueError: the file does not suit the arm.

@@ -8,16 +8,16 @@ import contextlib
 
 import numpy as np
 
-from hardware.clock import Clock
-from hardware.config import RobotConfig, checked_struct
-from hardware.core import rotation
-from hardware.drivers.base import Array, DriverError, Measurement, Pose
-from hardware.drivers.chains import CHAINS, chain_kinematics, check_tool
-from hardware.drivers.extras import needed
-from hardware.drivers.ur_client import UrClient
-from hardware.drivers.ur_messages import Joints, UrOptions, UrState, fault
-from hardware.kinematics import MujocoKinematics
-from hardware.spec import RobotSpec
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.config import RobotConfig, checked_struct
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.chains import CHAINS, chain_kinematics, check_tool
+from robot_rl.hardware.drivers.extras import needed
+from robot_rl.hardware.drivers.ur_client import UrClient
+from robot_rl.hardware.drivers.ur_messages import Joints, UrOptions, UrState, fault
+from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.spec import RobotSpec
 
 SENSORS = {"speed_scaling": 1}
 """What the teach pendant's slider and the safety system leave of the speed, 0 … 1."""

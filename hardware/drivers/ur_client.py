@@ -1,18 +1,16 @@
 """The server's end of the process that holds ur_rtde; see `ur_process.py`."""
 
-import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import msgspec
 
-import hardware
-from hardware.drivers.base import Array, DriverError
-from hardware.drivers.ur_messages import (
+from robot_rl.hardware.child_process import child_environment
+from robot_rl.hardware.drivers.base import Array, DriverError
+from robot_rl.hardware.drivers.ur_messages import (
     ASK,
     Command,
     Done,
@@ -49,15 +47,13 @@ class UrClient:
         # Between `halt` and a setpoint: none may slip in behind it.
         self._lock = threading.Lock()
         self._following = False
-        root = str(Path(hardware.__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         with commands, states:
             ends = (commands.fileno(), states.fileno())
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hardware.drivers.ur_process", *map(str, ends)],
+                [sys.executable, "-P", "-m", "robot_rl.hardware.drivers.ur_process", *map(str, ends)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=ends,
-                env={**os.environ, "PYTHONPATH": path},
+                env=child_environment(),
             )
         try:
             self._send(Order(options=options, period=period))

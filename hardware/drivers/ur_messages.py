@@ -11,7 +11,7 @@ class UrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     host: str
     """Name or address of the controller."""
     arm: str
-    """One of `hardware.drivers.chains.CHAINS`."""
+    """One of `robot_rl.hardware.drivers.chains.CHAINS`."""
     tool: tuple[float, float, float, float, float, float, float]
     """Tool point in the flange, m and quaternion xyzw; the arm is told."""
     lookahead: float = 0.1

@@ -20,8 +20,8 @@ from collections.abc import Callable
 import msgspec
 from scipy.spatial.transform import Rotation
 
-from hardware.drivers.extras import needed
-from hardware.drivers.ur_messages import (
+from robot_rl.hardware.drivers.extras import needed
+from robot_rl.hardware.drivers.ur_messages import (
     PROTECTIVE_STOP,
     Command,
     Done,
@@ -36,7 +36,7 @@ from hardware.drivers.ur_messages import (
     UrState,
     fault,
 )
-from hardware.realtime import CONTROL, may_run_first
+from robot_rl.hardware.realtime import CONTROL, may_run_first
 
 MAX_MESSAGE = 4096
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hardware.latency.correlation import Array, NoLag, find_lag, held, joined
-from hardware.latency.pictures import Sighting, displacements
-from hardware.latency.recording import Received, Recording
-from hardware.spec import Delay, Latency
+from robot_rl.hardware.latency.correlation import Array, NoLag, find_lag, held, joined
+from robot_rl.hardware.latency.pictures import Sighting, displacements
+from robot_rl.hardware.latency.recording import Received, Recording
+from robot_rl.hardware.spec import Delay, Latency
 
 Finding = Delay | str
 """A delay, or why it could not be told."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.latency.correlation import Array
+from robot_rl.hardware.latency.correlation import Array
 
 _ROWS = 96
 """Images are reduced to about so many: the motion of a whole picture needs no more."""

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.cameras.compression import image_of
-from hardware.client import CommandRefused, RobotClient
-from hardware.clock import MonotonicClock
-from hardware.connection import NoAnswer, RobotError
-from hardware.latency.correlation import SPAN
-from hardware.latency.pictures import Sighting, reduced
-from hardware.latency.swing import Axis, Swing
-from hardware.protocol.arrays import decode_image
-from hardware.protocol.codec import decode_server
-from hardware.protocol.listener import Listener
-from hardware.protocol.messages import Ack, ServerMessage, State
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.cameras.compression import image_of
+from robot_rl.hardware.client import CommandRefused, RobotClient
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.connection import NoAnswer, RobotError
+from robot_rl.hardware.latency.correlation import SPAN
+from robot_rl.hardware.latency.pictures import Sighting, reduced
+from robot_rl.hardware.latency.swing import Axis, Swing
+from robot_rl.hardware.protocol.arrays import decode_image
+from robot_rl.hardware.protocol.codec import decode_server
+from robot_rl.hardware.protocol.listener import Listener
+from robot_rl.hardware.protocol.messages import Ack, ServerMessage, State
+from robot_rl.hardware.protocol.sockets import ClientSockets
 
 RATE = 25.0
 """Commands per second, on average: about as many as policies give, as an arm takes longer for wider steps."""

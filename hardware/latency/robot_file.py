@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from hardware.config import strict_yaml
-from hardware.spec import Delay, Latency
+from robot_rl.hardware.config import strict_yaml
+from robot_rl.hardware.spec import Delay, Latency
 
 _HEAD = "latency: # written by robot-rl robot latency"
 

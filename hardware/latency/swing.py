@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hardware.protocol.messages import State
-from hardware.spec import CommandMode, RobotSpec
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.spec import CommandMode, RobotSpec
 
 _WIDEST = {"rad": 0.06, "m": 0.025}
 _PART = 0.35

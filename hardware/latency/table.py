@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from hardware.latency.figures import Figures, Finding
-from hardware.spec import Delay
+from robot_rl.hardware.latency.figures import Figures, Finding
+from robot_rl.hardware.spec import Delay
 
 
 def table(figures: Figures) -> str:

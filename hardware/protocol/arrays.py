@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.protocol.codec import ProtocolError
-from hardware.protocol.messages import Code, Natural
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.messages import Code, Natural
 
 MAX_IMAGE = 32 * 1024 * 1024
 """Bytes of the longest payload."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.clock import MS
+from robot_rl.hardware.clock import MS
 
 _SECOND: Final = 1000 * MS
 WINDOW: Final = 60 * _SECOND

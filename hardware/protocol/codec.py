@@ -7,8 +7,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hardware.clock import Clock
-from hardware.protocol.messages import PROTOCOL, ClientMessage, Code, Hello, Message, ServerMessage, Welcome
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.protocol.messages import (
+    PROTOCOL,
+    ClientMessage,
+    Code,
+    Hello,
+    Message,
+    ServerMessage,
+    Welcome,
+)
 
 MAX_CONTROL = 64 * 1024
 """Bytes of the longest message that is not an image."""

@@ -14,9 +14,9 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from hardware.protocol import descriptors
-from hardware.protocol.gate import FileGate, Gate, PortGate
-from hardware.realtime import MESSAGES, runs_first
+from robot_rl.hardware.protocol import descriptors
+from robot_rl.hardware.protocol.gate import FileGate, Gate, PortGate
+from robot_rl.hardware.realtime import MESSAGES, runs_first
 
 MOST: Final = 768
 """Descriptors with which no new connections are taken, whatever the limit. All stay below 1024, the most that

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import zmq
 from zmq.utils import z85
 
-from hardware.protocol.messages import Role
-from hardware.protocol.security import Allowed, ServerKeys
+from robot_rl.hardware.protocol.messages import Role
+from robot_rl.hardware.protocol.security import Allowed, ServerKeys
 
 DOMAIN = b"robot-rl"
 _ADDRESS = "inproc://zeromq.zap.01"

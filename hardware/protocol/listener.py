@@ -10,10 +10,10 @@ from typing import Final, Generic, TypeVar
 
 import zmq
 
-from hardware.clock import Clock
-from hardware.protocol.codec import ProtocolError
-from hardware.protocol.silence import SILENT, Silence
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.silence import SILENT, Silence
+from robot_rl.hardware.protocol.sockets import ClientSockets
 
 _LOOK: Final = 50
 """ms between two looks at whether it is to end."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hardware.spec import CommandMode, Latency, RobotSpec
+from robot_rl.hardware.spec import CommandMode, Latency, RobotSpec
 
 PROTOCOL = (1, 1)
 """Major, minor. Another major is refused."""

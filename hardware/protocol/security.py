@@ -17,9 +17,9 @@ from typing import Annotated, Final, TypeVar, get_args
 import msgspec
 import zmq
 
-from hardware.durable import sync
-from hardware.protocol.endpoints import Address, make_private
-from hardware.protocol.messages import Role
+from robot_rl.hardware.durable import sync
+from robot_rl.hardware.protocol.endpoints import Address, make_private
+from robot_rl.hardware.protocol.messages import Role
 
 Key = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z")]
 ClientName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]

@@ -4,8 +4,8 @@ from typing import Final
 
 import zmq
 
-from hardware.clock import MS, Clock
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.protocol.sockets import ClientSockets
 
 SILENT: Final = 1000 * MS
 """Longest time that something may be waited for on a connection until it is made anew, ns."""

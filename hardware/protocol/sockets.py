@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 
 import zmq
 
-from hardware.protocol.arrays import MAX_IMAGE, topic
-from hardware.protocol.codec import MAX_CONTROL
-from hardware.protocol.connection_limit import ConnectionLimit
-from hardware.protocol.descriptors import raise_limit
-from hardware.protocol.doorkeeper import DOMAIN, Caller, Doorkeeper, Refusal
-from hardware.protocol.endpoints import Address, Channel, Claim, make_private
-from hardware.protocol.security import ClientKeys, ServerKeys, check_keys
+from robot_rl.hardware.protocol.arrays import MAX_IMAGE, topic
+from robot_rl.hardware.protocol.codec import MAX_CONTROL
+from robot_rl.hardware.protocol.connection_limit import ConnectionLimit
+from robot_rl.hardware.protocol.descriptors import raise_limit
+from robot_rl.hardware.protocol.doorkeeper import DOMAIN, Caller, Doorkeeper, Refusal
+from robot_rl.hardware.protocol.endpoints import Address, Channel, Claim, make_private
+from robot_rl.hardware.protocol.security import ClientKeys, ServerKeys, check_keys
 
 Options = dict[int, int]
 

@@ -12,10 +12,10 @@ from typing import Self, TypeVar
 
 import msgspec
 
-import hardware
-from hardware.recording.recorder import RecorderError
-from hardware.recording.records import Outcome
-from hardware.recording.requests import (
+from robot_rl.hardware.child_process import child_environment
+from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.recording.records import Outcome
+from robot_rl.hardware.recording.requests import (
     Answer,
     AskStatus,
     Begin,
@@ -28,6 +28,7 @@ from hardware.recording.requests import (
     Status,
 )
 
+_MODULE = "robot_rl.hardware.recording.process"
 _START = 30.0
 """s that the process may take to begin: it imports, and waits for the server."""
 _ANSWER = 60.0
@@ -73,13 +74,17 @@ class RecorderProcess:
             keys=str(keys.absolute()) if keys else None,
             insecure=insecure,
         )
-        own = str(Path(hardware.__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "hardware.recording.process", msgspec.json.encode(start).decode()],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                _MODULE,
+                msgspec.json.encode(start).decode(),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env=child_environment(),
         )
         self._unread = b""
         self._late = 0

@@ -17,10 +17,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from hardware.durable import sync
-from hardware.recording.log import LogWriter, read_log, record_head
-from hardware.recording.records import FORMAT, Clock, Footer, Header, Received
-from hardware.recording.tally import MESSAGES
+from robot_rl.hardware.durable import sync
+from robot_rl.hardware.recording.log import LogWriter, read_log, record_head
+from robot_rl.hardware.recording.records import FORMAT, Clock, Footer, Header, Received
+from robot_rl.hardware.recording.tally import MESSAGES
 
 OPEN: Final = "open-"
 _LOG: Final = "log"

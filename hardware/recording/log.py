@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hardware.protocol.arrays import MAX_IMAGE
-from hardware.protocol.codec import MAX_CONTROL
+from robot_rl.hardware.protocol.arrays import MAX_IMAGE
+from robot_rl.hardware.protocol.codec import MAX_CONTROL
 
 MAX_RECORD: Final = MAX_IMAGE + 2 * MAX_CONTROL
 """Bytes of the longest payload: whoever reads believes no longer length."""

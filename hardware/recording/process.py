@@ -1,4 +1,4 @@
-"""A recorder's process: `python -m hardware.recording.process <Start, JSON>`; `client.py` starts it.
+"""A recorder's process: `python -m robot_rl.hardware.recording.process <Start, JSON>`; `client.py` starts it.
 
 It ends when its stdin does, however that came about, and commits the open episode first.
 """
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from hardware.connection import RobotError
-from hardware.protocol.endpoints import parse
-from hardware.protocol.security import load_client_keys
-from hardware.recording.raw import RawDataset
-from hardware.recording.recorder import Recorder, RecorderError
-from hardware.recording.requests import Answer, Begin, Begun, End, Ready, Refusal, Request, Start
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.recorder import Recorder, RecorderError
+from robot_rl.hardware.recording.requests import Answer, Begin, Begun, End, Ready, Refusal, Request, Start
 
 _LOOK = 100
 """ms that it waits for a message before it looks after other things."""

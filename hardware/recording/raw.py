@@ -6,11 +6,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from hardware.durable import make_folder, sync
-from hardware.recording.episode import OPEN, Damaged, Episode, EpisodeWriter, write_footer
-from hardware.recording.log import read_log
-from hardware.recording.records import Footer, Header, Received
-from hardware.recording.tally import MESSAGES, Tally, number_of, silences
+from robot_rl.hardware.durable import make_folder, sync
+from robot_rl.hardware.recording.episode import OPEN, Damaged, Episode, EpisodeWriter, write_footer
+from robot_rl.hardware.recording.log import read_log
+from robot_rl.hardware.recording.records import Footer, Header, Received
+from robot_rl.hardware.recording.tally import MESSAGES, Tally, number_of, silences
 
 _COMMITTED: Final = "episode_"
 _LOCK: Final = "recorder.lock"

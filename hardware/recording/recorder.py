@@ -10,18 +10,18 @@ from typing import Final
 
 import msgspec
 
-from hardware.clock import MS, MonotonicClock
-from hardware.connection import Connection, NoAnswer
-from hardware.protocol.codec import ProtocolError
-from hardware.protocol.endpoints import Address
-from hardware.protocol.messages import Mode
-from hardware.protocol.security import ClientKeys
-from hardware.recording.episode import EpisodeWriter
-from hardware.recording.raw import RawWriter
-from hardware.recording.records import FORMAT, Clock, Footer, Header, Labels, Outcome, Received
-from hardware.recording.requests import Ended, Status
-from hardware.recording.streams import Heard, Streams
-from hardware.recording.tally import MESSAGES, Tally, number_of, silences
+from robot_rl.hardware.clock import MS, MonotonicClock
+from robot_rl.hardware.connection import Connection, NoAnswer
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.protocol.security import ClientKeys
+from robot_rl.hardware.recording.episode import EpisodeWriter
+from robot_rl.hardware.recording.raw import RawWriter
+from robot_rl.hardware.recording.records import FORMAT, Clock, Footer, Header, Labels, Outcome, Received
+from robot_rl.hardware.recording.requests import Ended, Status
+from robot_rl.hardware.recording.streams import Heard, Streams
+from robot_rl.hardware.recording.tally import MESSAGES, Tally, number_of, silences
 
 _TIMEOUT: Final = 1.0
 """s that the server's answer is waited for."""

@@ -4,9 +4,9 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from hardware.protocol.arrays import CameraName
-from hardware.protocol.messages import Name, Natural
-from hardware.spec import Latency, RobotSpec
+from robot_rl.hardware.protocol.arrays import CameraName
+from robot_rl.hardware.protocol.messages import Name, Natural
+from robot_rl.hardware.spec import Latency, RobotSpec
 
 FORMAT: Final = 1
 """Of an episode's folder; a greater one is refused."""

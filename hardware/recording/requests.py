@@ -4,8 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from hardware.protocol.messages import Mode, Natural
-from hardware.recording.records import Footer, Labels, Outcome
+from robot_rl.hardware.protocol.messages import Mode, Natural
+from robot_rl.hardware.recording.records import Footer, Labels, Outcome
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 import zmq
 
-from hardware.clock import Clock
-from hardware.protocol.endpoints import Address
-from hardware.protocol.security import ClientKeys
-from hardware.protocol.silence import SILENT, Silence
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.security import ClientKeys
+from robot_rl.hardware.protocol.silence import SILENT, Silence
+from robot_rl.hardware.protocol.sockets import ClientSockets
 
 MOST: Final = 256 * 1024 * 1024
 """Bytes that may wait for the disk; what comes beyond is lost, and missing by its number."""

@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
-from hardware.clock import MS
-from hardware.protocol.arrays import decode_image
-from hardware.protocol.codec import ProtocolError
-from hardware.protocol.messages import Code, Natural
-from hardware.recording.records import Count
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.protocol.arrays import decode_image
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.messages import Code, Natural
+from robot_rl.hardware.recording.records import Count
 
 MESSAGES: Final = ("state", "command", "event")
 """Streams that are not images; a camera may not have such a name."""

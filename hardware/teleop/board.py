@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from hardware.protocol.security import ClientKeys
-from hardware.teleop.device import Mark
+from robot_rl.hardware.protocol.security import ClientKeys
+from robot_rl.hardware.teleop.device import Mark
 
 _KEPT: Final = 8
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from hardware.clock import MS
+from robot_rl.hardware.clock import MS
 
 LAPSE_S: Final = 10
 """A clutch that is not held lapses after so long without a sign of its operator."""

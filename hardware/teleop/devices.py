@@ -3,16 +3,16 @@
 import sys
 from typing import Protocol, runtime_checkable
 
-from hardware.clock import Clock
-from hardware.teleop.board import Board
-from hardware.teleop.device import Device
-from hardware.teleop.gamepad import Gamepad, GamepadSettings
-from hardware.teleop.keyboard import KeyboardSettings, keyboard
-from hardware.teleop.leader import Leader, LeaderSettings
-from hardware.teleop.panel import Panel
-from hardware.teleop.spacemouse import SpaceMouseSettings, spacemouse
-from hardware.teleop.stream import Replay, ReplaySettings
-from hardware.teleop.web.settings import WebSettings
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.device import Device
+from robot_rl.hardware.teleop.gamepad import Gamepad, GamepadSettings
+from robot_rl.hardware.teleop.keyboard import KeyboardSettings, keyboard
+from robot_rl.hardware.teleop.leader import Leader, LeaderSettings
+from robot_rl.hardware.teleop.panel import Panel
+from robot_rl.hardware.teleop.spacemouse import SpaceMouseSettings, spacemouse
+from robot_rl.hardware.teleop.stream import Replay, ReplaySettings
+from robot_rl.hardware.teleop.web.settings import WebSettings
 
 DEVICES: dict[str, type] = {
     "keyboard": KeyboardSettings,
@@ -53,7 +53,7 @@ def make_device(settings: object, board: Board, clock: Clock | None = None) -> D
 def _alone(settings: object, board: Board, clock: Clock | None) -> Device:
     if isinstance(settings, WebSettings):
         # Nobody else needs what serves a page.
-        from hardware.teleop.web.device import WebDevice
+        from robot_rl.hardware.teleop.web.device import WebDevice
 
         return WebDevice(settings, board, clock)
     if isinstance(settings, SpaceMouseSettings):

@@ -2,12 +2,12 @@
 
 from contextlib import suppress
 
-from hardware.client import RobotClient, Standing
-from hardware.connection import NoAnswer, RequestRefused
-from hardware.protocol.messages import Code, State
-from hardware.teleop.engagement import Hold
-from hardware.teleop.motion import Aim
-from hardware.teleop.teleoperator import Teleoperator
+from robot_rl.hardware.client import RobotClient, Standing
+from robot_rl.hardware.connection import NoAnswer, RequestRefused
+from robot_rl.hardware.protocol.messages import Code, State
+from robot_rl.hardware.teleop.engagement import Hold
+from robot_rl.hardware.teleop.motion import Aim
+from robot_rl.hardware.teleop.teleoperator import Teleoperator
 
 _ANSWER = 0.5
 """s for the answer to a command: whoever waits for it hears no key."""

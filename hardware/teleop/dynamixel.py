@@ -5,9 +5,9 @@ import termios
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hardware.clock import MonotonicClock
-from hardware.drivers.extras import needed
-from hardware.teleop.device import DeviceError
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.drivers.extras import needed
+from robot_rl.hardware.teleop.device import DeviceError
 
 _PRESENT_POSITION: Final = (132, 4)
 """Address and bytes."""

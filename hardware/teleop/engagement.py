@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from hardware.clock import MS
-from hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS, Sample
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS, Sample
 
 
 class Hold(StrEnum):

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hardware.clock import MS, Clock
-from hardware.teleop.device import DeviceError, Mark, Sample
-from hardware.teleop.hands import live, the_only
-from hardware.teleop.reader import FileDevice
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
+from robot_rl.hardware.teleop.hands import live, the_only
+from robot_rl.hardware.teleop.reader import FileDevice
 
 STILL_MS: Final = 1000
 DEAD: Final = 0.12

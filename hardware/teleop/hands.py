@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hardware.teleop.device import DeviceError
+from robot_rl.hardware.teleop.device import DeviceError
 
 
 def the_only(found: Sequence[Path], what: str) -> Path:

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from hardware.clock import MS, Clock
-from hardware.teleop.device import Sample
-from hardware.teleop.keys import CARD, CLUTCH_CARD, GONE, LATE_MS, Keys, terminal
-from hardware.teleop.reader import FileDevice
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.teleop.device import Sample
+from robot_rl.hardware.teleop.keys import CARD, CLUTCH_CARD, GONE, LATE_MS, Keys, terminal
+from robot_rl.hardware.teleop.reader import FileDevice
 
 PRESS_MS: Final = 150
 """How long a press moves; more than any terminal leaves between two repeats."""

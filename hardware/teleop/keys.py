@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from hardware.teleop.clutch import LAPSE_S, Toggle
-from hardware.teleop.device import DeviceError, Mark, Sample
-from hardware.teleop.reader import Card, FileDevice
+from robot_rl.hardware.teleop.clutch import LAPSE_S, Toggle
+from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
+from robot_rl.hardware.teleop.reader import Card, FileDevice
 
 MARKS: Final[Mapping[str, Mark]] = {
     " ": "stop",

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from hardware.clock import Clock
-from hardware.teleop.device import DeviceError, Sample
-from hardware.teleop.dynamixel import Dynamixels, NoReading
-from hardware.teleop.reader import DeviceThread
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.teleop.device import DeviceError, Sample
+from robot_rl.hardware.teleop.dynamixel import Dynamixels, NoReading
+from robot_rl.hardware.teleop.reader import DeviceThread
 
 _PERIOD: Final = 0.01
 """s between two readings."""

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from hardware.core import rotation
-from hardware.protocol.messages import State
-from hardware.spec import CommandMode, RobotSpec
-from hardware.teleop.device import Sample
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.spec import CommandMode, RobotSpec
+from robot_rl.hardware.teleop.device import Sample
 
 LEAD_S: Final = 0.25
 """The goal is at most what full speed does in so long ahead of the arm: it does not wind up, and it bounds

@@ -6,9 +6,9 @@ from typing import Final, Self
 
 import msgspec
 
-from hardware.teleop.device import Device, DeviceError, Latching, Sample
-from hardware.teleop.keys import CARD, CLUTCH_CARD, key_marks
-from hardware.teleop.reader import Card
+from robot_rl.hardware.teleop.device import Device, DeviceError, Latching, Sample
+from robot_rl.hardware.teleop.keys import CARD, CLUTCH_CARD, key_marks
+from robot_rl.hardware.teleop.reader import Card
 
 _MOVED: Final = 0.01
 """rad of a joint that show that somebody moves the leader."""

@@ -11,8 +11,8 @@ from typing import Final, Protocol, Self
 
 import msgspec
 
-from hardware.clock import MS, Clock, MonotonicClock
-from hardware.teleop.device import STALE_HOLD_MS, DeviceError, Mark, Sample
+from robot_rl.hardware.clock import MS, Clock, MonotonicClock
+from robot_rl.hardware.teleop.device import STALE_HOLD_MS, DeviceError, Mark, Sample
 
 LOOK_MS: Final = 20
 """Longest time between two looks at a device that says nothing."""

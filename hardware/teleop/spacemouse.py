@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hardware.clock import Clock
-from hardware.teleop.clutch import LAPSE_S, Toggle
-from hardware.teleop.device import DeviceError, Sample
-from hardware.teleop.hands import live, the_only
-from hardware.teleop.reader import FileDevice
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.teleop.clutch import LAPSE_S, Toggle
+from robot_rl.hardware.teleop.device import DeviceError, Sample
+from robot_rl.hardware.teleop.hands import live, the_only
+from robot_rl.hardware.teleop.reader import FileDevice
 
 FULL: Final = 350
 """What an axis reports at its end."""

@@ -11,10 +11,10 @@ from typing import Self
 
 import msgspec
 
-from hardware.clock import MS, Clock, MonotonicClock
-from hardware.recording.log import LogWriter, read_log
-from hardware.teleop.device import STALE_DISENGAGE_MS, Device, DeviceError, Latching, Mark, Sample
-from hardware.teleop.reader import Card
+from robot_rl.hardware.clock import MS, Clock, MonotonicClock
+from robot_rl.hardware.recording.log import LogWriter, read_log
+from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, Device, DeviceError, Latching, Mark, Sample
+from robot_rl.hardware.teleop.reader import Card
 
 
 class StreamHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stream"):

@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from hardware.clock import MS
-from hardware.protocol.messages import State
-from hardware.spec import RobotSpec
-from hardware.teleop.device import Sample
-from hardware.teleop.engagement import Engagement, Hold
-from hardware.teleop.motion import Aim, JointMotion, Motion, RateMotion, Speed, Unfit
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.spec import RobotSpec
+from robot_rl.hardware.teleop.device import Sample
+from robot_rl.hardware.teleop.engagement import Engagement, Hold
+from robot_rl.hardware.teleop.motion import Aim, JointMotion, Motion, RateMotion, Speed, Unfit
 
 _FUTURE: Final = 1 * MS
 """One clock for all: what is later than now by more was stamped by another."""

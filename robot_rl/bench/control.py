@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from hardware.client import NoAnswer, RobotClient
-from hardware.protocol.arrays import decode_image
-from hardware.protocol.codec import decode_server
-from hardware.protocol.endpoints import CHANNELS, parse
-from hardware.protocol.messages import Event, State
-from hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
-from hardware.protocol.sockets import ClientSockets
-from hardware.realtime import COMMANDS, runs_first
 from robot_rl.bench.echo import echo_trips, wake_lateness
+from robot_rl.hardware.client import NoAnswer, RobotClient
+from robot_rl.hardware.protocol.arrays import decode_image
+from robot_rl.hardware.protocol.codec import decode_server
+from robot_rl.hardware.protocol.endpoints import CHANNELS, parse
+from robot_rl.hardware.protocol.messages import Event, State
+from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
+from robot_rl.hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.realtime import COMMANDS, runs_first
 
 _PATIENCE = 60.0
 """Seconds until a server that does not come up is given up."""
@@ -171,7 +171,7 @@ def _hold(robot: RobotClient, address: str, end: int) -> tuple[float, float]:
     robot.arm()
     since = robot.events()[-1].seq
     swing = subprocess.Popen(
-        [sys.executable, "-m", "hardware.swing", address], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "robot_rl.hardware.swing", address], stdout=subprocess.PIPE, text=True
     )
     try:
         assert swing.stdout is not None

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envs.action import ActionDim, spec_to_list
-from envs.observation import ObservationSpec
-from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.bench.drawn_camera import draw
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.windows import make_windows
 from robot_rl.data.writer import DatasetWriter, Episode, Streamed
+from robot_rl.envs.action import ActionDim, spec_to_list
+from robot_rl.envs.observation import ObservationSpec
 from robot_rl.methods.bc import BCConfig, BCLearner
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 
 _EPISODES, _STEPS = 4, 200
 _CAMERA: Final = "front"

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
-from hardware.cameras.device import RawFrame
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.device import RawFrame
+from robot_rl.hardware.spec import CameraSpec
 
 _IMAGES = 16
 """Different ones: a camera that gives the same one again and again is taken for frozen."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from hardware.realtime import COMMANDS, CONTROL, message_context, runs_first
+from robot_rl.hardware.realtime import COMMANDS, CONTROL, message_context, runs_first
 
 _SIZE = 200
 """Bytes, as of a command."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.renderer import Renderer
 from robot_rl.bench.clock import take_turns
+from robot_rl.envs.renderer import Renderer
 
 CAMERA = "agentview"
 SIZE = 84

@@ -16,19 +16,19 @@ import msgspec
 import numpy as np
 import yaml
 
-from hardware.cameras.settings import CameraSettings, Custom
-from hardware.client import RobotClient
-from hardware.connection import NoAnswer
-from hardware.lateness import KEPT
-from hardware.protocol.arrays import decode_image
-from hardware.protocol.messages import Loop
-from hardware.recording.client import RecorderProcess
-from hardware.recording.episode import Episode
-from hardware.recording.raw import RawDataset
-from hardware.recording.requests import Ended
-from hardware.spec import CameraSpec
 from robot_rl.assets import asset_path
 from robot_rl.bench.control import serving
+from robot_rl.hardware.cameras.settings import CameraSettings, Custom
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.connection import NoAnswer
+from robot_rl.hardware.lateness import KEPT
+from robot_rl.hardware.protocol.arrays import decode_image
+from robot_rl.hardware.protocol.messages import Loop
+from robot_rl.hardware.recording.client import RecorderProcess
+from robot_rl.hardware.recording.episode import Episode
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.requests import Ended
+from robot_rl.hardware.spec import CameraSpec
 
 CAMERAS: Final = ("front", "left", "wrist")
 WIDTH, HEIGHT, IMAGES_HZ, STATES_HZ = 640, 480, 30.0, 500.0
@@ -171,7 +171,7 @@ def _watch(robot: RobotClient, seconds: float) -> _Watch:
 def _commanding(robot: RobotClient, address: str) -> Iterator[None]:
     """Somebody who swings the arm."""
     robot.arm()
-    command = [sys.executable, "-m", "hardware.swing", address]
+    command = [sys.executable, "-m", "robot_rl.hardware.swing", address]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as swing:
         try:
             yield

@@ -11,13 +11,13 @@ import mujoco
 import numpy as np
 import robosuite
 
-from envs.compiled import compile_control
-from envs.task import TaskConfig
 from robot_rl.assets import asset_path
 from robot_rl.bench.clock import milliseconds, take_turns
 from robot_rl.bench.images import CAMERA, SIZE, measure_images
-from robot_rl.config import load_group
-from robot_rl.spelling import nearest
+from robot_rl.cli.compose import load_group
+from robot_rl.cli.spelling import nearest
+from robot_rl.envs.compiled import compile_control
+from robot_rl.envs.task import TaskConfig
 
 _ROUND = 200
 """Control steps between resets."""

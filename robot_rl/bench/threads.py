@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from envs.robosuite_env import RobosuiteEnv
-from envs.vector import ThreadVectorEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.factory import make_env
 
 _TASK = "lift"

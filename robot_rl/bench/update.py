@@ -29,21 +29,21 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from envs.task import TaskConfig
-from policies.actors import GaussianActor
-from policies.encoder import EncoderSpec, ObservationEncoder
-from policies.flow import FlowConfig, FlowPolicy
-from policies.store import save_policy
 from robot_rl.bench.clock import Action, take_turns
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
 from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
+from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.graphs import graphed
-from robot_rl.learning.options import OffPolicyConfig
-from robot_rl.learning.sac import SACConfig, SACLearner
 from robot_rl.learning.sampling import Mixture, Window
-from robot_rl.methods.job import Job, RunBase
+from robot_rl.learning.soft_actor import SACConfig, SACLearner
+from robot_rl.methods.context import Job, RunBase
 from robot_rl.methods.registry import METHODS
+from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
+from robot_rl.policies.nets.actors import GaussianActor
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.store import save_policy
 
 STATE, ACTION, LAYERS = 19, 7, 3
 """Sizes of Lift, and hidden layers of every network."""

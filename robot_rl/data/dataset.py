@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.action import ActionSpec, spec_from_list
-from envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 from robot_rl.data.frames import ArrayFrames, VideoFrames
 from robot_rl.data.layout import EPISODE_KEYS, FORMAT_VERSION, required_keys
 from robot_rl.data.store import open_store
+from robot_rl.envs.action import ActionSpec, spec_from_list
+from robot_rl.envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 
 
 class Dataset:

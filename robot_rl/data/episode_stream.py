@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.observation import IMAGE_PREFIX
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.frames import ArrayFrames, VideoFrames, video_path
 from robot_rl.data.writer import Streamed, Video
+from robot_rl.envs.observation import IMAGE_PREFIX
 
 BLOCK: Final = 32
 """Images that are in memory at a time."""

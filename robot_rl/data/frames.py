@@ -16,7 +16,7 @@ from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from envs.observation import check_name
+from robot_rl.envs.observation import check_name
 
 _TIME: Final = Fraction(1, 1000)
 """Of a frame's number: frame n is at n · `_TIME` of the file, whatever the dataset's rate."""

@@ -8,9 +8,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.robosuite_env import RobosuiteEnv
+from robot_rl.data.compatibility import refuse_differences
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.differences import refuse_differences
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.factory import task_of
 
 _REST: Final = "all else of the state"

@@ -8,11 +8,11 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
-from envs.observation import IMAGE_PREFIX
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.episode_notes import SOURCE, who_acted
 from robot_rl.data.episode_stream import cameras_of, videos_of
 from robot_rl.data.layout import STEP_KEYS
-from robot_rl.data.notes import SOURCE, who_acted
+from robot_rl.envs.observation import IMAGE_PREFIX
 
 _ALWAYS: Final = ("task", "robot", "control_freq", "horizon", "observation_spec", "action_spec")
 _SIMULATED: Final = ("env", "controller", "model_seed", "env_args", "state_layout", "versions")

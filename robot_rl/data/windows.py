@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.observation import IMAGE_PREFIX
 from robot_rl.data.dataset import Dataset
+from robot_rl.envs.observation import IMAGE_PREFIX
 
 
 @dataclass(frozen=True)

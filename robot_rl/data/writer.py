@@ -13,13 +13,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from envs.observation import check_name
-from hardware.durable import make_folder, publish, sync
+from robot_rl.data.compatibility import refuse_differences
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.differences import refuse_differences
 from robot_rl.data.frames import video_path, write_frames
 from robot_rl.data.layout import EPISODE_KEYS, FORMAT_VERSION, required_keys
 from robot_rl.data.store import check_dtype, open_store
+from robot_rl.envs.observation import check_name
+from robot_rl.hardware.durable import make_folder, publish, sync
 
 _ROWS_PER_CHUNK = 1024
 _IMAGES_PER_CHUNK = 16
@@ -71,7 +71,7 @@ class DatasetWriter:
         environment: that the episodes were made in.
         collection: how they were made.
         durable: whether episodes that count are on the disk. False for a dataset that is being built beside
-            its place: `hardware.durable.publish` puts it on the disk as a whole.
+            its place: `robot_rl.hardware.durable.publish` puts it on the disk as a whole.
 
     Raises:
         ValueError: the dataset there was made by an environment that differs, or is not a dataset.

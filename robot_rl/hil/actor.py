@@ -7,20 +7,20 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from envs.observation import Observation
-from hardware.clock import Clock
-from hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
-from hardware.realtime import COMMANDS, runs_first
-from policies.wrapped import WrappedPolicy
-from policies.wrapper import Wrapper
-from robot_rl.deploy.controller import LATE
-from robot_rl.deploy.person import Stopped
-from robot_rl.hil.line import LearnerLost, Line
-from robot_rl.hil.messages import End, Step, Weights, pack, pack_all, unpack_tensors
-from robot_rl.hil.operator import Operator, Outcome
-from robot_rl.hil.outbox import Outbox
+from robot_rl.envs.observation import Observation
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
+from robot_rl.hardware.realtime import COMMANDS, runs_first
+from robot_rl.hil.link.client import LearnerLost, Line
+from robot_rl.hil.link.messages import End, Step, Weights, pack, pack_all, unpack_tensors
+from robot_rl.hil.link.outbox import Outbox
+from robot_rl.hil.operators.operator import Operator, Outcome
 from robot_rl.hil.scene import Scene
 from robot_rl.hil.takeover import SOURCE, Driver, Takeover
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.robot.deploy.controller import LATE
+from robot_rl.robot.deploy.person import Stopped
 from robot_rl.seeds import episode_seed
 
 _WAIT_NS: Final = 200_000_000

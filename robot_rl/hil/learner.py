@@ -10,22 +10,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from hardware.clock import MS, MonotonicClock
-from hardware.protocol.endpoints import parse
-from hardware.protocol.security import load_server_keys
-from policies.wrapper import Wrapper
 from robot_rl.data.replay import SOURCES, Replay
 from robot_rl.errors import UserError, mistakes
+from robot_rl.hardware.clock import MS, MonotonicClock
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.security import load_server_keys
+from robot_rl.hil.actor_job import base_files, plain
 from robot_rl.hil.actor_process import ActorProcess
-from robot_rl.hil.assignment import base_files, plain
-from robot_rl.hil.desk import Desk
-from robot_rl.hil.helped import Helped
-from robot_rl.hil.messages import End, Hello, Record, Step, Welcome
+from robot_rl.hil.intervention_stats import Helped
+from robot_rl.hil.link.messages import End, Hello, Record, Step, Welcome
+from robot_rl.hil.link.server import Desk
 from robot_rl.hil.publisher import Publisher
-from robot_rl.hil.rows import Row, row_of
-from robot_rl.methods.job import Job
-from robot_rl.runs import write_text
-from robot_rl.training import (
+from robot_rl.hil.records import Row, row_of
+from robot_rl.methods.context import Job
+from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.training.online import (
     Batches,
     Cadence,
     Learning,
@@ -37,6 +36,7 @@ from robot_rl.training import (
     refuse_reward,
     restored,
 )
+from robot_rl.training.runs import write_text
 
 _WAIT_MS: Final = 20
 _FAREWELL: Final = 2000 * MS

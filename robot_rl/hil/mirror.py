@@ -6,8 +6,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from envs.robosuite_env import RobosuiteEnv
-from hardware.protocol.messages import State
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.hardware.protocol.messages import State
 
 _BODY = "_main"
 """How robosuite's names of objects' bodies end."""

@@ -4,9 +4,9 @@ from typing import Final
 
 import torch
 
-from hardware.clock import MS, Clock
-from policies.wrapper import Wrapper
-from robot_rl.hil.messages import Weights, pack_tensors
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hil.link.messages import Weights, pack_tensors
+from robot_rl.policies.wrappers.wrapper import Wrapper
 
 _LOST: Final = 2000 * MS
 """A version that no step has acted with for so long may never have arrived."""

@@ -5,16 +5,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from envs.action import ActionSpec
-from envs.observation import Observation
-from envs.real_arm import RealArmEnv
-from envs.robosuite_env import RobosuiteEnv
-from hardware.client import RobotClient
-from hardware.clock import MS, Clock, MonotonicClock, SteppedClock
-from hardware.connection import RobotError
-from hardware.protocol.messages import Mode
-from robot_rl.deploy.turns import Turns
+from robot_rl.envs.action import ActionSpec
+from robot_rl.envs.observation import Observation
+from robot_rl.envs.real_arm import RealArmEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.clock import MS, Clock, MonotonicClock, SteppedClock
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hil.takeover import Driver
+from robot_rl.robot.deploy.turns import Turns
 
 Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info; see `RobosuiteEnv` and `RealArmEnv`."""

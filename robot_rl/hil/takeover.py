@@ -47,7 +47,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.clock import MS
+from robot_rl.hardware.clock import MS
 
 HYSTERESIS_MS: Final = 500
 RAMP_MS: Final = 300

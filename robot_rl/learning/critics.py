@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from policies.critic import EnsembleCritic
-from policies.encoder import Observation, ObservationEncoder
-from policies.values import ValueCodec, ValueSpec
 from robot_rl.data.replay import Batch
-from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.encoder import Observation, ObservationEncoder
+from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 
 class Critics(nn.Module):

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from policies.critic import EnsembleCritic
 from robot_rl.data.replay import Batch
+from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import gradient_step, polyak
-from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.policies.nets.critic import EnsembleCritic
 
 
 class GripperLearner:

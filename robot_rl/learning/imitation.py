@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.base import BasePolicy, Chunk
-from policies.imitation import ImitationPolicy
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import gradient_step, polyak
-from robot_rl.learning.offpolicy import observation
+from robot_rl.learning.off_policy import observation
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.bases.imitation import ImitationPolicy
 
 AVERAGING = 0.001
 """Step of the acting base towards the trained one (EXPO's)."""

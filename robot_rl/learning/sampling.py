@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from robot_rl.data.replay import Batch, Replay
-from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.config import OffPolicyConfig
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from envs.observation import IMAGE_PREFIX
-from policies.ema import EMA
-from policies.imitation import ImitationPolicy
-from policies.registry import BASES
-from policies.store import save_policy
+from robot_rl.data.compatibility import refuse_differences
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.differences import refuse_differences
 from robot_rl.data.windows import Windows, make_windows
+from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.factory import make_env
-from robot_rl.methods.job import Job, Prepared, RunBase
-from robot_rl.training import Cadence, train_offline
+from robot_rl.methods.context import Job, Prepared, RunBase
+from robot_rl.policies.bases.imitation import ImitationPolicy
+from robot_rl.policies.nets.ema import EMA
+from robot_rl.policies.registry import BASES
+from robot_rl.policies.store import save_policy
+from robot_rl.training.online import Cadence, train_offline
 
 
 @dataclass

@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from policies.classifier import SuccessClassifier
-from policies.encoder import EncoderSpec
-from policies.vision import random_shift
 from robot_rl.data.dataset import Dataset
-from robot_rl.learning.options import STATE_ALONE
-from robot_rl.methods.job import Job, Prepared
-from robot_rl.runs import write_text
-from robot_rl.statistics import wilson
-from robot_rl.training import Cadence, Run, train_offline
+from robot_rl.evaluation.statistics import wilson
+from robot_rl.learning.config import STATE_ALONE
+from robot_rl.methods.context import Job, Prepared
+from robot_rl.policies.classifier import SuccessClassifier
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.vision import random_shift
+from robot_rl.training.online import Cadence, Run, train_offline
+from robot_rl.training.runs import write_text
 
 REPORT = "classifier.json"
 _ROWS = 512

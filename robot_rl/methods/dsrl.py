@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from policies.base import BasePolicy
-from policies.dsrl import DSRL, DSRLSpec
-from policies.probe import made_up, probe_noise
-from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, aggregate
-from robot_rl.learning.offpolicy import OffPolicyLearner, observation
-from robot_rl.learning.sac import SACConfig, SoftActor, Temperature
+from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
-from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import Ingredients, frozen_base, gather, normalize_states, prepare
+from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature
+from robot_rl.methods.components import Ingredients, frozen_base, gather, normalize_states, prepare
+from robot_rl.methods.context import Job, Prepared
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.probe import made_up, probe_noise
+from robot_rl.policies.wrappers.dsrl import DSRL, DSRLSpec
 
 
 @dataclass

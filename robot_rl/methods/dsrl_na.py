@@ -15,16 +15,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.critic import EnsembleCritic
-from policies.dsrl import DSRL
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
 from robot_rl.learning.imitation import imitation_loss
-from robot_rl.learning.offpolicy import OffPolicyLearner, observation
+from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
+from robot_rl.methods.components import gather, prepare
+from robot_rl.methods.context import Job, Prepared
 from robot_rl.methods.dsrl import NoiseSACConfig, build, refuse_unsteerable, soft_actor
-from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import gather, prepare
+from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.wrappers.dsrl import DSRL
 
 BACKUPS = ("sampled", "distilled")
 

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from policies.base import BaseSpec, Chunk
-from policies.expo import Expo, ExpoSpec
-from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
+from robot_rl.learning.config import check_candidates
 from robot_rl.learning.critics import Critics, aggregate, gradient_step
 from robot_rl.learning.imitation import Imitation, imitation_loss
-from robot_rl.learning.offpolicy import OffPolicyLearner, kept_samples, observation
-from robot_rl.learning.options import check_candidates
-from robot_rl.learning.sac import SACConfig, SoftActor, Temperature
+from robot_rl.learning.off_policy import OffPolicyLearner, kept_samples, observation
 from robot_rl.learning.sampling import Window
-from robot_rl.methods.job import Job, Prepared, RunBase
-from robot_rl.methods.online import frozen_base, gather, normalize_states, prepare
+from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature
+from robot_rl.methods.components import frozen_base, gather, normalize_states, prepare
+from robot_rl.methods.context import Job, Prepared, RunBase
+from robot_rl.policies.bases.base_policy import BaseSpec, Chunk
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.wrappers.expo import Expo, ExpoSpec
 
 
 @dataclass

@@ -15,7 +15,7 @@ from robot_rl.methods import (
     residual_ppo,
     rlpd,
 )
-from robot_rl.methods.job import Job, Prepared
+from robot_rl.methods.context import Job, Prepared
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.residual import Residual, ResidualSpec, executed
 from robot_rl.data.replay import Batch
+from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
-from robot_rl.learning.offpolicy import OffPolicyLearner, observation
-from robot_rl.learning.options import OffPolicyConfig
-from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import gather, normalize_states, prepare
+from robot_rl.learning.off_policy import OffPolicyLearner, observation
+from robot_rl.methods.components import gather, normalize_states, prepare
+from robot_rl.methods.context import Job, Prepared
+from robot_rl.policies.wrappers.residual import Residual, ResidualSpec, executed
 
 
 @dataclass

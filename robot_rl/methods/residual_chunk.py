@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.residual_chunk import ResidualChunk, ResidualChunkSpec
-from policies.values import ValueSpec
 from robot_rl.data.replay import Batch
+from robot_rl.learning.config import OffPolicyConfig, check_candidates
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
 from robot_rl.learning.imitation import imitation_loss
-from robot_rl.learning.offpolicy import OffPolicyLearner, kept_samples, observation
-from robot_rl.learning.options import OffPolicyConfig, check_candidates
+from robot_rl.learning.off_policy import OffPolicyLearner, kept_samples, observation
 from robot_rl.learning.sampling import Window
-from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import gather, normalize_states, prepare
+from robot_rl.methods.components import gather, normalize_states, prepare
+from robot_rl.methods.context import Job, Prepared
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
 
 
 @dataclass

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.actors import trunk
-from policies.residual import Residual, ResidualSpec
-from policies.residual_ppo import DrawnResidualPolicy, GaussianResidual
-from policies.wrapper import save_wrapper
 from robot_rl.learning.critics import gradient_step
-from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import ground, normalize_states
-from robot_rl.on_policy import Rollout, train_on_policy
-from robot_rl.training import Cadence
+from robot_rl.methods.components import ground, normalize_states
+from robot_rl.methods.context import Job, Prepared
+from robot_rl.policies.nets.actors import trunk
+from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
+from robot_rl.policies.wrappers.residual_ppo import DrawnResidualPolicy, GaussianResidual
+from robot_rl.policies.wrappers.wrapper import save_wrapper
+from robot_rl.training.on_policy import Rollout, train_on_policy
+from robot_rl.training.online import Cadence
 
 _KEPT = ("state", "base", "sample", "log_prob")
 """What a rollout keeps of each step."""

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envs.action import ActionSpec
-from policies.rlpd import RLPD, RLPDSpec
 from robot_rl.data.replay import Batch
+from robot_rl.envs.action import ActionSpec
 from robot_rl.learning.gripper import GripperLearner
-from robot_rl.learning.offpolicy import observation
-from robot_rl.learning.sac import SACConfig, SACLearner
-from robot_rl.methods.job import Job, Prepared
-from robot_rl.methods.online import closed_if_refused, gather, normalize_states, prepare
+from robot_rl.learning.off_policy import observation
+from robot_rl.learning.soft_actor import SACConfig, SACLearner
+from robot_rl.methods.components import closed_if_refused, gather, normalize_states, prepare
+from robot_rl.methods.context import Job, Prepared
+from robot_rl.policies.wrappers.rlpd import RLPD, RLPDSpec
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from robot_rl.logger import Series
+from robot_rl.training.logger import Series
 
 ROLLING_EPISODES = 50
 MAX_POINTS = 300

@@ -5,11 +5,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from robot_rl.logger import Series
+from robot_rl.evaluation.statistics import wilson
 from robot_rl.report.curves import ROLLING_EPISODES, columns, rolling_mean, thinned, time_unit
 from robot_rl.report.inputs import Policy, RunData
 from robot_rl.report.style import BASE, INK, MUTED, SURFACE, TUNED, page_style, to_svg
-from robot_rl.statistics import wilson
+from robot_rl.training.logger import Series
 
 COLORS = {"base": BASE, "tuned": TUNED}
 TITLES = {

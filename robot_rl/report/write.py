@@ -7,11 +7,11 @@ from typing import Any
 
 import jinja2
 
-from hardware.durable import write_file
+from robot_rl.evaluation.statistics import mcnemar
+from robot_rl.hardware.durable import write_file
 from robot_rl.report import figures
 from robot_rl.report.curves import ROLLING_EPISODES
 from robot_rl.report.inputs import Pairing, Policy, RunData, pair, read_run
-from robot_rl.statistics import mcnemar
 
 
 def write_report(run: Path) -> Path:

@@ -5,17 +5,17 @@ from typing import Any, TypeVar
 import zmq
 from numpy.typing import NDArray
 
-from envs.task import TaskConfig
-from envs.task_driver import TaskDriver
-from hardware.client import RobotClient
-from hardware.clock import SteppedClock
-from hardware.connection import Connection, NoAnswer, RequestRefused
-from hardware.core.core import CoreSettings, RobotCore
-from hardware.core.peer import Peer
-from hardware.protocol.clock_sync import boot_id
-from hardware.protocol.codec import decode_client, decode_server, encode
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import Gripped, Message, Refused, Role, State
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_driver import TaskDriver
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.clock import SteppedClock
+from robot_rl.hardware.connection import Connection, NoAnswer, RequestRefused
+from robot_rl.hardware.core.core import CoreSettings, RobotCore
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.protocol.clock_sync import boot_id
+from robot_rl.hardware.protocol.codec import decode_client, decode_server, encode
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import Gripped, Message, Refused, Role, State
 
 ADDRESS = "tcp://127.0.0.1:1"
 """Of nobody."""

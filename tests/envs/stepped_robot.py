@@ -8,15 +8,15 @@ from pathlib import Path
 
 import zmq
 
-from hardware.clock import MS, SteppedClock
-from hardware.core.core import CoreSettings, RobotCore
-from hardware.protocol.clock_sync import boot_id
-from hardware.protocol.codec import Stamper, encode
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import State
-from hardware.protocol.sockets import ServerSockets, reply
-from hardware.reception import Reception
-from hardware.spec import Latency
+from robot_rl.hardware.clock import MS, SteppedClock
+from robot_rl.hardware.core.core import CoreSettings, RobotCore
+from robot_rl.hardware.protocol.clock_sync import boot_id
+from robot_rl.hardware.protocol.codec import Stamper, encode
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.protocol.sockets import ServerSockets, reply
+from robot_rl.hardware.reception import Reception
+from robot_rl.hardware.spec import Latency
 from tests.hardware.core.small_arm import PERIOD, SmallArm
 
 SESSION = "session"

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from envs.action import one_step
-from envs.experts import make_expert
-from envs.poses import REACH, axes_of, rotation_of
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.envs.action import one_step
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.poses import REACH, axes_of, rotation_of
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env, task_of
 
 LIFT = load_group("task", "lift", TaskConfig)

@@ -8,8 +8,8 @@ import pytest
 from robosuite.environments.base import REGISTERED_ENVS
 from robosuite.models.grippers import GRIPPER_MAPPING
 
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import task_of
 
 ARMS = ("Baxter", "IIWA", "Jaco", "Kinova3", "Panda", "PandaDexLH", "PandaDexRH", "Sawyer", "UR5e", "XArm7")

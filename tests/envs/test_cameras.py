@@ -11,17 +11,17 @@ import mujoco
 import numpy as np
 import pytest
 
-from envs import offscreen, renderer
-from envs.coarse import coarsen
-from envs.renderer import Renderer, overview
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from envs.vector import ThreadVectorEnv
-from robot_rl.config import load_group
-from robot_rl.data.differences import refuse_differences
+from robot_rl.cli.compose import load_group
+from robot_rl.data.compatibility import refuse_differences
+from robot_rl.envs import offscreen, renderer
+from robot_rl.envs.coarse import coarsen
+from robot_rl.envs.renderer import Renderer, overview
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.errors import UserError
 from robot_rl.factory import task_of
-from robot_rl.runs import open_run
+from robot_rl.training.runs import open_run
 
 CAMERAS = ["agentview", "robot0_eye_in_hand"]
 

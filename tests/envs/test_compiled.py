@@ -16,8 +16,8 @@ from robosuite.controllers.composite.composite_controller_factory import refacto
 from robosuite.environments.base import MujocoEnv
 from robosuite.utils.buffers import DeltaBuffer
 
-from envs.compiled import NotCompilable, compile_control
-from envs.compiled.arm import Arm
+from robot_rl.envs.compiled import NotCompilable, compile_control
+from robot_rl.envs.compiled.arm import Arm
 
 TOLERANCE = 1e-9
 SAMPLE = ("Lift", "PickPlaceCan", "NutAssemblySquare", "Stack", "Door")
@@ -365,7 +365,7 @@ def test_compiled_code_comes_from_the_disk() -> None:
     compile_control(make())
     script = (
         "from tests.envs.test_compiled import make\n"
-        "from envs.compiled import arithmetic, compile_control, crew, proof\n"
+        "from robot_rl.envs.compiled import arithmetic, compile_control, crew, proof\n"
         "env = make()\n"
         "compile_control(env)\n"
         "before = len(arithmetic.move.signatures), len(arithmetic.scale.signatures)\n"

@@ -2,7 +2,7 @@
 
 from robosuite.utils import sim_utils
 
-from envs.compiled import compile_control, contacts
+from robot_rl.envs.compiled import compile_control, contacts
 from tests.envs.test_compiled import actions, make
 
 

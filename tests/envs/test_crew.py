@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from robosuite.environments.base import MujocoEnv
 
-import envs.compiled
-from envs.compiled import CompiledControl, Crew, compile_control
-from envs.compiled.crew import COLLECT, work
-from envs.compiled.sources import digest
+import robot_rl.envs.compiled
+from robot_rl.envs.compiled import CompiledControl, Crew, compile_control
+from robot_rl.envs.compiled.crew import COLLECT, work
+from robot_rl.envs.compiled.sources import digest
 from tests.envs.test_compiled import actions, make
 
 
@@ -90,7 +90,7 @@ def test_ctrl_c_as_a_stretch_ends_leaves_the_crew_in_order(
             raise KeyboardInterrupt  # where Python would raise it: after the call, before anything else
         return index
 
-    monkeypatch.setattr(envs.compiled.crew, "work", interrupted)
+    monkeypatch.setattr(robot_rl.envs.compiled.crew, "work", interrupted)
     with pytest.raises(KeyboardInterrupt):
         crew.drive(steppers)
     assert crew._queue["running"][0] == 0
@@ -119,7 +119,7 @@ def test_closing_ends_the_threads(controls: list[CompiledControl]) -> None:
 
 
 def test_what_is_cached_on_disk_knows_all_sources(tmp_path: Path) -> None:
-    folder = Path(envs.compiled.__file__).parent
+    folder = Path(robot_rl.envs.compiled.__file__).parent
     copied = tmp_path / "compiled"
     shutil.copytree(folder, copied)
     assert digest(copied) == digest(folder)

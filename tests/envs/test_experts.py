@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from envs.experts import make_expert
-from envs.experts.base import Pose, hand_down, hand_yaw, nearest_angle
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.experts.base import Pose, hand_down, hand_yaw, nearest_angle
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 
 TASKS = Path(__file__).resolve().parents[2] / "configs" / "task"
 

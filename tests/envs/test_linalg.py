@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from envs.compiled import compile_control, kernel, linalg, proof
-from envs.compiled.rows import WIDTH
+from robot_rl.envs.compiled import compile_control, kernel, linalg, proof
+from robot_rl.envs.compiled.rows import WIDTH
 from tests.envs.test_compiled import actions, make
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from envs.observation import ObservationSpec, make_observation
+from robot_rl.envs.observation import ObservationSpec, make_observation
 
 SPEC = ObservationSpec(("pos", "angle"), (3, 1), ("front",), (4, 5))
 

@@ -15,8 +15,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from envs import offscreen
-from envs.offscreen import Offscreen
+from robot_rl.envs import offscreen
+from robot_rl.envs.offscreen import Offscreen
 
 STRESS = Path(__file__).parents[2] / "benchmarks" / "image_stress.py"
 SIZE = 16

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import robosuite
 
-from envs import simstate
-from envs.experts import make_expert
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.envs import simstate
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
 
 OBJECTS = {"lift": "cube", "can": "Can", "square": "SquareNut", "stack": "cubeA", "door": "Door"}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import robosuite
 
-from envs.playback_start import ModelXml
-from envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.playback_start import ModelXml
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.factory import make_env
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.process_vector import ProcessVectorEnv
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.envs.process_vector import ProcessVectorEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from robot_rl.factory import make_vector_env
 
 HORIZON = 6
@@ -189,9 +189,9 @@ def test_failure_to_build_leaves_nothing_behind(
 def test_processes_go_with_their_parent_however_it_ends() -> None:
     script = (
         "from functools import partial\n"
-        "from envs.process_vector import ProcessVectorEnv\n"
-        "from envs.robosuite_env import RobosuiteEnv\n"
-        "from envs.task import TaskConfig\n"
+        "from robot_rl.envs.process_vector import ProcessVectorEnv\n"
+        "from robot_rl.envs.robosuite_env import RobosuiteEnv\n"
+        "from robot_rl.envs.task import TaskConfig\n"
         "task = TaskConfig('lift', 'Lift', state_keys=['cube_pos'])\n"
         "vector = ProcessVectorEnv([partial(RobosuiteEnv, task)] * 2)\n"
         "vector.reset(seed=0)\n"

@@ -13,23 +13,23 @@ import pytest
 import yaml
 from scipy.spatial.transform import Rotation
 
-from envs.action import ActionDim, ActionSpec, spec_from_list
-from envs.observation import ObservationSpec
-from envs.real_arm import RealArmEnv
-from envs.robosuite_env import RobosuiteEnv
-from envs.robot_action import RobotAction, moved_by
-from envs.robot_state import HAND_AT_HOME, RobotState
-from envs.task import TaskConfig
-from envs.task_driver import TaskDriver
-from hardware.client import RobotClient
-from hardware.clock import MonotonicClock
-from hardware.connection import RequestRefused, RobotError
-from hardware.core.core import CoreSettings
-from hardware.protocol.clock_sync import boot_id
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import Mode, State
-from hardware.server import RobotServer
-from hardware.spec import RobotSpec
+from robot_rl.envs.action import ActionDim, ActionSpec, spec_from_list
+from robot_rl.envs.observation import ObservationSpec
+from robot_rl.envs.real_arm import RealArmEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.robot_action import RobotAction, moved_by
+from robot_rl.envs.robot_state import HAND_AT_HOME, RobotState
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_driver import TaskDriver
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.connection import RequestRefused, RobotError
+from robot_rl.hardware.core.core import CoreSettings
+from robot_rl.hardware.protocol.clock_sync import boot_id
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.hardware.server import RobotServer
+from robot_rl.hardware.spec import RobotSpec
 
 PATIENCE = 30.0
 """s; for what takes milliseconds where nobody else uses the machine."""

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import zmq
 
-from envs.action import ActionDim, spec_to_list
-from envs.observation import ObservationSpec
-from envs.real_arm import RealArmEnv
-from hardware.cameras.reader import FrameReader
-from hardware.client import RobotClient
-from hardware.clock import MS
-from hardware.connection import RobotError
-from hardware.protocol.arrays import Frame, encode_image
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import State
-from hardware.protocol.sockets import ClientSockets
-from hardware.spec import Delay, Latency
+from robot_rl.envs.action import ActionDim, spec_to_list
+from robot_rl.envs.observation import ObservationSpec
+from robot_rl.envs.real_arm import RealArmEnv
+from robot_rl.hardware.cameras.reader import FrameReader
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.arrays import Frame, encode_image
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.spec import Delay, Latency
 from tests.envs.stepped_robot import SteppedRobot
 
 STEP = 50

@@ -4,9 +4,9 @@ import mujoco
 import numpy as np
 import pytest
 
-from envs.renderer import Renderer, overview
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
+from robot_rl.envs.renderer import Renderer, overview
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 
 
 @pytest.fixture(scope="module")

@@ -25,13 +25,13 @@ import pytest
 from scipy.spatial.transform import Rotation
 from scipy.stats import ks_2samp
 
-from envs import simstate
-from envs.experts import make_expert
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.envs import simstate
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
+from robot_rl.evaluation.initial_states import load_states
 from robot_rl.factory import make_env
-from robot_rl.initial_states import load_states
 from tests.envs.test_parity_experts import OBJECTS, pads_touch, stock_env
 
 TASKS = ["lift", *(pytest.param(name, marks=pytest.mark.full) for name in ("can", "square", "stack", "door"))]

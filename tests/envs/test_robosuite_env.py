@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from envs.action import spec_from_list
-from envs.experts import make_expert
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
 from robot_rl import graphics
-from robot_rl.config import load_group
-from robot_rl.data.differences import refuse_differences
+from robot_rl.cli.compose import load_group
+from robot_rl.data.compatibility import refuse_differences
+from robot_rl.envs.action import spec_from_list
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env, task_of
 
 TASKS = ["lift", "can", "square", "stack", "door"]

@@ -5,7 +5,7 @@ import pytest
 from robosuite.environments.base import MujocoEnv
 from robosuite.utils.observables import Observable, sensor
 
-from envs.compiled import compile_control
+from robot_rl.envs.compiled import compile_control
 from tests.envs.test_compiled import actions, make
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from envs.robosuite_env import RobosuiteEnv
-from envs.scene_state import SceneState
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.scene_state import SceneState
 from robot_rl.factory import make_env
 
 

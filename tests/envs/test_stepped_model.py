@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from mujoco.introspect import structs
 
-from envs.compiled import NotCompilable, compile_control
-from envs.compiled import model as stepped
+from robot_rl.envs.compiled import NotCompilable, compile_control
+from robot_rl.envs.compiled import model as stepped
 from tests.envs.test_compiled import actions, make, pair
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from envs.task_driver import DRAWING, TaskDriver
-from hardware.cameras.sim import SimCamera
-from hardware.clock import MS, SteppedClock
-from hardware.sim_cameras import SimCameras
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_driver import DRAWING, TaskDriver
+from robot_rl.hardware.cameras.sim import SimCamera
+from robot_rl.hardware.clock import MS, SteppedClock
+from robot_rl.hardware.sim_cameras import SimCameras
 
 PATIENCE = 60.0
 CAMERAS = ["agentview", "robot0_eye_in_hand"]

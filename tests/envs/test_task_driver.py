@@ -11,17 +11,17 @@ import yaml
 from robosuite.utils import transform_utils as T
 from scipy.spatial.transform import Rotation
 
-from envs.experts import make_expert
-from envs.robosuite_env import RobosuiteEnv
-from envs.robot_state import BASE, HAND, HAND_AT_HOME
-from envs.task import TaskConfig
-from envs.task_driver import TaskDriver
-from hardware.clock import MS, MonotonicClock, SteppedClock
-from hardware.core.cartesian_motion import CartesianLimiter
-from hardware.core.core import CoreSettings, RobotCore
-from hardware.core.peer import Peer
-from hardware.drivers.base import DriverError, Measurement, Pose
-from hardware.protocol import messages as m
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.robot_state import BASE, HAND, HAND_AT_HOME
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_driver import TaskDriver
+from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
+from robot_rl.hardware.core.cartesian_motion import CartesianLimiter
+from robot_rl.hardware.core.core import CoreSettings, RobotCore
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.drivers.base import DriverError, Measurement, Pose
+from robot_rl.hardware.protocol import messages as m
 from tests.envs.stepped_bridge import Fingers
 
 PERIOD = 10 * MS

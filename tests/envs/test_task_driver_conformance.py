@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from envs.task import TaskConfig
-from envs.task_driver import TaskDriver
-from hardware.clock import SteppedClock
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_driver import TaskDriver
+from robot_rl.hardware.clock import SteppedClock
 from tests.hardware.drivers import test_conformance
 from tests.hardware.drivers.cases import Rig
 from tests.hardware.drivers.test_conformance import *  # noqa: F403

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from envs.compiled import crew
-from envs.task import TaskConfig
-from envs.vector import ThreadVectorEnv
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.envs.compiled import crew
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.factory import make_env
 
 HORIZON = 6

@@ -20,20 +20,20 @@ from typing import Any
 
 import msgspec
 
-import hardware.server
-from hardware.cameras.camera_set import CameraSet
-from hardware.cameras.settings import CameraSettings
-from hardware.clock import MonotonicClock
-from hardware.config import load_robot
-from hardware.core.core import CoreSettings
-from hardware.drivers.base import Driver, Gripper, Measurement
-from hardware.drivers.sim import SimDriver
-from hardware.protocol.clock_sync import boot_id
-from hardware.protocol.endpoints import parse
-from hardware.protocol.security import load_server_keys
-from hardware.server import RobotServer, Show
-from hardware.sim_cameras import SimCameras
-from hardware.spec import CameraSpec
+import robot_rl.hardware.server
+from robot_rl.hardware.cameras.camera_set import CameraSet
+from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.core.core import CoreSettings
+from robot_rl.hardware.drivers.base import Driver, Gripper, Measurement
+from robot_rl.hardware.drivers.sim import SimDriver
+from robot_rl.hardware.protocol.clock_sync import boot_id
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.security import load_server_keys
+from robot_rl.hardware.server import RobotServer, Show
+from robot_rl.hardware.sim_cameras import SimCameras
+from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.cameras.conftest import PATIENT, pattern
 from tests.hardware.core.small_arm import SmallArm
 
@@ -112,7 +112,7 @@ def main(told: dict[str, Any]) -> None:
         driver: Driver = Arm(specs)
         if told.get("arm") == "sim":
             # Where many things run, the first drawing takes long.
-            hardware.server.CameraSet = partial(CameraSet, limits=PATIENT)  # type: ignore[assignment,misc]
+            robot_rl.hardware.server.CameraSet = partial(CameraSet, limits=PATIENT)  # type: ignore[assignment,misc]
             driver, drawn, shows = simulated(specs, ended)
             cameras += drawn
         server = RobotServer(

@@ -5,7 +5,7 @@ import socket
 import threading
 from pathlib import Path
 
-from hardware.protocol.endpoints import CHANNELS, Channel
+from robot_rl.hardware.protocol.endpoints import CHANNELS, Channel
 
 _CHUNK = 1 << 16
 _LOOK = 0.02

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from hardware.protocol.endpoints import Address, Channel
-from hardware.protocol.sockets import ClientSockets, ServerSockets, reply
+from robot_rl.hardware.protocol.endpoints import Address, Channel
+from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets, reply
 
 REQUESTS: tuple[Channel, ...] = ("cmd", "ctrl", "estop")
 

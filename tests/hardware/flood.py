@@ -11,8 +11,8 @@ import threading
 
 import zmq
 
-from hardware.protocol.endpoints import CHANNELS, Address, parse
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.protocol.endpoints import CHANNELS, Address, parse
+from robot_rl.hardware.protocol.sockets import ClientSockets
 
 
 def connect(address: Address, number: int) -> socket.socket | None:

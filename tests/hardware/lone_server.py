@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from hardware.clock import MonotonicClock
-from hardware.config import load_robot
-from hardware.core.core import CoreSettings
-from hardware.drivers.base import Array, DriverError, Measurement, Pose
-from hardware.drivers.sim import SimDriver
-from hardware.drivers.sim_gripper import SimGripper
-from hardware.protocol.clock_sync import boot_id
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import Ack, Command, Refused
-from hardware.protocol.security import load_server_keys
-from hardware.server import RobotServer
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.core.core import CoreSettings
+from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.sim import SimDriver
+from robot_rl.hardware.drivers.sim_gripper import SimGripper
+from robot_rl.hardware.protocol.clock_sync import boot_id
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import Ack, Command, Refused
+from robot_rl.hardware.protocol.security import load_server_keys
+from robot_rl.hardware.server import RobotServer
 
 ROBOT = Path(__file__).parents[2] / "configs" / "robot" / "sim_panda.yaml"
 BUSY = 4.0

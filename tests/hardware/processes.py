@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hardware.client import RobotClient
-from hardware.protocol.messages import Event, Role
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.protocol.messages import Event, Role
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
@@ -119,7 +119,7 @@ def serving(folder: Path, **options: Any) -> Iterator[Server]:
 @contextmanager
 def swinging(address: str, *keys: str) -> Iterator[Process]:
     """A process that commands the arm, which has to be armed."""
-    process = Process(["-m", "hardware.swing", address, *keys], "commanding")
+    process = Process(["-m", "robot_rl.hardware.swing", address, *keys], "commanding")
     try:
         yield process
     finally:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 import zmq
 
-from hardware.client import RobotClient
-from hardware.protocol.codec import decode_server
-from hardware.protocol.endpoints import Address, parse
-from hardware.protocol.messages import Event, Mode
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.protocol.codec import decode_server
+from robot_rl.hardware.protocol.endpoints import Address, parse
+from robot_rl.hardware.protocol.messages import Event, Mode
+from robot_rl.hardware.protocol.sockets import ClientSockets
 from tests.hardware.processes import Process, eventually
 
 
@@ -60,7 +60,7 @@ def camera_process(server: Process, camera: str) -> int:
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     for child in " ".join(path.read_text() for path in children).split():
         command = Path(f"/proc/{child}/cmdline").read_bytes()
-        if b"hardware.cameras.process" in command and f'"name":"{camera}"'.encode() in command:
+        if b"robot_rl.hardware.cameras.process" in command and f'"name":"{camera}"'.encode() in command:
             return int(child)
     raise AssertionError(f"no process of camera {camera}")
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import zmq
 
-from hardware.client import (
+from robot_rl.hardware.client import (
     CommandRefused,
     NoAnswer,
     RequestRefused,
@@ -20,11 +20,11 @@ from hardware.client import (
     StaleState,
     Standing,
 )
-from hardware.protocol.codec import Stamper, decode_server, encode
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import Code, Event, Mode, Refused, State
-from hardware.protocol.security import load_client_keys, make_client_keys
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.protocol.codec import Stamper, decode_server, encode
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import Code, Event, Mode, Refused, State
+from robot_rl.hardware.protocol.security import load_client_keys, make_client_keys
+from robot_rl.hardware.protocol.sockets import ClientSockets
 from tests.hardware.processes import Server, await_event, eventually, serving
 from tests.hardware.teleop.states import PANDA, state
 
@@ -280,8 +280,8 @@ def test_keys_give_a_client_its_name_and_no_more_than_its_role(tmp_path: Path) -
 
 
 def test_whoever_has_not_said_hello_is_refused(server: Server) -> None:
-    from hardware.clock import MonotonicClock
-    from hardware.protocol.messages import Arm
+    from robot_rl.hardware.clock import MonotonicClock
+    from robot_rl.hardware.protocol.messages import Arm
 
     with zmq.Context() as context:
         socket = ClientSockets(context, parse(server.address)).request("ctrl")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hardware.client import NoAnswer, RobotClient
-from hardware.protocol.descriptors import LEAST
-from hardware.protocol.endpoints import Address
-from hardware.protocol.messages import Mode
+from robot_rl.hardware.client import NoAnswer, RobotClient
+from robot_rl.hardware.protocol.descriptors import LEAST
+from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.messages import Mode
 from tests.hardware.processes import ROOT, Process, Server, await_event, eventually, serving
 from tests.hardware.protocol.conftest import tcp  # noqa: F401  (a fixture)
 
@@ -110,8 +110,8 @@ def test_a_server_asks_for_more_descriptors_and_refuses_to_start_with_too_few(tm
 import resource, sys
 from pathlib import Path
 import zmq
-from hardware.protocol.endpoints import parse
-from hardware.protocol.sockets import ServerSockets
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.sockets import ServerSockets
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, int(sys.argv[2])))
 with zmq.Context() as context:
     try:

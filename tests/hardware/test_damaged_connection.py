@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware.client import CommandRefused, NoAnswer, RobotClient, StaleState
+from robot_rl.hardware.client import CommandRefused, NoAnswer, RobotClient, StaleState
 from tests.hardware.byte_relay import ByteRelay
 from tests.hardware.processes import Server, eventually, serving
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hardware.client import CommandRefused, NoAnswer, RobotClient, RobotError
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import Mode
+from robot_rl.hardware.client import CommandRefused, NoAnswer, RobotClient, RobotError
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import Mode
 from tests.hardware.fault_proxy import FaultProxy, Faults, changed
 from tests.hardware.processes import Server, await_event, eventually, serving
 

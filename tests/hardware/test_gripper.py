@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hardware.clock import MS, MonotonicClock
-from hardware.drivers.base import DriverError
-from hardware.gripper import GripperMailbox
+from robot_rl.hardware.clock import MS, MonotonicClock
+from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.gripper import GripperMailbox
 
 BOUND = 20.0
 """Longest wait for what comes within milliseconds on an idle machine, s."""

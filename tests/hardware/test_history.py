@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hardware.client import StaleState
-from hardware.clock import MS
-from hardware.core import rotation
-from hardware.history import state_between
-from hardware.protocol.messages import Gripped, Mode, State
+from robot_rl.hardware.client import StaleState
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.history import state_between
+from robot_rl.hardware.protocol.messages import Gripped, Mode, State
 from tests.hardware.processes import serving
 
 GAP = 100 * MS

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hardware.realtime import CONTROL, message_context, missing, runs_first
+from robot_rl.hardware.realtime import CONTROL, message_context, missing, runs_first
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="whoever is not root may not change who it is")
 
 AS_NOBODY = """
 import os, resource, zmq
 # Before it becomes somebody who may not enter the folder that this lies in.
-from hardware.realtime import CONTROL, message_context, missing, runs_first
+from robot_rl.hardware.realtime import CONTROL, message_context, missing, runs_first
 resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 assert len(missing()) == 2, missing()

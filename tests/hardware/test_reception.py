@@ -1,13 +1,13 @@
 """Who is let in, and that every frame has an answer: without sockets, on a clock of the test's own."""
 
-from hardware.clock import SteppedClock
-from hardware.core.core import CoreSettings, RobotCore
-from hardware.protocol import messages as m
-from hardware.protocol.codec import Stamper, decode_server, encode
-from hardware.protocol.doorkeeper import Caller
-from hardware.protocol.messages import Code, Refused, Welcome
-from hardware.protocol.sockets import Incoming
-from hardware.reception import MOST_PEERS, Reception
+from robot_rl.hardware.clock import SteppedClock
+from robot_rl.hardware.core.core import CoreSettings, RobotCore
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.codec import Stamper, decode_server, encode
+from robot_rl.hardware.protocol.doorkeeper import Caller
+from robot_rl.hardware.protocol.messages import Code, Refused, Welcome
+from robot_rl.hardware.protocol.sockets import Incoming
+from robot_rl.hardware.reception import MOST_PEERS, Reception
 from tests.hardware.core.small_arm import SmallArm
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hardware.client import NoAnswer, RobotClient, RobotError
-from hardware.protocol.codec import decode_server
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import Event, Mode, Refused
-from hardware.protocol.sockets import ClientSockets
-from hardware.swing import REFUSED
+from robot_rl.hardware.client import NoAnswer, RobotClient, RobotError
+from robot_rl.hardware.protocol.codec import decode_server
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import Event, Mode, Refused
+from robot_rl.hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.swing import REFUSED
 from tests.hardware.processes import ROOT, Server, await_event, eventually, serving, swinging
 
 TWO_SECONDS = 2_000_000_000

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from policies import store
-from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.registry import BASES, LOADERS
-from policies.store import (
+from robot_rl.policies import store
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.registry import BASES, LOADERS
+from robot_rl.policies.store import (
     Record,
     fingerprint,
     load_base,

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.logger import RunLogger
+from robot_rl.data.video import contact_sheet, write_video
+from robot_rl.evaluation.statistics import wilson
 from robot_rl.machine import describe_machine, describe_versions
-from robot_rl.statistics import wilson
-from robot_rl.video import contact_sheet, write_video
+from robot_rl.training.logger import RunLogger
 
 
 def make_run(path: Path, *, tuned: bool = True, videos: bool = True, episodes: int = 300) -> Path:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hardware.clock import MS
-from hardware.core import rotation
-from hardware.teleop.device import Mark, Sample
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.teleop.device import Mark, Sample
 
 PERIOD = 20 * MS
 SPEED, TURN = 0.2, 0.8

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.process_vector import ProcessVectorEnv
-from envs.robosuite_env import RobosuiteEnv
-from envs.task import TaskConfig
-from hardware.recording.client import RecorderError, RecorderProcess
-from robot_rl.cli import main
-from robot_rl.config import load_group
+from robot_rl.cli.compose import load_group
+from robot_rl.cli.main import main
+from robot_rl.envs.process_vector import ProcessVectorEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
-from robot_rl.teleop import simulated
+from robot_rl.hardware.recording.client import RecorderError, RecorderProcess
+from robot_rl.robot.teleop import simulated
 from tests.hardware.processes import ROOT, Process, eventually, serving
 
 CRASH = "Fatal Python error: Segmentation fault"
@@ -68,7 +68,7 @@ def test_a_command_that_crashes_leaves_a_trace_and_so_do_its_cameras(
             return [
                 pid
                 for pid, line in found
-                if "hardware.cameras" in line and len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+                if "robot_rl.hardware.cameras" in line and len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
             ]
 
         os.kill(eventually(cameras, "a camera's process runs")[0], signal.SIGSEGV)

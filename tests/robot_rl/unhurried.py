@@ -3,10 +3,10 @@
 It is for processes of a test's own: a lease, the hold after it, and how old a state may be for a policy.
 """
 
-from envs.real_arm import RealArmEnv
-from hardware.clock import MS
-from hardware.core import core, supervisor
-from hardware.core.lease import Leases
+from robot_rl.envs.real_arm import RealArmEnv
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core import core, supervisor
+from robot_rl.hardware.core.lease import Leases
 
 LONG = 600_000
 """ms"""

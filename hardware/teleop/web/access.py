@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hardware.teleop.web.certificate import fingerprint, own_certificate
-from hardware.teleop.web.settings import OWN, WebSettings, is_loopback
+from robot_rl.hardware.teleop.web.certificate import fingerprint, own_certificate
+from robot_rl.hardware.teleop.web.settings import OWN, WebSettings, is_loopback
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9_.-]+))(?::\d{1,5})?")
 """A `Host` header: an IPv6 address in brackets, or a name or IPv4 address; and a port."""

@@ -10,14 +10,14 @@ from typing import Final
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from hardware.clock import MS, Clock
-from hardware.teleop.board import Board
-from hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS
-from hardware.teleop.web import messages as web
-from hardware.teleop.web.browser_clock import BrowserClock
-from hardware.teleop.web.pictures import Pictures
-from hardware.teleop.web.robot_watch import RobotWatch
-from hardware.teleop.web.seat import Seat
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS
+from robot_rl.hardware.teleop.web import messages as web
+from robot_rl.hardware.teleop.web.browser_clock import BrowserClock
+from robot_rl.hardware.teleop.web.pictures import Pictures
+from robot_rl.hardware.teleop.web.robot_watch import RobotWatch
+from robot_rl.hardware.teleop.web.seat import Seat
 
 _VIEWS: Final = 1 / 15
 """s between two."""

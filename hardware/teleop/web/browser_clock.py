@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from hardware.clock import MS
-from hardware.protocol.clock_sync import ClockSync
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.protocol.clock_sync import ClockSync
 
 _COARSE: Final = MS
 """Browsers round their clock, ns; this is more than any does that is not told to hide it."""

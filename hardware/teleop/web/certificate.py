@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hardware.durable import sync
-from hardware.protocol.endpoints import make_private
+from robot_rl.hardware.durable import sync
+from robot_rl.hardware.protocol.endpoints import make_private
 
 _VALID: Final = datetime.timedelta(days=820)
 """Browsers refuse certificates of more than 825 days."""

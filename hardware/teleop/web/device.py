@@ -9,15 +9,15 @@ from typing import Self
 
 import segno
 
-from hardware.clock import Clock, MonotonicClock
-from hardware.connection import RobotError
-from hardware.teleop.board import Board
-from hardware.teleop.device import DeviceError, Sample
-from hardware.teleop.web.access import make_access
-from hardware.teleop.web.robot_watch import RobotWatch
-from hardware.teleop.web.seat import Seat
-from hardware.teleop.web.server import WebServer
-from hardware.teleop.web.settings import WebSettings
+from robot_rl.hardware.clock import Clock, MonotonicClock
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.device import DeviceError, Sample
+from robot_rl.hardware.teleop.web.access import make_access
+from robot_rl.hardware.teleop.web.robot_watch import RobotWatch
+from robot_rl.hardware.teleop.web.seat import Seat
+from robot_rl.hardware.teleop.web.server import WebServer
+from robot_rl.hardware.teleop.web.settings import WebSettings
 
 
 class WebDevice:

@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from hardware.clock import MS
-from hardware.teleop.board import Program
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop.board import Program
 
 MAX_MESSAGE: Final = 4096
 """Bytes of the longest one from a browser."""

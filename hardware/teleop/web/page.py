@@ -10,7 +10,7 @@ from typing import Final
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from hardware.teleop.web.access import Access
+from robot_rl.hardware.teleop.web.access import Access
 
 LINK: Final = "/link"
 """Where the page's own connection goes."""

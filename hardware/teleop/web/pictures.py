@@ -8,15 +8,15 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.cameras.compression import compress, image_of
-from hardware.clock import Clock
-from hardware.protocol.arrays import Frame, decode_image
-from hardware.protocol.codec import ProtocolError
-from hardware.protocol.endpoints import parse
-from hardware.protocol.listener import Listener
-from hardware.protocol.sockets import ClientSockets
-from hardware.realtime import message_context
-from hardware.teleop.board import Board
+from robot_rl.hardware.cameras.compression import compress, image_of
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.protocol.arrays import Frame, decode_image
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.listener import Listener
+from robot_rl.hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.realtime import message_context
+from robot_rl.hardware.teleop.board import Board
 
 _QUALITY: Final = 75
 _WIDTH: Final = 640

@@ -3,13 +3,13 @@
 import threading
 from typing import Final
 
-from hardware.client import RobotClient, StaleState
-from hardware.clock import MS, Clock
-from hardware.connection import NoAnswer, RobotError, ServerChanged
-from hardware.protocol.messages import State
-from hardware.spec import RobotSpec
-from hardware.teleop.board import Board
-from hardware.teleop.web.messages import Arm
+from robot_rl.hardware.client import RobotClient, StaleState
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.spec import RobotSpec
+from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.web.messages import Arm
 
 NAME: Final = "web page"
 _EVERY: Final = 0.04

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from hardware.clock import MS
-from hardware.teleop.device import Mark, Sample
-from hardware.teleop.web.messages import Asked, Move
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop.device import Mark, Sample
+from robot_rl.hardware.teleop.web.messages import Asked, Move
 
 LATE_PRESS_MS: Final = 1000
 """A button that was pressed longer ago is not pressed any more; disarming never comes too late."""

@@ -12,16 +12,16 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from hardware.clock import Clock
-from hardware.connection import RobotError
-from hardware.teleop.board import Board
-from hardware.teleop.web.access import Access
-from hardware.teleop.web.browser import RUDE, Browser, House
-from hardware.teleop.web.messages import MAX_MESSAGE, Hello, decode
-from hardware.teleop.web.page import Page
-from hardware.teleop.web.pictures import Pictures
-from hardware.teleop.web.robot_watch import RobotWatch, StopLine
-from hardware.teleop.web.seat import Seat
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.web.access import Access
+from robot_rl.hardware.teleop.web.browser import RUDE, Browser, House
+from robot_rl.hardware.teleop.web.messages import MAX_MESSAGE, Hello, decode
+from robot_rl.hardware.teleop.web.page import Page
+from robot_rl.hardware.teleop.web.pictures import Pictures
+from robot_rl.hardware.teleop.web.robot_watch import RobotWatch, StopLine
+from robot_rl.hardware.teleop.web.seat import Seat
 
 MOST: Final = 8
 """Browsers at a time."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.queue import Planned
-from robot_rl.initial_states import TEST
-from robot_rl.periodic_evaluation import FOLDER
+from robot_rl.evaluation.initial_states import TEST
+from robot_rl.training.periodic_evaluation import FOLDER
 
 BASE = "base"
 

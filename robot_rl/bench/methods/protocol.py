@@ -41,9 +41,9 @@ from typing import Any
 
 import yaml
 
+from robot_rl.cli.spelling import nearest
 from robot_rl.errors import UserError
-from robot_rl.initial_states import COUNTS, TEST, VALIDATION, Split
-from robot_rl.spelling import nearest
+from robot_rl.evaluation.initial_states import COUNTS, TEST, VALIDATION, Split
 
 _KEYS = ("collect", "base", "steps", "eval_every", "eval_episodes", "entries")
 _ENTRY_KEYS = ("options", "seeds", "priority")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robot_rl.bench.methods.protocol import Entry, Protocol
 from robot_rl.bench.methods.queue import Planned
 from robot_rl.bench.methods.results import Lowest, Result, read_result
-from robot_rl.statistics import iqm, iqm_interval
+from robot_rl.evaluation.statistics import iqm, iqm_interval
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from robot_rl.bench.methods.imitation import read_collection, timed_collection, 
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.queue import Planned
 from robot_rl.bench.methods.record import write_result
+from robot_rl.cli.progress import Progress
 from robot_rl.errors import UserError
-from robot_rl.initial_states import TEST
-from robot_rl.logger import read_metrics
-from robot_rl.progress import Progress
-from robot_rl.runs import write_text
+from robot_rl.evaluation.initial_states import TEST
+from robot_rl.training.logger import read_metrics
+from robot_rl.training.runs import write_text
 
 
 class Fault(Exception):

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.action import ActionSpec
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.steps import AGE
+from robot_rl.data.raw.steps import AGE
+from robot_rl.envs.action import ActionSpec
 
 SATURATED: Final = 0.99
 """Of the range: an action beyond is as large as it can be."""

@@ -9,16 +9,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.renderer import overview
-from hardware.durable import make_folder, write_file
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.episode_notes import SOURCE, notes_of, outcome_of, sources_of, who_acted
 from robot_rl.data.episode_stream import arrays_of, cameras_of, images_of, videos_of
-from robot_rl.data.facts import Line
-from robot_rl.data.notes import SOURCE, notes_of, outcome_of, sources_of, who_acted
 from robot_rl.data.playback import playback_env
+from robot_rl.data.summary import Line
+from robot_rl.data.video import render_states
 from robot_rl.data.view.measures import measure, suspicions
 from robot_rl.data.view.pictures import FRAMES, SIDE, as_video, look, smaller, stride_of
-from robot_rl.video import render_states
+from robot_rl.envs.renderer import overview
+from robot_rl.hardware.durable import make_folder, write_file
 
 POINTS: Final = 250
 """Of a curve, at most."""

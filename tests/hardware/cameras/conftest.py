@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hardware.cameras.camera_set import CameraSet
-from hardware.cameras.settings import CameraSettings, Custom, WatchLimits
-from hardware.cameras.watch import CameraStatus
-from hardware.protocol.arrays import Frame, decode_image
-from hardware.protocol.endpoints import parse
-from hardware.protocol.sockets import ClientSockets, ServerSockets
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.camera_set import CameraSet
+from robot_rl.hardware.cameras.settings import CameraSettings, Custom, WatchLimits
+from robot_rl.hardware.cameras.watch import CameraStatus
+from robot_rl.hardware.protocol.arrays import Frame, decode_image
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets
+from robot_rl.hardware.spec import CameraSpec
 
 DEVICES = "tests.hardware.cameras.devices_for_tests"
 PATIENCE = 120.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hardware.cameras.device import CameraError, RawFrame
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.device import CameraError, RawFrame
+from robot_rl.hardware.spec import CameraSpec
 
 
 class Pattern:

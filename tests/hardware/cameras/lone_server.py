@@ -6,9 +6,9 @@ from pathlib import Path
 
 import zmq
 
-from hardware.cameras.camera_set import CameraSet
-from hardware.protocol.endpoints import parse
-from hardware.protocol.sockets import ServerSockets
+from robot_rl.hardware.cameras.camera_set import CameraSet
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.sockets import ServerSockets
 from tests.hardware.cameras.conftest import PATIENT, pattern
 
 

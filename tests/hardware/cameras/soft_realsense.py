@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pyrealsense2 as rs
 
-from hardware.cameras.realsense import RealSenseCamera
-from hardware.cameras.settings import RealSense
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.realsense import RealSenseCamera
+from robot_rl.hardware.cameras.settings import RealSense
+from robot_rl.hardware.spec import CameraSpec
 
 
 class SoftRealSense:

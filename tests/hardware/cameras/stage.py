@@ -6,11 +6,11 @@ from pathlib import Path
 
 import zmq
 
-from hardware.cameras.reader import FrameReader, Seen, StaleFrame
-from hardware.clock import SteppedClock
-from hardware.protocol.arrays import Encoding, Frame, encode_image
-from hardware.protocol.endpoints import parse
-from hardware.protocol.sockets import ClientSockets, ServerSockets
+from robot_rl.hardware.cameras.reader import FrameReader, Seen, StaleFrame
+from robot_rl.hardware.clock import SteppedClock
+from robot_rl.hardware.protocol.arrays import Encoding, Frame, encode_image
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets
 from tests.hardware.cameras.conftest import PATIENCE
 
 WIDTH, HEIGHT = 64, 48

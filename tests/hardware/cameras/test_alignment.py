@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hardware.cameras.alignment import newest_moment
-from hardware.cameras.reader import FrameReader, StaleFrame
-from hardware.clock import MS
+from robot_rl.hardware.cameras.alignment import newest_moment
+from robot_rl.hardware.cameras.reader import FrameReader, StaleFrame
+from robot_rl.hardware.clock import MS
 from tests.hardware.cameras.stage import START, Stage
 
 LATE = {"wrist": 0, "front": 60 * MS}

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hardware.cameras.reader import FrameReader
-from hardware.cameras.settings import WatchLimits
-from hardware.protocol.arrays import pixels
+from robot_rl.hardware.cameras.reader import FrameReader
+from robot_rl.hardware.cameras.settings import WatchLimits
+from robot_rl.hardware.protocol.arrays import pixels
 from tests.hardware.cameras.conftest import DEVICES, PATIENCE, Bench, is_alive, pattern, until
 from tests.hardware.cameras.devices_for_tests import number_in
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware.cameras.capture_clock import WINDOW, CaptureClock, OffsetEstimator
-from hardware.cameras.device import RawFrame
-from hardware.clock import MS
+from robot_rl.hardware.cameras.capture_clock import WINDOW, CaptureClock, OffsetEstimator
+from robot_rl.hardware.cameras.device import RawFrame
+from robot_rl.hardware.clock import MS
 
 PERIOD = 33 * MS
 IMAGE = np.zeros((2, 2, 3), np.uint8)

@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from hardware.cameras.compression import compress, compress_png, image_of
-from hardware.protocol.arrays import Encoding, Frame
-from hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.cameras.compression import compress, compress_png, image_of
+from robot_rl.hardware.protocol.arrays import Encoding, Frame
+from robot_rl.hardware.protocol.codec import ProtocolError
 
 HEIGHT, WIDTH = 24, 32
 IMAGE = np.full((HEIGHT, WIDTH, 3), (200, 100, 50), np.uint8)

@@ -2,7 +2,7 @@
 
 import threading
 
-from hardware.cameras.mailbox import Mailbox
+from robot_rl.hardware.cameras.mailbox import Mailbox
 
 
 def test_a_full_mailbox_takes_what_comes_and_loses_the_oldest() -> None:

@@ -6,11 +6,11 @@ import cv2
 import numpy as np
 import pytest
 
-from hardware.cameras.device import CameraError, RawFrame
-from hardware.cameras.opencv import OpenCVCamera
-from hardware.cameras.settings import OpenCV
-from hardware.clock import MS
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.device import CameraError, RawFrame
+from robot_rl.hardware.cameras.opencv import OpenCVCamera
+from robot_rl.hardware.cameras.settings import OpenCV
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.spec import CameraSpec
 
 SPEC = CameraSpec(name="front", serial="film.avi", width=64, height=48, rate=20.0)
 LENGTH = 12

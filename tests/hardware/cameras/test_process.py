@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import zmq
 
-from hardware.cameras.compression import decompress
-from hardware.cameras.device import WrongCamera
-from hardware.cameras.mailbox import Mailbox
-from hardware.cameras.process import QUEUE, Numbers, check_image
-from hardware.cameras.publisher import Publisher, Taken
-from hardware.cameras.settings import CameraSettings, RealSense
-from hardware.cameras.wire import Failed, Image, Report, Start, server_socket
-from hardware.protocol.arrays import Frame, decode_image, pixels
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.compression import decompress
+from robot_rl.hardware.cameras.device import WrongCamera
+from robot_rl.hardware.cameras.mailbox import Mailbox
+from robot_rl.hardware.cameras.process import QUEUE, Numbers, check_image
+from robot_rl.hardware.cameras.publisher import Publisher, Taken
+from robot_rl.hardware.cameras.settings import CameraSettings, RealSense
+from robot_rl.hardware.cameras.wire import Failed, Image, Report, Start, server_socket
+from robot_rl.hardware.protocol.arrays import Frame, decode_image, pixels
+from robot_rl.hardware.spec import CameraSpec
 
 WIDTH, HEIGHT = 320, 240
 WAIT = 60_000

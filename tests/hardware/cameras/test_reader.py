@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import zmq
 
-from hardware.cameras.compression import compress
-from hardware.cameras.reader import FrameReader, StaleFrame
-from hardware.clock import MS
-from hardware.protocol.endpoints import parse
-from hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.cameras.compression import compress
+from robot_rl.hardware.cameras.reader import FrameReader, StaleFrame
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.sockets import ClientSockets
 from tests.hardware.byte_relay import ByteRelay
 from tests.hardware.cameras.conftest import PATIENCE
 from tests.hardware.cameras.stage import HEIGHT, START, WIDTH, Stage, message

@@ -6,12 +6,12 @@ import numpy as np
 import pyrealsense2 as rs
 import pytest
 
-from hardware.cameras.capture_clock import CaptureClock, wall_ahead
-from hardware.cameras.device import CameraError, WrongCamera
-from hardware.cameras.realsense import RealSenseCamera
-from hardware.cameras.settings import RealSense
-from hardware.clock import MS
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.capture_clock import CaptureClock, wall_ahead
+from robot_rl.hardware.cameras.device import CameraError, WrongCamera
+from robot_rl.hardware.cameras.realsense import RealSenseCamera
+from robot_rl.hardware.cameras.settings import RealSense
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.cameras.soft_realsense import SoftRealSense
 
 SPEC = CameraSpec(name="wrist", serial="817612070", width=64, height=48, rate=30.0)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.cameras.settings import CameraSettings
 
 SPEC = {"name": "wrist", "serial": "1", "width": 64, "height": 48, "rate": 30.0}
 

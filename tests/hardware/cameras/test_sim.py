@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import zmq
 
-from hardware.cameras.device import CameraError, RawFrame, WrongCamera
-from hardware.cameras.feed import RenderFeed
-from hardware.cameras.settings import Sim
-from hardware.cameras.sim import SimCamera
-from hardware.clock import MonotonicClock
-from hardware.config import load_robot
-from hardware.drivers.sim import make
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.device import CameraError, RawFrame, WrongCamera
+from robot_rl.hardware.cameras.feed import RenderFeed
+from robot_rl.hardware.cameras.settings import Sim
+from robot_rl.hardware.cameras.sim import SimCamera
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.drivers.sim import make
+from robot_rl.hardware.spec import CameraSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 SCENE = """

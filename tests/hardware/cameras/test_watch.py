@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from hardware.cameras.settings import CameraSettings, Custom, RealSense, Sim, WatchLimits
-from hardware.cameras.watch import CameraWatch
-from hardware.cameras.wire import Image
-from hardware.clock import MS
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.settings import CameraSettings, Custom, RealSense, Sim, WatchLimits
+from robot_rl.hardware.cameras.watch import CameraWatch
+from robot_rl.hardware.cameras.wire import Image
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.spec import CameraSpec
 
 RATE = 20.0
 PERIOD = 50 * MS

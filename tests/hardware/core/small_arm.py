@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from hardware.clock import MS, SteppedClock
-from hardware.core import rotation
-from hardware.core.core import CoreSettings, RobotCore
-from hardware.core.peer import Peer
-from hardware.drivers.base import Array, DriverError, Gripper, Kinematics, Measurement, Pose
-from hardware.protocol import messages as m
-from hardware.spec import CommandMode, GripperSpec, Limits, RobotSpec, Space
+from robot_rl.hardware.clock import MS, SteppedClock
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.core.core import CoreSettings, RobotCore
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.drivers.base import Array, DriverError, Gripper, Kinematics, Measurement, Pose
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.spec import CommandMode, GripperSpec, Limits, RobotSpec, Space
 
 RATE = 100.0
 PERIOD = 10_000_000

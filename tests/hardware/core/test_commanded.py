@@ -1,8 +1,8 @@
 """Every command is told to those who record: as it was asked, and with what became of it."""
 
-from hardware.protocol import messages as m
-from hardware.protocol.codec import decode_server, encode
-from hardware.protocol.messages import Code
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.codec import decode_server, encode
+from robot_rl.hardware.protocol.messages import Code
 from tests.hardware.core.small_arm import OBSERVER, POLICY, Bench
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hardware.clock import MS
-from hardware.core import rotation
-from hardware.protocol import messages as m
-from hardware.protocol.messages import Code, Mode
-from hardware.spec import Space
-from hardware.spec_check import check_spec
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.messages import Code, Mode
+from robot_rl.hardware.spec import Space
+from robot_rl.hardware.spec_check import check_spec
 from tests.hardware.core.small_arm import OPERATOR, OTHER, PERIOD, POLICY, Bench, Fingers, make_spec
 
 SPACES: tuple[Space, ...] = ("joint", "cartesian")

@@ -1,7 +1,7 @@
-from hardware.clock import SteppedClock
-from hardware.core.events import KEPT, EventLog
-from hardware.protocol.codec import MAX_CONTROL, Stamper, encode
-from hardware.protocol.messages import Event, Events
+from robot_rl.hardware.clock import SteppedClock
+from robot_rl.hardware.core.events import KEPT, EventLog
+from robot_rl.hardware.protocol.codec import MAX_CONTROL, Stamper, encode
+from robot_rl.hardware.protocol.messages import Event, Events
 
 
 def log_with(count: int) -> EventLog:

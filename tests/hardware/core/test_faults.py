@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from hardware.clock import MS
-from hardware.drivers.base import Array, DriverError, Measurement
-from hardware.protocol import messages as m
-from hardware.protocol.codec import decode_server, encode
-from hardware.protocol.messages import Code, Mode
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.drivers.base import Array, DriverError, Measurement
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.codec import decode_server, encode
+from robot_rl.hardware.protocol.messages import Code, Mode
 from tests.hardware.core.small_arm import OBSERVER, OPERATOR, OTHER, PERIOD, POLICY, Bench
 
 

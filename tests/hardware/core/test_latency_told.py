@@ -2,12 +2,12 @@
 
 import datetime
 
-from hardware.clock import SteppedClock
-from hardware.core.core import CoreSettings, RobotCore
-from hardware.core.peer import Peer
-from hardware.protocol.codec import Stamper, decode_server, encode
-from hardware.protocol.messages import Hello, Welcome
-from hardware.spec import Delay, Latency
+from robot_rl.hardware.clock import SteppedClock
+from robot_rl.hardware.core.core import CoreSettings, RobotCore
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.protocol.codec import Stamper, decode_server, encode
+from robot_rl.hardware.protocol.messages import Hello, Welcome
+from robot_rl.hardware.spec import Delay, Latency
 from tests.hardware.core.small_arm import SmallArm
 
 LATENCY = Latency(action=Delay(ms=62.0, spread_ms=2.0, measured=datetime.date(2026, 11, 21)))

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from hardware.clock import MS
-from hardware.core.core import CoreSettings
-from hardware.core.peer import Peer
-from hardware.protocol import messages as m
-from hardware.protocol.messages import Code, Mode
-from hardware.spec import Space
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core.core import CoreSettings
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.messages import Code, Mode
+from robot_rl.hardware.spec import Space
 from tests.hardware.core.small_arm import BRAKING, OPERATOR, OTHER, POLICY, Bench
 
 SPACES: tuple[Space, ...] = ("joint", "cartesian")

@@ -3,12 +3,12 @@ from collections.abc import Callable
 
 import pytest
 
-from hardware.core import modes
-from hardware.core.modes import COMMAND_OF, COMMANDED, ENABLED, ROLES, TABLE, Cause
-from hardware.core.peer import Peer
-from hardware.core.refusal import Refusal
-from hardware.protocol import messages as m
-from hardware.protocol.messages import Code, Kind, Mode
+from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.modes import COMMAND_OF, COMMANDED, ENABLED, ROLES, TABLE, Cause
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.messages import Code, Kind, Mode
 from tests.hardware.core.small_arm import OPERATOR, OTHER, POLICY, Bench
 
 KINDS: tuple[Kind, ...] = ("policy", "human", "script")

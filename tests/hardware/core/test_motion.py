@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware.core import rotation
-from hardware.core.cartesian_motion import CartesianLimiter
-from hardware.core.joint_motion import JointLimiter
-from hardware.core.motion import Step
-from hardware.drivers.base import Array, Measurement, Pose
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.core.cartesian_motion import CartesianLimiter
+from robot_rl.hardware.core.joint_motion import JointLimiter
+from robot_rl.hardware.core.motion import Step
+from robot_rl.hardware.drivers.base import Array, Measurement, Pose
 from tests.hardware.core.small_arm import BRAKING, RATE, Floating, Scara, make_spec
 
 DT = 1 / RATE

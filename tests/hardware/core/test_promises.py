@@ -21,13 +21,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hardware.clock import MS
-from hardware.core.modes import COMMANDED, TABLE, Cause
-from hardware.core.peer import Peer
-from hardware.drivers.base import Array, DriverError, Pose
-from hardware.protocol import messages as m
-from hardware.protocol.messages import Code, Mode
-from hardware.spec import CommandMode, Space
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core.modes import COMMANDED, TABLE, Cause
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.messages import Code, Mode
+from robot_rl.hardware.spec import CommandMode, Space
 from tests.hardware.core.small_arm import BRAKING, OBSERVER, OPERATOR, OTHER, POLICY, STARTS, Bench
 
 CLIENTS = (POLICY, OTHER, OPERATOR)

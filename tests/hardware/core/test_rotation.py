@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from hardware.core import rotation
+from robot_rl.hardware.core import rotation
 
 numbers = st.floats(-1, 1)
 vectors = st.tuples(numbers, numbers, numbers).filter(lambda r: math.hypot(*r) > 1e-3)

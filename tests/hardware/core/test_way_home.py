@@ -6,14 +6,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hardware.clock import MonotonicClock
-from hardware.config import load_robot
-from hardware.core.arm_motion import ArmMotion, joint_arm
-from hardware.core.refusal import Refusal
-from hardware.core.way_home import WayHome
-from hardware.drivers.base import Array, Measurement, Pose
-from hardware.drivers.sim import SimDriver
-from hardware.protocol.messages import Code
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.core.arm_motion import ArmMotion, joint_arm
+from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.core.way_home import WayHome
+from robot_rl.hardware.drivers.base import Array, Measurement, Pose
+from robot_rl.hardware.drivers.sim import SimDriver
+from robot_rl.hardware.protocol.messages import Code
 from tests.hardware.lone_server import ROBOT
 
 SPEC = load_robot(ROBOT).spec

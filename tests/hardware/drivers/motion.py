@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hardware.clock import Clock
-from hardware.drivers.base import Array, Driver, Measurement, Pose
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.drivers.base import Array, Driver, Measurement, Pose
 from tests.hardware.drivers.cases import Rig
 
 JOINT_STEP = 0.1

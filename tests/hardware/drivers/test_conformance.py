@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
 from tests.hardware.drivers.cases import CASES, LONG, Rig
 from tests.hardware.drivers.motion import Motion
 

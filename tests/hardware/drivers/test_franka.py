@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardware.clock import MonotonicClock
-from hardware.config import load_robot
-from hardware.drivers.base import Array, DriverError, Pose
-from hardware.drivers.franka import FrankaDriver, make
-from hardware.drivers.registry import make_driver
-from hardware.realtime import ARM, missing
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.drivers.franka import FrankaDriver, make
+from robot_rl.hardware.drivers.registry import make_driver
+from robot_rl.hardware.realtime import ARM, missing
 from tests.hardware.drivers.cases import CONFIGS, Rig
 from tests.hardware.drivers.motion import Motion
 from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until

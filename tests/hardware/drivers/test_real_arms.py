@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hardware.clock import MonotonicClock
-from hardware.config import RobotConfig, load_robot
-from hardware.drivers import franka, ur
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.config import RobotConfig, load_robot
+from robot_rl.hardware.drivers import franka, ur
 from tests.hardware.drivers.cases import CONFIGS
 
 MAKERS = {"franka": franka.make, "ur5e": ur.make}
@@ -39,7 +39,8 @@ def test_a_missing_library_is_named_with_what_to_install(
 
 def test_the_drivers_can_be_imported_without_their_libraries() -> None:
     check = (
-        "import sys, hardware.drivers.franka, hardware.drivers.ur, hardware.drivers.ur_process;"
+        "import sys, robot_rl.hardware.drivers.franka, robot_rl.hardware.drivers.ur,"
+        "robot_rl.hardware.drivers.ur_process;"
         "sys.exit(bool({'franky', 'rtde_control', 'rtde_receive', 'dashboard_client'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0

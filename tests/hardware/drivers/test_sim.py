@@ -7,12 +7,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from hardware.clock import MS, MonotonicClock, SteppedClock
-from hardware.config import load_robot
-from hardware.drivers.base import DriverError, Measurement, Pose
-from hardware.drivers.models import CAMERAS, CUBE_START
-from hardware.drivers.registry import make_driver
-from hardware.drivers.sim import CATCH_UP, SimDriver
+from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.drivers.base import DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.models import CAMERAS, CUBE_START
+from robot_rl.hardware.drivers.registry import make_driver
+from robot_rl.hardware.drivers.sim import CATCH_UP, SimDriver
 from tests.hardware.drivers.cases import CONFIGS, Rig
 from tests.hardware.drivers.motion import Motion
 

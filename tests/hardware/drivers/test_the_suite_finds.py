@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware.drivers.base import Array, DriverError, Measurement, Pose
-from hardware.drivers.sim import SimDriver
+from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.sim import SimDriver
 from tests.hardware.drivers import test_conformance as suite
 from tests.hardware.drivers.cases import stepped
 from tests.hardware.drivers.motion import Motion

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardware.drivers.base import Array, DriverError, Pose
-from hardware.drivers.ur import UrDriver, make
-from hardware.realtime import missing
+from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.drivers.ur import UrDriver, make
+from robot_rl.hardware.realtime import missing
 from tests.hardware.drivers.cases import Rig
 from tests.hardware.drivers.motion import Motion
 from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from hardware.config import RobotConfig, load_robot
-from hardware.drivers.franka import make
+from robot_rl.hardware.config import RobotConfig, load_robot
+from robot_rl.hardware.drivers.franka import make
 from tests.hardware.drivers.cases import CONFIGS, Rig
 from tests.hardware.fakes.arm_process import ArmClock, running
 

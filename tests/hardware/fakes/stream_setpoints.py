@@ -5,7 +5,7 @@ import sys
 import time
 from math import sin
 
-from hardware.clock import MonotonicClock
+from robot_rl.hardware.clock import MonotonicClock
 
 
 def main(kind: str, host: str) -> None:

@@ -3,8 +3,8 @@
 from collections import deque
 from typing import Any
 
-from hardware.clock import Clock
-from hardware.drivers.sim import SimDriver
+from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.drivers.sim import SimDriver
 from tests.hardware.core.small_arm import SmallArm
 
 

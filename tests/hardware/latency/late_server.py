@@ -14,17 +14,17 @@ import numpy as np
 import zmq
 from scipy.ndimage import shift
 
-from hardware.cameras.device import RawFrame
-from hardware.cameras.feed import RenderView
-from hardware.cameras.settings import CameraSettings, Custom, Sim
-from hardware.clock import MS, MonotonicClock
-from hardware.config import load_robot
-from hardware.core.core import CoreSettings
-from hardware.protocol.clock_sync import boot_id
-from hardware.protocol.endpoints import parse
-from hardware.server import RobotServer
-from hardware.sim_cameras import SimCameras
-from hardware.spec import CameraSpec
+from robot_rl.hardware.cameras.device import RawFrame
+from robot_rl.hardware.cameras.feed import RenderView
+from robot_rl.hardware.cameras.settings import CameraSettings, Custom, Sim
+from robot_rl.hardware.clock import MS, MonotonicClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.core.core import CoreSettings
+from robot_rl.hardware.protocol.clock_sync import boot_id
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.server import RobotServer
+from robot_rl.hardware.sim_cameras import SimCameras
+from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.latency.late_arm import LatePanda
 from tests.hardware.latency.rehearsal import PIXELS, TEXTURE
 

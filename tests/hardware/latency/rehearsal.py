@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, shift
 
-from hardware.clock import MS, SteppedClock
-from hardware.core.core import CoreSettings, RobotCore
-from hardware.core.peer import Peer
-from hardware.latency.pictures import Sighting, reduced
-from hardware.latency.recording import RATE, Received, Recording, Sent
-from hardware.latency.swing import Axis, Swing, find_axis
-from hardware.protocol import messages as m
-from hardware.protocol.codec import Stamper
+from robot_rl.hardware.clock import MS, SteppedClock
+from robot_rl.hardware.core.core import CoreSettings, RobotCore
+from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.latency.pictures import Sighting, reduced
+from robot_rl.hardware.latency.recording import RATE, Received, Recording, Sent
+from robot_rl.hardware.latency.swing import Axis, Swing, find_axis
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.codec import Stamper
 from tests.hardware.core.small_arm import PERIOD
 from tests.hardware.latency.late_arm import LateSmallArm
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hardware.latency.correlation import LEAST, SPAN, Array, NoLag, find_lag, held, joined
+from robot_rl.hardware.latency.correlation import LEAST, SPAN, Array, NoLag, find_lag, held, joined
 
 TIMES = np.arange(0.0, 10.0, 0.01)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hardware.latency.figures import Figures, measure
-from hardware.latency.table import table
-from hardware.spec import Delay
+from robot_rl.hardware.latency.figures import Figures, measure
+from robot_rl.hardware.latency.table import table
+from robot_rl.hardware.spec import Delay
 from tests.hardware.core.small_arm import LAG
 from tests.hardware.latency.rehearsal import Delays, picture, rehearse
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hardware.client import RobotClient
-from hardware.connection import RobotError
-from hardware.latency.figures import Figures, measure
-from hardware.latency.recording import record
-from hardware.latency.swing import Swing, find_axis
-from hardware.protocol.endpoints import parse
-from hardware.protocol.messages import Mode
-from hardware.protocol.sockets import ClientSockets
-from hardware.spec import Delay
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.latency.figures import Figures, measure
+from robot_rl.hardware.latency.recording import record
+from robot_rl.hardware.latency.swing import Swing, find_axis
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.spec import Delay
 from tests.hardware.fault_proxy import FaultProxy, Faults
 from tests.hardware.processes import Process
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, shift
 
-from hardware.latency.pictures import displacements, reduced
+from robot_rl.hardware.latency.pictures import displacements, reduced
 
 SCENE = gaussian_filter(np.random.default_rng(0).random((96, 128)), 4) * 2000
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hardware.config import load_robot
-from hardware.latency.robot_file import merged, with_latency
-from hardware.spec import Delay, Latency
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.latency.robot_file import merged, with_latency
+from robot_rl.hardware.spec import Delay, Latency
 
 CONFIGS = sorted((Path(__file__).resolve().parents[3] / "configs" / "robot").glob("*.yaml"))
 TODAY = datetime.date(2026, 11, 21)

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from hardware.config import load_robot
-from hardware.latency.swing import Swing, find_axis
-from hardware.protocol.messages import Mode, State
-from hardware.spec import RobotSpec
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.latency.swing import Swing, find_axis
+from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.hardware.spec import RobotSpec
 from tests.hardware.core.small_arm import make_spec
 
 ROBOTS = sorted((Path(__file__).resolve().parents[3] / "configs" / "robot").glob("*.yaml"))

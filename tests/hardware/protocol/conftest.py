@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hardware.protocol.endpoints import CHANNELS, Address, parse
-from hardware.protocol.sockets import ClientSockets, ServerSockets
+from robot_rl.hardware.protocol.endpoints import CHANNELS, Address, parse
+from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets
 
 Make = Callable[..., ServerSockets]
 Join = Callable[..., ClientSockets]

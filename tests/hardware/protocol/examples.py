@@ -2,8 +2,8 @@
 
 import datetime
 
-from hardware.protocol import messages as m
-from hardware.spec import CameraSpec, Delay, GripperSpec, Latency, Limits, RobotSpec
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.spec import CameraSpec, Delay, GripperSpec, Latency, Limits, RobotSpec
 
 SPEC = RobotSpec(
     name="bench",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hardware.protocol.arrays import (
+from robot_rl.hardware.protocol.arrays import (
     MAX_IMAGE,
     Frame,
     as_array,
@@ -12,8 +12,8 @@ from hardware.protocol.arrays import (
     pixels,
     topic,
 )
-from hardware.protocol.codec import ProtocolError
-from hardware.protocol.messages import Code
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.messages import Code
 
 RGB = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 DEPTH = np.arange(4 * 6, dtype=np.uint16).reshape(4, 6) * 1000

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware.clock import MS
-from hardware.protocol.clock_sync import MAX_DRIFT, WINDOW, ClockSync, boot_id
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.protocol.clock_sync import MAX_DRIFT, WINDOW, ClockSync, boot_id
 
 SECOND = 1000 * MS
 

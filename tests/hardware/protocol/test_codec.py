@@ -6,9 +6,16 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from hardware.clock import SteppedClock
-from hardware.protocol import messages as m
-from hardware.protocol.codec import MAX_CONTROL, ProtocolError, Stamper, decode_client, decode_server, encode
+from robot_rl.hardware.clock import SteppedClock
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.codec import (
+    MAX_CONTROL,
+    ProtocolError,
+    Stamper,
+    decode_client,
+    decode_server,
+    encode,
+)
 from tests.hardware.protocol.examples import CLIENT, SERVER
 
 ENVELOPE = {"src": "a", "seq": 1, "tm": 1}

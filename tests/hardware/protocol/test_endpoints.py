@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware.protocol.endpoints import CHANNELS, Address, Claim, make_private, parse
+from robot_rl.hardware.protocol.endpoints import CHANNELS, Address, Claim, make_private, parse
 
 
 def test_a_tcp_address_is_seven_consecutive_ports() -> None:

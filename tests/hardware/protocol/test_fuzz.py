@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from hardware.protocol.arrays import Frame, decode_image, encode_image
-from hardware.protocol.codec import ProtocolError, decode_client, decode_server, encode
+from robot_rl.hardware.protocol.arrays import Frame, decode_image, encode_image
+from robot_rl.hardware.protocol.codec import ProtocolError, decode_client, decode_server, encode
 from tests.hardware.protocol.examples import CLIENT, SERVER
 
 _FRAME = Frame(

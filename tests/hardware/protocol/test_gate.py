@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware.protocol.gate import FileGate, Gate, PortGate, aside
+from robot_rl.hardware.protocol.gate import FileGate, Gate, PortGate, aside
 
 
 class Listener:

@@ -7,9 +7,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from hardware.protocol import messages as m
-from hardware.protocol.arrays import Frame
-from hardware.protocol.endpoints import CHANNELS
+from robot_rl.hardware.protocol import messages as m
+from robot_rl.hardware.protocol.arrays import Frame
+from robot_rl.hardware.protocol.endpoints import CHANNELS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
 MESSAGES = {

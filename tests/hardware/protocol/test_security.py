@@ -11,10 +11,10 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from hardware.protocol import doorkeeper, security
-from hardware.protocol.endpoints import Address, parse
-from hardware.protocol.messages import Role
-from hardware.protocol.security import (
+from robot_rl.hardware.protocol import doorkeeper, security
+from robot_rl.hardware.protocol.endpoints import Address, parse
+from robot_rl.hardware.protocol.messages import Role
+from robot_rl.hardware.protocol.security import (
     ClientKeys,
     ServerKeys,
     check_keys,
@@ -25,7 +25,7 @@ from hardware.protocol.security import (
     make_server_keys,
     may,
 )
-from hardware.protocol.sockets import drain_newest, reply
+from robot_rl.hardware.protocol.sockets import drain_newest, reply
 from tests.hardware.protocol.conftest import Join, Make
 from tests.hardware.protocol.waiting import PATIENCE, eventually, receive, send
 

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hardware.protocol.arrays import MAX_IMAGE, topic
-from hardware.protocol.codec import MAX_CONTROL, ProtocolError, decode_client
-from hardware.protocol.endpoints import CHANNELS, Address, Channel
-from hardware.protocol.messages import Code
-from hardware.protocol.security import (
+from robot_rl.hardware.protocol.arrays import MAX_IMAGE, topic
+from robot_rl.hardware.protocol.codec import MAX_CONTROL, ProtocolError, decode_client
+from robot_rl.hardware.protocol.endpoints import CHANNELS, Address, Channel
+from robot_rl.hardware.protocol.messages import Code
+from robot_rl.hardware.protocol.security import (
     ClientKeys,
     ServerKeys,
     load_client_keys,
     load_server_keys,
     make_client_keys,
 )
-from hardware.protocol.sockets import ClientSockets, ServerSockets, drain_newest, reply
+from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets, drain_newest, reply
 from tests.hardware.protocol.conftest import Join, Make
 from tests.hardware.protocol.waiting import PATIENCE, eventually, receive, send
 
@@ -362,8 +362,8 @@ def test_a_killed_server_leaves_its_address_to_the_next(
 ) -> None:
     code = (
         "import sys, zmq\n"
-        "from hardware.protocol.endpoints import parse\n"
-        "from hardware.protocol.sockets import ServerSockets\n"
+        "from robot_rl.hardware.protocol.endpoints import parse\n"
+        "from robot_rl.hardware.protocol.sockets import ServerSockets\n"
         "server = ServerSockets(zmq.Context(), parse(sys.argv[1]))\n"
         "server.bind('ctrl')\n"
         "print('ready', flush=True)\n"

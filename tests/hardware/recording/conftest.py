@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hardware.client import RobotClient
-from hardware.recording.client import RecorderProcess
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.recording.client import RecorderProcess
 from tests.hardware.processes import Process, eventually
 
 

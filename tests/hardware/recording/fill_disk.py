@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hardware.recording.episode import Episode, EpisodeWriter
-from hardware.recording.raw import RawDataset, RawWriter
-from hardware.recording.records import Received
-from hardware.recording.tally import Tally
+from robot_rl.hardware.recording.episode import Episode, EpisodeWriter
+from robot_rl.hardware.recording.raw import RawDataset, RawWriter
+from robot_rl.hardware.recording.records import Received
+from robot_rl.hardware.recording.tally import Tally
 from tests.hardware.recording.samples import footer, header, record, tallies
 
 

@@ -15,9 +15,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from hardware.recording.episode import Episode
-from hardware.recording.raw import RawDataset, RawWriter
-from hardware.recording.records import Received
+from robot_rl.hardware.recording.episode import Episode
+from robot_rl.hardware.recording.raw import RawDataset, RawWriter
+from robot_rl.hardware.recording.records import Received
 from tests.hardware.recording.samples import footer, header, record
 
 _STEPS = 120

@@ -5,13 +5,13 @@ import sys
 
 import msgspec
 
-from hardware.clock import MonotonicClock
-from hardware.config import load_robot
-from hardware.core.core import CoreSettings
-from hardware.drivers.sim import SimDriver
-from hardware.protocol.clock_sync import boot_id
-from hardware.protocol.endpoints import parse
-from hardware.server import RobotServer
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.core.core import CoreSettings
+from robot_rl.hardware.drivers.sim import SimDriver
+from robot_rl.hardware.protocol.clock_sync import boot_id
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.server import RobotServer
 from tests.hardware.cameras.conftest import pattern
 from tests.hardware.lone_server import ROBOT
 

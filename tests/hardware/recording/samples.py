@@ -3,11 +3,11 @@
 import time
 import uuid
 
-from hardware.protocol.arrays import Frame, encode_image
-from hardware.protocol.codec import encode
-from hardware.protocol.messages import Event, Mode, State
-from hardware.recording.records import FORMAT, Footer, Header, Received
-from hardware.recording.tally import MESSAGES, Tally
+from robot_rl.hardware.protocol.arrays import Frame, encode_image
+from robot_rl.hardware.protocol.codec import encode
+from robot_rl.hardware.protocol.messages import Event, Mode, State
+from robot_rl.hardware.recording.records import FORMAT, Footer, Header, Received
+from robot_rl.hardware.recording.tally import MESSAGES, Tally
 from tests.hardware.protocol.examples import SPEC
 
 CAMERAS = ("front", "wrist")

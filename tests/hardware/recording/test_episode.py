@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hardware.recording.episode import Episode, EpisodeWriter
-from hardware.recording.log import read_log, record_head
-from hardware.recording.raw import RawDataset, RawWriter
-from hardware.recording.records import FORMAT, Clock, Count, Header, Received
+from robot_rl.hardware.recording.episode import Episode, EpisodeWriter
+from robot_rl.hardware.recording.log import read_log, record_head
+from robot_rl.hardware.recording.raw import RawDataset, RawWriter
+from robot_rl.hardware.recording.records import FORMAT, Clock, Count, Header, Received
 from tests.hardware.recording.samples import CAMERAS, STEP, STREAMS, footer, header, record
 
 BEGUN = 10**12

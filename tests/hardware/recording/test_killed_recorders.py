@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hardware.recording.client import RecorderProcess
-from hardware.recording.raw import RawDataset, RawWriter
-from hardware.recording.records import Received
-from hardware.recording.requests import Status
+from robot_rl.hardware.recording.client import RecorderProcess
+from robot_rl.hardware.recording.raw import RawDataset, RawWriter
+from robot_rl.hardware.recording.records import Received
+from robot_rl.hardware.recording.requests import Status
 from tests.hardware.processes import eventually
 from tests.hardware.recording.conftest import Robot, hears_all
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware.recording.log import MAX_RECORD, LogWriter, read_log
+from robot_rl.hardware.recording.log import MAX_RECORD, LogWriter, read_log
 
 PAYLOADS = [b"header", b"\0", bytes(range(256)), b"last one"]
 

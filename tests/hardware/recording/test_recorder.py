@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hardware.client import CommandRefused
-from hardware.protocol.arrays import decode_image, pixels
-from hardware.protocol.codec import decode_server
-from hardware.protocol.messages import Code, Commanded, Event, State
-from hardware.recording.client import RecorderProcess
-from hardware.recording.episode import Episode
-from hardware.recording.raw import RawDataset
-from hardware.recording.recorder import RecorderError
-from hardware.recording.records import Clock, Received
+from robot_rl.hardware.client import CommandRefused
+from robot_rl.hardware.protocol.arrays import decode_image, pixels
+from robot_rl.hardware.protocol.codec import decode_server
+from robot_rl.hardware.protocol.messages import Code, Commanded, Event, State
+from robot_rl.hardware.recording.client import RecorderProcess
+from robot_rl.hardware.recording.episode import Episode
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.recording.records import Clock, Received
 from tests.hardware.cameras.devices_for_tests import number_in
 from tests.hardware.processes import eventually
 from tests.hardware.recording.conftest import Record, Robot

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from hardware.clock import MonotonicClock
-from hardware.protocol.codec import Stamper, encode
-from hardware.protocol.endpoints import Address, parse
-from hardware.protocol.messages import Event
-from hardware.protocol.sockets import ServerSockets
-from hardware.recording.streams import Heard, Streams
-from hardware.recording.tally import number_of
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.protocol.codec import Stamper, encode
+from robot_rl.hardware.protocol.endpoints import Address, parse
+from robot_rl.hardware.protocol.messages import Event
+from robot_rl.hardware.protocol.sockets import ServerSockets
+from robot_rl.hardware.recording.streams import Heard, Streams
+from robot_rl.hardware.recording.tally import number_of
 from tests.hardware.processes import PATIENCE, eventually
 
 LONG = "x" * 900

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from hardware.config import load_robot
-from hardware.protocol.messages import Mode, State
-from hardware.spec import RobotSpec
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.hardware.spec import RobotSpec
 
 PANDA = load_robot(Path(__file__).parents[3] / "configs" / "robot" / "sim_panda.yaml").spec
 DOWN = (1.0, 0.0, 0.0, 0.0)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from hardware.client import RobotClient
-from hardware.protocol.messages import Mode
-from hardware.teleop.device import Sample
-from hardware.teleop.drive import Drive
-from hardware.teleop.engagement import Hold
-from hardware.teleop.motion import Speed
-from hardware.teleop.teleoperator import Teleoperator
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.teleop.device import Sample
+from robot_rl.hardware.teleop.drive import Drive
+from robot_rl.hardware.teleop.engagement import Hold
+from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from tests.hardware.processes import Server, eventually, serving
 
 REST = (0.0,) * 6

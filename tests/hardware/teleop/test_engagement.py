@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware.clock import MS
-from hardware.teleop import engagement
-from hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS, Sample
-from hardware.teleop.engagement import Engagement, Hold, Seen, seen
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop import engagement
+from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS, Sample
+from robot_rl.hardware.teleop.engagement import Engagement, Hold, Seen, seen
 
 
 def sample(t_ms: float, enable: bool) -> Sample:

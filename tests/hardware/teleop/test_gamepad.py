@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hardware.clock import MS
-from hardware.teleop.device import STALE_HOLD_MS, DeviceError
-from hardware.teleop.gamepad import STILL_MS, Gamepad, GamepadDecoder, GamepadSettings, Held, Range
-from hardware.teleop.reader import FileDevice
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop.device import STALE_HOLD_MS, DeviceError
+from robot_rl.hardware.teleop.gamepad import STILL_MS, Gamepad, GamepadDecoder, GamepadSettings, Held, Range
+from robot_rl.hardware.teleop.reader import FileDevice
 from tests.hardware.processes import eventually
 from tests.hardware.teleop.feeding import Feed
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from hardware.clock import MS
-from hardware.teleop import keys
-from hardware.teleop.clutch import LAPSE_S
-from hardware.teleop.device import DeviceError, Sample
-from hardware.teleop.keyboard import PRESS_MS, KeyboardDecoder, KeyboardSettings, keyboard
-from hardware.teleop.reader import FileDevice
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop import keys
+from robot_rl.hardware.teleop.clutch import LAPSE_S
+from robot_rl.hardware.teleop.device import DeviceError, Sample
+from robot_rl.hardware.teleop.keyboard import PRESS_MS, KeyboardDecoder, KeyboardSettings, keyboard
+from robot_rl.hardware.teleop.reader import FileDevice
 from tests.hardware.processes import eventually
 
 REST = (0.0,) * 6

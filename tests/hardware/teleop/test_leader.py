@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hardware.clock import MS
-from hardware.teleop.device import DeviceError, Sample
-from hardware.teleop.leader import Leader, LeaderSettings
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop.device import DeviceError, Sample
+from robot_rl.hardware.teleop.leader import Leader, LeaderSettings
 from tests.hardware.processes import eventually
 from tests.hardware.teleop.dynamixel_bus import Bus
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hardware.clock import MS, SteppedClock
-from hardware.teleop.clutch import LAPSE_S
-from hardware.teleop.device import STALE_HOLD_MS, DeviceError, Sample
-from hardware.teleop.reader import FileDevice
-from hardware.teleop.spacemouse import (
+from robot_rl.hardware.clock import MS, SteppedClock
+from robot_rl.hardware.teleop.clutch import LAPSE_S
+from robot_rl.hardware.teleop.device import STALE_HOLD_MS, DeviceError, Sample
+from robot_rl.hardware.teleop.reader import FileDevice
+from robot_rl.hardware.teleop.spacemouse import (
     FULL,
     UDEV,
     SpaceMouseDecoder,
@@ -180,7 +180,7 @@ def test_a_device_that_may_not_be_read_is_named_with_the_udev_rule(tmp_path: Pat
     closed.touch(mode=0o000)
     script = (
         "import os\n"
-        "from hardware.teleop.spacemouse import opened\n"
+        "from robot_rl.hardware.teleop.spacemouse import opened\n"
         # Root may read everything.
         "os.geteuid() or os.setuid(65534)\n"
         f"opened({str(closed)!r}).__enter__()"

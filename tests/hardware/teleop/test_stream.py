@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hardware.clock import MS, SteppedClock
-from hardware.teleop.device import STALE_DISENGAGE_MS, DeviceError, Mark, Sample
-from hardware.teleop.motion import Aim, Speed
-from hardware.teleop.stream import Recorded, Replay, ReplaySettings, StreamEnded, read_stream
-from hardware.teleop.teleoperator import Teleoperator
+from robot_rl.hardware.clock import MS, SteppedClock
+from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, DeviceError, Mark, Sample
+from robot_rl.hardware.teleop.motion import Aim, Speed
+from robot_rl.hardware.teleop.stream import Recorded, Replay, ReplaySettings, StreamEnded, read_stream
+from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from tests.hardware.teleop.states import PANDA, state
 
 STEP = 20 * MS

@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from hardware.clock import MS
-from hardware.core import rotation
-from hardware.protocol.messages import State
-from hardware.teleop.device import Sample
-from hardware.teleop.engagement import Hold
-from hardware.teleop.motion import LEAD_S, RAMP_S, Aim, Speed
-from hardware.teleop.teleoperator import Teleoperator
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core import rotation
+from robot_rl.hardware.protocol.messages import State
+from robot_rl.hardware.teleop.device import Sample
+from robot_rl.hardware.teleop.engagement import Hold
+from robot_rl.hardware.teleop.motion import LEAD_S, RAMP_S, Aim, Speed
+from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from tests.hardware.teleop.states import PANDA, state
 
 SPEED = Speed(0.2, 0.8)

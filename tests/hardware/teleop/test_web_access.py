@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hardware.teleop.web.access import Access
-from hardware.teleop.web.access import make_access as access_of
-from hardware.teleop.web.certificate import fingerprint, own_certificate
-from hardware.teleop.web.settings import OWN, WebSettings
+from robot_rl.hardware.teleop.web.access import Access
+from robot_rl.hardware.teleop.web.access import make_access as access_of
+from robot_rl.hardware.teleop.web.certificate import fingerprint, own_certificate
+from robot_rl.hardware.teleop.web.settings import OWN, WebSettings
 
 
 def make_access(*settings: Any) -> Access:
@@ -65,7 +65,7 @@ def test_a_certificate_that_is_damaged_or_runs_out_is_made_anew(
 ) -> None:
     certificate, _ = own_certificate(["localhost"])
     first = fingerprint(certificate)
-    monkeypatch.setattr("hardware.teleop.web.certificate._SPARE", timedelta(days=10000))
+    monkeypatch.setattr("robot_rl.hardware.teleop.web.certificate._SPARE", timedelta(days=10000))
     own_certificate(["localhost"])
     second = fingerprint(certificate)
     assert second != first

@@ -2,12 +2,12 @@
 
 import pytest
 
-from hardware.clock import MS
-from hardware.teleop.device import STALE_HOLD_MS, Sample
-from hardware.teleop.engagement import Seen, seen
-from hardware.teleop.web.browser_clock import BrowserClock
-from hardware.teleop.web.messages import Move
-from hardware.teleop.web.seat import LATE_PRESS_MS, Seat
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Sample
+from robot_rl.hardware.teleop.engagement import Seen, seen
+from robot_rl.hardware.teleop.web.browser_clock import BrowserClock
+from robot_rl.hardware.teleop.web.messages import Move
+from robot_rl.hardware.teleop.web.seat import LATE_PRESS_MS, Seat
 
 START = 10_000 * MS
 FORWARD = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)

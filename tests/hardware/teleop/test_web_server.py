@@ -17,19 +17,19 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from hardware.client import RobotClient
-from hardware.clock import MS, MonotonicClock
-from hardware.core import modes
-from hardware.protocol.messages import Mode
-from hardware.teleop.board import Board, Program
-from hardware.teleop.device import STALE_DISENGAGE_MS, DeviceError
-from hardware.teleop.drive import Drive
-from hardware.teleop.motion import Speed
-from hardware.teleop.teleoperator import Teleoperator
-from hardware.teleop.web.certificate import own_certificate
-from hardware.teleop.web.device import WebDevice
-from hardware.teleop.web.server import FULL, MOST
-from hardware.teleop.web.settings import WebSettings
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.clock import MS, MonotonicClock
+from robot_rl.hardware.core import modes
+from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.teleop.board import Board, Program
+from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, DeviceError
+from robot_rl.hardware.teleop.drive import Drive
+from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.teleoperator import Teleoperator
+from robot_rl.hardware.teleop.web.certificate import own_certificate
+from robot_rl.hardware.teleop.web.device import WebDevice
+from robot_rl.hardware.teleop.web.server import FULL, MOST
+from robot_rl.hardware.teleop.web.settings import WebSettings
 from tests.hardware.processes import PATIENCE, Server, await_event, eventually, serving
 from tests.hardware.teleop.line import Line
 from tests.hardware.test_camera_events import serving as serving_with_cameras

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from robot_rl.hil.messages import Step, pack
+from robot_rl.hil.link.messages import Step, pack
 
 NOTHING = pack(np.zeros(1, np.float32))
 

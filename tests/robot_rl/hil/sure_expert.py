@@ -6,9 +6,9 @@ For tests of what becomes of an intervention: that there is one must not depend 
 import numpy as np
 from robosuite.environments.manipulation.lift import Lift
 
-from envs.experts import EXPERTS
-from envs.experts.base import hand
-from envs.experts.lift import LiftExpert
+from robot_rl.envs.experts import EXPERTS
+from robot_rl.envs.experts.base import hand
+from robot_rl.envs.experts.lift import LiftExpert
 
 DRIVES = 15
 """Control steps of the first help in an episode; then it hands back. The second goes on to the end."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from robot_rl.data.replay import SOURCES, Fields, Replay
-from robot_rl.learning.options import OffPolicyConfig
+from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import Mixture, Window
 
 FIELDS: Fields = {"state": ((1,), torch.float32), "chunk_step": ((), torch.int64)}

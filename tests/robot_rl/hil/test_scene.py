@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.factory import make_env
 from robot_rl.hil.scene import SimScene
 from robot_rl.hil.takeover import Driver

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware.clock import MS
+from robot_rl.hardware.clock import MS
 from robot_rl.hil import takeover
 from robot_rl.hil.takeover import HYSTERESIS_MS, RAMP_MS, TABLE, Cue, Driver, Takeover
 

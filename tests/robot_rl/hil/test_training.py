@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardware.client import RobotClient
-from hardware.plugins import VARIABLE
+from robot_rl.commands import VERBS
 from robot_rl.data.replay import SOURCES
-from robot_rl.logger import read_metrics
-from robot_rl.verbs import VERBS
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.plugins import VARIABLE
+from robot_rl.training.logger import read_metrics
 from tests.conftest import Verb
 from tests.hardware.processes import eventually
 from tests.robot_rl.hil.training import HUMAN, SMALL, Training, arguments
-from tests.robot_rl.test_deploy import serving
-from tests.robot_rl.test_training import assert_same, final_state, metrics
+from tests.robot_rl.robot.deploy.test_deploy import serving
+from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
 HANDOVER = SOURCES.index("handover")
 Begin = Callable[..., Training]

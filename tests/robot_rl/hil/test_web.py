@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from tests.hardware.processes import eventually
 from tests.robot_rl.browser import Hands, launched, opened, take, until
 from tests.robot_rl.hil.training import HUMAN, Training
-from tests.robot_rl.test_deploy import serving
+from tests.robot_rl.robot.deploy.test_deploy import serving
 
 
 @contextmanager

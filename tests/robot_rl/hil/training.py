@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robot_rl.checkpoint import list_checkpoints, load_checkpoint
 from robot_rl.data.replay import SOURCES
+from robot_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from tests.conftest import SMALL_RL
 from tests.hardware.processes import PATIENCE, ROOT, eventually
 

@@ -1,0 +1,1 @@
+"""Base policies: learned from demonstrations and then frozen."""

@@ -1,0 +1,110 @@
+"""What diffusion and flow matching share: a network that turns noise into a chunk, step by step.
+
+They differ in the path from noise to data that the network learns to follow, and in how it is
+followed at inference. Both start from the noise they are given and draw no other, so that the
+noise alone decides the chunk: RL can steer it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from robot_rl.policies.bases.base_policy import Batch, Chunk
+from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy, check_positive, masked_mean
+from robot_rl.policies.nets.denoisers import Denoiser, MLPDenoiser, UNet1D
+
+
+@dataclass
+class GenerativeConfig(ImitationConfig):
+    """The network, and how often it is evaluated."""
+
+    denoiser: str = "mlp"
+    """Network: `mlp` (fast, for low-dimensional states) or `unet` (convolutions over the chunk)."""
+    width: int = 256
+    """Width of the MLP."""
+    depth: int = 3
+    """Residual blocks of the MLP."""
+    unet_dims: list[int] = field(default_factory=lambda: [64, 128, 256])
+    """Channels of the U-Net's levels; H must be a multiple of 2^(levels - 1)."""
+
+
+class GenerativePolicy(ImitationPolicy):
+    """A policy whose noise has the shape [H, A] of a chunk.
+
+    Raises:
+        ValueError: a configuration that cannot work.
+    """
+
+    config: GenerativeConfig
+    takes_noise = True
+    timesteps: Tensor
+    """Times [K] at which inference evaluates the network, in the order that it does."""
+
+    def __init__(
+        self,
+        config: GenerativeConfig,
+        state_size: int,
+        action_size: int,
+        cameras: Sequence[str] = (),
+        image_size: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(config, state_size, action_size, cameras, image_size)
+        check_positive(config, "width", "depth")
+        self.denoiser = _build_denoiser(config, config.obs_steps * self.frame_size, action_size)
+
+    @abstractmethod
+    def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
+        """Times [B] to train at."""
+
+    @abstractmethod
+    def _path(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the path from noise to clean chunk is at times [B], and what to predict there: [B, H, A]."""
+
+    @abstractmethod
+    def _follow(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
+        """Normalised chunks [B, H, A] from noise x [B, H, A]; a condition [B, C] for each of `timesteps`."""
+
+    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+        """Mean square error of what the network predicts, over the real actions."""
+        obs = self._encode_shifted(batch, generator).flatten(1)
+        clean, mask = self._real_actions(batch)
+        times = self._draw_times(len(clean), generator).to(self.device)
+        noise = torch.randn(clean.shape, generator=generator).to(self.device)
+        x, target = self._path(clean, noise, times)
+        predicted = self.denoiser(x, self.denoiser.condition(obs, times))
+        return masked_mean((predicted - target).square(), mask)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        obs: Batch,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        """See `BasePolicy.sample`. No gradient passes: to RL the base is a constant."""
+        encoded = self._encode(obs).flatten(1)
+        noise = self._take_noise(noise, len(encoded), num_samples, generator)
+        return Chunk(self._transport(encoded, noise), noise)
+
+    def transport(self, obs: Batch, noise: Tensor) -> Tensor:
+        """Chunks [B, N, H, A] of noise [B, N, H, A], as from `sample`, with their gradient by the noise."""
+        return self._transport(self._encode(obs).flatten(1), noise)
+
+    def _transport(self, encoded: Tensor, noise: Tensor) -> Tensor:
+        conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))
+        conditions = conditions.repeat_interleave(noise.shape[1], dim=1)
+        x = self._follow(noise.flatten(0, 1), conditions)
+        return self._unnormalize(x).view_as(noise)
+
+
+def _build_denoiser(config: GenerativeConfig, obs_size: int, action_size: int) -> Denoiser:
+    if config.denoiser == "mlp":
+        return MLPDenoiser(config.horizon, action_size, obs_size, config.width, config.depth)
+    if config.denoiser == "unet":
+        return UNet1D(config.horizon, action_size, obs_size, config.unet_dims)
+    raise ValueError(f"denoiser is {config.denoiser!r}; choose mlp or unet")

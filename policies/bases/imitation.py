@@ -1,0 +1,175 @@
+"""A base policy that is trained here, by behaviour cloning."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Batch, check_images, check_observation
+from robot_rl.policies.nets.normalizer import ACTION_MIN_RANGE, OBSERVATION_BOUND, STATE_MIN_RANGE, Normalizer
+from robot_rl.policies.nets.vision import FEATURE_SIZE, ConvEncoder, random_shift
+
+
+@dataclass
+class ImitationConfig:
+    """What every policy that is trained here is configured by."""
+
+    name: str
+    """Registered name of this kind of base policy."""
+    horizon: int = 8
+    """Predicted steps H."""
+    execute: int = 4
+    """Executed steps h of each prediction, at most H."""
+    obs_steps: int = 1
+    """Observation steps To that the policy sees, the newest last."""
+
+
+class ImitationPolicy(BasePolicy):
+    """Built as `Policy(config, state_size, action_size, cameras, image_size)`, then fitted, trained, saved.
+
+    What a training loop needs of it, on top of what RL needs of every base.
+
+    Args:
+        cameras: whose images it looks at, each with an encoder of its own that is trained with it.
+        image_size: height and width of their images.
+
+    Raises:
+        ValueError: a configuration that cannot work.
+    """
+
+    config: ImitationConfig
+    """The dataclass it was built from."""
+    takes_noise: ClassVar[bool]
+    """Whether there is a latent noise input, of the shape [H, A] of a chunk."""
+
+    def __init__(
+        self,
+        config: ImitationConfig,
+        state_size: int,
+        action_size: int,
+        cameras: Sequence[str] = (),
+        image_size: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive(config, "horizon", "execute", "obs_steps")
+        if config.execute > config.horizon:
+            raise ValueError(f"execute is {config.execute}; it must not exceed horizon, {config.horizon}")
+        self.config = config
+        self.spec = BaseSpec(
+            state_size=state_size,
+            action_size=action_size,
+            horizon=config.horizon,
+            execute=config.execute,
+            obs_steps=config.obs_steps,
+            noise_shape=(config.horizon, action_size) if self.takes_noise else None,
+            deterministic=True,
+            cameras=tuple(cameras),
+            image_size=_image_size(image_size) if cameras else None,
+        )
+        self.state_normalizer = Normalizer(state_size)
+        self.action_normalizer = Normalizer(action_size)
+        self.vision = nn.ModuleList(ConvEncoder(_image_size(image_size)) for _ in cameras)
+        self.frame_size = state_size + len(cameras) * FEATURE_SIZE
+        """Size F of what the networks see of one observed step."""
+
+    @abstractmethod
+    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+        """Behaviour-cloning loss, a scalar.
+
+        Args:
+            batch: `state` [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3]; `actions` [B, H, A]
+                in [-1, 1]; `mask` [B, H], 1 where the action is real and 0 past the episode's end
+                (what stands there is never looked at).
+            generator: CPU generator of whatever is drawn.
+        """
+
+    def fit_normalizers(self, states: ArrayLike | Tensor, actions: ArrayLike | Tensor) -> None:
+        """Take the ranges of every step's state [T, S] and action [T, A] in the demonstrations.
+
+        Raises:
+            ValueError: sizes other than the policy's; data that is empty or not finite.
+        """
+        state = Normalizer.fit(states, min_range=STATE_MIN_RANGE)
+        action = Normalizer.fit(actions, min_range=ACTION_MIN_RANGE)
+        for name, fitted, size in (
+            ("states", state, self.spec.state_size),
+            ("actions", action, self.spec.action_size),
+        ):
+            if fitted.center.numel() != size:
+                raise ValueError(f"{name} have {fitted.center.numel()} dimensions, the policy {size}")
+        self.state_normalizer.load_state_dict(state.state_dict())
+        self.action_normalizer.load_state_dict(action.state_dict())
+
+    def _encode(self, obs: Batch) -> Tensor:
+        """What the networks see of each observed step, [B, To, F].
+
+        That is the state, normalised and clamped, and then the features of each camera's image.
+        """
+        return self._features(obs, check_images(obs, self.spec))
+
+    def _encode_shifted(self, obs: Batch, generator: torch.Generator | None) -> Tensor:
+        """`_encode` for training: with randomly shifted images, so that few of them do for many."""
+        return self._features(
+            obs, [random_shift(images, generator) for images in check_images(obs, self.spec)]
+        )
+
+    def _features(self, obs: Batch, cameras: list[Tensor]) -> Tensor:
+        state = check_observation(obs, self.spec).to(self.device, torch.float32)
+        parts = [self.state_normalizer.normalize(state, bound=OBSERVATION_BOUND)]
+        for encoder, images in zip(self.vision, cameras, strict=True):
+            features = encoder(images.to(self.device).flatten(0, 1))
+            parts.append(features.unflatten(0, state.shape[:2]))
+        return torch.cat(parts, dim=-1)
+
+    def _take_noise(
+        self, noise: Tensor | None, batch: int, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """The noise [B, N, H, A] that `sample` was given, checked, or drawn if it was given none."""
+        check_num_samples(num_samples)
+        if noise is None:
+            return self.draw_noise(batch, num_samples, generator)
+        shape = (batch, num_samples, self.spec.horizon, self.spec.action_size)
+        if tuple(noise.shape) != shape:
+            raise ValueError(f"noise has shape {tuple(noise.shape)}; this call needs {shape}, [B, N, H, A]")
+        return noise.to(self.device, torch.float32)
+
+    def _real_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Normalised actions [B, H, A], 0 where there is none, and the mask [B, H, 1] that says where.
+
+        Networks see the padding too, so it must be the same whatever stood there.
+        """
+        mask = batch["mask"].to(self.device).bool().unsqueeze(-1)
+        actions = self.action_normalizer.normalize(batch["actions"].to(self.device))
+        return torch.where(mask, actions, 0.0), mask
+
+    def _unnormalize(self, actions: Tensor) -> Tensor:
+        """Predicted actions [..., A] as the environment takes them, in [-1, 1]."""
+        return self.action_normalizer.unnormalize(actions).clamp_(-1.0, 1.0)
+
+
+def _image_size(size: Sequence[int] | None) -> tuple[int, int]:
+    if size is None or len(size) != 2:
+        raise ValueError(f"image_size is {size}; a policy with cameras needs their height and width")
+    return size[0], size[1]
+
+
+def masked_mean(error: Tensor, mask: Tensor) -> Tensor:
+    """Mean of [B, H, A] over the steps where the mask [B, H, 1] is set; 0 if it nowhere is."""
+    return (error * mask).sum() / (mask.sum() * error.shape[-1]).clamp(min=1)
+
+
+def check_num_samples(num_samples: int) -> None:
+    """Refuse to draw no sample at all."""
+    if num_samples < 1:
+        raise ValueError(f"num_samples is {num_samples}; ask for at least one")
+
+
+def check_positive(config: object, *names: str) -> None:
+    """Refuse a configuration in which one of these numbers is less than 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)}; it must be at least 1")

@@ -1,0 +1,60 @@
+"""No base at all, as one: uniformly random actions, which learn nothing and weigh nothing."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from robot_rl.policies.bases.base_policy import Batch, Chunk, check_observation
+from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
+
+
+@dataclass
+class UniformConfig(ImitationConfig):
+    """Uniformly random actions."""
+
+    name: str = "uniform"
+    """Registered name of this kind of base policy."""
+    horizon: int = 1
+    """Predicted steps H."""
+    execute: int = 1
+    """Executed steps h of each prediction, at most H."""
+
+
+class UniformPolicy(ImitationPolicy):
+    """Maps the noise z ~ N(0, I) to 2 Phi(z) - 1, uniform in (-1, 1), whatever it observes.
+
+    With it, a method that takes a base learns without one.
+    """
+
+    config: UniformConfig
+    takes_noise = True
+
+    @property
+    def device(self) -> torch.device:
+        # There are no parameters to ask.
+        return self.action_normalizer.center.device
+
+    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+        raise ValueError(_NOT_TRAINED)
+
+    def fit_normalizers(self, states: ArrayLike | Tensor, actions: ArrayLike | Tensor) -> None:
+        raise ValueError(_NOT_TRAINED)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        obs: Batch,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        batch = len(check_observation(obs, self.spec))
+        noise = self._take_noise(noise, batch, num_samples, generator)
+        return Chunk(torch.erf(noise / math.sqrt(2)), noise)
+
+
+_NOT_TRAINED = "base=uniform acts at random and is not trained; choose base=diffusion, flow or act"

@@ -1,0 +1,1 @@
+"""Networks that policies are built of."""

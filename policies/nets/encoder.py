@@ -1,0 +1,89 @@
+"""What actors and critics see of an observation: one vector of features."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robot_rl.policies.nets.normalizer import Normalizer
+from robot_rl.policies.nets.vision import ConvEncoder, ViTEncoder
+
+Observation = Mapping[str, Tensor]
+"""One frame per item: `state` float32 [B, S], `images.<camera>` uint8 [B, H, W, 3]."""
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """What makes an encoder besides its weights."""
+
+    state_size: int
+    cameras: tuple[str, ...] = ()
+    """Cameras whose images are looked at, each by an encoder of its own."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of their images; None without a camera."""
+    kind: str = "conv"
+    """`conv` or `vit`."""
+
+
+ENCODERS: dict[str, Callable[[tuple[int, int]], ConvEncoder | ViTEncoder]] = {
+    "conv": ConvEncoder,
+    "vit": ViTEncoder,
+}
+
+
+class StateNorm(nn.Module):
+    """Standardised states; the statistics travel with the weights."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("std", torch.ones(size))
+
+    def fit(self, states: NDArray[np.float32], floor: float = 0.01) -> None:
+        """Take mean and standard deviation from states [T, S]; `floor` bounds the gain on near-constants."""
+        self.mean.copy_(torch.from_numpy(states.mean(0)))
+        self.std.copy_(torch.from_numpy(states.std(0)).clamp(min=floor))
+
+    def take(self, normalizer: Normalizer) -> None:
+        """Take the middle and half the range of the states that a base was trained on."""
+        self.mean.copy_(normalizer.center)
+        self.std.copy_(normalizer.half_range)
+
+    def forward(self, state: Tensor) -> Tensor:
+        # A state far outside of the data should not dominate the features.
+        return ((state - self.mean) / self.std).clamp(-10, 10)
+
+
+class ObservationEncoder(nn.Module):
+    """Observation -> features [B, F]: the standardised state, then the features of each camera's image.
+
+    Cameras that the spec does not name are not looked at.
+    """
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.norm = StateNorm(spec.state_size)
+        vision = []
+        if spec.cameras:
+            if spec.image_size is None:
+                raise ValueError(f"cameras {', '.join(spec.cameras)} need the size of their images")
+            vision = [ENCODERS[spec.kind](spec.image_size) for _ in spec.cameras]
+        self.vision = nn.ModuleList(vision)
+        self.feature_size = spec.state_size + sum(encoder.feature_size for encoder in vision)
+
+    def forward(self, obs: Observation) -> Tensor:
+        state: Tensor = self.norm(obs["state"])
+        if not self.vision:
+            return state
+        seen = [
+            encoder(obs[f"images.{camera}"])
+            for camera, encoder in zip(self.spec.cameras, self.vision, strict=True)
+        ]
+        return torch.cat([state, *seen], -1)

@@ -1,0 +1,1 @@
+"""Policies around a frozen base, which reinforcement learning trains."""

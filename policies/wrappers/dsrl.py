@@ -1,0 +1,148 @@
+"""A policy in the noise of a frozen generative base: RL chooses what the base starts from (DSRL).
+
+DSRL (arXiv 2506.15799): a base whose sampler is deterministic maps noise w to the chunk A = pi(s, w). An
+actor chooses w in place of N(0, I); what comes out is always something that the base would do.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.policies.acting import Plan, WrappedPolicy, first_proposal, newest
+from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.bases.generative import GenerativePolicy
+from robot_rl.policies.nets.actors import GaussianActor
+from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.values import ValueCodec, ValueSpec
+from robot_rl.policies.wrappers.candidates import score
+from robot_rl.policies.wrappers.wrapper import Wrapper
+
+JUDGED = ("noise", "chunk")
+
+
+@dataclass(frozen=True)
+class DSRLSpec:
+    """What makes a noise policy besides its weights."""
+
+    encoder: EncoderSpec
+    value: ValueSpec
+    hidden: tuple[int, ...]
+    bound: float
+    """Largest noise b_W of the actor in each dimension."""
+    members: int
+    layer_norm: bool
+    judged: str
+    """What the critics judge: `noise`, Q(s, w), or the executed `chunk`, Q(s, A)."""
+    proposals: int
+    """Samples of the base that are drawn at every step; 0 draws one where a chunk is decided."""
+    gate: bool
+    """Whether the base's samples compete with the actor's by value."""
+    pessimism: float
+    """Standard deviations of the ensemble below its mean that a competitor is valued at."""
+
+
+class DSRL(Wrapper):
+    """An actor of noise, and the critics that may prefer the base's own noise to the actor's."""
+
+    kind = "dsrl"
+    Spec = DSRLSpec
+
+    def __init__(self, base: BasePolicy, spec: DSRLSpec) -> None:
+        super().__init__(base, spec)
+        if base.spec.noise_shape is None:
+            raise ValueError("a base without a noise input cannot be steered by it")
+        if spec.judged not in JUDGED:
+            raise ValueError(f"judged={spec.judged!r}; choose one of {', '.join(JUDGED)}")
+        self.encoder = ObservationEncoder(spec.encoder)
+        size = self.encoder.feature_size
+        self.actor = GaussianActor(size, self.noise_size, spec.hidden, layer_norm=spec.layer_norm)
+        with torch.no_grad():
+            self.actor.head.bias[self.noise_size :] = math.log(scale_of_unit_noise(spec.bound))
+        self.critic = EnsembleCritic(
+            spec.members,
+            size,
+            self.noise_size if spec.judged == "noise" else self.chunk_size,
+            spec.hidden,
+            outputs=spec.value.outputs,
+            layer_norm=spec.layer_norm,
+        )
+        self.codec = ValueCodec(spec.value)
+
+    @property
+    def noise_size(self) -> int:
+        """Hn * Dn."""
+        assert self.base.spec.noise_shape is not None
+        return math.prod(self.base.spec.noise_shape)
+
+    @property
+    def chunk_size(self) -> int:
+        """h * A."""
+        return self.base.spec.execute * self.base.spec.action_size
+
+    def policy(self, slots: int, *, seed: int = 0) -> "DSRLPolicy":
+        return DSRLPolicy(self, slots, seed=seed)
+
+    def as_noise(self, squashed: Tensor) -> Tensor:
+        """What the actor gives [B, Hn * Dn] in (-1, 1), as noise of the base [B, Hn, Dn]."""
+        assert self.base.spec.noise_shape is not None
+        return (self.spec.bound * squashed).view(-1, *self.base.spec.noise_shape)
+
+    def decode(self, obs: Batch, noise: Tensor) -> Tensor:
+        """Chunks [B, h, A] that the base makes of noise [B, Hn, Dn] for observations [B, To, …]."""
+        return self.base.sample(obs, noise=noise[:, None]).actions[:, 0, : self.base.spec.execute]
+
+    def transport(self, obs: Batch, noise: Tensor) -> Tensor:
+        """The same, with its gradient by the noise."""
+        assert isinstance(self.base, GenerativePolicy)
+        return self.base.transport(obs, noise[:, None])[:, 0, : self.base.spec.execute]
+
+
+class DSRLPolicy(WrappedPolicy):
+    """Executes what the base makes of the actor's noise: of a sample while exploring, else of the mean.
+
+    With the gate, the base's own samples are executed where the critics value them more.
+    """
+
+    def __init__(self, networks: DSRL, slots: int, *, seed: int = 0) -> None:
+        super().__init__(networks.base, slots, proposals=networks.spec.proposals, seed=seed)
+        self.networks = networks
+
+    def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
+        networks = self.networks
+        assert proposals.noise is not None
+        features = networks.encoder(newest(obs))
+        if explore:
+            squashed = networks.actor.sample(features, self._noise(len(features), networks.noise_size))[0]
+        else:
+            squashed = torch.tanh(networks.actor(features)[0])
+        steered = networks.as_noise(squashed)
+        # The actor's comes first: of equal values it is chosen.
+        noise = torch.cat([steered[:, None], proposals.noise], 1)
+        chunks = torch.cat([networks.decode(obs, steered)[:, None], proposals.actions], 1)
+        alone = first_proposal(proposals)
+        if not networks.spec.gate:
+            return Plan(chunks[:, 0], alone.base, noise[:, 0])
+        judged = noise if networks.spec.judged == "noise" else chunks
+        scores = score(networks.critic, networks.codec, features, judged, networks.spec.pessimism)
+        picked = scores.argmax(1)
+        at = torch.arange(len(picked), device=picked.device)
+        return Plan(chunks[at, picked], alone.base, noise[at, picked])
+
+
+def scale_of_unit_noise(bound: float) -> float:
+    """The sigma for which bound * tanh(sigma * z), z ~ N(0, 1), has standard deviation 1, at most 1.
+
+    So a fresh actor draws the noise that the base was trained with. Bounds so small that they would
+    need a larger sigma are answered with 1, which keeps the density away from the corners.
+    """
+    # Midpoints of equally likely parts of N(0, 1).
+    z = math.sqrt(2) * torch.erfinv((torch.arange(2000, dtype=torch.float64) + 0.5) / 1000 - 1)
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        sigma = (low + high) / 2
+        narrow = bound * float(torch.tanh(sigma * z).square().mean().sqrt()) < 1
+        low, high = (sigma, high) if narrow else (low, sigma)
+    return (low + high) / 2

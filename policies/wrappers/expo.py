@@ -1,0 +1,138 @@
+"""Edits of a base's chunks, and the choice among samples and their edits by value.
+
+EXPO (arXiv 2507.07986), on chunks as in EXPO-FT (arXiv 2605.25477): an edit policy pi_e(a_hat | s, A)
+moves a chunk by at most beta, A~ = clip(A + beta a_hat, -1, 1); of N samples of the base and their edits
+the one is executed that the critics value most. FASTER (arXiv 2604.19730): a critic of the latent noise
+ranks N seeds, so that only the best is denoised and edited.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.policies.acting import Plan, WrappedPolicy, newest
+from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.nets.actors import GaussianActor
+from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.encoder import ObservationEncoder
+from robot_rl.policies.nets.values import ValueCodec
+from robot_rl.policies.wrappers.candidates import CandidatesSpec, chunk_critic, score, take_best
+from robot_rl.policies.wrappers.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class ExpoSpec(CandidatesSpec):
+    """What makes edits besides their weights; `scale` is the paper's beta."""
+
+    faster: bool
+    """Whether `candidates` seeds are ranked before one is denoised, instead of all."""
+
+
+class Expo(Wrapper):
+    """An edit policy, the critics that choose and, for FASTER, the one that ranks seeds."""
+
+    kind = "expo"
+    Spec = ExpoSpec
+    scale: Tensor
+
+    def __init__(self, base: BasePolicy, spec: ExpoSpec) -> None:
+        super().__init__(base, spec)
+        self.register_buffer("scale", torch.tensor(spec.scale))
+        self.encoder = ObservationEncoder(spec.encoder)
+        features, size = self.encoder.feature_size, base.spec.execute * base.spec.action_size
+        self.edit = GaussianActor(features + size, size, spec.hidden)
+        self.critic = chunk_critic(base.spec, features, spec)
+        self.codec = ValueCodec(spec.value)
+        self.noise_critic: EnsembleCritic | None = None
+        if spec.faster:
+            if base.spec.noise_shape is None:
+                raise ValueError("a base without a noise input has no seeds to rank; use method.faster=false")
+            rows, columns = base.spec.noise_shape
+            self.noise_critic = EnsembleCritic(1, features, rows * columns, spec.hidden)
+
+    def policy(self, slots: int, *, seed: int = 0) -> "ExpoPolicy":
+        return ExpoPolicy(self, slots, seed=seed)
+
+    def edited(self, chunk: Tensor, edit: Tensor) -> Tensor:
+        """A~ = clip(A + beta a_hat, -1, 1): [B, h, A] of chunks [B, h, A] and edits [B, h A]."""
+        return (chunk + self.scale * edit.view_as(chunk)).clamp(-1, 1)
+
+    def candidates(self, features: Tensor, chunks: Tensor, noise: Tensor | None) -> Tensor:
+        """Samples of the base [B, N, h, A] and an edit of each, [B, 2N, h, A].
+
+        Args:
+            features: [B, F].
+            chunks: samples of the base [B, N, h, A].
+            noise: N(0, I) that draws the edits [B N, h A]; without it they are the tanh of their mean.
+        """
+        flat = chunks.flatten(0, 1)
+        x = torch.cat([features.repeat_interleave(chunks.shape[1], 0), flat.flatten(1)], -1)
+        edit = torch.tanh(self.edit(x)[0]) if noise is None else self.edit.sample(x, noise)[0]
+        return torch.cat([chunks, self.edited(flat, edit).view_as(chunks)], 1)
+
+    def seed_values(self, features: Tensor, noise: Tensor) -> Tensor:
+        """What the chunks made of latent noise [B, N, Hn, Dn] will be worth, [B, N]."""
+        assert self.noise_critic is not None
+        b, n = noise.shape[:2]
+        flat = noise.flatten(0, 1).flatten(1)
+        values: Tensor = self.noise_critic(features.repeat_interleave(n, 0), flat)
+        return values.view(b, n)
+
+
+class Ranked(BasePolicy):
+    """A base of which, of the seeds given for each observation, one is denoised.
+
+    Args:
+        base: what denoises.
+        choose: index [B] of the seed to denoise, of observations and noise [B, N, Hn, Dn].
+    """
+
+    def __init__(self, base: BasePolicy, choose: Callable[[Batch, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.base, self.spec, self.choose = base, base.spec, choose
+
+    def sample(
+        self,
+        obs: Batch,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        """The chosen sample alone, [B, 1, H, A]."""
+        if noise is None:
+            noise = self.draw_noise(len(obs["state"]), num_samples, generator)
+        at = torch.arange(len(noise), device=noise.device)
+        return self.base.sample(obs, noise=noise[at, self.choose(obs, noise)][:, None])
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
+
+class ExpoPolicy(WrappedPolicy):
+    """Executes the best of samples and edits; exploring, edits are drawn, else they are their mean."""
+
+    def __init__(self, networks: Expo, slots: int, *, seed: int = 0) -> None:
+        base = Ranked(networks.base, self._best_seed) if networks.spec.faster else networks.base
+        spec = networks.spec
+        super().__init__(base, slots, proposals=spec.candidates, execute=spec.executed(base.spec), seed=seed)
+        self.networks = networks
+
+    def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
+        networks, base = self.networks, proposals.actions
+        features = networks.encoder(newest(obs))
+        noise = None
+        if explore:
+            noise = self._noise(*base.flatten(0, 1).flatten(1).shape)
+        chunks = networks.candidates(features, base, noise)
+        scores = score(networks.critic, networks.codec, features, chunks, networks.spec.pessimism)
+        return take_best(chunks, scores, proposals)
+
+    def _best_seed(self, obs: Batch, noise: Tensor) -> Tensor:
+        if not self.active:
+            # The first seed is the one that the base alone would denoise.
+            return torch.zeros(len(noise), dtype=torch.long, device=noise.device)
+        return self.networks.seed_values(self.networks.encoder(newest(obs)), noise).argmax(1)

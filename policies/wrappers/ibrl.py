@@ -1,0 +1,112 @@
+"""A policy of its own beside the base, and at each step the choice between both by value.
+
+IBRL (arXiv 2311.02198): a = argmax of Q(s, .) over {a_IL, a_RL}, or drawn from softmax(Q / T) (soft IBRL).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robot_rl.policies.acting import Frames, WrappedPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.nets.actors import trunk
+from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.values import ValueCodec, ValueSpec
+from robot_rl.policies.wrappers.candidates import score
+from robot_rl.policies.wrappers.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class IBRLSpec:
+    """What makes actor and critics besides their weights."""
+
+    encoder: EncoderSpec
+    value: ValueSpec
+    action_size: int
+    hidden: tuple[int, ...]
+    members: int
+    layer_norm: bool
+    temperature: float
+    """Temperature of the choice while exploring, in units of value; 0 takes the better action."""
+    pessimism: float
+    """Standard deviations of the ensemble below its mean at which an action is valued."""
+
+
+class DropoutActor(nn.Module):
+    """mu(s) = tanh(MLP(s)) in (-1, 1), with hidden units left out while it is trained; zero at first."""
+
+    def __init__(self, feature_size: int, action_size: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.widths = tuple(hidden)
+        self.layers = nn.ModuleList(
+            [trunk(before, (after,)) for before, after in pairwise((feature_size, *hidden))]
+        )
+        self.head = nn.Linear(hidden[-1], action_size)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, features: Tensor, kept: Sequence[Tensor] | None = None) -> Tensor:
+        """Action [B, A] of features [B, F]; `kept` multiplies each hidden layer, [B, width] each."""
+        x = features
+        for i, layer in enumerate(self.layers):
+            x = layer(x) if kept is None else layer(x) * kept[i]
+        return torch.tanh(self.head(x))
+
+
+class IBRL(Wrapper):
+    """An actor that may act in place of the base, and the critics that choose."""
+
+    kind = "ibrl"
+    Spec = IBRLSpec
+
+    def __init__(self, base: BasePolicy, spec: IBRLSpec) -> None:
+        super().__init__(base, spec)
+        self.encoder = ObservationEncoder(spec.encoder)
+        size = self.encoder.feature_size
+        self.actor = DropoutActor(size, spec.action_size, spec.hidden)
+        self.critic = EnsembleCritic(
+            spec.members,
+            size,
+            spec.action_size,
+            spec.hidden,
+            outputs=spec.value.outputs,
+            layer_norm=spec.layer_norm,
+        )
+        self.codec = ValueCodec(spec.value)
+
+    def policy(self, slots: int, *, seed: int = 0, exploration: float = 0.0) -> "IBRLPolicy":
+        return IBRLPolicy(self, slots, exploration=exploration, seed=seed)
+
+
+class IBRLPolicy(WrappedPolicy):
+    """Executes the base's action or the actor's; exploration adds Gaussian noise to the actor's."""
+
+    def __init__(self, networks: IBRL, slots: int, *, exploration: float = 0.0, seed: int = 0) -> None:
+        super().__init__(networks.base, slots, seed=seed)
+        self.networks = networks
+        self.exploration = exploration
+        """Standard deviation of the noise, in units of the normalised action."""
+
+    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+        if not self.active:
+            return planned
+        networks, device = self.networks, self.base.device
+        base = torch.from_numpy(planned).to(device)
+        features = networks.encoder(self._tensors(frames))
+        own = networks.actor(features)
+        if explore:
+            own = (own + self.exploration * self._noise(*base.shape)).clamp(-1, 1)
+        actions = torch.stack([base, own], 1)
+        scores = score(networks.critic, networks.codec, features, actions, networks.spec.pessimism)
+        # A sample of softmax(scores / T) is the argmax of scores + T * Gumbel noise.
+        if explore and networks.spec.temperature > 0:
+            uniform = torch.rand(scores.shape, generator=self._generator).to(device)
+            scores = scores - networks.spec.temperature * torch.log(-torch.log(uniform))
+        picked = scores.argmax(1)
+        return actions[torch.arange(len(picked), device=device), picked].cpu().numpy()

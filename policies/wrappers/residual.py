@@ -1,0 +1,133 @@
+"""A per-step residual around a frozen base policy (ResFiT, arXiv 2509.19301; Silver et al. 2018)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robot_rl.policies.acting import Frames, WrappedPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.nets.actors import DeterministicActor
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.wrappers.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class ResidualSpec:
+    """What makes a residual besides its weights."""
+
+    encoder: EncoderSpec
+    action_size: int
+    hidden: tuple[int, ...]
+    scale: tuple[float, ...]
+    """Largest residual of each dimension, in units of the normalised action [A]."""
+
+
+class ResidualActor(nn.Module):
+    """mu(s, a_b) = scale * tanh(MLP): zero at initialisation, so that step 0 equals the base."""
+
+    scale: Tensor
+
+    def __init__(self, feature_size: int, spec: ResidualSpec) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(spec.scale))
+        self.net = DeterministicActor(feature_size + spec.action_size, spec.action_size, spec.hidden)
+
+    def forward(self, features: Tensor, base: Tensor) -> Tensor:
+        """Residual [B, A] for features [B, F] and base actions [B, A]."""
+        return self.scale * self.net(torch.cat([features, base], -1))
+
+
+def executed(base: Tensor, residual: Tensor) -> Tensor:
+    """The executed action clip(a_b + a_r, -1, 1)."""
+    return (base + residual).clamp(-1, 1)
+
+
+class Residual(Wrapper):
+    """A residual actor around the base that it was trained with."""
+
+    kind = "residual"
+    Spec = ResidualSpec
+
+    def __init__(self, base: BasePolicy, spec: ResidualSpec) -> None:
+        super().__init__(base, spec)
+        self.encoder = ObservationEncoder(spec.encoder)
+        self.actor = ResidualActor(self.encoder.feature_size, spec)
+
+    def policy(
+        self, slots: int, *, seed: int = 0, exploration: float = 0.0, progressive_steps: int = 0
+    ) -> "ResidualPolicy":
+        return ResidualPolicy(
+            self, slots, exploration=exploration, progressive_steps=progressive_steps, seed=seed
+        )
+
+
+class ResidualPolicy(WrappedPolicy):
+    """Base action plus the actor's residual.
+
+    While exploring, the residual (0 where the actor is switched off) gets Gaussian noise. Progressive
+    exploration lets the actor join bit by bit: each action has the residual with probability
+    min(t / progressive_steps, 1), else it is the base's alone, where t counts the environment steps
+    explored with the actor switched on.
+    """
+
+    def __init__(
+        self,
+        networks: Residual,
+        slots: int,
+        *,
+        exploration: float = 0.0,
+        progressive_steps: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(networks.base, slots, seed=seed)
+        self.networks = networks
+        self.exploration = exploration
+        """Standard deviation of the noise, in units of the actor's scale."""
+        self.progressive_steps = progressive_steps
+        self._joined = 0
+        """Environment steps explored with the actor switched on."""
+
+    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+        base = torch.from_numpy(planned).to(self.base.device)
+        if not explore:
+            residual = self._mean(frames, base)
+        else:
+            residual = self._explored(frames, base) * self._used(len(base)).to(base.device)
+        return executed(base, residual).cpu().numpy()
+
+    def _mean(self, frames: Frames, base: Tensor) -> Tensor:
+        if not self.active:
+            return torch.zeros_like(base)
+        residual: Tensor = self.networks.actor(self._features(frames), base)
+        return residual
+
+    def _explored(self, frames: Frames, base: Tensor) -> Tensor:
+        scale = self.networks.actor.scale
+        residual = self._mean(frames, base)
+        if self.exploration > 0:
+            residual = residual + self.exploration * scale * self._noise(*base.shape)
+        return residual.clamp(-scale, scale)
+
+    def _used(self, count: int) -> Tensor:
+        """1 where the residual is used and 0 where the base acts alone [B, 1]."""
+        if not self.active or self.progressive_steps == 0:
+            return torch.ones(count, 1)
+        chance = self._joined / self.progressive_steps
+        self._joined += count
+        return (torch.rand(count, 1, generator=self._generator) < chance).float()
+
+    def _features(self, frames: Frames) -> Tensor:
+        features: Tensor = self.networks.encoder(self._tensors(frames))
+        return features
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "joined": self._joined}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._joined = state["joined"]

@@ -1,0 +1,96 @@
+"""A residual on whole chunks of a frozen generative base, and the choice among several of them by value.
+
+DICE-RL (arXiv 2603.10263): the chunk is A = pi(s, z) + r(s, z), both from the same latent noise z; of
+several z the one is executed whose chunk the critics value most.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from robot_rl.policies.acting import Plan, WrappedPolicy, newest
+from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.nets.actors import DeterministicActor
+from robot_rl.policies.nets.encoder import ObservationEncoder
+from robot_rl.policies.nets.values import ValueCodec
+from robot_rl.policies.wrappers.candidates import CandidatesSpec, chunk_critic, score, take_best
+from robot_rl.policies.wrappers.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class ResidualChunkSpec(CandidatesSpec):
+    """What makes a chunk residual besides its weights; `scale` bounds the residual."""
+
+
+class ChunkResidualActor(nn.Module):
+    """r(s, z, A_b) = scale * tanh(MLP), zero at initialisation: [B, h, A]."""
+
+    scale: Tensor
+
+    def __init__(self, feature_size: int, noise_size: int, execute: int, spec: ResidualChunkSpec) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(spec.scale))
+        size = execute * len(spec.scale)
+        self.net = DeterministicActor(feature_size + noise_size + size, size, spec.hidden)
+
+    def forward(self, features: Tensor, noise: Tensor, base: Tensor) -> Tensor:
+        """Residual [B, h, A] for features [B, F], noise [B, Hn, Dn] and the base's chunk [B, h, A]."""
+        out = self.net(torch.cat([features, noise.flatten(1), base.flatten(1)], -1))
+        return self.scale * out.view_as(base)
+
+
+class ResidualChunk(Wrapper):
+    """A chunk residual, and the critics that choose."""
+
+    kind = "residual_chunk"
+    Spec = ResidualChunkSpec
+
+    def __init__(self, base: BasePolicy, spec: ResidualChunkSpec) -> None:
+        super().__init__(base, spec)
+        if base.spec.noise_shape is None:
+            raise ValueError("a base without a noise input has one chunk to offer; use method=residual")
+        self.encoder = ObservationEncoder(spec.encoder)
+        rows, columns = base.spec.noise_shape
+        execute = base.spec.execute
+        self.actor = ChunkResidualActor(self.encoder.feature_size, rows * columns, execute, spec)
+        self.critic = chunk_critic(base.spec, self.encoder.feature_size, spec)
+        self.codec = ValueCodec(spec.value)
+
+    def policy(self, slots: int, *, seed: int = 0, exploration: float = 0.0) -> "ResidualChunkPolicy":
+        return ResidualChunkPolicy(self, slots, exploration=exploration, seed=seed)
+
+    def candidates(self, features: Tensor, proposals: Chunk) -> tuple[Tensor, Tensor]:
+        """Base and corrected chunks [B, 2N, h, A] of N samples, and their values [B, 2N]."""
+        base, noise = proposals.actions, proposals.noise
+        assert noise is not None
+        repeated = features.repeat_interleave(base.shape[1], 0)
+        residual = self.actor(repeated, noise.flatten(0, 1), base.flatten(0, 1))
+        corrected = (base + residual.view_as(base)).clamp(-1, 1)
+        chunks = torch.cat([base, corrected], 1)
+
+        return chunks, score(self.critic, self.codec, features, chunks, self.spec.pessimism)
+
+
+class ResidualChunkPolicy(WrappedPolicy):
+    """Executes the candidate that the critics value most; exploration adds noise to its residual."""
+
+    def __init__(
+        self, networks: ResidualChunk, slots: int, *, exploration: float = 0.0, seed: int = 0
+    ) -> None:
+        base, spec = networks.base, networks.spec
+        super().__init__(base, slots, proposals=spec.candidates, execute=spec.executed(base.spec), seed=seed)
+        self.networks = networks
+        self.exploration = exploration
+        """Standard deviation of the noise, in units of the actor's scale."""
+
+    def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
+        networks = self.networks
+        features = networks.encoder(newest(obs))
+        plan = take_best(*networks.candidates(features, proposals), proposals)
+        if explore and self.exploration > 0:
+            chunk = plan.actions
+            noise = self.exploration * networks.actor.scale * self._noise(*chunk.shape)
+            chunk = (chunk + noise).clamp(-1, 1)
+            plan = replace(plan, actions=chunk)
+        return plan

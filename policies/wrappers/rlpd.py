@@ -1,0 +1,82 @@
+"""A policy that RL learns from nothing: it needs its base to warm up alone (RLPD, arXiv 2302.02948)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robot_rl.policies.acting import Frames, WrappedPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.nets.actors import GaussianActor
+from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.wrappers.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class RLPDSpec:
+    """What makes the policy besides its weights."""
+
+    encoder: EncoderSpec
+    action_size: int
+    hidden: tuple[int, ...]
+    layer_norm: bool = True
+    gripper: int | None = None
+    """The dimension of the action that a critic of its own decides; None leaves it to the actor."""
+
+
+GRIPPER_MEMBERS = 2
+"""Critics of the gripper's two commands."""
+_FLIP = 1.96
+"""Where a standard normal is farther from 0, an exploring gripper does the other thing: 5 %."""
+
+
+class RLPD(Wrapper):
+    """A squashed Gaussian actor, which acts in place of the base; a critic may decide the gripper."""
+
+    kind = "rlpd"
+    Spec = RLPDSpec
+
+    def __init__(self, base: BasePolicy, spec: RLPDSpec) -> None:
+        super().__init__(base, spec)
+        self.encoder = ObservationEncoder(spec.encoder)
+        size = self.encoder.feature_size
+        rest = spec.action_size - (spec.gripper is not None)
+        self.actor = GaussianActor(size, rest, spec.hidden, layer_norm=spec.layer_norm)
+        self.gripper = (
+            EnsembleCritic(GRIPPER_MEMBERS, size, 0, spec.hidden, outputs=2, layer_norm=spec.layer_norm)
+            if spec.gripper is not None
+            else None
+        )
+
+    def policy(self, slots: int, *, seed: int = 0) -> "RLPDPolicy":
+        return RLPDPolicy(self, slots, seed=seed)
+
+
+class RLPDPolicy(WrappedPolicy):
+    """The actor's samples while exploring, else the tanh of its mean; switched off, the base."""
+
+    def __init__(self, networks: RLPD, slots: int, *, seed: int = 0) -> None:
+        super().__init__(networks.base, slots, seed=seed)
+        self.networks = networks
+
+    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+        if not self.active:
+            return planned
+        networks, rows = self.networks, len(planned)
+        features = networks.encoder(self._tensors(frames))
+        gripper = networks.spec.gripper
+        rest = planned.shape[1] - (gripper is not None)
+        if explore:
+            action = networks.actor.sample(features, self._noise(rows, rest))[0]
+        else:
+            action = torch.tanh(networks.actor(features)[0])
+        if gripper is None:
+            return action.cpu().numpy()
+        assert networks.gripper is not None
+        # The commands -1 and 1, of which the critics know the values.
+        command = networks.gripper(features, features[:, :0]).mean(0).argmax(-1, keepdim=True) * 2.0 - 1
+        if explore:
+            command = torch.where(self._noise(rows, 1).abs() > _FLIP, -command, command)
+        return torch.cat([action[:, :gripper], command, action[:, gripper:]], -1).cpu().numpy()

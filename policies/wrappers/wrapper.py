@@ -1,0 +1,69 @@
+"""What RL trained around a frozen base, as it is saved and loaded again."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+from torch import nn
+
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.imitation import ImitationPolicy
+from robot_rl.policies.store import Record, fingerprint, load_base, read_weights, save_policy, write_files
+
+
+class Wrapper(nn.Module, ABC):
+    """Networks around a frozen base policy, built as `Kind(base, spec)`."""
+
+    kind: ClassVar[str]
+    """Registered name."""
+    Spec: ClassVar[type]
+    """Dataclass of plain values that, with the base, makes everything but the weights."""
+
+    def __init__(self, base: BasePolicy, spec: Any) -> None:
+        super().__init__()
+        self.base, self.spec = base.requires_grad_(False), spec
+
+    @abstractmethod
+    def policy(self, slots: int, *, seed: int = 0) -> WrappedPolicy:
+        """Something that acts with these networks (not a copy) in `slots` environments."""
+
+
+def save_wrapper(wrapper: Wrapper, directory: Path, meta: Mapping[str, Any]) -> None:
+    """Write networks and base (in `base/`), so that the directory alone can be deployed."""
+    assert isinstance(wrapper.base, ImitationPolicy)
+    save_policy(wrapper.base, directory / "base", meta)
+    own = {name: value for name, value in wrapper.state_dict().items() if not name.startswith("base.")}
+    write_files(
+        directory,
+        kind=wrapper.kind,
+        config=asdict(wrapper.spec),
+        spec={"base_fingerprint": fingerprint(wrapper.base)},
+        meta=meta,
+        weights=own,
+    )
+
+
+def load_wrapper(kind: type[Wrapper], directory: Path, record: Record) -> Wrapper:
+    """Read what `save_wrapper` wrote.
+
+    Raises:
+        ValueError: the base beside the networks is not the one that they were trained around;
+            damaged files.
+    """
+    base, _ = load_base(directory / "base")
+    if fingerprint(base) != record.spec["base_fingerprint"]:
+        raise ValueError(
+            f"the base in {directory / 'base'} is not the one that the {record.kind} was trained around; "
+            "copy the whole directory again"
+        )
+    try:
+        spec: Any = msgspec.convert(record.config, kind.Spec)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{directory / 'policy.json'} is damaged: {error}") from error
+    wrapper = kind(base, spec)
+    read_weights(directory, record, wrapper, skip="base.")
+    return wrapper

@@ -1,0 +1,90 @@
+"""`robot-rl <verb> --help`: every option with its value, type and meaning."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from robot_rl.cli.compose import Draft, Verb, draft
+from robot_rl.cli.options import Option, meanings
+
+PLUGINS = (
+    "       plugins=[my_package.my_tasks] imports modules of yours first (environments, experts, drivers …)\n"
+)
+
+
+def print_help(verb: Verb, arguments: Sequence[str] = (), console: Console | None = None) -> None:
+    """Print the options of a verb, with those of the groups' choices in `arguments` or by default.
+
+    Raises:
+        UserError: the arguments hold something that is refused.
+    """
+    made = draft(verb, arguments)
+    console = console or Console(highlight=False)
+    console.print(f"[bold]robot-rl {verb.name}[/bold]: {verb.summary}\n")
+    console.print(
+        Text(f"usage: robot-rl {verb.name} {'[group=choice …] ' if verb.groups else ''}[key=value …]")
+    )
+    console.print(Text(PLUGINS))
+    if verb.groups:
+        console.print("[bold]groups[/bold]")
+        console.print(_choices_table(made))
+    groups: dict[str, list[Option]] = {"options": []}
+    for option in made.options():
+        group = option.key.partition(".")[0]
+        title = f"{group}={made.chosen[group]}" if group in made.chosen else "options"
+        groups.setdefault(title, []).append(option)
+    for group, choice in made.chosen.items():
+        if choice == "???":
+            console.print(f"options of {group}: robot-rl {verb.name} {group}=… --help\n", markup=False)
+    for title, group_options in groups.items():
+        if group_options:
+            console.print(f"[bold]{title}[/bold]")
+            console.print(_options_table(group_options))
+
+
+def value_text(value: Any) -> str:
+    """A value as one writes it on the command line."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case list():
+            return f"[{','.join(value_text(v) for v in value)}]"
+        case dict():
+            return f"{{{','.join(f'{k}: {value_text(v)}' for k, v in value.items())}}}"
+        case "":
+            return "''"
+    return str(value)
+
+
+def _choices_table(made: Draft) -> Table:
+    table = _table()
+    meaning = meanings(made.verb.config)
+    for group, choice in made.chosen.items():
+        given = "… (required)" if choice == "???" else value_text(choice)
+        names = made.verb.choices(group)
+        path = ", or the path of a run" if "run" in names else ""
+        path = ", or a file's path" if made.verb.takes_files(group) else path
+        table.add_row(Text(f"  {group}={given}"), Text(f"{meaning[group]} ({' | '.join(names)}{path})"))
+    table.add_row("", "")
+    return table
+
+
+def _options_table(shown: Iterable[Option]) -> Table:
+    table = _table()
+    for option in shown:
+        given = "… (required)" if option.value == "???" else value_text(option.value)
+        table.add_row(Text(f"  {option.key}={given}"), Text(f"{option.meaning} ({option.type_name})"))
+    table.add_row("", "")
+    return table
+
+
+def _table() -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold", max_width=44)
+    table.add_column(overflow="fold")
+    return table

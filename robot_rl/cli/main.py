@@ -1,0 +1,164 @@
+"""The command line: `robot-rl <verb> [group=choice …] [key=value …] [plugins=[module]]`."""
+
+import ast
+import gc
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import robot_rl.commands
+from robot_rl import __version__
+from robot_rl.cli.spelling import nearest
+from robot_rl.commands import VERBS
+from robot_rl.crashes import trace_crashes
+from robot_rl.errors import UserError, mistakes, report
+from robot_rl.graphics import choose_backend
+from robot_rl.hardware.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from robot_rl.cli.compose import Verb
+
+choose_backend()
+
+_HELP = {"-h", "--help", "help"}
+_FOLDER = Path(robot_rl.commands.__file__).parent
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (see `robot_rl.errors`)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    trace_crashes()
+    try:
+        return report(lambda: _dispatch(arguments))
+    finally:
+        # The process ends here: a last collection of all that torch and numba made takes seconds. ruckig
+        # needs it, since it complains of each of its objects that outlives Python.
+        if argv is None and "ruckig" not in sys.modules:
+            gc.freeze()
+
+
+def load_verb(name: str) -> "Verb":
+    """Import a verb's module: that of `bench sim` is `commands/bench_sim.py`.
+
+    Raises:
+        UserError: there is no such verb.
+    """
+    from robot_rl.cli.compose import Verb
+
+    if name not in verb_names():
+        spelled = nearest(name, verb_names())
+        hint = f"did you mean robot-rl {spelled}? " if spelled else ""
+        raise UserError(f"there is no verb {name!r}; {hint}robot-rl alone lists the verbs")
+    module = import_module(f"robot_rl.commands.{_module(name)}")
+    return Verb(name, module.Config, module.run, getattr(module, "GROUPS", {}), summary(name))
+
+
+def verb_names() -> list[str]:
+    """All verbs, in the order of the listing."""
+    return [name for names in VERBS.values() for name in names]
+
+
+def summary(verb: str) -> str:
+    """First line of a verb's docstring; read without importing it, since that may import torch."""
+    text = ast.get_docstring(ast.parse((_FOLDER / f"{_module(verb)}.py").read_text(encoding="utf-8")))
+    assert text, f"verb {verb} has no docstring"
+    return text.splitlines()[0]
+
+
+def listing() -> str:
+    """What `robot-rl` alone prints."""
+    lines = [
+        f"robot-rl {__version__}: a learned base policy, improved by reinforcement learning, deployed",
+        "",
+    ]
+    lines += ["usage: robot-rl <verb> [group=choice …] [key=value …]", "       robot-rl <verb> --help"]
+    lines += ["       (--key value and --key=value are other ways to write key=value;"]
+    lines += ["        plugins=[my_package.my_tasks] imports modules of yours first, with every verb)", ""]
+    for who, names in VERBS.items():
+        lines += [who, *_lines(names), ""]
+    return "\n".join(lines).rstrip()
+
+
+def _dispatch(arguments: list[str]) -> None:
+    rest = [argument for argument in arguments if argument not in _HELP]
+    asks_help = rest != arguments
+    if not rest:
+        with _reader_may_leave():
+            print(listing())
+        return
+    if rest == ["--version"]:
+        print(__version__)
+        return
+    name, rest = _split_name(rest)
+    if not rest and name not in verb_names() and (family := _family(name)):
+        with _reader_may_leave():
+            print("\n".join([f"usage: robot-rl {name} <which> [key=value …]", "", *_lines(family)]))
+        return
+    plugins, rest = _split_plugins(rest)
+    with mistakes():
+        load_plugins(plugins)
+    verb = load_verb(name)
+    if asks_help:
+        from robot_rl.cli.help import print_help
+
+        with _reader_may_leave():
+            print_help(verb, rest)
+        return
+    from robot_rl.cli.compose import compose
+
+    config, _ = compose(verb, rest)
+    verb.run(config)
+
+
+def _split_name(arguments: list[str]) -> tuple[str, list[str]]:
+    """The name of the verb, of two words where the first begins such verbs, and the other arguments."""
+    first, two = arguments[0], " ".join(arguments[:2])
+    words = 2 if two in verb_names() or (_family(first) and first not in verb_names()) else 1
+    return " ".join(arguments[:words]), arguments[words:]
+
+
+def _split_plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The modules of `plugins=[…]`, which a verb must find registered, and the other arguments."""
+    names: list[str] = []
+    rest: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        key, equals, text = argument.partition("=")
+        if key not in ("plugins", "--plugins"):
+            rest.append(argument)
+            continue
+        text = text if equals else next(left, "")
+        found = [name.strip(" '\"") for name in text.strip().strip("[]").split(",")]
+        if not all(found):
+            raise UserError(f"{argument}: name modules: plugins=[my_package.my_tasks]")
+        names += found
+    return names, rest
+
+
+def _family(word: str) -> list[str]:
+    """The verbs of two words that begin with this one."""
+    return [name for name in verb_names() if name.startswith(f"{word} ")]
+
+
+def _module(verb: str) -> str:
+    return verb.replace(" ", "_")
+
+
+def _lines(names: Sequence[str]) -> list[str]:
+    width = max(map(len, verb_names())) + 1
+    return [f"  {name:<{width}} {summary(name)}" for name in names]
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """`robot-rl | head` is no fault."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,68 @@
+"""Files of the user's own in place of shipped ones: `task=my_task.yaml`, or `./configs/task/my_task.yaml`."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from robot_rl.assets import asset_path
+from robot_rl.cli.spelling import nearest
+from robot_rl.errors import UserError
+
+ALONE: Final = {"task": "task.env"}
+"""Groups that need no file: who sets this key and chooses none starts from the dataclass's defaults."""
+NO_FILE: Final = "(no file)"
+"""What such a group's choice is called."""
+
+
+def own_files(group: str) -> dict[str, Path]:
+    """The files of a group in the current folder's `configs/`, by name; the shipped ones are none."""
+    if Path("configs").resolve() == asset_path("configs").resolve():
+        return {}
+    return {path.stem: path for path in sorted(Path("configs", group).glob("*.yaml"))}
+
+
+def find_file(group: str, choice: str) -> Path | None:
+    """The file of the user's own that a choice names, by its name or its path; None if it names none.
+
+    Raises:
+        UserError: it is written as a path, and there is no such file.
+    """
+    if (own := own_files(group).get(choice)) is not None:
+        return own
+    if "/" not in choice and not choice.endswith((".yaml", ".yml")):
+        return None
+    path = Path(choice).expanduser()
+    if not path.is_file():
+        raise UserError(f"{group}={choice}: there is no such file")
+    return path
+
+
+def check_file(group: str, path: Path, schema: type) -> dict[str, Any]:
+    """The plain values of a file, of the keys that the dataclass `schema` has; its name is its `name`.
+
+    Raises:
+        UserError: it cannot be read, an unknown key, or a value of the wrong type.
+    """
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        raise UserError(f"{path}: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a {group}'s file is a map of keys to values")
+    config = OmegaConf.structured(schema)
+    known = [field.name for field in fields(schema)]
+    for key, value in ((str(key), value) for key, value in values.items()):
+        if key not in known:
+            spelled = nearest(key, known)
+            hint = f"did you mean {spelled}?" if spelled else f"the keys are {', '.join(known)}"
+            raise UserError(f"{path}: there is no key {key}; {hint}")
+        try:
+            OmegaConf.update(config, key, value)
+        except OmegaConfBaseException as error:
+            raise UserError(f"{path}: {key}: {str(error).splitlines()[0]}") from error
+    named = {"name": path.stem} if "name" in known else {}
+    return {**named, **{str(key): value for key, value in values.items()}}

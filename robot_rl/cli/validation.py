@@ -1,0 +1,132 @@
+"""Checks of the user's overrides against the options; a refusal names the nearest valid thing."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from robot_rl.cli.options import Option, options
+from robot_rl.cli.overrides import Override
+from robot_rl.cli.spelling import nearest, nearest_key
+from robot_rl.cli.user_files import ALONE
+from robot_rl.errors import UserError
+
+if TYPE_CHECKING:
+    from robot_rl.cli.compose import Draft, Verb
+
+
+def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
+    """The error for `group=choice` with a choice that does not exist."""
+    if choice.startswith("["):
+        return UserError(f"{group}={choice}: only one {group} at a time; choose from {', '.join(valid)}")
+    spelled = nearest(choice, valid)
+    hint = f"; did you mean {group}={spelled}?" if spelled else ";"
+    more = f"; give a file's path, or {alone}=… without a file" if (alone := ALONE.get(group)) else ""
+    return UserError(f"{group}={choice}: there is no such {group}{hint} choose from {', '.join(valid)}{more}")
+
+
+def check_key(draft: "Draft", key: str, text: str) -> None:
+    """Refuse a key that the configuration does not have.
+
+    Raises:
+        UserError: with the nearest key, or with the choice of a group that has this key.
+    """
+    known = draft.options()
+    keys = [option.key for option in known]
+    if key in keys or _within(key, known):
+        return
+    group = key.partition(".")[0]
+    owners = [choice for choice in _choices(draft.verb, group) if key in _keys_of(draft.verb, group, choice)]
+    if owners:
+        now = {None: "not set", "???": "not chosen"}.get(draft.chosen[group], draft.chosen[group])
+        raise UserError(f"{key} belongs to {group}={'|'.join(owners)}, and {group} is {now}")
+    if any(other.startswith(f"{key}.") for other in keys):
+        raise UserError(f"{key} is a section; set one of its keys, e.g. {_first_below(key, keys)}=…")
+    found = nearest_key(key, list(dict.fromkeys([*keys, *draft.chosen, *all_keys(draft.verb)])))
+    if found:
+        raise UserError(f"unknown key {key}; did you mean {' or '.join(f'{k}={text}' for k in found)}?")
+    raise UserError(f"unknown key {key}; robot-rl {draft.verb.name} --help lists all keys")
+
+
+def as_list(draft: "Draft", key: str, text: str) -> str:
+    """The text of a value with the brackets that a list may be written without: `tasks=Lift,Door`."""
+    if not any(option.key == key and option.type_name.startswith("list") for option in draft.options()):
+        return text
+    return text if text.startswith(("[", "$")) or text == "null" else f"[{text}]"
+
+
+def assign(draft: "Draft", override: Override) -> None:
+    """Set a value.
+
+    Raises:
+        UserError: the value is of another type than the option.
+    """
+    try:
+        OmegaConf.update(draft.values, override.key, override.value, merge=True)
+    except OmegaConfBaseException as error:
+        option = _option(override.key, draft.options())
+        whole = (
+            isinstance(override.value, float) and override.value.is_integer() and option.type_name == "int"
+        )
+        hint = f"; write {override.key}={int(override.value)}" if whole else ""
+        raise UserError(
+            f"{override.key}={override.text}: the value must be {option.type_name}{hint} ({option.meaning})"
+        ) from error
+
+
+def spelled_key(verb: "Verb", word: str) -> str | None:
+    """The key, or `group=choice`, that a word of the command line most likely means, or None."""
+    for group in verb.groups:
+        if word in verb.choices(group):
+            return f"{group}={word}"
+    found = nearest_key(word, [*verb.groups, *all_keys(verb)])
+    return found[0] if found else None
+
+
+def all_keys(verb: "Verb") -> list[str]:
+    """Every key of a verb, whatever is chosen."""
+    return list(dict.fromkeys(option.key for option in _all_options(verb)))
+
+
+def flags(verb: "Verb") -> set[str]:
+    """The keys of a verb that are true or false, whatever is chosen."""
+    return {option.key for option in _all_options(verb) if option.type_name == "bool"}
+
+
+def _choices(verb: "Verb", group: str) -> list[str]:
+    return verb.choices(group) if group in verb.groups else []
+
+
+def _all_options(verb: "Verb") -> Iterator[Option]:
+    yield from options(OmegaConf.structured(verb.config))
+    for group in verb.groups:
+        for choice in verb.choices(group):
+            yield from _options_of(verb, group, choice)
+
+
+def _keys_of(verb: "Verb", group: str, choice: str) -> list[str]:
+    return [option.key for option in _options_of(verb, group, choice)]
+
+
+def _options_of(verb: "Verb", group: str, choice: str) -> Iterator[Option]:
+    schema = verb.schema(group, choice)
+    assert schema is not None
+    return options(OmegaConf.structured(schema), f"{group}.")
+
+
+def _within(key: str, known: Iterable[Option]) -> bool:
+    """Whether the key is an entry of an option that is a dict or a list."""
+    return any(
+        key.startswith((f"{option.key}.", f"{option.key}["))
+        and (isinstance(option.value, (dict, list)) or option.type_name.startswith(("dict", "list")))
+        for option in known
+    )
+
+
+def _option(key: str, known: Iterable[Option]) -> Option:
+    return next(option for option in known if key == option.key or _within(key, [option]))
+
+
+def _first_below(key: str, keys: Iterable[str]) -> str:
+    return next(other for other in keys if other.startswith(f"{key}."))

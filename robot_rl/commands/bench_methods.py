@@ -1,0 +1,77 @@
+"""Fill the table of methods: run what the protocols plan and has no result yet, in order of priority.
+
+Every run writes its own files, so results of several sittings and machines merge by copying.
+Ctrl-C stops cleanly, and the same command goes on. `robot-rl bench table` shows what there is.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from robot_rl.bench.methods.protocol import read_protocols
+from robot_rl.bench.methods.queue import queue, select
+from robot_rl.bench.methods.results import read_result
+from robot_rl.bench.methods.runner import Runner, alone_in
+from robot_rl.cli.progress import progress
+from robot_rl.cli.signals import stop_on_signal
+from robot_rl.errors import mistakes
+from robot_rl.evaluation.initial_states import TEST, check_split
+from robot_rl.factory import choose_device
+from robot_rl.training.provenance import check_committed, current_code
+
+
+@dataclass
+class Config:
+    protocol: str = "benchmarks/protocol"
+    """Folder of protocols, one YAML file per task, or one such file."""
+    results: str = "benchmarks/results/methods"
+    """Where results go; a run that has one is not made again."""
+    runs_dir: str = "runs/bench"
+    """Work directory: demonstrations, bases and runs."""
+    tasks: list[str] = field(default_factory=list)
+    """Tasks to run; all if empty."""
+    only: list[str] = field(default_factory=list)
+    """Entries to run, patterns such as `residual*`; all if empty."""
+    seeds: list[int] = field(default_factory=list)
+    """Seeds to run; all if empty."""
+    split: str = "validation"
+    """`validation`, measured while training, or `test`, measured afterwards: for a committed program."""
+    workers: int = 1
+    """Runs made at once, each on one thread of torch."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"workers={self.workers}: ask for at least 1")
+        check_split(self.split)
+
+
+def run(config: Config) -> None:
+    results = Path(config.results)
+    with mistakes():
+        choose_device(config.device)
+        split = check_split(config.split)
+        protocols = read_protocols(Path(config.protocol), split)
+        planned = select(queue(protocols), config.tasks, config.only, config.seeds)
+        todo = [run for run in planned if read_result(run, results) is None]
+        if todo and split == TEST:
+            check_committed(current_code())
+    print(f"{len(planned) - len(todo)} of {len(planned)} runs have results in {results}")
+    if not todo:
+        return
+    with (
+        alone_in(Path(config.runs_dir)) as keep_open,
+        stop_on_signal() as stop,
+        progress(len(todo), "bench methods", "runs") as show,
+    ):
+        runner = Runner(Path(config.runs_dir), results, config.device, keep_open)
+        faults = runner.run(todo, config.workers, stop, show)
+    if stop():
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        raise KeyboardInterrupt
+    if faults:
+        what = "1 run has no result" if len(faults) == 1 else f"{len(faults)} runs have no result"
+        print(f"{what}; the same command tries again:", file=sys.stderr)
+        print("\n".join(faults), file=sys.stderr)
+        raise SystemExit(1)

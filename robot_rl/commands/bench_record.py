@@ -1,0 +1,52 @@
+"""Measure what recording costs: three 640×480 cameras at 30 Hz, states at 500 Hz, and a commander.
+
+The control loop's lateness is measured with and without the recorder in the same run. Figures of a busy
+machine are the busy machine's.
+"""
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from robot_rl.bench.record import measure_record
+from robot_rl.errors import UserError
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.machine import describe_machine
+
+
+@dataclass
+class Config:
+    seconds: float = 60.0
+    """How long to record; it takes twice that in all."""
+    encoding: str = "jpeg"
+    """Of the cameras: `jpeg`, or `raw`, which is 83 MB each second."""
+    disk: str | None = None
+    """Folder on the disk to record to; null for the system's temporary one. What is recorded is removed."""
+    json: bool = False
+    """End with one line of JSON."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < float("inf"):
+            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
+        if self.encoding not in ("jpeg", "raw"):
+            raise ValueError(f"encoding={self.encoding}: choose jpeg or raw")
+
+
+def run(config: Config) -> None:
+    if config.disk is not None and not Path(config.disk).is_dir():
+        raise UserError(f"disk={config.disk}: there is no such folder")
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=config.disk) as disk:
+        try:
+            figures = measure_record(config.seconds, Path(folder), Path(disk), config.encoding)
+        except (RobotError, RecorderError) as error:
+            raise UserError(f"bench record: {error}") from error
+    machine = describe_machine()
+    print(f"{machine['cpu']}, {machine['cores']} cores; images as {config.encoding}\n")
+    for name, value in figures.plain().items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{number} {stream}" for stream, number in value.items())
+        print(f"{name:<34}{value if isinstance(value, str) else f'{value:.4g}'}")
+    if config.json:
+        print(json.dumps(figures.plain()), flush=True)

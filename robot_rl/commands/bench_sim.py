@@ -1,0 +1,127 @@
+"""Measure the simulation's speed: robosuite as it comes, ours, and the physics alone.
+
+Random actions, the same for all, who take turns in one process. `speedup` is stock over ours; `limit`
+is physics over ours, the part of a step that no control loop can save. Exit code 1 if ours and stock
+came to different states.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from robot_rl.bench.images import SIZE
+from robot_rl.bench.sim import TaskSpeed, check_tasks, measure_task
+from robot_rl.bench.threads import measure_threads, thread_counts
+from robot_rl.cli.progress import progress
+from robot_rl.errors import mistakes
+from robot_rl.machine import describe_machine, describe_versions
+from robot_rl.rendering import try_backend
+
+_TASKS = ("Lift", "PickPlaceCan", "Door", "Stack", "NutAssemblySquare", "ToolHang")
+_TWO_ARMS = ("TwoArmLift", "TwoArmPegInHole", "TwoArmHandover", "TwoArmTransport")
+_QUIET = 0.95
+"""Part of a processor that one must have for times that mean something."""
+
+
+@dataclass
+class Config:
+    tasks: list[str] = field(default_factory=lambda: [*_TASKS, *_TWO_ARMS])
+    """Robosuite environments to measure."""
+    seconds: float = 10.0
+    """How long to measure each task, and the threads; making the environments takes some more."""
+    seed: int = 0
+    """Seed of states and actions."""
+    json: bool = False
+    """End with one line of JSON."""
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise ValueError("tasks=[]: name at least one")
+        if not 0 < self.seconds < float("inf"):
+            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        check_tasks(config.tasks)
+    machine = {**describe_machine(), "versions": describe_versions()}
+    trial = try_backend(os.environ.get("MUJOCO_GL", ""))
+    speeds: dict[str, TaskSpeed] = {}
+    # What robosuite prints is no result.
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        progress(len(config.tasks) + 1, "bench sim", "parts") as show,
+    ):
+        for i, task in enumerate(config.tasks):
+            show.update(i, now=task)
+            speeds[task] = measure_task(task, config.seconds, config.seed, images=trial.problem is None)
+        show.update(len(config.tasks), now="threads")
+        threads = measure_threads(thread_counts(machine["cores"]), config.seconds, config.seed)
+        show.update(len(config.tasks) + 1)
+    print_results(machine, speeds, threads, trial.problem)
+    if config.json:
+        tasks = {task: asdict(speed) for task, speed in speeds.items()}
+        print(json.dumps({"tasks": tasks, "threads": threads, "machine": machine}), flush=True)
+    different = [task for task, speed in speeds.items() if not speed.equal]
+    if different:
+        print(f"bench sim: ours came to other states in {', '.join(different)}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def print_results(
+    machine: Mapping[str, Any],
+    speeds: Mapping[str, TaskSpeed],
+    threads: Mapping[int, float],
+    no_images: str | None,
+) -> None:
+    """Print the table; `no_images` says why there are no images, if there are none."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 200  # a file has room
+    versions = ", ".join(
+        f"{package} {machine['versions'].get(package, '?')}"
+        for package in ("robot-rl", "python", "mujoco", "robosuite", "numpy", "numba")
+    )
+    console.print(f"{machine['cpu']}, {machine['cores']} cores; {versions}\n", soft_wrap=True)
+    console.print(_table(speeds))
+    one = threads[1]
+    rates = [f"{n} threads {rate:.0f}/s (×{rate / one:.2f})" for n, rate in threads.items() if n > 1]
+    console.print(f"\nLift, environment steps: 1 thread {one:.0f}/s, {', '.join(rates)}", soft_wrap=True)
+    share = min(speed.processor_share for speed in speeds.values())
+    if share < _QUIET:
+        part = f"{100 * share:.0f} % of a processor was ours"
+        console.print(f"the machine was busy: at worst {part}; times are too long", soft_wrap=True)
+    if no_images:
+        console.print(f"no images: {no_images}; see robot-rl doctor", soft_wrap=True)
+
+
+def _table(speeds: Mapping[str, TaskSpeed]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("task\n", no_wrap=True)
+    for title in (
+        *("stock\nms/step", "ours\nms/step", "as asked\nms/step", "physics\nms/step"),
+        *("speedup\nstock/ours", "limit\nphysics/ours"),
+        *("reset, ms\nstock → ours", f"image {SIZE}×{SIZE}, ms\nstock → ours", "states\n"),
+    ):
+        table.add_column(title, justify="right", no_wrap=True)
+    for task, speed in speeds.items():
+        steps = (speed.stock_ms, speed.ours_ms, speed.asked_ms, speed.physics_ms)
+        table.add_row(
+            task,
+            *(f"{value:.2f}" for value in steps),
+            f"{speed.speedup:.2f}×",
+            f"{100 * speed.limit_fraction:.0f} %",
+            f"{speed.reset_stock_ms:.0f} → {speed.reset_ours_ms:.1f}",
+            f"{speed.render_stock_ms:.1f} → {speed.render_ours_ms:.1f}"
+            if speed.render_stock_ms is not None and speed.render_ours_ms is not None
+            else "–",
+            "equal" if speed.equal else f"differ by {speed.max_deviation:.1g}",
+        )
+    return table

@@ -1,0 +1,130 @@
+"""Measure the learners' speed: an update of ours, Stable-Baselines3's, and the matrix products alone.
+
+All take turns in one process and draw their own batches. `speedup` is Stable-Baselines3 over ours;
+`floor` is what our matrix products would take at the rate measured beside them. Figures are of the
+device that is named; none are given for a GPU where there is none.
+"""
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from robot_rl.bench.update import (
+    Size,
+    UpdateSpeed,
+    measure_method,
+    measure_sac,
+    off_policy_methods,
+    save_base,
+    sb3_missing,
+)
+from robot_rl.cli.progress import progress
+from robot_rl.errors import mistakes
+from robot_rl.factory import choose_device
+from robot_rl.machine import describe_machine
+from robot_rl.training.allocator import keep_freed_memory
+
+_QUIET = 0.95
+"""Part of a processor that one must have for times that mean something."""
+
+
+@dataclass
+class Config:
+    widths: list[int] = field(default_factory=lambda: [256, 1024])
+    """Widths of the three hidden layers."""
+    members: list[int] = field(default_factory=lambda: [2, 10])
+    """Critics in the ensemble."""
+    batch_size: int = 256
+    """Transitions per update."""
+    methods: list[str] = field(default_factory=off_policy_methods)
+    """Methods whose learners are measured too, each with its own options; [] for none."""
+    seconds: float = 10.0
+    """How long to measure each case, if three turns of each contestant are done by then."""
+    threads: int = 1
+    """CPU threads of torch, as `robot-rl train` has them."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+    json: bool = False
+    """End with one line of JSON."""
+
+    def __post_init__(self) -> None:
+        for name in ("widths", "members"):
+            values = getattr(self, name)
+            if not values or min(values) < 1:
+                raise ValueError(f"{name}={values}: give at least one number above 0")
+        for name in ("batch_size", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 1")
+        unknown = set(self.methods) - set(off_policy_methods())
+        if unknown:
+            raise ValueError(f"methods={sorted(unknown)}: choose from {', '.join(off_policy_methods())}")
+        if not self.seconds > 0:
+            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
+
+
+def run(config: Config) -> None:
+    keep_freed_memory()
+    with mistakes():
+        device = choose_device(config.device)
+    torch.set_num_threads(config.threads)
+    sizes = [Size(width, members, config.batch_size) for width in config.widths for members in config.members]
+    cases: dict[str, UpdateSpeed] = {}
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        contextlib.redirect_stdout(sys.stderr),  # what robosuite prints is no result
+        progress(len(sizes) * (1 + len(config.methods)), "bench update", "cases") as show,
+    ):
+        if config.methods:
+            save_base(Path(scratch))
+        for size in sizes:
+            for name in ("sac", *config.methods):
+                case = f"{name}_{size.name}"
+                show.update(len(cases), now=case)
+                if name == "sac":
+                    cases[case] = measure_sac(size, config.seconds, device)
+                else:
+                    cases[case] = measure_method(name, size, Path(scratch), config.seconds, device)
+        show.update(len(cases))
+    machine = describe_machine()
+    named = machine["gpu"] if device.type == "cuda" else machine["cpu"]
+    _print(cases, f"{named}, {config.threads} CPU threads, torch {torch.__version__}")
+    share = min(speed.processor_share or 1.0 for speed in cases.values())
+    if device.type == "cpu" and share < _QUIET:
+        part = f"{100 * share:.0f} % of a processor was ours"
+        print(f"the machine was busy: at worst {part}; times are too long", file=sys.stderr)
+    if problem := sb3_missing():
+        print(problem, file=sys.stderr)
+    if not torch.cuda.is_available():
+        print("GPU figures were not run here: there is no GPU", file=sys.stderr)
+    if config.json:
+        plain = {case: asdict(speed) for case, speed in cases.items()}
+        print(json.dumps({"device": named, "threads": config.threads, "cases": plain}), flush=True)
+
+
+def _print(cases: Mapping[str, UpdateSpeed], where: str) -> None:
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 200  # a file has room
+    console.print(f"{where}\n", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("case\n", no_wrap=True)
+    for title in (
+        "ours\nms/update",
+        "SB3\nms/update",
+        "floor\nms/update",
+        "speedup\nSB3/ours",
+        "ours/floor\n",
+    ):
+        table.add_column(title, justify="right", no_wrap=True)
+    for case, speed in cases.items():
+        figures = (speed.ours_ms, speed.sb3_ms, speed.floor_ms, speed.speedup, speed.over_floor)
+        table.add_row(case, *("–" if value is None else f"{value:.2f}" for value in figures))
+    console.print(table)

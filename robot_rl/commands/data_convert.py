@@ -1,0 +1,62 @@
+"""Convert a dataset to or from robomimic's HDF5 or LeRobotDataset v3.0, or keep its images in another way.
+
+What is read is told by its content, what is made by `to`: a `dataset` of this program, which
+diffusion_policy's reader opens too, a `robomimic` file, or a `lerobot` folder. The original stays.
+What the other format cannot hold is said.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robot_rl.cli.progress import progress
+from robot_rl.data.formats.convert import FORMATS, IMAGES, Request, convert
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import mistakes
+
+GROUPS = {"task": {"*": TaskConfig}}
+
+
+@dataclass
+class Config:
+    dataset: str = "???"
+    """Path of what is converted."""
+    out: str = "???"
+    """Path of what is made: x.zarr, x.hdf5, or a folder for LeRobot."""
+    to: str | None = None
+    """dataset, robomimic or lerobot; null to tell by the ending of `out` (.zarr, .hdf5)."""
+    images: str | None = None
+    """How images are kept: `zarr` or `video` in a dataset (null: as they are, or `zarr`), `video` or `image`
+    (exact) in a LeRobotDataset (null: `video`)."""
+    task: Any = None
+    """Task that another program's robomimic file was made in, with the cameras that it shall have; none to
+    find it by the environment's name."""
+    success: bool | None = None
+    """Whether the episodes of a LeRobotDataset that does not say it succeeded."""
+    accept: list[str] = field(default_factory=list)
+    """Differences between the file's environment and the one here to let pass, by name."""
+
+    def __post_init__(self) -> None:
+        if self.to not in (None, *FORMATS):
+            raise ValueError(f"to={self.to}: choose {', '.join(FORMATS)}")
+        if self.images not in (None, *IMAGES):
+            raise ValueError(f"images={self.images}: choose {', '.join(IMAGES)}")
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        request = Request(
+            Path(config.dataset),
+            Path(config.out),
+            to=config.to,
+            images=config.images,
+            task=config.task,
+            success=config.success,
+            accept=tuple(config.accept),
+        )
+        with progress(request.episodes, "convert", "episodes") as show:
+            done = convert(request, show.update)
+    for line in done.notices:
+        print(line, file=sys.stderr)
+    print(f"{config.out}: {done.episodes} episodes, {done.steps} steps")

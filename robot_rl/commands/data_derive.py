@@ -1,0 +1,134 @@
+"""Make a dataset of a fixed rate from recorded episodes.
+
+Recordings are never changed: another rate, other cameras or outcomes make another dataset of the same ones.
+A dataset of a robot that is a simulated task (`robot-rl robot task=…`) is one of that task with `task=…`.
+"""
+
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from robot_rl.cli.progress import progress
+from robot_rl.data.raw.derive import Plan, derive
+from robot_rl.envs.scene_state import SCENE, SceneState
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError, mistakes
+from robot_rl.factory import make_env
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.records import OUTCOMES
+
+GROUPS = {"task": {"*": TaskConfig}}
+
+
+@dataclass
+class Config:
+    raw: str = MISSING
+    """Folder of the recordings, as `robot-rl record out=…` made it."""
+    out: str = MISSING
+    """Dataset to make."""
+    task: Any = None
+    """Simulated task that was recorded; none for a robot of its own."""
+    name: str = "robot"
+    """What a robot of its own does: the dataset's name for the task."""
+    rate: float = 20.0
+    """Steps per second; with `task`, the task's own."""
+    cameras: list[str] | None = None
+    """Cameras whose images it shall have; null for all that were recorded, or those of task.cameras=[…];
+    [] for none."""
+    images: str = "zarr"
+    """How images are kept: `zarr`, exact; or `video`, in about a hundredth of the room."""
+    outcomes: list[str] = field(default_factory=lambda: ["success", "failure"])
+    """Episodes to use: success, failure, discarded, interrupted, recovered."""
+    max_age_ms: float = 500.0
+    """An episode in which a state, the gripper's reading or an image did not come for longer is left out."""
+    flag_age_ms: float = 250.0
+    """An episode in which one did not come for longer is flagged; what was known last bridges the gap."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < float("inf"):
+            raise ValueError(f"rate={self.rate:g}: it must be more than 0")
+        if not self.max_age_ms > 0:
+            raise ValueError(f"max_age_ms={self.max_age_ms:g}: it must be more than 0")
+        if not self.flag_age_ms > 0:
+            raise ValueError(f"flag_age_ms={self.flag_age_ms:g}: it must be more than 0")
+        if self.images not in ("zarr", "video"):
+            raise ValueError(f"images={self.images}: choose zarr or video")
+        unknown = sorted(set(self.outcomes) - set(OUTCOMES))
+        if unknown or not self.outcomes:
+            raise ValueError(f"outcomes={self.outcomes}: choose from {', '.join(OUTCOMES)}")
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        raw = RawDataset(Path(config.raw))
+        total = len(raw.episodes)
+        with progress(total, "derive", "episodes") as show, ExitStack() as ended:
+            derived = derive(raw, Path(config.out), plan_of(config, raw, ended), show.update)
+    for number, reason in derived.left_out.items():
+        print(f"episode {number} is left out: {reason}", file=sys.stderr)
+    for number, gaps in derived.bridged.items():
+        told = ", ".join(f"no {name} for {age:.0f} ms" for name, age in gaps.items())
+        print(f"episode {number} is flagged: {told}; what was known last bridges it", file=sys.stderr)
+    if raw.open:
+        print(f"{len(raw.open)} not committed: see `robot-rl data repair`", file=sys.stderr)
+    if config.task is None and (served := _served_task(raw)):
+        print(
+            f"{config.raw} is of the simulated task {served}, and {config.out} is of a robot of its own: "
+            f"task={served} makes a dataset of the task, with its actions and its environment",
+            file=sys.stderr,
+        )
+    images = f"images of {', '.join(derived.cameras)}" if derived.cameras else "no images"
+    print(f"{config.out}: {derived.episodes} of {total} episodes, {derived.steps} steps, {images}")
+
+
+def plan_of(config: Config, raw: RawDataset, ended: ExitStack) -> Plan:
+    """What is asked for, of these recordings; its environment is closed when the stack has `ended`."""
+    environment, rate, rebuild = None, config.rate, None
+    if config.task is not None:
+        task = _with_recorded_cameras(config.task, config.cameras, raw)
+        env = make_env(task)
+        environment, rate = env.describe(), float(task.control_freq)
+        env.close()
+        if any(SCENE in episode.header.spec.sensors for episode in raw.episodes.values() if episode.begun):
+            # Without cameras: nothing is drawn for states.
+            env = make_env(replace(task, cameras=[]), observe_all=True)
+            ended.callback(env.close)
+            rebuild = SceneState(env).rebuild
+    cameras = config.cameras
+    if cameras is None and environment is not None:
+        cameras = environment["observation_spec"]["cameras"]
+    if cameras is not None and len(set(cameras)) < len(cameras):
+        raise UserError(f"cameras={cameras}: name each once")
+    return Plan(
+        rate=rate,
+        cameras=None if cameras is None else tuple(cameras),
+        outcomes=tuple(config.outcomes),  # type: ignore[arg-type]
+        max_age_ms=config.max_age_ms,
+        flag_age_ms=config.flag_age_ms,
+        images=config.images,  # type: ignore[arg-type]
+        task=config.name,
+        rebuild=rebuild,
+        environment=environment,
+    )
+
+
+def _served_task(raw: RawDataset) -> str | None:
+    """Name of the task that was served as a robot; None for a robot of its own."""
+    specs = [episode.header.spec for episode in raw.episodes.values() if episode.begun]
+    return next((spec.name for spec in specs if spec.driver == "robosuite"), None)
+
+
+def _with_recorded_cameras(task: TaskConfig, chosen: list[str] | None, raw: RawDataset) -> TaskConfig:
+    """The task that was served: where none of its cameras are named, with those that were recorded."""
+    header = next((episode.header for episode in raw.episodes.values() if episode.begun), None)
+    if task.cameras or header is None:
+        return task
+    sizes = {camera.name: [camera.height, camera.width] for camera in header.spec.cameras}
+    names = [name for name in (header.cameras if chosen is None else chosen) if name in sizes]
+    if not names:
+        return task
+    return replace(task, cameras=names, image_size=sizes[names[0]])

@@ -1,0 +1,31 @@
+"""Say what a dataset holds: episodes, outcomes, who acted, cameras, environment, size.
+
+It reads datasets of this program, recordings, robomimic's HDF5 files and LeRobotDatasets.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from robot_rl.data.summary import lines_of
+from robot_rl.errors import mistakes
+
+
+@dataclass
+class Config:
+    dataset: str = MISSING
+    """Path of the dataset, of recordings or of another program's dataset."""
+    json: bool = False
+    """One line of JSON instead."""
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        lines = lines_of(Path(config.dataset))
+    if config.json:
+        print(json.dumps({line.name: line.text for line in lines}))
+        return
+    for line in lines:
+        print(f"{line.name:<11}{line.text}")

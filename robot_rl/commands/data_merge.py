@@ -1,0 +1,40 @@
+"""Merge datasets of one environment into a new one.
+
+Datasets of different environments, or with different arrays, are refused with what differs. Who acted in
+which step is kept by name.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from robot_rl.cli.progress import progress
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.merge import Part, appearing, refuse_mixture, rewrite
+from robot_rl.errors import UserError, mistakes
+
+
+@dataclass
+class Config:
+    datasets: list[str] = field(default_factory=list)
+    """Datasets, in the order of their episodes in the new one: [a.zarr,b.zarr]."""
+    out: str = "???"
+    """Dataset to make."""
+    accept: list[str] = field(default_factory=list)
+    """Differences between the environments to let pass, by name: [controller]."""
+    drop: list[str] = field(default_factory=list)
+    """Arrays to leave out, as where only some of the datasets have them: [sim_state]."""
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        if len(config.datasets) < 2:
+            raise UserError(f"datasets={config.datasets}: name at least two, datasets=[a.zarr,b.zarr]")
+        datasets = [Dataset(Path(path)) for path in config.datasets]
+        if empty := [str(dataset.path) for dataset in datasets if not dataset.num_episodes]:
+            raise UserError(f"{', '.join(empty)}: no episode in it; leave it out")
+        refuse_mixture(datasets, config.accept, config.drop)
+        parts = [Part(dataset, range(dataset.num_episodes)) for dataset in datasets]
+        total = sum(dataset.num_episodes for dataset in datasets)
+        with appearing(Path(config.out)) as (building,), progress(total, "merge", "episodes") as show:
+            made = rewrite(parts, building, drop=config.drop, show=show.update)
+    print(f"{config.out}: {made.num_episodes} episodes, {made.num_steps} steps")

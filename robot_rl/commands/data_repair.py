@@ -1,0 +1,40 @@
+"""Commit what killed recorders have left of their episodes, up to the last whole record.
+
+Such episodes are labelled `recovered`. Nothing is cut off or removed.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from robot_rl.errors import mistakes
+from robot_rl.hardware.recording.raw import RawDataset, RawWriter
+
+
+@dataclass
+class Config:
+    raw: str = MISSING
+    """Folder of the recordings."""
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        raw = RawDataset(Path(config.raw))
+        with RawWriter(Path(config.raw)) as writer:
+            repaired, left = writer.repair()
+    for number, episode in repaired.items():
+        footer = episode.footer
+        assert footer is not None
+        seconds = (footer.t - episode.header.t) / 1e9
+        torn = episode.torn()
+        print(
+            f"episode {number}: {footer.outcome}, {seconds:.1f} s"
+            + (f", {torn} bytes of records that were not whole" if torn else "")
+        )
+    for folder, reason in left.items():
+        print(f"{folder} cannot be repaired and is left as it is: {reason}", file=sys.stderr)
+    for folder in raw.headless:
+        print(f"{folder} has no whole header: nothing can be told of it, and it is left as it is")
+    print(f"{config.raw}: {len(repaired)} repaired")

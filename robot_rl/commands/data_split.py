@@ -1,0 +1,64 @@
+"""Split a dataset: some of its episodes into a new one, the others into another.
+
+Which are chosen is said by one of fraction, outcomes, sources and episodes. The dataset itself stays.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from robot_rl.cli.progress import Progress, progress
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.merge import Part, appearing, rewrite
+from robot_rl.data.selection import Choice, chosen
+from robot_rl.errors import UserError, mistakes
+
+
+@dataclass
+class Config:
+    dataset: str = "???"
+    """Dataset to split."""
+    out: str = "???"
+    """Dataset to make of the chosen episodes."""
+    rest: str | None = None
+    """Dataset to make of the others; null for none."""
+    fraction: float | None = None
+    """Choose this part of the episodes at random, between 0 and 1."""
+    seed: int = 0
+    """Of `fraction`."""
+    outcomes: list[str] | None = None
+    """Choose by outcome: [success], [failure], …"""
+    sources: list[str] | None = None
+    """Choose episodes in which one of these acted: [human], [policy], …"""
+    episodes: list[int] | None = None
+    """Choose these, by number: [0,3,5]."""
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        choice = Choice(config.fraction, config.outcomes, config.sources, config.episodes, config.seed)
+        dataset = Dataset(Path(config.dataset))
+        first = chosen(dataset, choice)
+        others = sorted(set(range(dataset.num_episodes)) - set(first))
+        places = {config.out: first} | ({config.rest: others} if config.rest else {})
+        if config.rest == config.out:
+            raise UserError(f"rest={config.rest} is the same as out; choose another path")
+        if config.rest and not others:
+            raise UserError(
+                f"all episodes of {config.dataset} are chosen: there is nothing for rest={config.rest}"
+            )
+        total = sum(map(len, places.values()))
+        with (
+            appearing(*map(Path, places)) as building,
+            progress(total, "split", "episodes") as show,
+        ):
+            done = 0
+            for place, episodes in zip(building, places.values(), strict=True):
+                rewrite([Part(dataset, episodes)], place, show=partial(_show, show, done))
+                done += len(episodes)
+    for path, episodes in places.items():
+        print(f"{path}: {len(episodes)} of {dataset.num_episodes} episodes")
+
+
+def _show(show: Progress, before: int, done: int) -> None:
+    show.update(before + done)

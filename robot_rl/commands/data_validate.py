@@ -1,0 +1,90 @@
+"""Check every promise of a dataset's format; the exit code is 1 if one is broken.
+
+Each fault is a line. It reads datasets of this program, recordings, robomimic's HDF5 files and
+LeRobotDatasets.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from robot_rl.data.kinds import NAMES, kind_of
+from robot_rl.errors import UserError, mistakes
+
+
+@dataclass
+class Config:
+    dataset: str = "???"
+    """Path of the dataset."""
+    replay: int = 0
+    """So many episodes, spread over the dataset, are acted again in simulation and have to come out the
+    same."""
+    accept: list[str] = field(default_factory=list)
+    """Differences between the dataset's environment and the one here to let pass, for `replay`."""
+
+
+def run(config: Config) -> None:
+    path = Path(config.dataset)
+    with mistakes():
+        kind = kind_of(path)
+        if config.replay and kind != "dataset":
+            raise UserError(
+                f"replay={config.replay}: a {NAMES[kind]} has no states to replay; convert it first"
+            )
+        found = _faults(path, kind)
+        if config.replay and not found:
+            found = _replayed(path, config)
+    for fault in found:
+        print(fault)
+    print(f"{path}: {NAMES[kind]}, {_counted(found)}")
+    if found:
+        raise SystemExit(1)
+
+
+def _counted(found: list[str]) -> str:
+    if not found:
+        return "no fault found"
+    return "1 fault" if len(found) == 1 else f"{len(found)} faults"
+
+
+def _faults(path: Path, kind: str) -> list[str]:
+    # What a kind needs is loaded for it alone.
+    match kind:
+        case "raw":
+            from robot_rl.data.raw.summary import raw_faults
+            from robot_rl.hardware.recording.raw import RawDataset
+
+            return raw_faults(RawDataset(path))
+        case "robomimic":
+            from robot_rl.data.formats.robomimic.file import faults as robomimic_faults
+
+            return robomimic_faults(path)
+        case "lerobot":
+            from robot_rl.data.formats.lerobot.files import faults as lerobot_faults
+
+            return lerobot_faults(path)
+    from robot_rl.data.validation import faults
+
+    return faults(path)
+
+
+def _replayed(path: Path, config: Config) -> list[str]:
+    import numpy as np
+
+    from robot_rl.data.dataset import Dataset
+    from robot_rl.data.playback import play, playback_env
+
+    dataset = Dataset(path)
+    env = playback_env(dataset, config.accept)
+    # States that were rebuilt of another program's are near, and no more.
+    exact = dataset.collection.get("states", True) is True
+    number = min(config.replay, dataset.num_episodes)
+    found = []
+    for episode in np.linspace(0, dataset.num_episodes - 1, number).round().astype(int).tolist():
+        playback = play(dataset, env, episode)
+        if exact and not playback.exact:
+            name, far = max(playback.deviations.items(), key=lambda one: one[1].farthest)
+            found.append(f"episode {episode} comes out otherwise: {name} by {far.farthest:.2g} {far.unit}")
+        if playback.success != playback.recorded:
+            found.append(f"episode {episode} {'succeeds' if playback.success else 'fails'} when acted again")
+    env.close()
+    return found

@@ -1,0 +1,68 @@
+"""Write a page to look at a dataset: images, actions, outcomes, and what reveals bad data.
+
+The page is one file that needs nothing else: open it in a browser. Recordings are shown as the dataset that
+`robot-rl data derive` would make of them.
+"""
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from robot_rl.cli.progress import progress
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.kinds import how_to_convert, kind_of
+from robot_rl.data.raw.derive import Plan, derive
+from robot_rl.data.summary import dataset_lines, raw_lines
+from robot_rl.data.view.page import write_page
+from robot_rl.errors import UserError, mistakes
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.records import OUTCOMES
+
+
+@dataclass
+class Config:
+    dataset: str = "???"
+    """Dataset, or folder of recordings."""
+    out: str | None = None
+    """The page; null for one beside the dataset, named like it."""
+    render: bool = False
+    """Draw images from the saved states of a simulation, for a dataset without cameras."""
+    rate: float = 20.0
+    """Steps per second, for recordings."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < float("inf"):
+            raise ValueError(f"rate={self.rate:g}: it must be more than 0")
+
+
+def run(config: Config) -> None:
+    path = Path(config.dataset)
+    out = Path(config.out) if config.out else path.with_name(f"{path.stem}.html")
+    with mistakes():
+        if out.is_dir():
+            raise UserError(f"out={out} is a folder; name a file")
+        match kind_of(path):
+            case "dataset":
+                dataset = Dataset(path)
+                with progress(dataset.num_episodes, "view", "episodes") as show:
+                    lines = dataset_lines(path)
+                    write_page(dataset, out, lines, render=config.render, show=show.update)
+            case "raw":
+                _raw(path, out, config)
+            case _:
+                raise UserError(how_to_convert(path))
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
+
+
+def _raw(path: Path, out: Path, config: Config) -> None:
+    raw = RawDataset(path)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / path.name
+        with progress(len(raw.episodes), "derive", "episodes") as show:
+            derived = derive(raw, place, Plan(config.rate, outcomes=OUTCOMES), show.update)
+        left_out = [f"Recording {number} is not shown: {why}" for number, why in derived.left_out.items()]
+        for remark in left_out:
+            print(remark, file=sys.stderr)
+        with progress(derived.episodes, "view", "episodes") as show:
+            write_page(Dataset(place), out, raw_lines(path), remarks=left_out, show=show.update)

@@ -1,0 +1,139 @@
+"""The main job from end to end: demonstrations, a weak base policy, RL on top, evaluation, report.
+
+Every stage is a verb of its own with the settings below; what is done already is not done again,
+so the same command goes on with a demo that was stopped.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from robot_rl.cli.compose import compose
+from robot_rl.cli.main import load_verb
+from robot_rl.factory import load_networks
+from robot_rl.policies.store import fingerprint
+from robot_rl.training.runs import write_run_record, write_text
+
+
+@dataclass
+class Config:
+    task: str = "lift"
+    """Name of the task, as in configs/task/."""
+    name: str = "demo"
+    """Name of the directory for all that the demo makes."""
+    runs_dir: str = "runs"
+    """Where that directory is."""
+    seed: int = 0
+    """Seed of everything random."""
+    episodes: int = 8
+    """Demonstrations to collect."""
+    noise: float = 0.3
+    """Action noise of the demonstrating expert."""
+    skill: float = 1.0
+    """Skill of the demonstrating expert."""
+    base_updates: int = 600
+    """Gradient steps of the base policy."""
+    base_width: int = 128
+    """Width of the base policy's network."""
+    rl_steps: int = 20_000
+    """Environment steps of RL."""
+    rl_warmup_steps: int = 2_000
+    """Of these, steps in which the base alone acts."""
+    eval_episodes: int = 100
+    """Saved initial states to evaluate on."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+
+
+def run(config: Config) -> None:
+    home = Path(config.runs_dir) / config.name
+    data, base, tuned = home / "data.zarr", home / "base", home / "tuned"
+    stages = _Stages(home / "stages.json")
+    common = [f"task={config.task}", f"seed={config.seed}", f"data={data}"]
+    training = [*common, f"runs_dir={home}", f"device={config.device}"]
+    with stages("collect"):
+        _verb(
+            "collect",
+            *common,
+            f"episodes={config.episodes}",
+            f"noise={config.noise}",
+            f"skill={config.skill}",
+        )
+    with stages("base"):
+        _verb(
+            "train",
+            "method=bc",
+            "base=diffusion",
+            "name=base",
+            *training,
+            f"method.steps={config.base_updates}",
+            f"base.width={config.base_width}",
+            "base.inference_steps=5",
+        )
+    with stages("tuned"):
+        _verb(
+            "train",
+            "method=residual_chunk",
+            f"base={base}",
+            "name=tuned",
+            *training,
+            f"method.steps={config.rl_steps}",
+            f"method.warmup_steps={config.rl_warmup_steps}",
+        )
+    with stages("eval"):
+        if not _is_evaluated(tuned, config.eval_episodes):
+            _verb(
+                "eval",
+                f"policy={tuned}",
+                f"episodes={config.eval_episodes}",
+                f"seed={config.seed}",
+                f"device={config.device}",
+            )
+    record = json.loads((tuned / "run.json").read_text())
+    write_run_record(tuned, **{**record, "wall_seconds": stages.total, "stages": stages.seconds})
+    _verb("report", f"run={tuned}")
+    for name in ("report.html", "report.json"):
+        shutil.copyfile(tuned / name, home / name)
+    print(f"demo: all stages in {stages.total / 60:.1f} minutes; look at {home / 'report.html'}")
+
+
+def _verb(name: str, *arguments: str) -> None:
+    print(f"\n$ robot-rl {name} {' '.join(arguments)}", flush=True)
+    verb = load_verb(name)
+    verb.run(compose(verb, arguments)[0])
+
+
+def _is_evaluated(run: Path, episodes: int) -> bool:
+    """Whether the results that are there are those of the weights that are there."""
+    path = run / "eval" / "summary.json"
+    if not path.is_file():
+        return False
+    summary = json.loads(path.read_text())
+    current = fingerprint(load_networks(run)[0])
+    return summary["episodes"] == episodes and summary["policies"]["tuned"]["fingerprint"] == current
+
+
+class _Stages:
+    """Seconds spent in each stage, over all sittings."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seconds: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, json.dumps(self.seconds, indent=2) + "\n")

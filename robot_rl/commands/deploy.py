@@ -1,0 +1,159 @@
+"""Let a policy control a robot behind its server, and count how often it succeeds.
+
+Each episode is a line: success, steps, seconds, late steps, the oldest of each kind of observation. All of it
+goes into a file. An episode that was interrupted counts as a failure. Where the robot does not measure
+success, a classifier judges it (success=runs/…), or you: s ends an episode well, f ends it as a failure.
+
+Ctrl-C leaves the arm at rest and disarmed.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from robot_rl.cli.signals import stop_on_signal
+from robot_rl.errors import UserError, mistakes
+from robot_rl.factory import choose_device, load_networks, wrap
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.policies.store import fingerprint
+from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.robot.deploy.beginnings import RESETS, usual_reset
+from robot_rl.robot.deploy.fit import check_fit
+from robot_rl.robot.deploy.images import images_of
+from robot_rl.robot.deploy.job import deploy, make_controller
+from robot_rl.robot.deploy.judge import judging
+from robot_rl.robot.deploy.outcomes import Outcomes
+from robot_rl.robot.deploy.turns import Turns
+from robot_rl.robot.robots import default_address
+
+_TIMEOUT = 5.0
+"""s for an answer; without one, the robot is lost."""
+
+
+@dataclass
+class Config:
+    policy: str = "???"
+    """Directory of a run or of a saved policy."""
+    robot: str = field(default_factory=default_address)
+    """Address of the robot's server, as in `robot-rl robot address=…`."""
+    episodes: int = 20
+    """How many to run."""
+    reset: str | None = None
+    """How an episode begins. `scene`: a simulated task goes to its saved initial state of that number.
+    `operator`: the gripper opens, the arm goes home, you prepare the scene and press Enter. `home`: without
+    you. If null, `scene` for a simulated task and `operator` for all else."""
+    success: str | None = None
+    """Run of `method=classifier` that judges success by the cameras; null for the robot's sensor or you."""
+    lookahead_ms: float | None = None
+    """An action takes effect so long after its step was due, however long it took to find it; it has to cover
+    the robot's measured latency and the policy's own time. null: when it comes."""
+    name: str = "deploy"
+    """What the robot's server calls this client."""
+    turns_with: str | None = None
+    """Name of another, whose episodes undo what this one does: they take turns. The one without `first` is
+    started first."""
+    first: bool = False
+    """Whether this one has the first turn."""
+    seed: int = 0
+    """Seed of the policy's noise, as for `robot-rl eval`."""
+    out: str = "${policy}/deploy.json"
+    """File of the results; an existing one is never replaced."""
+    keys: str | None = None
+    """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
+    insecure: bool = False
+    """Use a network without keys."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ValueError(f"episodes={self.episodes}: ask for at least 1")
+        if self.reset not in (None, *RESETS):
+            raise ValueError(f"reset={self.reset}: choose {', '.join(RESETS)}")
+        if self.turns_with == self.name:
+            raise ValueError(f"turns_with={self.turns_with} is this client's own name: choose another name=…")
+
+
+def run(config: Config) -> None:
+    # One observation through a small network: a second thread only waits for the first.
+    torch.set_num_threads(1)
+    with ExitStack() as ended:
+        with mistakes(), _answers(config.robot):
+            out = Path(config.out)
+            if out.exists():
+                raise UserError(f"{out} holds an earlier deployment; choose another out=…")
+            networks, meta = load_networks(config.policy, choose_device(config.device))
+            environment = meta["environment"]
+            keys = load_client_keys(Path(config.keys)) if config.keys else None
+            robot = ended.enter_context(
+                RobotClient(
+                    config.robot, config.name, "policy", keys=keys, insecure=config.insecure, timeout=_TIMEOUT
+                )
+            )
+            reset = config.reset or usual_reset(robot.spec)
+            check_fit(robot.spec, robot.lease_ms, environment)
+            cameras = environment["observation_spec"]["cameras"]
+            period = 1 / environment["control_freq"]
+            frames = ended.enter_context(
+                images_of(robot, config.robot, cameras, period, keys, config.insecure)
+            )
+            judge = None
+            if config.success:
+                looks = judging(config.success, robot, config.robot, period, keys, config.insecure)
+                judge = ended.enter_context(looks)
+            stop = ended.enter_context(stop_on_signal())
+            turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
+            policy = wrap(networks, 1)
+            controller = make_controller(
+                robot,
+                policy,
+                environment,
+                reset,
+                config.episodes,
+                stop,
+                ended,
+                frames=frames,
+                judge=judge,
+                turns=turns,
+                lookahead_ms=config.lookahead_ms,
+            )
+            facts = {
+                "policy": config.policy,
+                "kind": "tuned" if isinstance(networks, Wrapper) else "base",
+                "fingerprint": fingerprint(networks),
+                "task": environment["task"],
+                "control_freq": environment["control_freq"],
+                "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
+                "reset": reset,
+                "judge": config.success,
+                "lookahead_ms": config.lookahead_ms,
+                "seed": config.seed,
+            }
+            outcomes = Outcomes(out, facts, controller.timing)
+        if config.turns_with:
+            print(f"it takes turns with {config.turns_with}", flush=True)
+        how = deploy(controller, outcomes, config.episodes, config.seed)
+    print("\n".join(outcomes.summary()))
+    if outcomes.episodes:
+        print(f"  {out}")
+    if how == "stopped":
+        print("stopped; the arm is at rest and disarmed", file=sys.stderr)
+        raise KeyboardInterrupt
+    if how != "done":
+        print(f"robot-rl: {config.robot}: {how}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+@contextmanager
+def _answers(robot: str) -> Iterator[None]:
+    """Before anything has moved, what the robot refuses is the user's to mend."""
+    try:
+        yield
+    except RobotError as error:
+        raise UserError(f"{robot}: {error}") from error

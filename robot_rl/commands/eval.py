@@ -1,0 +1,148 @@
+"""Measure a policy's success on the saved initial states of its task, beside its base.
+
+Writes `eval/summary.json` (rates with 95 % Wilson intervals) and `eval/episodes.csv` (every
+episode's outcome) into the run, those of test states into `eval/test/`.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robot_rl.cli.progress import progress
+from robot_rl.data.compatibility import refuse_differences
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.errors import mistakes
+from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
+from robot_rl.evaluation.initial_states import TEST, InitialStates, check_split, load_states
+from robot_rl.evaluation.records import read_record, record_path, summary_of, write_record
+from robot_rl.factory import choose_device, load_networks, make_vector_env, side_by_side, task_of, wrap
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.store import fingerprint
+from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.training.provenance import check_frozen, current_code
+from robot_rl.training.saved_policies import Saved, saved_policies
+
+
+@dataclass
+class Config:
+    policy: str = "???"
+    """Directory of a run or of a saved policy."""
+    split: str = "validation"
+    """`validation`, to choose options by, or `test`, to report: for a finished run of a committed program."""
+    episodes: int | None = None
+    """How many of the saved initial states to use; all if null."""
+    saved: bool = False
+    """Measure each policy that `save_every` kept, without its base, into `<step>.json`."""
+    curve_episodes: int | None = None
+    """With saved=true, how many for all but the last; as many as for the last if null."""
+    num_envs: int = 4
+    """Environments stepped together."""
+    seed: int = 0
+    """Seed of the policies' noise."""
+    states: str | None = None
+    """File of initial states of your own, in place of the task's list."""
+    out: str | None = None
+    """Where results go; `eval` or `eval/test` within the policy's directory if null."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "curve_episodes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: ask for at least 1")
+        if self.curve_episodes and not self.saved:
+            raise ValueError(f"curve_episodes={self.curve_episodes} is for saved=true")
+        if check_split(self.split) == TEST and self.states:
+            raise ValueError("split=test measures on the task's own test states: leave out states=…")
+
+
+def run(config: Config) -> None:
+    # A handful of observations through a small network: a second thread only waits for the first.
+    torch.set_num_threads(1)
+    split = check_split(config.split)
+    policy = Path(config.policy)
+    out = Path(config.out) if config.out else policy / "eval" / (TEST if split == TEST else "")
+    with mistakes():
+        device = choose_device(config.device)
+        saved = saved_policies(policy) if config.saved else []
+        facts = check_frozen(policy, current_code()) if split == TEST else {}
+        networks, meta = load_networks(saved[-1][0] if saved else policy, device)
+        envs = make_vector_env(task_of(meta["environment"]), config.num_envs)
+        refuse_differences(meta["environment"], envs.describe(), f"policy {policy}")
+        initial = load_states(envs, Path(config.states) if config.states else None, split)
+        for name in ("episodes", "curve_episodes"):
+            if (getattr(config, name) or 0) > len(initial.states):
+                raise ValueError(
+                    f"{name}={getattr(config, name)}: {initial.name} has {len(initial.states)} states"
+                )
+    episodes = config.episodes or len(initial.states)
+    print(f"{initial.task}: {episodes} episodes from {initial.name}, noise seed {config.seed}")
+    try:
+        if saved:
+            _evaluate_saved(config, saved, envs, initial, out, device, facts)
+        else:
+            _evaluate(config, networks, envs, initial, out, facts)
+    finally:
+        envs.close()
+
+
+def _evaluate(
+    config: Config,
+    networks: BasePolicy | Wrapper,
+    envs: RobosuiteVectorEnv,
+    initial: InitialStates,
+    out: Path,
+    facts: dict[str, Any],
+) -> None:
+    """A policy beside its base."""
+    candidates = side_by_side(networks)
+    outcomes: dict[str, list[Outcome]] = {}
+    states = initial.states[: config.episodes]
+    for name, candidate in candidates.items():
+        with progress(len(states), f"evaluate {name}", "episodes") as show:
+            outcomes[name] = evaluate(envs, wrap(candidate, config.num_envs), states, config.seed, show)
+    summaries = {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
+    write_evaluation(out, initial, outcomes, summaries, **facts)
+    for name, result in summaries.items():
+        print(f"  {name:<6} {_rate(result)}")
+    print(f"  outcomes per episode: {out / 'episodes.csv'}")
+
+
+def _evaluate_saved(
+    config: Config,
+    saved: list[tuple[Path, Saved]],
+    envs: RobosuiteVectorEnv,
+    initial: InitialStates,
+    out: Path,
+    device: torch.device,
+    facts: dict[str, Any],
+) -> None:
+    """Each policy that a run kept; what was measured in the same way already is left as it is."""
+    for path, at in saved:
+        count = config.episodes if at is saved[-1][1] else config.curve_episodes or config.episodes
+        states = initial.states[:count]
+        networks, _ = load_networks(path, device)
+        how = {
+            **facts,
+            "fingerprint": fingerprint(networks),
+            "seed": config.seed,
+            "states_sha256": initial.sha256,
+        }
+        target = record_path(out, at)
+        record = read_record(target)
+        if {**record, **how} != record or len(record["success"]) != len(states):
+            begun = time.monotonic()
+            with progress(len(states), f"evaluate step {at.step}", "episodes") as show:
+                outcomes = evaluate(envs, wrap(networks, config.num_envs), states, config.seed, show)
+            write_record(out, at, initial, outcomes, eval_seconds=time.monotonic() - begun, **how)
+        print(f"  step {at.step:<8} {_rate(summary_of(read_record(target)))}")
+    print(f"  outcomes per episode: {out}/<step>.json")
+
+
+def _rate(result: Summary) -> str:
+    low, high = result.interval
+    return f"success {result.success:.3f}  95 % [{low:.3f}, {high:.3f}]  {result.mean_length:.0f} steps"

@@ -1,0 +1,98 @@
+"""Record what happens on a robot's server: by keys, or for some seconds.
+
+Everything is written down raw: states, commands, events and images, at the rates at which they come. Who
+controls the robot meanwhile does not matter, and is not disturbed. `robot-rl data derive` makes a dataset.
+"""
+
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from robot_rl.cli.signals import stop_on_signal
+from robot_rl.errors import UserError, mistakes
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.recording.client import RecorderProcess
+from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.recording.records import OUTCOMES, Outcome
+from robot_rl.robot.keyboard import Keyboard
+from robot_rl.robot.recording_session import HELP, record_by_keys, record_by_time
+from robot_rl.robot.robots import default_address
+
+
+@dataclass
+class Config:
+    address: str = field(default_factory=default_address)
+    """Of the robot's server."""
+    out: str = "data/robot.raw"
+    """Folder of the recordings; it is added to."""
+    cameras: list[str] | None = None
+    """Cameras to record; null for all that the robot has."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """What else to write down with each episode: labels.operator=carl."""
+    seconds: float | None = None
+    """Length of an episode; null for keys."""
+    episodes: int = 1
+    """How many, with `seconds`."""
+    outcome: str = "success"
+    """What they are, with `seconds`: success, failure or discarded."""
+    keys: str | None = None
+    """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
+    insecure: bool = False
+    """Use a network without keys."""
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not 0 < self.seconds < float("inf"):
+            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
+        if self.episodes < 1:
+            raise ValueError(f"episodes={self.episodes}: ask for at least 1")
+        if self.outcome not in OUTCOMES[:3]:
+            raise ValueError(f"outcome={self.outcome}: choose {', '.join(OUTCOMES[:3])}")
+
+
+def run(config: Config) -> None:
+    with ExitStack() as ended:
+        with mistakes():
+            parse(config.address)
+            if config.seconds is None and not sys.stdin.isatty():
+                raise UserError("keys are read from a terminal, and standard input is none: give seconds=…")
+            recorder = ended.enter_context(_recorder(config))
+        ready = recorder.ready
+        print(f"{ready.robot}, cameras: {', '.join(ready.cameras) or 'none'}; {config.out}", flush=True)
+        if ready.left_open:
+            print(f"{ready.left_open} not committed: see `robot-rl data repair`", file=sys.stderr)
+        stop = ended.enter_context(stop_on_signal())
+        try:
+            if config.seconds is not None:
+                outcome: Outcome = config.outcome  # type: ignore[assignment]
+                record_by_time(recorder, config.seconds, config.episodes, outcome, config.labels, _say, stop)
+            else:
+                keyboard = ended.enter_context(Keyboard())
+                print(HELP, flush=True)
+                record_by_keys(recorder, keyboard, config.labels, _say, _show, stop)
+        except RecorderError as error:
+            print(f"robot-rl: {error}", file=sys.stderr)
+            raise SystemExit(1) from error
+    if stop():
+        raise KeyboardInterrupt
+
+
+def _recorder(config: Config) -> RecorderProcess:
+    try:
+        return RecorderProcess(
+            config.address,
+            Path(config.out),
+            cameras=config.cameras,
+            keys=Path(config.keys) if config.keys else None,
+            insecure=config.insecure,
+        )
+    except RecorderError as error:
+        raise UserError(str(error)) from error
+
+
+def _say(line: str) -> None:
+    print(f"\r\033[K{line}" if sys.stdout.isatty() else line, flush=True)
+
+
+def _show(line: str) -> None:
+    print(f"\r\033[K{line}", end="", flush=True)

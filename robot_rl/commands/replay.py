@@ -1,0 +1,122 @@
+"""Act a recorded episode again: in simulation from its saved states, or on its robot, slowly.
+
+In simulation the first saved state is restored and the applied actions are taken; what comes out is compared
+with the saved states. With an address the arm goes to the episode's start and follows its measured joints,
+with all limits on; how near it came is said at the end. Ctrl-C brings the arm to rest.
+"""
+
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from robot_rl.cli.progress import progress
+from robot_rl.cli.signals import stop_on_signal
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.playback import play, playback_env
+from robot_rl.data.retrace import approach_seconds, motion_of, retrace, told
+from robot_rl.errors import UserError, mistakes
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.protocol.security import load_client_keys
+
+
+@dataclass
+class Config:
+    dataset: str = "???"
+    """Dataset of the episode."""
+    episode: int = 0
+    """Its number."""
+    address: str | None = None
+    """Of the robot's server; null for simulation."""
+    speed: float = 0.5
+    """On the robot: of the recording's, at most 1."""
+    yes: bool = False
+    """The arm may move: do not ask."""
+    accept: list[str] = field(default_factory=list)
+    """Differences to let pass, by name: of the environment, or [robot]."""
+    keys: str | None = None
+    """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
+    insecure: bool = False
+    """Use a network without keys."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed <= 1:
+            raise ValueError(f"speed={self.speed:g}: choose it above 0 and at most 1")
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        dataset = Dataset(Path(config.dataset))
+        if not 0 <= config.episode < dataset.num_episodes:
+            has = f"0 to {dataset.num_episodes - 1}" if dataset.num_episodes else "none"
+            raise UserError(f"episode={config.episode}: the episodes of {config.dataset} are {has}")
+    if config.address is None:
+        _in_simulation(config, dataset)
+    else:
+        _on_robot(config, config.address, dataset)
+
+
+def _in_simulation(config: Config, dataset: Dataset) -> None:
+    with mistakes():
+        env = playback_env(dataset, config.accept)
+        rows = dataset.episodes[config.episode]
+        with progress(rows.stop - rows.start, "replay", "steps") as show:
+            playback = play(dataset, env, config.episode, show.update)
+    env.close()
+    print(f"episode {config.episode}: {playback.steps} steps from its first saved state")
+    print(f"{'':<30}{'farthest':>12}{'in step':>9}{'at the end':>12}")
+    for name, one in playback.deviations.items():
+        print(f"{name:<30}{one.farthest:>12.3g}{one.step:>9}{one.last:>12.3g}  {one.unit}")
+    now, then = ("success" if won else "no success" for won in (playback.success, playback.recorded))
+    same = "the same to the bit" if playback.exact else "not the same to the bit"
+    print(f"{same}; {now}, as recorded" if now == then else f"{same}; {now}, and {then} was recorded")
+
+
+def _on_robot(config: Config, address: str, dataset: Dataset) -> None:
+    with ExitStack() as ended:
+        with mistakes():
+            keys = load_client_keys(Path(config.keys)) if config.keys else None
+            robot = RobotClient(address, "replay", "policy", keys=keys, insecure=config.insecure, timeout=5.0)
+            try:
+                ended.enter_context(robot)
+                start = robot.sample()
+                motion = motion_of(dataset, config.episode, robot.spec, config.accept)
+                if start.mode not in (Mode.IDLE, Mode.ARMED):
+                    raise UserError(f"the robot is in the mode {start.mode}: it has to be idle or armed")
+                _ask(config, robot.spec.name, motion.seconds, approach_seconds(motion, start, robot.spec))
+                stop = ended.enter_context(stop_on_signal())
+                if start.mode is Mode.IDLE:
+                    robot.arm()
+            except RobotError as error:
+                raise UserError(f"{address}: {error}") from error
+        try:
+            traced = retrace(robot, motion, config.speed, stop)
+        except RobotError as error:
+            print(f"robot-rl: {address}: {error}", file=sys.stderr)
+            raise SystemExit(1) from error
+        finally:
+            if start.mode is Mode.IDLE:
+                # What happened matters more; without its lease the arm comes to rest by itself.
+                with suppress(RobotError):
+                    robot.disarm()
+        print("\n".join(told(traced, robot.spec)))
+        if not traced.complete:
+            print("stopped; the arm is at rest", file=sys.stderr)
+            raise KeyboardInterrupt
+
+
+def _ask(config: Config, name: str, seconds: float, approach: float) -> None:
+    lasts = seconds / config.speed
+    print(
+        f"{name} will go to the start of episode {config.episode} within {approach:.1f} s, then follow it at "
+        f"{config.speed:g} of its speed for {lasts:.1f} s.\nKeep the space around it clear, and a hand "
+        "on the emergency stop. Ctrl-C brings the arm to rest.",
+        flush=True,
+    )
+    if config.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError("the arm moves only with its operator's consent: give yes=true")
+    input("Enter begins: ")

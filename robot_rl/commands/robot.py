@@ -1,0 +1,94 @@
+"""Serve a robot: its arm, gripper, limits and faults at one address; Ctrl-C brings the arm to rest.
+
+The robot is an arm with a file of its own (driver=…) or a simulated task (task=…), which stands for one.
+Whatever commands or watches the robot is a client of this server. Keys for a network are made by
+`robot-rl robot keys`.
+"""
+
+import signal
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError, mistakes
+from robot_rl.hardware.core.core import CoreSettings
+from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.protocol.clock_sync import boot_id
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.security import load_server_keys
+from robot_rl.hardware.server import RobotServer, Show
+from robot_rl.robot.robots import default_address, serve_arm, serve_task
+from robot_rl.robot.status import Status
+
+GROUPS = {"task": {"*": TaskConfig}}
+
+
+@dataclass
+class Config:
+    driver: str | None = None
+    """Robot: a name of configs/robot (sim_panda, franka …), or the path of a robot's file."""
+    task: Any = None
+    """Simulated task to serve as the robot, in place of a driver."""
+    states: str | None = None
+    """File of initial states where the task's episodes begin; the task's own list if null. With `seeds`,
+    or without a list, an episode's number is a seed: as many beginnings as a training run asks for."""
+    address: str = field(default_factory=default_address)
+    """Where clients find it: `ipc:///directory`, or `tcp://host:port` (seven ports from this one)."""
+    keys: str | None = None
+    """Directory of keys; required where other machines can reach the address."""
+    insecure: bool = False
+    """Serve a network without keys: whoever can reach the address can move the arm."""
+    cameras: list[str] = field(default_factory=list)
+    """Cameras of a driver: `front` and `wrist` of a simulated arm, or YAML files, a camera each."""
+    lease_ms: int = 100
+    """A commander that is silent for so many milliseconds is stopped; 10 to 1000."""
+
+    def __post_init__(self) -> None:
+        if (self.driver is None) == (self.task is None):
+            raise ValueError("say which robot: driver=sim_panda, or task=lift for a simulated task")
+        if self.task is not None and self.cameras:
+            raise ValueError("cameras are a driver's; those of a task are task.cameras=[…]")
+        if self.task is None and self.states is not None:
+            raise ValueError("states are a task's; with a driver there are none")
+
+
+def run(config: Config) -> None:
+    """Serve until SIGINT, SIGTERM or SIGHUP."""
+    status = Status()
+    with ExitStack() as ended:
+        with mistakes():
+            server = _build(config, status.show, ended)
+        _serve(config, server, status)
+
+
+def _build(config: Config, show: Show, ended: ExitStack) -> RobotServer:
+    address = parse(config.address)
+    keys = load_server_keys(Path(config.keys)) if config.keys else None
+    if config.driver is not None:
+        robot = serve_arm(config.driver, config.cameras, ended)
+    else:
+        robot = serve_task(config.task, config.states, ended)
+    settings = CoreSettings(lease_ms=config.lease_ms, boot_id=boot_id(), latency=robot.latency)
+    return RobotServer(
+        robot.driver,
+        address,
+        settings,
+        keys=keys,
+        insecure=config.insecure,
+        cameras=robot.cameras,
+        shows=[show, *robot.shows],
+    )
+
+
+def _serve(config: Config, server: RobotServer, status: Status) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: server.close_soon())
+    print(f"{server.name} at {config.address}, session {server.session[:8]}; Ctrl-C ends it", flush=True)
+    try:
+        with status:
+            server.run()
+    except DriverError as error:
+        raise UserError(f"{server.name}: {error}") from error
+    print("the arm is at rest and the server has ended", flush=True)

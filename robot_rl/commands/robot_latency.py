@@ -1,0 +1,135 @@
+"""Measure how late a robot acts, its cameras see and its states come; write it into the robot's file.
+
+The arm swings one joint to and fro by a few degrees around where it stands, within its limits. Commands,
+setpoints, measurements and images are compared by cross-correlation; what does not correlate well enough is
+refused, and the exit code is 1. Afterwards the arm is as it was, armed or not.
+"""
+
+import datetime
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from robot_rl.errors import UserError, mistakes
+from robot_rl.hardware.client import RobotClient, RobotError
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.latency.figures import Figures, measure
+from robot_rl.hardware.latency.recording import record
+from robot_rl.hardware.latency.robot_file import merged, with_latency
+from robot_rl.hardware.latency.swing import Axis, Swing, find_axis
+from robot_rl.hardware.latency.table import table
+from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys
+from robot_rl.hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.realtime import message_context
+from robot_rl.hardware.spec import Latency
+from robot_rl.robot.robots import default_address
+from robot_rl.training.runs import write_text
+
+
+@dataclass
+class Config:
+    address: str = field(default_factory=default_address)
+    """Address of the robot's server, as in `robot-rl robot address=…`."""
+    cameras: list[str] | None = None
+    """Cameras to measure, by name; by default all. Each has to see the arm, or to move with it."""
+    joint: str = ""
+    """Name of the joint to swing; by default the first."""
+    seconds: float = 10.0
+    """How long to swing it."""
+    go: bool = False
+    """The arm may move: do not ask."""
+    write: str | None = None
+    """Robot's file whose section `latency` is to hold the result; the rest of it stays as it is."""
+    keys: str | None = None
+    """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
+    insecure: bool = False
+    """Use a network without keys."""
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        keys = load_client_keys(Path(config.keys)) if config.keys else None
+        robot = RobotClient(config.address, "latency", "policy", keys=keys, insecure=config.insecure)
+        try:
+            with robot:
+                figures = _measure(config, robot, keys)
+        except RobotError as error:
+            raise UserError(f"{config.address}: {error}") from error
+    print(f"\n{table(figures)}")
+    if config.write:
+        _write(Path(config.write), figures.latency())
+    if refused := figures.refused():
+        for name, reason in refused.items():
+            print(f"robot-rl: {name} was not measured: {reason}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def _measure(config: Config, robot: RobotClient, keys: ClientKeys | None) -> Figures:
+    """Swing the arm, if its operator lets it."""
+    known = [camera.name for camera in robot.spec.cameras]
+    cameras = known if config.cameras is None else config.cameras
+    for camera in cameras:
+        if camera not in known:
+            raise UserError(
+                f"cameras: {robot.spec.name} has no {camera!r}; it has {', '.join(known) or 'none'}"
+            )
+    if config.write:
+        _check_file(Path(config.write), robot.spec.name)
+    axis = find_axis(robot.spec, config.joint)
+    swing = Swing(axis, config.seconds)
+    mode = robot.sample().mode
+    if mode not in (Mode.IDLE, Mode.ARMED):
+        raise UserError(f"the robot is in the mode {mode}: it has to be idle or armed, and nobody's")
+    _ask(config, robot, axis, swing)
+    with message_context() as context:
+        sockets = ClientSockets(context, parse(config.address), keys, insecure=config.insecure)
+        if mode is Mode.IDLE:
+            robot.arm()
+        try:
+            recording = record(robot, sockets, axis, swing, cameras)
+        except BaseException:
+            # What happened matters more; without its lease the arm comes to rest by itself.
+            with suppress(RobotError):
+                robot.disarm()
+            raise
+        if mode is Mode.IDLE:
+            robot.disarm()
+    return measure(recording, datetime.date.today())
+
+
+def _ask(config: Config, robot: RobotClient, axis: Axis, swing: Swing) -> None:
+    print(
+        f"{robot.spec.name} at {config.address} will swing {axis.name} by {swing.amplitude:.3f} {axis.unit} "
+        f"to either side of where it stands, for {swing.seconds:g} s.\nKeep the space around it clear, and a "
+        "hand on the emergency stop. Ctrl-C brings the arm to rest.",
+        flush=True,
+    )
+    if config.go:
+        return
+    if not sys.stdin.isatty():
+        raise UserError("the arm moves only with its operator's consent: give go=true")
+    input("Enter begins: ")
+
+
+def _check_file(path: Path, name: str) -> None:
+    """It is this robot's and can be written to; before anything moves."""
+    robot = load_robot(path)
+    if robot.spec.name != name:
+        raise UserError(f"{path} is the file of {robot.spec.name}, and the robot at the address is {name}")
+    try:
+        with_latency(_read(path), robot.latency)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _write(path: Path, latency: Latency) -> None:
+    both = merged(load_robot(path).latency, latency)
+    write_text(path.resolve(), with_latency(_read(path), both))
+    print(f"\nwritten to {path}; the server tells it to its clients after its next start")
+
+
+def _read(path: Path) -> str:
+    return path.read_bytes().decode("utf-8")

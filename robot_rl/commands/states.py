@@ -1,0 +1,47 @@
+"""Save a list of initial states, the fixed start of evaluation episodes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError, mistakes
+from robot_rl.evaluation.initial_states import (
+    COUNTS,
+    check_split,
+    make_states,
+    save_states,
+    split_path,
+    split_seeds,
+)
+from robot_rl.factory import make_env
+
+GROUPS = {"task": {"*": TaskConfig}}
+
+
+@dataclass
+class Config:
+    task: Any = None
+    """Task whose initial states to save."""
+    split: str = "validation"
+    """`validation`, on which options are chosen, or `test`, on which results are reported."""
+    out: str | None = None
+    """File to write; the task's own list of that split if null. An existing one is never replaced."""
+    count: int | None = None
+    """How many; 100 for validation and 500 for test if null."""
+
+
+def run(config: Config) -> None:
+    with mistakes():
+        split = check_split(config.split)
+        count = COUNTS[split] if config.count is None else config.count
+        if count < 1:
+            raise UserError(f"count={count}: ask for at least 1")
+        path = Path(config.out) if config.out else split_path(config.task.name, split)
+        if path.exists():
+            raise UserError(f"{path} exists: results refer to it; choose another out=…")
+        env = make_env(config.task)
+    states = make_states(env, split_seeds(split, count))
+    save_states(path, states, env.describe())
+    env.close()
+    print(f"{path}: {count} {split} states of {config.task.name}")

@@ -1,0 +1,171 @@
+"""Move a robot by hand, and record it.
+
+The device is a keyboard, a SpaceMouse, a gamepad, a leader arm or a page in a browser. With task=… a
+simulated task is served while this runs. Nothing moves without the clutch. Ctrl-C leaves the arm at rest
+and held.
+"""
+
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robot_rl.cli.signals import Stop, stop_on_signal
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError, mistakes
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.realtime import COMMANDS, runs_first
+from robot_rl.hardware.recording.client import RecorderProcess
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.device import Device, DeviceError
+from robot_rl.hardware.teleop.devices import DEVICES, make_device
+from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.stream import Recorded
+from robot_rl.hardware.teleop.teleoperator import Teleoperator
+from robot_rl.robot.robots import default_address
+from robot_rl.robot.teleop.card import operator_card, task_words
+from robot_rl.robot.teleop.episodes import Episodes
+from robot_rl.robot.teleop.recording import Recording
+from robot_rl.robot.teleop.screen import Screen
+from robot_rl.robot.teleop.session import Session
+from robot_rl.robot.teleop.simulated import serving
+
+GROUPS = {"task": {"*": TaskConfig}, "device": DEVICES}
+_TIMEOUT = 2.0
+"""s for an answer; without one, the robot is lost."""
+
+
+@dataclass
+class Config:
+    task: Any = None
+    """Simulated task to serve and to move; null for the robot at `address`."""
+    device: Any = None
+    """What is held."""
+    address: str | None = None
+    """Of a running server; null for this machine's own, or with a task for one that this starts and ends."""
+    out: str | None = None
+    """Folder of the recordings; it is added to. Null to record nothing."""
+    cameras: list[str] | None = None
+    """Cameras to record; null for all that the robot has."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """What else to write down with each episode: labels.operator=carl."""
+    speed: float = 0.2
+    """Of the tool at full deflection, m/s, within the robot's own limits."""
+    turn: float = 0.8
+    """The same for turning, rad/s."""
+    record_device: str | None = None
+    """File for what the device says, which device=replay plays."""
+    keys: str | None = None
+    """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
+    insecure: bool = False
+    """Use a network without keys."""
+
+    def __post_init__(self) -> None:
+        if self.task is not None and self.address is not None:
+            raise ValueError(
+                "task=… starts a server of its own; address=… is of a running one: give one of them"
+            )
+        Speed(self.speed, self.turn)
+
+
+def run(config: Config) -> None:
+    with ExitStack() as ended:
+        with mistakes(), _given():
+            address = config.address or default_address()
+            if config.task is not None:
+                address = ended.enter_context(serving(config.task))
+            keys = load_client_keys(Path(config.keys)) if config.keys else None
+            board = Board(address, keys, config.insecure)
+            robot = ended.enter_context(_connect(board))
+            screen = Screen(board.say)
+            recording, first = _recording(config, address, screen, ended)
+            device = ended.enter_context(_device(config, board, screen))
+            episodes = Episodes(robot, recording, first, screen.say)
+            speed = Speed(config.speed, config.turn)
+            print(operator_card(robot.spec, address, device, speed, _recorded(config)), flush=True)
+            episodes.prepare()
+        if recording:
+            ended.enter_context(recording)
+        ended.enter_context(screen)
+        stop = ended.enter_context(stop_on_signal(signal.SIGHUP))
+        teleoperator = Teleoperator(robot.spec, speed)
+        session = Session(robot, device, teleoperator, episodes, screen, board, MonotonicClock())
+        why = _drive(session, stop)
+    print("the arm is at rest and held" if not why else f"robot-rl: {why}", file=sys.stderr)
+    _say_what_next(config)
+    if why:
+        raise SystemExit(1)
+    if stop():
+        raise KeyboardInterrupt
+
+
+def _drive(session: Session, stop: Stop) -> str:
+    try:
+        with runs_first(COMMANDS):
+            return session.run(stop)
+    except RobotError as error:
+        return str(error)
+
+
+def _connect(at: Board) -> RobotClient:
+    return RobotClient(at.address, "teleop", "operator", keys=at.keys, insecure=at.insecure, timeout=_TIMEOUT)
+
+
+def _device(config: Config, board: Board, screen: Screen) -> Device:
+    device = make_device(config.device, board)
+    return Recorded(device, Path(config.record_device), screen.say) if config.record_device else device
+
+
+def _recording(
+    config: Config, address: str, screen: Screen, ended: ExitStack
+) -> tuple[Recording | None, int]:
+    """The recorder, and how many episodes there are already."""
+    if config.out is None:
+        return None, 0
+    recorder = RecorderProcess(
+        address,
+        Path(config.out),
+        cameras=config.cameras,
+        keys=Path(config.keys) if config.keys else None,
+        insecure=config.insecure,
+    )
+    ended.enter_context(recorder)
+    labels = {"device": _name(config), **config.labels}
+    return Recording(recorder, labels, screen.say), len(RawDataset(Path(config.out)).episodes)
+
+
+def _name(config: Config) -> str:
+    return next(name for name, kind in DEVICES.items() if type(config.device) is kind)
+
+
+def _recorded(config: Config) -> str:
+    if config.out is None:
+        return "Nothing is recorded; out=data/x.raw says where to."
+    return f"Recorded in {config.out}, an episode from b to s, f or d."
+
+
+def _say_what_next(config: Config) -> None:
+    if config.out is not None and (count := len(RawDataset(Path(config.out)).episodes)):
+        dataset = Path(config.out).with_suffix(".zarr")
+        kind = task_words(config.task) if config.task is not None else [f"name={dataset.stem}"]
+        words = [f"raw={config.out}", f"out={dataset}", *kind]
+        print(f"{config.out} has {count} {'episode' if count == 1 else 'episodes'}; a dataset of them:")
+        print(f"  robot-rl data derive {shlex.join(words)}")
+
+
+@contextmanager
+def _given() -> Iterator[None]:
+    """Before anything has moved, what cannot be had is the user's to mend."""
+    try:
+        yield
+    except (RobotError, RecorderError, DeviceError) as error:
+        raise UserError(str(error)) from error

@@ -1,0 +1,66 @@
+"""Demonstrations as a replay: with the base's action beside each demonstrated one."""
+
+import numpy as np
+import torch
+
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
+from robot_rl.policies.acting import Decision, WrappedPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.seeds import episode_seed
+
+
+def demonstrations_to_replay(
+    dataset: Dataset,
+    base: BasePolicy,
+    seed: int,
+    fields: Fields,
+    proposals: int = 0,
+    device: torch.device | str = "cpu",
+    switch: SwitchCost = FREE,
+) -> Replay:
+    """Successful episodes of a dataset, each as it would have gone with the base beside it.
+
+    The base runs in chunks from each episode's start, as it does when it acts. What came after the
+    last step of an episode is not recorded: a step that terminated needs it not, and a last step
+    that did not gives its observation alone, where the step before it ends. `fields`, `proposals` and
+    `switch` are those of the replay beside which this one is sampled.
+    """
+    observations = dataset.observations()
+    action = dataset["applied_action"].astype(np.float32)
+    reward = dataset["reward"].astype(np.float32)
+    terminated = dataset["terminated"].astype(bool)
+    if not dataset.success.any():
+        raise ValueError(
+            f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}; "
+            "collect more, or set method.demo_ratio=0"
+        )
+    episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
+    policy = WrappedPolicy(base, len(episodes), proposals=proposals)
+    policy.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
+    lengths = np.array([rows.stop - rows.start for rows in episodes])
+    starts = np.array([rows.start for rows in episodes])
+    # Each episode is a stream of its own, so that all of them go through the base together.
+    longest = int(lengths.max())
+    replay = Replay(longest * len(episodes), len(episodes), action.shape[1], fields, device, switch)
+    for t in range(longest):
+        slots = np.flatnonzero(lengths > t)
+        now = starts[slots] + t
+        frames = {key: values[now] for key, values in observations.items()}
+        decision: Decision = policy.act(frames, slots=slots, record=True)
+        record = {**frames, **decision.record()}
+        unfinished = (lengths[slots] == t + 1) & ~terminated[now]
+        acting, ending = ~unfinished, unfinished
+        if acting.any():
+            replay.add(
+                slots[acting],
+                action=action[now[acting]],
+                reward=reward[now[acting]],
+                terminated=terminated[now[acting]],
+                source=SOURCES.index("demo"),
+                **{key: values[acting] for key, values in record.items()},
+            )
+        if ending.any():
+            replay.end(slots[ending], **{key: values[ending] for key, values in record.items()})
+    replay.close_episode(np.arange(len(episodes)), success=True)
+    return replay

@@ -1,0 +1,1 @@
+"""LeRobotDataset v3: reading and writing."""

@@ -1,0 +1,296 @@
+"""A LeRobotDataset v3.0 to be read, and what is wrong with one."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from robot_rl.data.formats.lerobot import layout
+from robot_rl.data.formats.lerobot.layout import Place
+from robot_rl.data.formats.lerobot.videos import read_video, video_at
+from robot_rl.data.kinds import lerobot_info
+from robot_rl.data.layout import FORMAT_VERSION
+
+_INFO = ("codebase_version", "fps", "features", "total_episodes", "total_frames", "data_path")
+_EPISODE = (
+    "episode_index",
+    "tasks",
+    "length",
+    "data/chunk_index",
+    "data/file_index",
+    "dataset_from_index",
+    "dataset_to_index",
+)
+_TIME = 1e-3
+"""s that a time stamp may be off."""
+
+
+class LeRobotFiles:
+    """One of them."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what describes it.
+
+        Raises:
+            ValueError: another version, or something is missing.
+        """
+        self.path = path
+        self.info: dict[str, Any] = lerobot_info(path)
+        version = str(self.info.get("codebase_version", "missing"))
+        if version.split(".")[0] != "v3":
+            mend = "lerobot's own converter to v3.0 comes first" if version < "v3" else "it is newer"
+            raise ValueError(
+                f"{path} is a LeRobotDataset {version}, this program reads {layout.VERSION}: {mend}"
+            )
+        if missing := [key for key in _INFO if key not in self.info]:
+            raise ValueError(f"{path}/{layout.INFO} lacks {', '.join(missing)}")
+        self.features = dict(self.info["features"])
+        wanted = ("dtype", "shape")
+        if wrong := [name for name, one in self.features.items() if not all(key in one for key in wanted)]:
+            raise ValueError(f"{path}/{layout.INFO}: the features {', '.join(wrong)} lack dtype or shape")
+        self.fps = float(self.info["fps"])
+        if not self.fps > 0:
+            raise ValueError(f"{path}/{layout.INFO} says fps {self.fps:g}: it must be more than 0")
+        self._open: tuple[Path, pa.Table] | None = None
+
+    @cached_property
+    def episodes(self) -> list[dict[str, Any]]:
+        """The rows of the episodes' table, in order, without statistics.
+
+        Raises:
+            ValueError: it is missing or lacks a column.
+        """
+        files = sorted((self.path / "meta" / "episodes").glob("*/*.parquet"))
+        if not files:
+            raise ValueError(f"{self.path} is torn: meta/episodes has no parquet file; copy it again")
+        rows: list[dict[str, Any]] = []
+        for file in files:
+            table = read_table(file)
+            wanted = [*_EPISODE, *self._video_columns()]
+            if missing := [name for name in wanted if name not in table.column_names]:
+                raise ValueError(f"{file} lacks {', '.join(missing)}")
+            rows += table.select(wanted).to_pylist()
+        return sorted(rows, key=lambda row: row["episode_index"])
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """By their numbers.
+
+        Raises:
+            ValueError: they are not to be read.
+        """
+        table = read_table(self.path / layout.TASKS)
+        # pandas names the column of an index without a name so.
+        names = [name for name in ("task", "__index_level_0__") if name in table.column_names]
+        if "task_index" not in table.column_names or not names:
+            raise ValueError(f"{self.path}/{layout.TASKS} lacks task or task_index")
+        numbers, texts = table["task_index"].to_pylist(), table[names[0]].to_pylist()
+        return [str(text) for _, text in sorted(zip(numbers, texts, strict=True))]
+
+    @cached_property
+    def own(self) -> dict[str, Any] | None:
+        """What this program wrote about the dataset that these files were made of; None for others'.
+
+        Raises:
+            ValueError: a newer version of this program wrote it.
+        """
+        file = self.path / layout.OWN
+        if not file.is_file():
+            return None
+        try:
+            own = json.loads(file.read_text(encoding="utf-8"))
+            version = own["format"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"{file} is damaged ({error}); without it the rest can still be converted"
+            ) from error
+        if version > FORMAT_VERSION:
+            raise ValueError(
+                f"{file} was made of a dataset of format {version}; this program reads up to "
+                f"{FORMAT_VERSION}: use the newer program that wrote it"
+            )
+        return own
+
+    @property
+    def videos(self) -> list[str]:
+        """Features that are kept as videos."""
+        return [name for name, one in self.features.items() if one["dtype"] == "video"]
+
+    @property
+    def pictures(self) -> list[str]:
+        """Features that are kept as images in the tables."""
+        return [name for name, one in self.features.items() if one["dtype"] == "image"]
+
+    @property
+    def numbers(self) -> list[str]:
+        """Features that are numbers."""
+        known = ("video", "image", "string", "language")
+        return [name for name, one in self.features.items() if one["dtype"] not in known]
+
+    def table(self, row: Mapping[str, Any]) -> pa.Table:
+        """The steps of an episode.
+
+        Raises:
+            ValueError: they are not all there.
+        """
+        file = self.path / self._place(row).path(self.info["data_path"])
+        if self._open is None or self._open[0] != file:
+            self._open = (file, read_table(file))
+        whole = self._open[1]
+        if "episode_index" not in whole.column_names:
+            raise ValueError(f"{file} lacks episode_index")
+        here = np.flatnonzero(whole["episode_index"].to_numpy() == row["episode_index"])
+        if len(here) != row["length"] or len(here) == 0:
+            raise ValueError(
+                f"{file} has {len(here)} steps of episode {row['episode_index']}, "
+                f"its length is {row['length']}"
+            )
+        return whole.slice(int(here[0]), len(here))
+
+    def column(self, table: pa.Table, name: str) -> NDArray[Any]:
+        """A feature of some steps, [T] or [T, n].
+
+        Raises:
+            ValueError: it is missing, or has another shape or type than info.json says.
+        """
+        if name not in table.column_names:
+            raise ValueError(f"{self.path}: the tables lack {name}, which is a feature")
+        shape, dtype = self.features[name]["shape"], np.dtype(self.features[name]["dtype"])
+        column = table[name].combine_chunks()
+        while pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
+            column = column.flatten()
+        values = column.to_numpy(zero_copy_only=False)
+        size = int(np.prod(shape))
+        if values.dtype != dtype or values.size != table.num_rows * size:
+            told = f"{values.dtype}, {values.size} numbers for {table.num_rows} steps"
+            raise ValueError(f"{self.path}: {name} is {told}; info.json says {dtype} {shape}")
+        return values if size == 1 else values.reshape(table.num_rows, size)
+
+    def video(self, row: Mapping[str, Any], name: str) -> Iterator[NDArray[np.uint8]]:
+        """The images of an episode, in blocks.
+
+        Raises:
+            ValueError: they are not all there.
+        """
+        relative, begin = video_at(row, name, self.info["video_path"])
+        if not (self.path / relative).is_file():
+            raise ValueError(f"{self.path} is torn: {relative} is missing; copy it again")
+        return read_video(self.path / relative, begin, row["length"], self.fps, self.size(name))
+
+    def size(self, name: str) -> tuple[int, int]:
+        """Height and width of a camera's images; they are channels first or last."""
+        shape = [int(n) for n in self.features[name]["shape"]]
+        if len(shape) != 3 or 3 not in (shape[0], shape[2]):
+            raise ValueError(f"{self.path}: {name} is {shape}, and no colour image")
+        return (shape[1], shape[2]) if shape[2] != 3 else (shape[0], shape[1])
+
+    def _place(self, row: Mapping[str, Any]) -> Place:
+        return Place(int(row["data/chunk_index"]), int(row["data/file_index"]))
+
+    def _video_columns(self) -> list[str]:
+        names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+        return [f"videos/{key}/{name}" for key in self.videos for name in names]
+
+
+def read_table(path: Path) -> pa.Table:
+    """A parquet file.
+
+    Raises:
+        ValueError: it is missing or damaged.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; copy the dataset again")
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is damaged ({error}); copy the dataset again") from error
+
+
+def facts(path: Path) -> dict[str, str]:
+    """What the dataset at `path` holds.
+
+    Raises:
+        ValueError: it is none, or damaged.
+    """
+    files = LeRobotFiles(path)
+    info = files.info
+    return {
+        "episodes": f"{info['total_episodes']}, {info['total_frames']} steps at {files.fps:g} steps/s",
+        "tasks": ", ".join(files.tasks),
+        "robot": str(info.get("robot_type")),
+        "features": ", ".join(f"{name} {files.features[name]['shape']}" for name in files.numbers),
+        "cameras": ", ".join([*files.videos, *(f"{name} (images)" for name in files.pictures)]) or "none",
+        "made by": "robot-rl" if files.own else "another program",
+    }
+
+
+def faults(path: Path) -> list[str]:
+    """What is wrong with the dataset at `path`; empty where nothing is."""
+    try:
+        return list(_faults(LeRobotFiles(path)))
+    except (ValueError, KeyError, OSError) as error:
+        return [str(error)]
+
+
+def _faults(files: LeRobotFiles) -> Iterator[str]:
+    info, rows = files.info, files.episodes
+    for name, dtype in layout.BOOKKEEPING.items():
+        feature = files.features.get(name)
+        if feature is None:
+            yield f"info.json lacks the feature {name}"
+        elif feature["dtype"] != dtype or list(feature["shape"]) != [1]:
+            yield f"the feature {name} is {feature['dtype']} {feature['shape']}, it has to be {dtype} [1]"
+    if "action" not in files.features:
+        yield "info.json lacks the feature action"
+    if not (files.path / layout.STATS).is_file():
+        yield f"{layout.STATS} is missing"
+    if not rows:
+        yield "it has no episode"
+    if info["total_episodes"] != len(rows):
+        yield f"info.json says that there are {info['total_episodes']} episodes, there are {len(rows)}"
+    steps = sum(row["length"] for row in rows)
+    if info["total_frames"] != steps:
+        yield f"info.json says that there are {info['total_frames']} steps, there are {steps}"
+    tasks, begin = len(files.tasks), 0
+    for number, row in enumerate(rows):
+        if row["episode_index"] != number:
+            yield f"episode {number} is missing or there twice"
+        if (row["dataset_from_index"], row["dataset_to_index"]) != (begin, begin + row["length"]):
+            yield f"episode {number} is not where the one before it ends"
+        begin = row["dataset_to_index"]
+        try:
+            yield from _episode(files, number, row, tasks)
+        except (ValueError, KeyError) as error:
+            yield f"episode {number}: {error}"
+
+
+def _episode(files: LeRobotFiles, number: int, row: Mapping[str, Any], tasks: int) -> Iterator[str]:
+    if row["length"] < 1:
+        yield f"episode {number} has no step"
+        return
+    table = files.table(row)
+    columns = {name: files.column(table, name) for name in files.numbers}
+    for name, values in columns.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            yield f"{name} has NaN or infinity in episode {number}"
+    frames = np.arange(row["length"])
+    if "frame_index" in columns and (columns["frame_index"] != frames).any():
+        yield f"frame_index of episode {number} does not count from 0"
+    if "index" in columns and (columns["index"] != row["dataset_from_index"] + frames).any():
+        yield f"index of episode {number} does not count from {row['dataset_from_index']}"
+    if "timestamp" in columns and np.abs(columns["timestamp"] - frames / files.fps).max() > _TIME:
+        yield f"timestamp of episode {number} is not frame_index / fps"
+    if (
+        "task_index" in columns
+        and not (columns["task_index"] >= 0).all() & (columns["task_index"] < tasks).all()
+    ):
+        yield f"task_index of episode {number} names a task that is not in {layout.TASKS}"
+    for name in files.videos:
+        there = sum(len(block) for block in files.video(row, name))
+        assert there == row["length"], name

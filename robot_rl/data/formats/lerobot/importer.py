@@ -1,0 +1,241 @@
+"""A LeRobotDataset as a dataset: one that we wrote comes back, another's is understood.
+
+Of another's, the state is `observation.state`, and the actions are as they are but for a scale, which stands
+in the action spec and brings them into [-1, 1]: a power of two, so that no bit is lost.
+"""
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from robot_rl.data.formats.lerobot import layout
+from robot_rl.data.formats.lerobot.files import LeRobotFiles
+from robot_rl.data.writer import DatasetWriter, Streamed
+from robot_rl.envs.action import ActionDim, spec_to_list
+from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
+
+_OBSERVATION: Final = "observation."
+_STATE: Final = "state"
+_BYTE: Final = np.dtype(np.uint8)
+_NAMED: Final = (
+    layout.STATE,
+    layout.ACTION,
+    layout.REWARD,
+    layout.DONE,
+    layout.SUCCESS,
+    *layout.BOOKKEEPING,
+)
+
+
+def import_files(
+    files: LeRobotFiles, out: Path, as_video: bool, success: bool | None, show: Callable[[int], None]
+) -> tuple[DatasetWriter, list[str]]:
+    """Write the dataset.
+
+    Args:
+        files: to be read.
+        out: the dataset.
+        as_video: keep images as videos.
+        success: of all episodes, where the files do not say it.
+        show: told how many episodes are written.
+
+    Returns:
+        What wrote it, and what it cannot hold.
+
+    Raises:
+        ValueError: the files lack something.
+    """
+    rows = files.episodes
+    if not rows:
+        raise ValueError(f"{files.path} has no episode")
+    reader = _Own(files, files.own) if files.own else _Foreign(files, success)
+    writer = DatasetWriter(out, reader.environment, reader.collection, durable=False)
+    for row in rows:
+        arrays, won, seed = reader.episode(row, files.table(row))
+        images = {camera: _images(files, row, name) for camera, name in cameras(files).items()}
+        if as_video:
+            writer.append(arrays, success=won, seed=seed, videos=images)
+        else:
+            named = {IMAGE_PREFIX + camera: streamed for camera, streamed in images.items()}
+            writer.append({**arrays, **named}, success=won, seed=seed)
+        show(writer.num_episodes)
+    writer.describe(reader.environment, reader.collection)
+    return writer, reader.lost
+
+
+def cameras(files: LeRobotFiles) -> dict[str, str]:
+    """Features of images by the camera's name."""
+    return {
+        name.removeprefix(layout.IMAGES).removeprefix(_OBSERVATION): name
+        for name in (*files.videos, *files.pictures)
+    }
+
+
+class _Own:
+    """Files that we wrote."""
+
+    def __init__(self, files: LeRobotFiles, own: Mapping[str, Any]) -> None:
+        self._files, self._own = files, own
+        self.environment: dict[str, Any] = own["environment"]
+        self.collection: dict[str, Any] = own["collection"]
+        self.lost: list[str] = []
+        if len(own["episodes"]) != len(files.episodes):
+            raise ValueError(
+                f"{files.path}/{layout.OWN} knows {len(own['episodes'])} episodes, and there are "
+                f"{len(files.episodes)}: remove that file to convert them as another's"
+            )
+
+    def episode(self, row: Mapping[str, Any], table: pa.Table) -> tuple[dict[str, Any], bool, int]:
+        """Arrays, success and seed."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for key, (name, shape, dtype) in self._own["columns"].items():
+            values = self._files.column(table, name)
+            arrays[key] = values.reshape(table.num_rows, *shape).astype(dtype, copy=False)
+        state = self._files.column(table, layout.STATE).reshape(table.num_rows, -1)
+        spec = ObservationSpec.from_dict(self.environment["observation_spec"])
+        begin = 0
+        for key, dim in zip(spec.state_keys, spec.state_dims, strict=True):
+            if key in self._own["state"]:
+                part = state[:, begin : begin + dim]
+                arrays[key] = part.reshape(table.num_rows, *self._own["state"][key])
+            begin += dim
+        known = self._own["episodes"][row["episode_index"]]
+        return arrays, bool(known["success"]), int(known["seed"])
+
+
+class _Foreign:
+    """Files of another program."""
+
+    def __init__(self, files: LeRobotFiles, success: bool | None) -> None:
+        self._files, self._success = files, success
+        features = files.features
+        if missing := [name for name in (layout.STATE, layout.ACTION) if name not in features]:
+            raise ValueError(f"{files.path} lacks the feature {' and '.join(missing)}, which a policy needs")
+        if success is None and layout.REWARD not in features and layout.SUCCESS not in features:
+            raise ValueError(
+                f"{files.path} does not say which episodes succeeded (it has neither {layout.REWARD} nor "
+                f"{layout.SUCCESS}): give success=true or success=false"
+            )
+        skipped = [name for name, one in features.items() if one["dtype"] in ("string", "language")]
+        self.lost = [f"{name} is text, and left out" for name in skipped]
+        self._more = [name for name in files.numbers if name not in _NAMED]
+        self._scales = self._largest()
+        self.environment = self._describe()
+        self.collection: dict[str, Any] = {
+            "converted": {
+                "format": "lerobot",
+                "file": files.path.name,
+                "codebase_version": files.info["codebase_version"],
+                "robot_type": files.info.get("robot_type"),
+            },
+            "states": False,
+            "episodes": [{"labels": {"task": "; ".join(row["tasks"])}} for row in files.episodes],
+        }
+
+    def episode(self, row: Mapping[str, Any], table: pa.Table) -> tuple[dict[str, Any], bool, int]:
+        """Arrays, success and number."""
+        files, steps = self._files, table.num_rows
+        won = self._won(table)
+        ends = np.arange(steps) == steps - 1
+        actions = files.column(table, layout.ACTION).reshape(steps, -1).astype(np.float32) / self._scales
+        arrays = {
+            _STATE: files.column(table, layout.STATE).reshape(steps, -1).astype(np.float32),
+            "action": actions,
+            "applied_action": actions,
+            "reward": (ends & won).astype(np.float32),
+            "terminated": ends & won,
+            "truncated": ends & (not won),
+        }
+        arrays |= {_array_name(name): files.column(table, name) for name in self._more}
+        return arrays, won, int(row["episode_index"])
+
+    def _won(self, table: pa.Table) -> bool:
+        if self._success is not None:
+            return self._success
+        if layout.SUCCESS in self._files.features:
+            return bool(self._files.column(table, layout.SUCCESS).any())
+        return bool((self._files.column(table, layout.REWARD) > 0).any())
+
+    def _largest(self) -> NDArray[np.float32]:
+        """The smallest power of two, at least 1, that is no smaller than any action."""
+        size = int(np.prod(self._files.features[layout.ACTION]["shape"]))
+        largest = np.ones(size)
+        for row in self._files.episodes:
+            table = self._files.table(row)
+            values = self._files.column(table, layout.ACTION).reshape(table.num_rows, size)
+            if not np.isfinite(values).all():
+                raise ValueError(
+                    f"{self._files.path}: action has NaN or infinity in episode {row['episode_index']}"
+                )
+            largest = np.maximum(largest, np.abs(values).max(0))
+        return np.array([2.0 ** math.ceil(math.log2(value)) for value in largest], np.float32)
+
+    def _describe(self) -> dict[str, Any]:
+        files = self._files
+        names = _names(files.features[layout.ACTION].get("names"), len(self._scales))
+        dims = tuple(
+            ActionDim(name, "absolute", "as recorded", float(scale), "as recorded")
+            for name, scale in zip(names, self._scales, strict=True)
+        )
+        seen = cameras(files)
+        sizes = {camera: files.size(name) for camera, name in seen.items()}
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{camera} {width}x{height}" for camera, (height, width) in sizes.items())
+            raise ValueError(f"{files.path}: images have several sizes ({told}), and a dataset has one")
+        size = next(iter(sizes.values()), (84, 84))
+        state = int(np.prod(files.features[layout.STATE]["shape"]))
+        observed = ObservationSpec((_STATE,), (state,), tuple(seen), size)
+        return {
+            "task": files.tasks[0] if files.tasks else "unknown",
+            "robot": files.info.get("robot_type") or "unknown",
+            "control_freq": files.fps,
+            "horizon": max(row["length"] for row in files.episodes),
+            "observation_spec": observed.as_dict(),
+            "action_spec": spec_to_list(dims),
+            **({"render": "camera"} if seen else {}),
+        }
+
+
+def _images(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Streamed:
+    height, width = files.size(name)
+    if name in files.videos:
+        blocks: Callable[[], Iterator[NDArray[np.uint8]]] = partial(files.video, row, name)
+    else:
+        blocks = partial(_pictures, files, row, name)
+    return Streamed((row["length"], height, width, 3), _BYTE, blocks)
+
+
+def _pictures(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Iterator[NDArray[np.uint8]]:
+    for picture in files.table(row)[name].to_pylist():
+        try:
+            image = np.asarray(Image.open(io.BytesIO(picture["bytes"])).convert("RGB"), np.uint8)
+        except (UnidentifiedImageError, TypeError, KeyError) as error:
+            raise ValueError(f"{files.path}: an image of {name} is damaged or not in the table") from error
+        if image.shape[:2] != files.size(name):
+            raise ValueError(
+                f"{files.path}: an image of {name} is {image.shape}, info.json says {files.size(name)}"
+            )
+        yield image[None]
+
+
+def _names(names: Any, number: int) -> Sequence[str]:
+    """What the dimensions are called, in any of the forms that are in use."""
+    if isinstance(names, Mapping):
+        inner = list(names.values())
+        names = inner[0] if len(inner) == 1 and isinstance(inner[0], list) else list(names)
+    if isinstance(names, list) and len(names) == number:
+        return [str(name) for name in names]
+    return [f"action_{i}" for i in range(number)]
+
+
+def _array_name(feature: str) -> str:
+    """Slashes would be folders."""
+    return feature.removeprefix(_OBSERVATION).replace("/", ".")

@@ -1,0 +1,212 @@
+"""New datasets of the episodes of others: merged, split, with images kept in another way.
+
+Not more than some thousand steps are in memory at a time. A dataset is made beside its place and appears
+whole or not at all; those that it is made of are never changed.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.episode_notes import SOURCE, notes_of, who_acted, without_notes
+from robot_rl.data.episode_stream import (
+    arrays_of_all,
+    cameras_of,
+    images_of,
+    near_each_other,
+    videos_of,
+)
+from robot_rl.data.writer import DatasetWriter, Entry, Video
+from robot_rl.envs.observation import IMAGE_PREFIX
+from robot_rl.hardware.durable import make_folder, publish
+
+Images = Literal["same", "zarr", "video"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some episodes of a dataset."""
+
+    dataset: Dataset
+    episodes: Sequence[int]
+
+
+@contextmanager
+def appearing(*places: Path) -> Iterator[list[Path]]:
+    """Paths to build at, which become `places` together at the end; nothing is left of a failure.
+
+    Raises:
+        ValueError: something is at one of them already, or two are the same.
+    """
+    if len(set(places)) < len(places):
+        raise ValueError(f"{places[0]} is named twice; choose two paths")
+    for place in places:
+        if place.exists():
+            raise ValueError(f"{place} exists; choose another path, or remove it")
+    building = [place.with_name(f".writing-{place.name}") for place in places]
+    try:
+        for path in building:
+            _remove(path)
+            make_folder(path.parent)
+        yield building
+        for path, place in zip(building, places, strict=True):
+            publish(path, place)
+    finally:
+        for path in building:
+            _remove(path)
+
+
+def rewrite(
+    parts: Sequence[Part],
+    out: Path,
+    images: Images = "same",
+    drop: Sequence[str] = (),
+    show: Callable[[int], None] = lambda done: None,
+) -> DatasetWriter:
+    """Write the episodes of all parts, in order, to a new dataset at `out`.
+
+    Args:
+        parts: of one environment and with the same arrays, as `refuse_mixture` asks for.
+        out: nothing may be there; see `appearing`.
+        images: how they are kept.
+        drop: arrays that are left out.
+        show: told how many episodes have been written.
+
+    Raises:
+        ValueError: an episode differs from the others.
+        OSError: the disk is full.
+    """
+    environment = dict(parts[0].dataset.environment)
+    if horizons := [part.dataset.environment.get("horizon") for part in parts]:
+        environment["horizon"] = max(horizon or 0 for horizon in horizons)
+    actors = () if SOURCE in drop else _actors(parts)
+    writer = DatasetWriter(out, environment, _collection(parts, drop), durable=False)
+    for part in parts:
+        for group in near_each_other(part.dataset, part.episodes):
+            arrays = arrays_of_all(part.dataset, group)
+            found = [{**one, **_acted(part.dataset, one, actors)} for one in arrays]
+            writer.extend(
+                [_entry(part.dataset, *one, images, drop) for one in zip(group, found, strict=True)]
+            )
+            show(writer.num_episodes)
+    return writer
+
+
+def _entry(
+    dataset: Dataset, number: int, arrays: dict[str, Any], images: Images, drop: Sequence[str]
+) -> Entry:
+    videos: Mapping[str, Video] = videos_of(dataset, number) if images != "zarr" else {}
+    pictures = images_of(dataset, number, [camera for camera in cameras_of(dataset) if camera not in videos])
+    if images == "video":
+        videos, pictures = {**videos, **pictures}, {}
+    episode = {**arrays, **{IMAGE_PREFIX + camera: one for camera, one in pictures.items()}}
+    return Entry(
+        {key: values for key, values in episode.items() if key not in drop},
+        bool(dataset.success[number]),
+        int(dataset.seeds[number]),
+        videos,
+    )
+
+
+def refuse_mixture(datasets: Sequence[Dataset], accept: Sequence[str], drop: Sequence[str]) -> None:
+    """Refuse datasets that cannot be one.
+
+    Args:
+        datasets: to be merged.
+        accept: differences between their environments to let pass, by name.
+        drop: arrays that are left out.
+
+    Raises:
+        ValueError: says what differs between which.
+    """
+    first = datasets[0]
+    for other in datasets[1:]:
+        what = f"{other.path} cannot be merged with {first.path}: it"
+        refuse_differences(other.environment, first.environment, what, tuple(accept))
+        # Who acted is brought together: see `_acted`.
+        shapes, wanted = (
+            {k: d.shape(k) for k in d.keys if k not in drop and k != SOURCE} for d in (other, first)
+        )
+        differing = sorted(key for key in shapes.keys() | wanted.keys() if shapes.get(key) != wanted.get(key))
+        if differing:
+            told = "; ".join(f"{k}: {_told(shapes.get(k))} against {_told(wanted.get(k))}" for k in differing)
+            raise ValueError(f"{what} differs in {told}; drop=[{','.join(differing)}] leaves them out")
+        if cameras_of(other) != cameras_of(first):
+            raise ValueError(f"{what} has images of {cameras_of(other)}, not of {cameras_of(first)}")
+
+
+def _collection(parts: Sequence[Part], drop: Sequence[str]) -> dict[str, Any]:
+    notes = []
+    for part in parts:
+        known, name = notes_of(part.dataset), part.dataset.path.name
+        notes += [{**known[number], "dataset": name, "index": int(number)} for number in part.episodes]
+    stateless = "sim_state" in drop or any("sim_state" not in part.dataset.keys for part in parts)
+    names = () if SOURCE in drop else _actors(parts)
+    return {
+        "parts": [
+            {
+                "dataset": part.dataset.path.name,
+                "sha256": part.dataset.sha256,
+                "episodes": len(part.episodes),
+                "collection": without_notes(part.dataset.collection),
+                **_otherwise(part.dataset.environment, parts[0].dataset.environment),
+            }
+            for part in parts
+        ],
+        **({"sources": list(names)} if names else {}),
+        **({"states": False} if stateless else _states(parts)),
+        "episodes": notes,
+    }
+
+
+def _states(parts: Sequence[Part]) -> dict[str, Any]:
+    """What a collection says of states that are not exact in all parts."""
+    told = (part.dataset.collection.get("states", True) for part in parts)
+    return next(({"states": one} for one in told if one is not True), {})
+
+
+def _actors(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Names of all who acted in any part; none where no part says it."""
+    if not any(who_acted(part.dataset) for part in parts):
+        return ()
+    return tuple(dict.fromkeys(name for part in parts for name in _names(part.dataset)))
+
+
+def _names(dataset: Dataset) -> list[str]:
+    """Who acted in a dataset; in one that does not say it, its expert or somebody unknown, all the time."""
+    return who_acted(dataset) or ["script" if "expert" in dataset.collection else "unknown"]
+
+
+def _acted(dataset: Dataset, arrays: Mapping[str, Any], actors: Sequence[str]) -> dict[str, Any]:
+    """The array `source` of an episode with the numbers that the new dataset has for the names."""
+    if not actors:
+        return {}
+    numbers = arrays.get(SOURCE, np.zeros(len(arrays["action"]), np.uint8))
+    known = np.array([actors.index(name) for name in _names(dataset)], np.uint8)
+    if len(numbers) and int(numbers.max()) >= len(known):
+        raise ValueError(f"{dataset.path} has a source, {int(numbers.max())}, that has no name there")
+    return {SOURCE: known[numbers]}
+
+
+def _otherwise(environment: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """What an environment is where it is not the one that the new dataset names."""
+    differing = {key: value for key, value in environment.items() if value != kept.get(key)}
+    return {"environment": differing} if differing else {}
+
+
+def _told(shape: Any) -> str:
+    return "missing" if shape is None else f"{shape[1]} {list(shape[0])}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

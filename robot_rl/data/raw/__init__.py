@@ -1,0 +1,1 @@
+"""From a robot's raw recordings to datasets of a fixed rate."""

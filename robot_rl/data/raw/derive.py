@@ -1,0 +1,220 @@
+"""From recorded episodes to a dataset of a fixed rate; the same recordings give the same bytes."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_rl.data.raw.robot_environment import Mover, make_mover, robot_environment
+from robot_rl.data.raw.steps import Steps
+from robot_rl.data.raw.timeline import ACTORS, LeftOut, Timeline, Track
+from robot_rl.data.writer import DatasetWriter
+from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
+from robot_rl.envs.robot_state import RobotState
+from robot_rl.envs.scene_state import REBUILT, SCENE
+from robot_rl.hardware.durable import make_folder, publish
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.recording.episode import Damaged
+from robot_rl.hardware.recording.episode import Episode as Raw
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.records import Count, Outcome
+from robot_rl.hardware.spec import RobotSpec
+
+_EVENTS: Final = 100
+"""Of an episode that a dataset remembers; the recording has all."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for."""
+
+    rate: float
+    """Steps per second."""
+    cameras: tuple[str, ...] | None = None
+    """None for all that were recorded."""
+    outcomes: tuple[Outcome, ...] = ("success", "failure")
+    max_age_ms: float = 500.0
+    """An episode in which something was not heard of for longer is left out."""
+    flag_age_ms: float = 250.0
+    """One in which something was not heard of for longer is flagged."""
+    images: Literal["zarr", "video"] = "zarr"
+    """How images are kept: exact, or in a hundredth of the room."""
+    task: str = "robot"
+    """What the robot does, where no environment says it."""
+    rebuild: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
+    """Full states [T, K] of recorded scenes (`robot_rl.envs.scene_state`), for a simulated task."""
+    environment: Mapping[str, Any] | None = None
+    """That of a simulated task which the robot is; None for the robot's own."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What was made."""
+
+    episodes: int
+    steps: int
+    left_out: Mapping[int, str]
+    """Why, by number of the recorded episode."""
+    bridged: Mapping[int, Mapping[str, float]]
+    """What was not heard of for longer than `flag_age_ms`, and for how long [ms], by the same number."""
+    cameras: tuple[str, ...]
+    """Those whose images it has."""
+
+
+def derive(
+    raw: RawDataset, out: Path, plan: Plan, show: Callable[[int], None] = lambda done: None
+) -> Derived:
+    """Make the dataset, which appears whole or not at all.
+
+    Args:
+        raw: the recordings.
+        out: the dataset; nothing may be there.
+        plan: what is asked for.
+        show: told how many episodes have been looked at.
+
+    Raises:
+        ValueError: something is there, no episode can be used, or one differs from the others.
+        OSError: the disk is full.
+    """
+    if out.exists():
+        raise ValueError(f"{out} exists; choose another path, or remove it")
+    building = out.with_name(f".deriving-{out.name}")
+    shutil.rmtree(building, ignore_errors=True)
+    make_folder(out.parent)
+    try:
+        derived = _Derivation(raw, building, plan).run(show)
+        publish(building, out)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return derived
+
+
+class _Derivation:
+    def __init__(self, raw: RawDataset, building: Path, plan: Plan) -> None:
+        self._raw, self._building, self._plan = raw, building, plan
+        self._writer: DatasetWriter | None = None
+        self._robot: RobotSpec | None = None
+        self._environment: dict[str, Any] = {}
+        self._left_out: dict[int, str] = {}
+        self._bridged: dict[int, dict[str, float]] = {}
+        self._used: list[dict[str, Any]] = []
+        self._longest = 0
+        self._cameras: tuple[str, ...] = ()
+        self._rebuilt = False
+
+    def run(self, show: Callable[[int], None]) -> Derived:
+        for done, (number, raw) in enumerate(self._raw.episodes.items(), 1):
+            try:
+                self._add(number, raw)
+            except (LeftOut, Damaged, ProtocolError) as reason:
+                self._left_out[number] = str(reason)
+            show(done)
+        if self._writer is None:
+            why = "; ".join(f"episode {number}: {reason}" for number, reason in self._left_out.items())
+            raise ValueError(f"{self._raw.root} has no episode that can be used ({why or 'it has none'})")
+        self._environment.setdefault("horizon", self._longest)
+        self._writer.describe(self._environment, self._collection())
+        return Derived(
+            self._writer.num_episodes, self._writer.num_steps, self._left_out, self._bridged, self._cameras
+        )
+
+    def _add(self, number: int, raw: Raw) -> None:
+        footer, header = raw.footer, raw.header
+        if footer is None:
+            raise Damaged(f"{raw.folder} is damaged: its footer cannot be read")
+        if footer.outcome not in self._plan.outcomes:
+            raise LeftOut(footer.outcome)
+        if self._robot is not None and header.spec.sha256 != self._robot.sha256:
+            raise ValueError(f"{raw.folder} is of another robot, or another setting of it, than those before")
+        names = header.cameras if self._plan.cameras is None else self._plan.cameras
+        if missing := sorted(set(names) - set(header.cameras)):
+            has = ", ".join(header.cameras) or "no camera"
+            raise ValueError(f"{raw.folder} has no images of {', '.join(missing)}; it has {has}")
+        timeline = Timeline(raw)
+        mover = self._mover(header.spec, timeline)
+        tracks = [Track(raw, name) for name in names]
+        environment = self._describe(header.spec, mover, tracks)
+        if self._environment and environment != self._environment:
+            raise ValueError(f"{raw.folder} has other commands or other images than those before")
+        success = footer.outcome == "success"
+        senses = RobotState(header.spec, ObservationSpec.from_dict(environment["observation_spec"]))
+        steps = Steps(timeline, mover, senses, tracks, self._plan.rate, self._plan.max_age_ms)
+        episode, images = steps.arrays(success), steps.images()
+        if self._plan.rebuild is not None and SCENE in header.spec.sensors:
+            episode = {**episode, "sim_state": self._plan.rebuild(steps.sensor(SCENE))}
+            self._rebuilt = True
+        if self._writer is None:
+            self._robot, self._environment, self._cameras = header.spec, environment, tuple(names)
+            self._writer = DatasetWriter(self._building, environment, self._collection(), durable=False)
+        if self._plan.images == "video":
+            self._writer.append(episode, success=success, seed=number, videos=images)
+        else:
+            arrays = {IMAGE_PREFIX + camera: streamed for camera, streamed in images.items()}
+            self._writer.append({**episode, **arrays}, success=success, seed=number)
+        gaps = steps.gaps(episode, self._plan.flag_age_ms)
+        if gaps:
+            self._bridged[number] = gaps
+        self._longest = max(self._longest, len(episode["action"]))
+        self._used.append(
+            {
+                "number": number,
+                "episode": header.episode,
+                "outcome": footer.outcome,
+                "labels": {**header.labels, **footer.labels},
+                "flagged": footer.flagged or bool(gaps),
+                **({"bridged_ms": gaps} if gaps else {}),
+                "lost": {name: lost for name, count in footer.counts.items() if (lost := _lost(count))},
+                "events": _events(timeline, steps.begin),
+            }
+        )
+
+    def _mover(self, robot: RobotSpec, timeline: Timeline) -> Mover:
+        try:
+            return make_mover(robot, timeline.modes, self._plan.rate, self._plan.environment)
+        except ValueError as error:
+            raise LeftOut(str(error)) from error
+
+    def _describe(self, robot: RobotSpec, mover: Mover, tracks: Sequence[Track]) -> dict[str, Any]:
+        plan = self._plan
+        if plan.environment is None:
+            sizes = {track.camera: track.size for track in tracks}
+            return robot_environment(robot, plan.task, plan.rate, sizes, mover.spec)
+        observed = ObservationSpec.from_dict(plan.environment["observation_spec"])
+        for track in tracks:
+            if track.size != observed.image_size:
+                raise ValueError(
+                    f"images of {track.camera} are {track.size} (height, width), "
+                    f"the task's are {observed.image_size}"
+                )
+        return dict(plan.environment)
+
+    def _collection(self) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "recorded": {
+                "folder": self._raw.root.name,
+                "robot": self._robot.name if self._robot else "",
+                "spec_sha256": self._robot.sha256 if self._robot else "",
+                "rate": plan.rate,
+                "outcomes": list(plan.outcomes),
+                "max_age_ms": plan.max_age_ms,
+                "flag_age_ms": plan.flag_age_ms,
+                "episodes": self._used,
+                "left_out": {str(number): reason for number, reason in self._left_out.items()},
+            },
+            "sources": list(ACTORS),
+            **({"states": REBUILT} if self._rebuilt else {}),
+        }
+
+
+def _lost(count: Count) -> int:
+    return count.lost + count.unwritten
+
+
+def _events(timeline: Timeline, begin: int) -> list[list[Any]]:
+    """The first ones: seconds after the first step, what, and for people."""
+    return [[round((one.tm - begin) / 1e9, 3), one.what, one.text] for one in timeline.events[:_EVENTS]]

@@ -1,0 +1,184 @@
+"""The arrays of one episode: what a dataset says of each step, from what was recorded.
+
+Time is the devices' own. A step is at t, the next one at t + 1 / rate:
+
+    observations          at t: the arm's joints and tool point interpolated, all else the newest until t
+    action                from the arm at t to the newest goal that was asked for until the next step
+    applied_action        the same for the goal that was followed
+    reward, terminated    1 and true at the last step of a success; truncated at the last of all others
+    source                who acted, as an index into the `sources` of the collection
+    time                  t, ns on the robot's clock
+    age_ms.<…>            how old the state, the gripper's reading and each camera's image are at t
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from robot_rl.data.raw.robot_environment import Mover
+from robot_rl.data.raw.timeline import LeftOut, Timeline, Track
+from robot_rl.data.writer import Episode, Streamed
+from robot_rl.envs.robot_state import RobotState
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.messages import State
+
+AGE: Final = "age_ms."
+_BLOCK: Final = 32
+"""Images that are in memory at a time."""
+_TYPES: Final[Mapping[str, Any]] = {"time": np.int64, "source": np.uint8}
+
+
+class Steps:
+    """The arrays of one episode."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        mover: Mover,
+        senses: RobotState,
+        tracks: Sequence[Track],
+        rate: float,
+        max_age_ms: float,
+    ) -> None:
+        """Lay out the steps.
+
+        Args:
+            timeline: how the arm was and what it was asked.
+            mover: makes actions of it.
+            senses: makes observations of it.
+            tracks: the cameras' images.
+            rate: steps per second.
+            max_age_ms: what was not heard of for longer leaves a hole.
+
+        Raises:
+            LeftOut: it is too short.
+        """
+        self._timeline, self._mover, self._senses, self._tracks = timeline, mover, senses, tracks
+        self._max_age = max_age_ms
+        self._grips = any(state.gripper for state in timeline.states)
+        begin = max(timeline.known_from, *(track.times[0] for track in tracks), 0)
+        last = timeline.states[-1].t_sample
+        if last - timeline.known_until <= max_age_ms * MS:
+            last = timeline.known_until
+        number = max(0, int((last - begin) * rate / 1e9)) + 1
+        times = [begin + round(k * 1e9 / rate) for k in range(number)]
+        self._times = [t for t in times if t <= last]
+        """Of the steps, and of the end of the last."""
+        if len(self._times) < 2:
+            raise LeftOut("it is shorter than a step")
+
+    @property
+    def begin(self) -> int:
+        """Time of the first step, ns."""
+        return self._times[0]
+
+    def arrays(self, success: bool) -> Episode:
+        """What a dataset holds, without the images.
+
+        Raises:
+            LeftOut: something was not heard of for too long, or at all.
+        """
+        times = self._times[:-1]
+        rows: dict[str, list[Any]] = {}
+        for t, following in zip(times, self._times[1:], strict=True):
+            for key, value in self._row(t, following).items():
+                rows.setdefault(key, []).append(value)
+        arrays: dict[str, Any] = {key: np.array(values, _TYPES.get(key)) for key, values in rows.items()}
+        arrays = {key: single(values) for key, values in arrays.items()}
+        for track in self._tracks:
+            chosen = track.before(times)
+            ages = [(t - track.times[number]) / MS for t, number in zip(times, chosen, strict=True)]
+            arrays[AGE + track.camera] = np.array(ages, np.float32)
+        for key, values in arrays.items():
+            if key.startswith(AGE) and values.max() > self._max_age:
+                raise LeftOut(f"no {key.removeprefix(AGE)} for {values.max():.0f} ms")
+        ends = np.arange(len(times)) == len(times) - 1
+        return {
+            **arrays,
+            "reward": (ends & success).astype(np.float32),
+            "terminated": ends & success,
+            "truncated": ends & (not success),
+        }
+
+    def sensor(self, name: str) -> np.ndarray:
+        """The newest reading of a sensor until each step, float64 [T, n].
+
+        Raises:
+            LeftOut: there is none.
+        """
+        try:
+            return np.array([self._timeline.before(t).sensors[name] for t in self._times[:-1]])
+        except KeyError:
+            raise LeftOut(f"a state has no {name}") from None
+
+    def gaps(self, episode: Episode, longest_ms: float) -> dict[str, float]:
+        """What of `arrays` was not heard of for longer than that, and for how long, ms."""
+        ages = {
+            key.removeprefix(AGE): float(np.asarray(values).max())
+            for key, values in episode.items()
+            if key.startswith(AGE)
+        }
+        return {name: round(age, 1) for name, age in ages.items() if age > longest_ms}
+
+    def images(self) -> dict[str, Streamed]:
+        """Those of each camera."""
+        times, byte = self._times[:-1], np.dtype(np.uint8)
+        return {
+            track.camera: Streamed(
+                (len(times), *track.size, 3), byte, partial(track.images, track.before(times), _BLOCK)
+            )
+            for track in self._tracks
+        }
+
+    def _row(self, t: int, following: int) -> dict[str, Any]:
+        timeline = self._timeline
+        state = timeline.at(t, round(self._max_age * MS))
+        try:
+            row: dict[str, Any] = dict(self._senses.raw(state))
+        except RobotError as error:
+            raise LeftOut(str(error)) from error
+        row["time"] = t
+        row[AGE + "state"] = (t - timeline.before(t).t_sample) / MS
+        if self._grips and state.gripper is None:
+            raise LeftOut("the gripper had not been read yet")
+        if state.gripper is not None:
+            row[AGE + "gripper"] = (t - state.gripper.t) / MS
+        return row | self._actions(state, following)
+
+    def _actions(self, state: State, until: int) -> dict[str, Any]:
+        timeline, mover = self._timeline, self._mover
+        asked = timeline.asked(until)
+        gripper = timeline.before(until).gripper
+        applied_opening = gripper.goal if gripper else 1.0
+        if gripper and mover.by_sign and gripper.goal == gripper.opening:
+            # Nobody has moved it yet: where there are two ends only, it is at the nearer one.
+            applied_opening = float(gripper.opening >= 0.5)
+        if asked is None:
+            still = mover.action(state, None, _closing(applied_opening))
+            return {"action": still, "applied_action": still, "source": 0}
+        opening = applied_opening if asked.gripper is None else asked.gripper
+        goals = [
+            mover.goal(command, values, timeline.before(command.tm))
+            for command, values in (
+                (asked.newest, asked.newest.data),
+                (asked.followed, asked.followed.applied),
+            )
+        ]
+        return {
+            "action": mover.action(state, goals[0], _closing(opening)),
+            "applied_action": mover.action(state, goals[1], _closing(applied_opening)),
+            "source": asked.actor,
+        }
+
+
+def single(values: np.ndarray) -> np.ndarray:
+    """What policies see is float32."""
+    return values.astype(np.float32) if values.dtype == np.float64 else values
+
+
+def _closing(opening: float) -> float:
+    """robosuite's gripper action: -1 opens, 1 closes."""
+    return 1.0 - 2.0 * opening

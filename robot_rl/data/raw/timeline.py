@@ -1,0 +1,210 @@
+"""A recorded episode as it went: how the arm was at any moment, and what it was asked to do."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_rl.hardware.cameras.compression import image_of
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.history import state_between
+from robot_rl.hardware.protocol.arrays import Frame, decode_image
+from robot_rl.hardware.protocol.codec import decode_server
+from robot_rl.hardware.protocol.messages import Code, Commanded, Event, Mode, State
+from robot_rl.hardware.recording.episode import Episode
+from robot_rl.hardware.recording.records import Received
+
+ACTORS: Final = ("nobody", "policy", "human", "script")
+"""Who acts, by the number that stands in a dataset."""
+_ACTING: Final = {Mode.POLICY: 1, Mode.HUMAN: 2, Mode.SCRIPT: 3}
+_NO_FORM: Final = (Code.NAN, Code.SHAPE)
+"""Refusals of what is no motion at all."""
+
+
+class LeftOut(Exception):
+    """An episode of which no dataset can be made; says why."""
+
+
+class Timeline:
+    """Of one episode. Times are ns on the server's clock."""
+
+    def __init__(self, episode: Episode) -> None:
+        """Read it.
+
+        Raises:
+            LeftOut: it has no states.
+            ValueError: it is damaged.
+        """
+        states: list[State] = []
+        commands: list[Commanded] = []
+        self.events: list[Event] = []
+        for record in episode.messages():
+            if isinstance(record, Received):
+                message = decode_server(record.frame)
+                if isinstance(message, State) and message.t_sample:
+                    states.append(message)
+                elif isinstance(message, Commanded):
+                    commands.append(message)
+                elif isinstance(message, Event):
+                    self.events.append(message)
+        self.states = sorted(states, key=lambda state: state.t_sample)
+        self.commands = sorted(commands, key=_effective)
+        grips: dict[int, float | None] = {}
+        self._grips: list[float | None] = []
+        for command in self.commands:
+            if command.gripper is not None and command.code not in _NO_FORM:
+                grips[command.lease] = command.gripper
+            self._grips.append(grips.get(command.lease))
+        if not self.states:
+            raise LeftOut("it has no measured state")
+
+    def before(self, t: int) -> State:
+        """The newest state until `t`, the first where none is so old."""
+        return self.states[max(0, bisect_right(self.states, t, key=lambda state: state.t_sample) - 1)]
+
+    def at(self, t: int, max_gap: int) -> State:
+        """The state at `t`, between the first and the last: what is continuous of it is interpolated.
+
+        Raises:
+            LeftOut: the states around it are farther apart than `max_gap`.
+        """
+        found = state_between(self.states, t, max_gap)
+        if isinstance(found, str):
+            raise LeftOut(f"{found}: states are missing")
+        return found
+
+    def asked(self, t: int) -> "Asked | None":
+        """What is being asked of the arm at `t`; None while it follows no command, as at a pause.
+
+        Raises:
+            LeftOut: the recording lacks the command that is followed.
+        """
+        state = self.before(t)
+        if state.mode not in _ACTING or not state.goal_seq:
+            return None
+        # A simulated arm's state may be of a moment before the command that it follows already.
+        followed = self._newest(max(t, state.tm), lambda c: c.code is None and c.command == state.goal_seq)
+        if followed is None:
+            raise LeftOut(f"command {state.goal_seq} was followed and is missing")
+        lease = self.commands[followed].lease
+        # What came since that state was measured is followed from the next one on.
+        since = self._newest(t, lambda c: c.code is None and c.lease == lease, after=state.t_sample)
+        followed = followed if since is None else since
+        mode = self.commands[followed].mode
+        newest = self._newest(t, lambda c: c.lease == lease and c.mode == mode and c.code not in _NO_FORM)
+        newest = followed if newest is None else newest
+        return Asked(self.commands[newest], self.commands[followed], self._grips[newest], _ACTING[state.mode])
+
+    def _newest(self, t: int, fits: Callable[[Commanded], bool], after: int = 0) -> int | None:
+        """Place of the newest command until `t`, and later than `after`, that fits."""
+        first, end = (bisect_right(self.commands, limit, key=_effective) for limit in (after, t))
+        return next((i for i in range(end - 1, first - 1, -1) if fits(self.commands[i])), None)
+
+    @property
+    def known_from(self) -> int:
+        """When it is known what the arm follows: a command may have come before the recording began.
+
+        Raises:
+            LeftOut: it never is.
+        """
+        first = self.states[0]
+        if first.mode not in _ACTING or not first.goal_seq:
+            return first.t_sample
+        followed = next((command for command in self.commands if command.code is None), None)
+        if followed is None:
+            raise LeftOut("it lacks the commands that were followed")
+        return max(first.t_sample, _effective(followed))
+
+    @property
+    def known_until(self) -> int:
+        """Until when it is known: the message of a command that is followed may come after the end."""
+        known = {command.command for command in self.commands if command.code is None}
+        return next(
+            (
+                state.t_sample
+                for state in reversed(self.states)
+                if state.mode not in _ACTING or not state.goal_seq or state.goal_seq in known
+            ),
+            self.states[-1].t_sample,
+        )
+
+    @property
+    def modes(self) -> set[str]:
+        """Of the commands that were followed."""
+        return {command.mode for command in self.commands if command.code is None}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked and what is followed at one moment."""
+
+    newest: Commanded
+    """The newest of who acts; it may have been refused."""
+    followed: Commanded
+    gripper: float | None
+    """The newest opening that was asked for under this lease."""
+    actor: int
+    """Index into `ACTORS`."""
+
+
+class Track:
+    """The images of one camera."""
+
+    def __init__(self, episode: Episode, camera: str) -> None:
+        """Look through them.
+
+        Raises:
+            LeftOut: it has none.
+            ValueError: they are not of one size, or no colour images.
+        """
+        self.camera = camera
+        self._episode = episode
+        latency = episode.header.latency
+        delay = latency.cameras.get(camera) if latency else None
+        self._late = round(delay.ms * MS) if delay else 0
+        self.times: list[int] = []
+        """When each showed what it shows, ns."""
+        sizes = set()
+        for frame, _ in self._frames():
+            self.times.append(frame.t_capture - self._late)
+            sizes.add((frame.height, frame.width))
+            if frame.encoding == "depth16":
+                raise ValueError(f"{camera} measures depth; name the other cameras with cameras=[…]")
+        if not sizes:
+            raise LeftOut(f"it has no image of {camera}")
+        if len(sizes) > 1:
+            raise ValueError(f"{episode.folder}: images of {camera} have several sizes, {sorted(sizes)}")
+        self.size: tuple[int, int] = sizes.pop()
+
+    def before(self, times: list[int]) -> list[int]:
+        """Which image is the newest until each time."""
+        return [bisect_right(self.times, t) - 1 for t in times]
+
+    def images(self, wanted: list[int], block: int) -> Iterator[NDArray[np.uint8]]:
+        """Those images [b, H, W, 3] in blocks; the numbers in `wanted` do not decrease."""
+        out: list[NDArray[np.uint8]] = []
+        place = 0
+        for number, (frame, payload) in enumerate(self._frames()):
+            if place == len(wanted) or number < wanted[place]:
+                continue
+            image = image_of(frame, payload)
+            while place < len(wanted) and wanted[place] == number:
+                out.append(image)
+                place += 1
+                if len(out) == block:
+                    yield np.stack(out)
+                    out = []
+        assert place == len(wanted)
+        if out:
+            yield np.stack(out)
+
+    def _frames(self) -> Iterator[tuple[Frame, memoryview]]:
+        return (decode_image(record.frame) for record in self._episode.images(self.camera))
+
+
+def _effective(command: Commanded) -> int:
+    """When it began to count."""
+    return command.t_applied or command.tm

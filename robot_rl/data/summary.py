@@ -1,0 +1,167 @@
+"""What a dataset holds, in a few lines."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.episode_notes import notes_of, outcome_of, sources_of
+from robot_rl.data.episode_stream import cameras_of, videos_of
+from robot_rl.data.kinds import NAMES, kind_of
+from robot_rl.data.layout import FORMAT_VERSION
+from robot_rl.data.raw.summary import raw_facts
+from robot_rl.hardware.recording.raw import RawDataset
+
+
+@dataclass(frozen=True)
+class Line:
+    """Of the listing."""
+
+    name: str
+    text: str
+
+
+def dataset_lines(path: Path) -> list[Line]:
+    """What the dataset at `path` holds.
+
+    Raises:
+        ValueError: it is none, or damaged.
+    """
+    dataset = Dataset(path)
+    environment = dataset.environment
+    spec = dataset.observation_spec
+    lengths = [rows.stop - rows.start for rows in dataset.episodes]
+    rate = float(environment.get("control_freq", 0))
+    notes = notes_of(dataset)
+    outcomes = Counter(outcome_of(dataset, number, note) for number, note in enumerate(notes))
+    seconds = f", {dataset.num_steps / rate:.1f} s at {rate:g} steps/s" if rate else ""
+    lines = [
+        Line("dataset", f"{path}, format {FORMAT_VERSION}, {_size(path)}"),
+        Line("episodes", f"{dataset.num_episodes}, {dataset.num_steps} steps{seconds}"),
+        *([Line("length", _spread(lengths, "steps"))] if lengths else []),
+        Line("outcomes", _counted(outcomes)),
+    ]
+    if acted := sum(sources_of(dataset), Counter[str]()):
+        lines.append(Line("steps by", _counted(acted)))
+    labels = Counter(f"{key}={value}" for note in notes for key, value in note.get("labels", {}).items())
+    lines += _optional("labels", _counted(labels)) if labels else []
+    flagged = [str(number) for number, note in enumerate(notes) if note.get("flagged")]
+    lines += _optional("flagged", f"something is missing in episode {', '.join(flagged)}") if flagged else []
+    robot = environment.get("real_robot", {}).get("name", environment.get("robot", "?"))
+    lines.append(Line("task", f"{environment.get('task', '?')}; robot {robot}"))
+    lines.append(
+        Line(
+            "state",
+            ", ".join(f"{key} {dim}" for key, dim in zip(spec.state_keys, spec.state_dims, strict=True)),
+        )
+    )
+    actions = ", ".join(f"{dim.name} ({dim.kind}, {dim.scale:g} {dim.unit})" for dim in dataset.action_spec)
+    lines.append(Line("actions", actions))
+    height, width = spec.image_size
+    kept = set(videos_of(dataset, 0)) if dataset.num_episodes else set()
+    cameras = [
+        f"{name} {width}x{height}{' as video' if name in kept else ''}" for name in cameras_of(dataset)
+    ]
+    lines.append(Line("cameras", ", ".join(cameras) or "none"))
+    more = sorted(set(dataset.keys) - set(spec.state_keys))
+    lines.append(Line("arrays", ", ".join(more)))
+    versions = environment.get("versions", {})
+    lines += _optional("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))
+    lines.append(Line("collected", _collected(dataset)))
+    return lines
+
+
+def raw_lines(path: Path) -> list[Line]:
+    """What recordings hold.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    raw = RawDataset(path)
+    facts = raw_facts(raw)
+    lines = [
+        Line("recordings", f"{path}, {_size(path)}"),
+        Line("robot", ", ".join(facts.robots) or "?"),
+        Line("cameras", ", ".join(facts.cameras) or "none"),
+        Line("episodes", f"{len(facts.seconds)}, {sum(facts.seconds):.1f} s"),
+    ]
+    if facts.seconds:
+        lines += [Line("length", _spread(facts.seconds, "s")), Line("outcomes", _counted(facts.outcomes))]
+    lines += _optional("labels", _counted(facts.labels)) if facts.labels else []
+    flagged = ", ".join(map(str, facts.flagged))
+    lines += _optional("flagged", f"something is missing in episode {flagged}") if flagged else []
+    if facts.open:
+        lines.append(Line("open", f"{facts.open} not committed: see `robot-rl data repair`"))
+    return lines
+
+
+def _bytes_of(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _collected(dataset: Dataset) -> str:
+    collection = dataset.collection
+    if parts := collection.get("parts"):
+        return "from " + ", ".join(f"{part['episodes']} of {part['dataset']}" for part in parts)
+    if recorded := collection.get("recorded"):
+        return f"recorded from {recorded.get('robot', '?')} in {recorded.get('folder', '?')}"
+    if converted := collection.get("converted"):
+        return f"converted from {converted.get('file', '?')} ({converted.get('format', '?')})"
+    return ", ".join(f"{key}={value}" for key, value in collection.items()) or "?"
+
+
+def _size(path: Path) -> str:
+    size = float(_bytes_of(path))
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def _spread(values: Sequence[float], unit: str) -> str:
+    low, middle, high = np.percentile(values, (0, 50, 100))
+    return (
+        f"{low:g} to {high:g} {unit}, median {middle:g}"
+        if unit == "steps"
+        else f"{low:.1f} to {high:.1f} {unit}, median {middle:.1f}"
+    )
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.most_common()) or "none"
+
+
+def _optional(name: str, text: str) -> list[Line]:
+    return [Line(name, text)] if text else []
+
+
+def lines_of(path: Path) -> list[Line]:
+    """What is at `path`, of whatever kind.
+
+    Raises:
+        ValueError: it is no dataset, or damaged.
+    """
+    # What a kind needs is loaded for it alone.
+    match kind_of(path):
+        case "raw":
+            return raw_lines(path)
+        case "robomimic":
+            from robot_rl.data.formats.robomimic.file import facts as robomimic_facts
+
+            found = robomimic_facts(path)
+        case "lerobot":
+            from robot_rl.data.formats.lerobot.files import facts as lerobot_facts
+
+            found = lerobot_facts(path)
+        case "dataset":
+            return dataset_lines(path)
+    return [
+        Line("dataset", f"{path}, a {NAMES[kind_of(path)]}, {_size(path)}"),
+        *(Line(*one) for one in found.items()),
+    ]

@@ -1,0 +1,135 @@
+"""Success rates over a fixed list of saved initial states, the same for every policy."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.evaluation.initial_states import InitialStates
+from robot_rl.evaluation.statistics import wilson
+from robot_rl.hardware.durable import make_folder, write_file
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.seeds import episode_seed
+from robot_rl.training.online import Show
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one episode went."""
+
+    episode: int
+    """Index into the list of initial states."""
+    success: bool
+    length: int
+    """Control steps."""
+    seed: int
+    """Seed of the policy's noise in this episode."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Success rate with its 95 % Wilson interval."""
+
+    success: float
+    interval: tuple[float, float]
+    mean_length: float
+    fingerprint: str
+    """Of the weights."""
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], fingerprint: str) -> "Summary":
+        successes = [outcome.success for outcome in outcomes]
+        return cls.of_episodes(successes, [outcome.length for outcome in outcomes], fingerprint)
+
+    @classmethod
+    def of_episodes(cls, success: Sequence[int], length: Sequence[int], fingerprint: str) -> "Summary":
+        wins, n = sum(success), len(success)
+        return cls(wins / n, wilson(wins, n), float(np.mean(length)), fingerprint)
+
+
+def evaluate(
+    envs: RobosuiteVectorEnv,
+    policy: WrappedPolicy,
+    states: NDArray[np.float64],
+    seed: int,
+    show: Show | None = None,
+) -> list[Outcome]:
+    """One episode without exploration from each initial state [N, K]; `show` gets the rate so far."""
+    waiting = list(range(len(states)))[::-1]
+    outcomes: list[Outcome] = []
+    running: dict[int, int] = {}
+    lengths = np.zeros(envs.num_envs, int)
+
+    def begin(free: Sequence[int]) -> dict[str, np.ndarray]:
+        mask = np.zeros(envs.num_envs, bool)
+        starts: list[np.ndarray | None] = [None] * envs.num_envs
+        for slot in free:
+            # A slot without work repeats some state, so that all slots can step together.
+            episode = waiting.pop() if waiting else None
+            if episode is not None:
+                running[slot] = episode
+            starts[slot] = states[episode if episode is not None else 0]
+            mask[slot] = True
+            lengths[slot] = 0
+        obs, _ = envs.reset(options={"reset_mask": mask, "states": starts})
+        policy.reset(free, [episode_seed(seed, "eval", running.get(slot, 0)) for slot in free])
+        return obs
+
+    obs = begin(range(envs.num_envs))
+    while running:
+        decision = policy.act(obs)
+        obs, _, terminated, truncated, info = envs.step(decision.action)
+        lengths += 1
+        done = np.flatnonzero(terminated | truncated)
+        for slot in done.tolist():
+            if slot in running:
+                episode = running.pop(slot)
+                outcomes.append(
+                    Outcome(
+                        episode,
+                        bool(info["success"][slot]),
+                        int(lengths[slot]),
+                        episode_seed(seed, "eval", episode),
+                    )
+                )
+                if show:
+                    rate = float(np.mean([outcome.success for outcome in outcomes]))
+                    show.update(len(outcomes), success=rate)
+        if len(done) and (running or waiting):
+            obs = begin(done.tolist())
+    return sorted(outcomes, key=lambda outcome: outcome.episode)
+
+
+def write_evaluation(
+    directory: Path,
+    states: InitialStates,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    summaries: Mapping[str, Summary],
+    **facts: Any,
+) -> None:
+    """`episodes.csv` with every outcome and `summary.json` with the rates and `facts`, side by side."""
+    make_folder(directory)
+    table = io.StringIO(newline="")
+    writer = csv.writer(table)
+    writer.writerow(["policy", "episode", "success", "length", "seed"])
+    for name, episodes in outcomes.items():
+        for outcome in episodes:
+            writer.writerow([name, outcome.episode, int(outcome.success), outcome.length, outcome.seed])
+    write_file(directory / "episodes.csv", table.getvalue().encode())
+    summary = {
+        "task": states.task,
+        "episodes": len(next(iter(outcomes.values()))),
+        "states": states.name,
+        "states_sha256": states.sha256,
+        "split": states.split,
+        **facts,
+        "policies": {name: vars(result) for name, result in summaries.items()},
+    }
+    write_file(directory / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())

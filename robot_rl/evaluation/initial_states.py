@@ -1,0 +1,144 @@
+"""Saved initial states: the fixed start of every evaluation episode.
+
+Each task has two lists. Options are chosen and training is watched on the validation states; results are
+reported on the test states, which nothing was chosen on. The files hold the states' bits, because a reset
+from the same seed can differ in the last bits between machines.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from robot_rl.assets import own_or_asset
+from robot_rl.data.compatibility import refuse_differences
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.hardware.durable import make_folder, write_file
+
+VALIDATION: Final = "validation"
+TEST: Final = "test"
+Split = Literal["validation", "test"]
+COUNTS: Final[dict[str, int]] = {VALIDATION: 100, TEST: 500}
+"""How many states the shipped lists of each split have."""
+# Far from the seeds of training episodes, which are 32-bit hashes, and from each other.
+_FIRST_SEED: Final[dict[str, int]] = {VALIDATION: 10_000_000_000, TEST: 20_000_000_000}
+
+
+@dataclass(frozen=True)
+class InitialStates:
+    """A list of full simulator states [N, K] and where it comes from."""
+
+    name: str
+    task: str
+    states: NDArray[np.float64]
+    split: Split | None = None
+    """Of the task's list; None for another file."""
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.states.tobytes()).hexdigest()
+
+
+def check_split(split: str) -> Split:
+    """The split of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if split == VALIDATION:
+        return VALIDATION
+    if split == TEST:
+        return TEST
+    raise ValueError(f"split={split}: choose from {VALIDATION}, {TEST}")
+
+
+def split_seeds(split: Split, count: int) -> range:
+    """Seeds of the first `count` states of a split; no seed belongs to both."""
+    return range(_FIRST_SEED[split], _FIRST_SEED[split] + count)
+
+
+def split_path(task: str, split: Split) -> Path:
+    """The list of a task, relative to the assets or to the current folder."""
+    return Path(
+        "sim_assets",
+        "initial_states",
+        f"{task}.safetensors" if split == VALIDATION else f"{task}_test.safetensors",
+    )
+
+
+def make_states(env: RobosuiteEnv, seeds: range) -> NDArray[np.float64]:
+    """The states right after a reset with each seed."""
+    states = []
+    for seed in seeds:
+        env.reset(seed=seed)
+        states.append(env.get_state())
+    return np.stack(states)
+
+
+def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, Any]) -> None:
+    """Write a list.
+
+    Columns that never change are stored once, since most of a state is the model's, and so are columns that
+    are equal in every state, such as a joint's position and its observed value.
+    """
+    bits = np.ascontiguousarray(states, np.float64).view(np.uint64)  # 0.0 and -0.0 are not the same
+    varying = np.flatnonzero((bits != bits[0]).any(0))
+    distinct, source = np.unique(bits[:, varying], axis=1, return_inverse=True)
+    make_folder(path.parent)
+    content = save(
+        {
+            "first": states[0],
+            "varying_columns": varying,
+            "varying": np.ascontiguousarray(distinct).view(np.float64),
+            "source": source.reshape(-1).astype(np.int64),
+        },
+        metadata={"environment": json.dumps(environment)},
+    )
+    write_file(path, content)
+
+
+def states_path(task: str, split: Split = VALIDATION) -> Path:
+    """Where the list of a task and a split is, if it has one: in the current folder, or shipped."""
+    return own_or_asset(*split_path(task, split).parts)
+
+
+def load_states(
+    env: RobosuiteEnv | RobosuiteVectorEnv, path: Path | None = None, split: Split = VALIDATION
+) -> InitialStates:
+    """The list for an environment: its task's of a split, the user's own or shipped, or the file at `path`.
+
+    Raises:
+        ValueError: there is none, it is damaged, or it was made in another environment.
+    """
+    task = env.task.name
+    of_task = path is None
+    path = path or states_path(task, split)
+    if not path.exists():
+        raise ValueError(
+            f"no saved initial states for task {task!r} at {path}; make them with "
+            f"`robot-rl states task{'.env' if task == env.task.env else ''}={task} split={split}`"
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            environment = json.loads(file.metadata()["environment"])
+            varying = file.get_tensor("varying")
+            if "source" in file.keys():  # older lists repeat equal columns  # noqa: SIM118
+                varying = varying[:, file.get_tensor("source")]
+            states = np.repeat(file.get_tensor("first")[None], len(varying), axis=0)
+            states[:, file.get_tensor("varying_columns")] = varying
+    except (OSError, SafetensorError, KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a list of initial states ({error})") from error
+    refuse_differences(
+        environment,
+        env.describe(),
+        f"the list of initial states {path}",
+        accept=("observation_spec", "render"),  # the states are the same, whatever is observed of them
+    )
+    return InitialStates(path.name, task, states, split if of_task else None)

@@ -1,0 +1,75 @@
+"""Videos of two evaluated episodes from the same initial state: the base failing, the tuned succeeding."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from robot_rl.data.video import contact_sheet, render_states, write_video
+from robot_rl.envs.renderer import overview
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.evaluation.initial_states import load_states
+from robot_rl.factory import load_networks, make_env, side_by_side, task_of, wrap
+from robot_rl.hardware.durable import write_file
+from robot_rl.policies.acting import WrappedPolicy
+
+SIZE = 256
+SHEET_FRAMES = 12
+
+
+def write_videos(run: Path) -> list[Path]:
+    """`videos/{base,tuned}.mp4` and contact sheets for a run that was evaluated.
+
+    The episode is the first one that the base fails and the tuned policy solves; if there is
+    none, the first one. Each is acted anew, which repeats the evaluated episode.
+    """
+    networks, meta = load_networks(run)
+    env = make_env(task_of(meta["environment"]))
+    initial = load_states(env)
+    episode, seed = _telling_episode(_outcomes(run / "eval" / "episodes.csv"))
+    written = []
+    for name, candidate in side_by_side(networks).items():
+        states = act_episode(env, wrap(candidate, 1), initial.states[episode], seed)
+        frames = list(render_states(env, states, overview(), SIZE, SIZE))
+        path = run / "videos" / f"{name}.mp4"
+        write_video(path, frames, fps=env.task.control_freq)
+        chosen = np.linspace(0, len(frames) - 1, SHEET_FRAMES).round().astype(int)
+        write_file(path.with_suffix(".png"), contact_sheet([frames[i] for i in chosen], columns=6))
+        written.append(path)
+    write_file(run / "videos" / "episode.json", (json.dumps({"episode": episode}) + "\n").encode())
+    env.close()
+    return written
+
+
+def act_episode(env: RobosuiteEnv, policy: WrappedPolicy, state: np.ndarray, seed: int) -> list[np.ndarray]:
+    """The simulator states of one episode without exploration, first to last."""
+    obs, _ = env.reset(options={"state": state})
+    policy.reset([0], [seed])
+    states = [env.get_state()]
+    done = False
+    while not done:
+        decision = policy.act({key: value[None] for key, value in obs.items()})
+        obs, _, terminated, truncated, _ = env.step(decision.action[0])
+        states.append(env.get_state())
+        done = terminated or truncated
+    return states
+
+
+def _outcomes(path: Path) -> Mapping[str, Mapping[int, tuple[bool, int]]]:
+    """policy → episode → (success, seed)."""
+    outcomes: dict[str, dict[int, tuple[bool, int]]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            episodes = outcomes.setdefault(row["policy"], {})
+            episodes[int(row["episode"])] = (row["success"] == "1", int(row["seed"]))
+    return outcomes
+
+
+def _telling_episode(outcomes: Mapping[str, Mapping[int, tuple[bool, int]]]) -> tuple[int, int]:
+    base = outcomes["base"]
+    tuned = outcomes.get("tuned", {})
+    telling: Sequence[int] = [e for e, (won, _) in base.items() if not won and tuned.get(e, (True, 0))[0]]
+    episode = telling[0] if telling else next(iter(base))
+    return episode, base[episode][1]

@@ -1,0 +1,1 @@
+"""The connection between actor and learner: messages, server, client."""

@@ -1,0 +1,225 @@
+"""From what a learner says to an actor that is ready."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robot_rl.envs.real_arm import Judge, RealArmEnv
+from robot_rl.envs.robot_state import SUCCESS
+from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
+from robot_rl.factory import make_env
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.clock import Clock, MonotonicClock
+from robot_rl.hardware.protocol.messages import Role
+from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys, may
+from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.devices import make_device
+from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hil.actor import Actor
+from robot_rl.hil.actor_job import restored
+from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
+from robot_rl.hil.link.client import Line
+from robot_rl.hil.link.messages import Welcome
+from robot_rl.hil.link.outbox import Outbox
+from robot_rl.hil.mirror import Mirror
+from robot_rl.hil.operators.device import device_settings
+from robot_rl.hil.operators.operator import Nobody, Operator
+from robot_rl.hil.operators.person import Person
+from robot_rl.hil.operators.scripted import ScriptedOperator
+from robot_rl.hil.scene import RobotScene, Scene, SimScene
+from robot_rl.methods.context import Job
+from robot_rl.methods.registry import METHODS
+from robot_rl.robot.deploy.beginnings import RESETS, Ready, beginning, by_enter, usual_reset
+from robot_rl.robot.deploy.fit import check_fit
+from robot_rl.robot.deploy.images import images_of
+from robot_rl.robot.deploy.judge import judging
+from robot_rl.robot.deploy.person import at_terminal
+from robot_rl.robot.deploy.turns import Turns
+from robot_rl.seeds import episode_seed
+
+_NOT_IN_TRAINING = ("h", "q")
+"""Keys of a device that mean nothing here: going home, and quitting, which is Ctrl-C."""
+_TIMEOUT = 5.0
+"""s for an answer of the robot; without one, it is lost."""
+
+
+def make_actor(
+    welcome: Welcome,
+    folder: Path,
+    device: torch.device,
+    line: Line,
+    outbox: Outbox,
+    clock: Clock,
+    stop: Callable[[], bool],
+    say: Callable[[str], None],
+    ended: ExitStack,
+) -> Actor:
+    """An actor for the job of a learner.
+
+    Args:
+        welcome: what it said.
+        folder: for the base policy's files.
+        device: of the policy.
+        line: greeted.
+        outbox: of the line.
+        clock: of this machine.
+        stop: asked at each step whether to leave.
+        say: shows a line to people.
+        ended: takes what is to be undone.
+
+    Raises:
+        ValueError: what cannot work.
+        RobotError: the robot does not answer.
+        DeviceError: the operator's device cannot be had.
+    """
+    nothing: Any = None
+    here = Job(nothing, nothing, nothing, None, 0, device, 0, 0, (), acts=True)
+    job = restored(welcome.job, welcome.files, folder, here)
+    assert job.hil is not None
+    # What a policy draws for exploration shall not be what an earlier actor drew.
+    drawn = replace(job, seed=episode_seed(job.seed, "actor", welcome.episode))
+    acting = METHODS[job.method.name].setup(drawn).acting
+    assert acting is not None
+    ended.callback(acting.envs.close)
+    board = Board(job.hil.robot or "", _robot_keys(job.hil))
+
+    def tell(line: str) -> None:
+        say(line)
+        board.say(line)
+
+    operator, scene = _make_scene(job, job.hil, acting.envs, board, stop, tell, ended)
+    actor = Actor(
+        scene,
+        acting.policy,
+        acting.networks,
+        operator,
+        line,
+        outbox,
+        clock,
+        control_freq=job.task.control_freq,
+        fields=acting.fields,
+        seed=job.seed,
+        steps=welcome.steps,
+        warmup_steps=job.method.warmup_steps,
+        lockstep=job.hil.lockstep,
+        ahead=job.hil.ahead,
+        stop=stop,
+        say=tell,
+    )
+    actor.take_weights(welcome.weights)
+    return actor
+
+
+def _make_scene(
+    job: Job,
+    config: HilConfig,
+    envs: RobosuiteVectorEnv,
+    board: Board,
+    stop: Callable[[], bool],
+    say: Callable[[str], None],
+    ended: ExitStack,
+) -> tuple[Operator, Scene]:
+    person = _person(job, config, envs, board, say, ended) if config.has_person else None
+    if config.robot:
+        robot = _robot(config, board.keys, ended)
+        scene: Scene = _robot_scene(job, config, envs, robot, board.keys, person, stop, say, ended)
+        sim = _mirror(job, robot, ended).now if config.operator == SCRIPTED else None
+    else:
+        assert isinstance(envs, ThreadVectorEnv)
+        env = envs.envs[0]
+        scene = SimScene(env, realtime=config.has_person if config.realtime is None else config.realtime)
+        sim = lambda: env.sim  # noqa: E731
+    if person:
+        return person, scene
+    if config.operator == NOBODY:
+        return Nobody(), scene
+    assert sim is not None
+    if job.task.input_type == "absolute":
+        raise ValueError("hil.operator=scripted gives deltas, and task.input_type=absolute takes poses")
+    return ScriptedOperator(job.task.env, sim, config.fraction, job.seed), scene
+
+
+def _person(
+    job: Job,
+    config: HilConfig,
+    envs: RobosuiteVectorEnv,
+    board: Board,
+    say: Callable[[str], None],
+    ended: ExitStack,
+) -> Person:
+    device = ended.enter_context(make_device(device_settings(config.operator, config.device), board))
+    for keys, does in device.card:
+        if keys not in _NOT_IN_TRAINING:
+            say(f"{keys}: {does}")
+    speed = Speed(config.linear, config.angular)
+    clock = MonotonicClock()
+    freq = job.task.control_freq
+    return Person(device, board, envs.action_spec, freq, speed, clock, config.fraction, job.seed)
+
+
+def _robot(config: HilConfig, keys: ClientKeys | None, ended: ExitStack) -> RobotClient:
+    assert config.robot is not None
+    # A person may acknowledge a fault, if the keys let them.
+    acknowledges = config.has_person and (keys is None or may(keys.role, "operator"))
+    role: Role = "operator" if acknowledges else "policy"
+    return ended.enter_context(RobotClient(config.robot, config.name, role, keys=keys, timeout=_TIMEOUT))
+
+
+def _stopper(config: HilConfig, keys: ClientKeys | None, ended: ExitStack) -> RobotClient:
+    assert config.robot is not None
+    name = f"{config.name}_stop"
+    return ended.enter_context(RobotClient(config.robot, name, "observer", keys=keys, timeout=_TIMEOUT))
+
+
+def _robot_keys(config: HilConfig) -> ClientKeys | None:
+    return load_client_keys(Path(config.robot_keys)) if config.robot_keys else None
+
+
+def _robot_scene(
+    job: Job,
+    config: HilConfig,
+    envs: RobosuiteVectorEnv,
+    robot: RobotClient,
+    keys: ClientKeys | None,
+    person: Person | None,
+    stop: Callable[[], bool],
+    say: Callable[[str], None],
+    ended: ExitStack,
+) -> RobotScene:
+    assert config.robot is not None
+    environment = envs.describe()
+    check_fit(robot.spec, robot.lease_ms, environment)
+    reset = config.reset or usual_reset(robot.spec)
+    if reset not in RESETS:
+        raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
+    ready: Ready | None = None
+    if reset == "operator":
+        ready = person.ready(stop, say) if person else by_enter(ended.enter_context(at_terminal()), stop)
+    prepare = beginning(reset, robot, ready)
+    period = 1 / job.task.control_freq
+    frames = ended.enter_context(images_of(robot, config.robot, job.task.cameras, period, keys, False))
+    judge: Judge | None = None
+    if config.success:
+        sees = ended.enter_context(judging(config.success, robot, config.robot, period, keys, False))
+        judge = lambda state: bool(person and person.succeeded) or sees(state)  # noqa: E731
+    elif SUCCESS not in robot.spec.sensors:
+        if person is None:
+            raise ValueError(
+                f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier's "
+                "run, or somebody at a device has to say it"
+            )
+        seen = person
+        judge = lambda _: seen.succeeded  # noqa: E731
+    env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
+    turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
+    return RobotScene(env, robot, _stopper(config, keys, ended), turns)
+
+
+def _mirror(job: Job, robot: RobotClient, ended: ExitStack) -> Mirror:
+    env = make_env(replace(job.task, cameras=[]))
+    ended.callback(env.close)
+    return Mirror(env, lambda: robot.state(_TIMEOUT))

@@ -1,0 +1,132 @@
+"""What every off-policy learner holds: critics, their optimiser, noise, counters, and how it resumes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from robot_rl.data.replay import Batch
+from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.critics import Critics, gradient_step
+from robot_rl.policies.bases.base_policy import Chunk
+from robot_rl.policies.nets.encoder import Observation
+from robot_rl.policies.nets.vision import random_shift
+from robot_rl.policies.wrappers.candidates import spread
+
+
+class OffPolicyLearner(ABC):
+    """Critics and whatever a subclass adds; one `update` is one gradient step of the critics."""
+
+    SAVED: ClassVar[tuple[str, ...]] = ()
+    """Names of a subclass's own modules and optimisers."""
+
+    def __init__(self, config: OffPolicyConfig, critics: Critics, device: torch.device, seed: int) -> None:
+        self.config, self.device = config, device
+        self.critics = critics.to(device)
+        self.critic_optimizer = torch.optim.AdamW(critics.trained(), config.critic_lr, fused=True)
+        self.updates = 0
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def warm(self) -> bool:
+        """Whether the critics have learned enough for an actor to follow them."""
+        return self.updates > self.config.critic_warmup
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """One step of the critics, and every `actor_every`-th time, once warm, one of the actor."""
+        return self._learn(shifted(batch, self.generator))
+
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        """`update` on a batch whose images are shifted already."""
+        features = self.critics.encoder(observation(batch))
+        with torch.no_grad():
+            target = self._target(batch)
+        metrics = self._update_critics(features, self._judged(batch), target)
+        self.updates += 1
+        if self.warm and self.updates % self.config.actor_every == 0:
+            metrics |= self._update_actor(batch, features.detach())
+        self.critics.follow()
+        return metrics
+
+    @abstractmethod
+    def _judged(self, batch: Batch) -> Tensor:
+        """What the critics judge: executed actions or chunks, flattened [B, D]."""
+
+    @abstractmethod
+    def _target(self, batch: Batch) -> Tensor:
+        """The critics' targets [B]."""
+
+    @abstractmethod
+    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]: ...
+
+    def _update_critics(self, features: Tensor, judged: Tensor, target: Tensor) -> dict[str, Tensor]:
+        loss, q = self.critics.loss(features, judged, target)
+        norm = gradient_step(self.critic_optimizer, loss, self.critics.trained(), self.config.max_grad_norm)
+        low, high = self.config.value_range
+        return {
+            "critic_loss": loss.detach() / self.config.members,
+            "q_mean": q.mean(),
+            "q_spread": spread(q).mean(),
+            # Values that no return can have: the sign of critics that run away.
+            "q_excess": torch.maximum(low - q, q - high).amax().clamp(min=0),
+            "critic_grad": norm,
+        }
+
+    def noise(self, *shape: int) -> Tensor:
+        """N(0, I), drawn on the CPU so that a seed means the same everywhere."""
+        return torch.randn(shape, generator=self.generator).to(self.device, non_blocking=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name).state_dict() for name in self._saved},
+            "updates": self.updates,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in self._saved:
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = state["updates"]
+        self.generator.set_state(state["generator"])
+
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        return ("critics", "critic_optimizer", *self.SAVED)
+
+
+def kept_samples(batch: Batch, prefix: str, count: int, generator: torch.Generator) -> Chunk:
+    """Random `count` of the base's samples that were kept with an observation; `prefix` as for `observation`.
+
+    Drawn for each row and update: a maximum over the same few would be of their errors.
+    """
+    proposals = batch[f"{prefix}proposals"]
+    rows, kept = proposals.shape[:2]
+    order = torch.rand(rows, kept, generator=generator).argsort(1)[:, :count].to(proposals.device)
+    row = torch.arange(rows, device=proposals.device)[:, None]
+    noise = batch.get(f"{prefix}proposal_noise")
+    return Chunk(proposals[row, order], None if noise is None else noise[row, order])
+
+
+def shifted(batch: Batch, generator: torch.Generator) -> Batch:
+    """The batch with the images of both observations moved at random, each on its own (DrQ, 2004.13649).
+
+    What moves by a few pixels means the same; without that, critics learn a replay's few images by heart.
+    """
+    images = {
+        name: random_shift(value, generator)
+        for name, value in batch.items()
+        if name.removeprefix("next.").startswith("images.")
+    }
+    return {**batch, **images} if images else batch
+
+
+def observation(batch: Batch, prefix: str = "") -> Observation:
+    """The observation in a batch; `prefix="next."` is the one after the window."""
+    names = ("state", "images.")
+    return {
+        name.removeprefix(prefix): value
+        for name, value in batch.items()
+        if name.startswith(tuple(prefix + start for start in names))
+    }

@@ -1,0 +1,193 @@
+"""Soft actor-critic: a stochastic actor and the temperature that holds its entropy (arXiv 1812.05905).
+
+    J_pi    = E[alpha log pi(a|s) - Q(s, a)],  a = tanh(mu(s) + sigma(s) eps)       (eq. 9)
+    J_alpha = E[-log(alpha) (log pi(a|s) + H)],  H the target entropy               (eq. 18)
+
+`SoftActor` knows no critics, so that it may act on anything of which there is a value: actions,
+noise of a generative base, edits of its chunks. `SACLearner` joins it with critics of actions.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robot_rl.data.replay import Batch
+from robot_rl.learning.config import AGGREGATIONS, OffPolicyConfig
+from robot_rl.learning.critics import Critics, aggregate, clipped_gradients
+from robot_rl.learning.off_policy import OffPolicyLearner, observation
+from robot_rl.policies.nets.actors import GaussianActor
+from robot_rl.policies.nets.encoder import ObservationEncoder
+
+
+@dataclass
+class SACConfig(OffPolicyConfig):
+    """What soft actor-critic adds to an off-policy method."""
+
+    init_alpha: float = 0.1
+    """Weight of the entropy at first; it is adjusted towards an entropy of -A/2."""
+    backup_entropy: bool = False
+    """Whether the critics' targets hold the next action's entropy (SAC) or rewards alone (RLPD)."""
+    actor_aggregation: str = "mean"
+    """How the actor's value is made of all members: `mean` (RLPD), `min` (SAC) or `quantile`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.init_alpha <= 0:
+            raise ValueError(f"method.init_alpha={self.init_alpha}: it must be more than 0")
+        if self.actor_aggregation not in AGGREGATIONS:
+            raise ValueError(
+                f"method.actor_aggregation={self.actor_aggregation}: choose one of {', '.join(AGGREGATIONS)}"
+            )
+        if self.backup_entropy and self.critic_loss == "hl_gauss":
+            raise ValueError(
+                "method.backup_entropy=true makes values that leave the bins of critic_loss=hl_gauss; "
+                "use mse or huber"
+            )
+
+
+class Temperature(nn.Module):
+    """The weight alpha of the entropy, of which the logarithm is learned; never below `floor`."""
+
+    def __init__(self, init: float, target_entropy: float, floor: float = 0.0) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(init)))
+        self.target_entropy, self.floor = target_entropy, floor
+
+    def alpha(self) -> Tensor:
+        """Its value now, without gradient."""
+        return self.log.detach().exp()
+
+    def gradient(self, log_prob: Tensor) -> Tensor:
+        """That of J_alpha with respect to log(alpha), for log densities [B] of the actor's samples."""
+        return -(log_prob.detach().mean() + self.target_entropy)
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Lift alpha to its floor."""
+        if self.floor > 0:
+            self.log.clamp_(min=math.log(self.floor))
+
+
+class SoftActor:
+    """A Gaussian actor, its temperature and the optimiser of both.
+
+    Args:
+        config: learning rates, initial temperature, clipping.
+        actor: maps x [B, F], whatever it decides from, to a squashed Gaussian over [B, D].
+        size: D.
+        noise: draws N(0, I) noise [B, D] on the actor's device.
+        temperature: one that aims at another entropy than -D/2.
+    """
+
+    def __init__(
+        self,
+        config: SACConfig,
+        actor: GaussianActor,
+        size: int,
+        noise: Callable[[int, int], Tensor],
+        temperature: Temperature | None = None,
+    ) -> None:
+        self.config, self.actor, self.size, self._noise = config, actor, size, noise
+        device = next(actor.parameters()).device
+        self.temperature = (temperature or Temperature(config.init_alpha, -size / 2)).to(device)
+        self._parameters = list(actor.parameters())
+        self.optimizer = torch.optim.Adam(
+            [*self._parameters, self.temperature.log], config.actor_lr, fused=True
+        )
+
+    def sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Action [B, D] and its log density [B]."""
+        return self.actor.sample(x, self._noise(len(x), self.size))
+
+    def backup(self, critics: Critics, batch: Batch, value: Tensor, log_prob: Tensor) -> Tensor:
+        """Targets [B] for values [B] of the actor's next actions and their log densities [B]."""
+        if not self.config.backup_entropy:
+            return critics.backup(batch, value)
+        # No bound that the rewards know of holds for a value with entropy in it.
+        soft = value - self.temperature.alpha() * log_prob
+        return batch["reward"] + batch["discount"] * soft
+
+    def update(self, x: Tensor, value: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """One step of actor and temperature.
+
+        Args:
+            x: what the actor decides from [B, F], without gradient.
+            value: of actions [B, D], [B]; gradients flow through it to the actions alone.
+        """
+        alpha = self.temperature.alpha()
+        action, log_prob = self.sample(x)
+        q = value(action)
+        loss = (alpha * log_prob - q).mean()
+        norm = clipped_gradients(loss, self._parameters, self.config.max_grad_norm)
+        self.temperature.log.grad = self.temperature.gradient(log_prob)
+        self.optimizer.step()
+        self.temperature.hold()
+        return {
+            "actor_q": q.detach().mean(),
+            "entropy": -log_prob.detach().mean(),
+            "alpha": alpha,
+            "actor_grad": norm,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name).state_dict() for name in self._SAVED}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in self._SAVED:
+            getattr(self, name).load_state_dict(state[name])
+
+    _SAVED = ("actor", "temperature", "optimizer")
+
+
+class SACLearner(OffPolicyLearner):
+    """Critics of actions and a soft actor that follows them."""
+
+    SAVED = ("soft",)
+
+    def __init__(
+        self,
+        config: SACConfig,
+        encoder: ObservationEncoder,
+        actor: GaussianActor,
+        action_size: int,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        super().__init__(config, Critics(config, encoder, action_size), device, seed)
+        self.config: SACConfig = config
+        # On the device, so that an update can be a graph there and nothing of it waits for the host.
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.soft = SoftActor(config, actor.to(device), action_size, self.noise)
+
+    def kind(self) -> Hashable:
+        """What the next update will do; see `robot_rl.learning.graphs`."""
+        next_one = self.updates + 1
+        return next_one > self.config.critic_warmup and next_one % self.config.actor_every == 0
+
+    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """All that step."""
+        return self.critic_optimizer, self.soft.optimizer
+
+    def noise(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def _judged(self, batch: Batch) -> Tensor:
+        return batch["action"]
+
+    def _target(self, batch: Batch) -> Tensor:
+        config, critics = self.config, self.critics
+        after = observation(batch, "next.")
+        action, log_prob = self.soft.sample(critics.encoder(after))
+        chosen = critics.choose(self.generator) if config.subset < config.members else None
+        values = critics.target_values(critics.target_features(after), action, chosen)
+        return self.soft.backup(critics, batch, aggregate(values, config.aggregation), log_prob)
+
+    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        def value(action: Tensor) -> Tensor:
+            return aggregate(self.critics.values(features, action), self.config.actor_aggregation)
+
+        return self.soft.update(features, value)

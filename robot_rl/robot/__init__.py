@@ -1,0 +1,1 @@
+"""Using a robot: teleoperation, recording, deployment, checks."""

@@ -1,0 +1,70 @@
+"""What a machine gives to a robot's server: priority, kernel, clock rate, memory, encryption."""
+
+import platform
+import resource
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import zmq
+
+from robot_rl.hardware.realtime import Lack, missing
+from robot_rl.robot.checks.installation import Check
+
+_MEMLOCK = 102_400 * 1024
+"""Bytes that Franka's handbook wants to be lockable."""
+
+
+def machine_checks(driver: str) -> Iterator[Check]:
+    """What the server of a real arm wants."""
+    yield from check_rights(missing())
+    yield check_kernel(needed=driver == "franka")
+    yield check_governor()
+    if driver == "franka":
+        yield check_memlock(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
+
+
+def check_rights(lacks: Sequence[Lack]) -> Iterator[Check]:
+    """This user may let the control loop run first."""
+    for lack in lacks:
+        yield Check("real-time", False, lack.what, lack.mend)
+    if not lacks:
+        yield Check("real-time", True, "the control loop may run first, and no core sleeps meanwhile")
+
+
+def check_kernel(needed: bool, root: Path = Path("/sys"), version: str = "") -> Check:
+    """A PREEMPT_RT kernel, where the arm's library refuses any other."""
+    version = version or platform.version()
+    flag = root / "kernel" / "realtime"
+    realtime = "PREEMPT_RT" in version or (flag.is_file() and flag.read_text().strip() == "1")
+    detail = f"{platform.release()}, {'real-time' if realtime else 'not a real-time kernel'}"
+    if not realtime and not needed:
+        detail += ", which this arm does without"
+    mend = "sudo pro enable realtime-kernel   (Ubuntu; elsewhere a kernel with PREEMPT_RT), then reboot"
+    return Check("kernel", realtime or not needed, detail, mend)
+
+
+def check_governor(root: Path = Path("/sys")) -> Check:
+    """The processor does not slow down between two ticks."""
+    files = sorted(root.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"))
+    if not files:
+        return Check("cpu governor", True, "there is none to be seen (a virtual machine?)", known=False)
+    governors = sorted({file.read_text().strip() for file in files})
+    mend = "sudo cpupower frequency-set -g performance"
+    return Check("cpu governor", governors == ["performance"], ", ".join(governors), mend)
+
+
+def check_memlock(limit: int) -> Check:
+    """As much memory may be kept from being swapped out as Franka wants."""
+    unlimited = limit == resource.RLIM_INFINITY
+    detail = "unlimited" if unlimited else f"{limit / 1024**2:.0f} MiB of {_MEMLOCK / 1024**2:.0f}"
+    line = f"echo '@robot - memlock {_MEMLOCK // 1024}' >> /etc/security/limits.d/robot.conf"
+    mend = f"as root: {line}; then log in anew"
+    return Check("locked memory", unlimited or limit >= _MEMLOCK, detail, mend)
+
+
+def check_encryption() -> Check:
+    """libzmq can encrypt, which every address on a network needs."""
+    detail = f"libzmq {zmq.zmq_version()}, pyzmq {zmq.__version__}, "
+    curve = zmq.has("curve")
+    mend = "python -m pip install --force-reinstall --only-binary :all: pyzmq"
+    return Check("encryption", curve, detail + ("with CURVE" if curve else "without CURVE"), mend)

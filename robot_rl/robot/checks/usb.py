@@ -1,0 +1,112 @@
+"""Whether the cameras that a robot's file names are plugged in, and may be used by this user."""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from robot_rl.hardware.cameras.settings import CameraSettings, OpenCV, RealSense
+from robot_rl.robot.checks.installation import Check
+
+_INTEL = "8086"
+_RULES = (
+    "copy librealsense's config/99-realsense-libusb.rules to /etc/udev/rules.d, then: "
+    "sudo udevadm control --reload && sudo udevadm trigger"
+)
+
+
+def usb_checks(cameras: Sequence[CameraSettings]) -> Iterator[Check]:
+    """Of all cameras; nothing where there are none."""
+    realsense = [camera for camera in cameras if isinstance(camera.source, RealSense)]
+    if realsense:
+        yield check_libusb()
+        yield check_access()
+        yield from realsense_checks([camera.spec.serial for camera in realsense])
+    for camera in cameras:
+        if isinstance(camera.source, OpenCV):
+            yield check_video(camera.spec.name, Path(camera.source.folder) / camera.spec.serial)
+
+
+def check_libusb(load: Callable[[str], object] = ctypes.CDLL) -> Check:
+    """The library over which librealsense talks."""
+    try:
+        load("libusb-1.0.so.0")
+    except OSError as error:
+        return Check("libusb", False, str(error), "sudo apt-get install -y libusb-1.0-0")
+    return Check("libusb", True, "libusb-1.0.so.0")
+
+
+def check_access(devices: Path = Path("/sys/bus/usb/devices"), dev: Path = Path("/dev")) -> Check:
+    """This user may talk to each RealSense that is plugged in."""
+    found = [device for device in sorted(devices.glob("*")) if _is_realsense(device)]
+    if not found:
+        return Check(
+            "usb", False, "no RealSense is plugged in", "plug it into a USB 3 port with its own cable"
+        )
+    for device in found:
+        bus, number = (int(_text(device / name)) for name in ("busnum", "devnum"))
+        node = dev / "bus" / "usb" / f"{bus:03}" / f"{number:03}"
+        if not os.access(node, os.R_OK | os.W_OK):
+            return Check("usb", False, f"{node} ({_text(device / 'product')}) may not be used", _RULES)
+    names = ", ".join(f"{_text(device / 'product')} ({_text(device / 'speed')} Mbit/s)" for device in found)
+    return Check("usb", True, names)
+
+
+def realsense_checks(serials: Sequence[str], context: Any = None) -> Iterator[Check]:
+    """Each is there by its serial number, with the firmware that librealsense recommends.
+
+    Args:
+        serials: of the cameras that there should be.
+        context: librealsense's, by default a new one.
+    """
+    import pyrealsense2 as rs
+
+    def told(device: Any, what: Any) -> str:
+        return device.get_info(what) if device.supports(what) else ""
+
+    info = rs.camera_info
+    try:
+        devices = {told(device, info.serial_number): device for device in (context or rs.context()).devices}
+    except RuntimeError as error:
+        yield Check("realsense", False, f"librealsense: {error}", _RULES)
+        return
+    for serial in serials:
+        if serial not in devices:
+            there = ", ".join(sorted(devices)) or "none"
+            mend = "see its cable, and the serial in the robot's file: rs-enumerate-devices -s"
+            yield Check("realsense", False, f"{serial} is not there (there are: {there})", mend)
+            continue
+        firmware = told(devices[serial], info.firmware_version)
+        newest = told(devices[serial], info.recommended_firmware_version)
+        detail = f"{serial}, firmware {firmware or 'not told'}"
+        if not (firmware and newest):
+            yield Check("realsense", True, detail, known=False)
+            continue
+        older = _numbers(firmware) < _numbers(newest)
+        detail += f", {newest} is recommended" if older else ""
+        yield Check("realsense", not older, detail, "rs-fw-update, or realsense-viewer")
+
+
+def check_video(name: str, path: Path) -> Check:
+    """A camera of OpenCV's is there and may be read."""
+    if not path.exists():
+        there = ", ".join(sorted(other.name for other in path.parent.glob("*"))) or "none"
+        mend = "see its cable, and the serial in the robot's file"
+        return Check(f"camera {name}", False, f"there is no {path} (there are: {there})", mend)
+    if not os.access(path, os.R_OK | os.W_OK if path.is_char_device() else os.R_OK):
+        mend = "sudo usermod -aG video $(id -un), and log in anew"
+        return Check(f"camera {name}", False, f"{path} may not be used", mend)
+    return Check(f"camera {name}", True, str(path))
+
+
+def _is_realsense(device: Path) -> bool:
+    return _text(device / "idVendor") == _INTEL and "RealSense" in _text(device / "product")
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.is_file() else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

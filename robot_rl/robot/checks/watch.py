@@ -1,0 +1,125 @@
+"""What a server shows in a few seconds of looking: time syncs, every state, every image, its events."""
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.connection import Connection, NoAnswer
+from robot_rl.hardware.protocol.arrays import Frame, decode_image
+from robot_rl.hardware.protocol.codec import ProtocolError, decode_server
+from robot_rl.hardware.protocol.listener import Listener
+from robot_rl.hardware.protocol.messages import Code, Event, State, TimeSync, TimeSyncReply
+from robot_rl.hardware.protocol.sockets import ClientSockets
+from robot_rl.hardware.realtime import message_context
+from robot_rl.robot.checks.reach import Where
+
+SECONDS = 4.0
+PROBES = 200
+_LONGEST = 2.0
+"""Times the usual, after which a slow line is known well enough."""
+_GIVE_UP = 3
+"""Probes without an answer after which no more are sent."""
+_MOST = 20_000
+"""States, or images of a camera, that are kept."""
+
+
+class Probe(NamedTuple):
+    """A time sync. Times in ns."""
+
+    round_trip: int
+    wall: int
+    """The server's wall clock minus this machine's."""
+    apart: int
+    """The server's wall clock minus its monotonic one: it stays the same unless one is set."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What came. Times are on the server's clock, ns."""
+
+    began: int
+    ended: int
+    probes: Sequence[Probe]
+    unanswered: int
+    states: Sequence[tuple[int, State]]
+    """With their arrival."""
+    images: Mapping[str, Sequence[tuple[int, Frame]]] = field(default_factory=dict)
+    """By camera; likewise."""
+    events: Sequence[Event] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long was looked."""
+        return (self.ended - self.began) * 1e-9
+
+
+def watch(where: Where, line: Connection, seconds: float = SECONDS) -> Watch:
+    """Look at a server for so long, or until it does not answer any more."""
+    clock = MonotonicClock()
+    with ExitStack() as ended:
+        context = ended.enter_context(message_context())
+        sockets = ClientSockets(context, where.address, where.keys, insecure=where.insecure)
+        states = Listener(sockets, sockets.state(every=True), _state, _MOST, clock)
+        ended.callback(states.close)
+        images = {}
+        for camera in line.welcome.spec.cameras:
+            socket = sockets.image(camera.name, every=True)
+            images[camera.name] = Listener(sockets, socket, _frame, _MOST, clock)
+            ended.callback(images[camera.name].close)
+        began = time.monotonic_ns()
+        probes, unanswered = _probe(line, began, seconds)
+        clock.sleep_until(began + round(seconds * 1e9))
+        ended_at = clock.now()
+        try:
+            events = line.events() if unanswered < _GIVE_UP else []
+        except NoAnswer:
+            events = []
+        return Watch(
+            line.to_server(began),
+            line.to_server(ended_at),
+            probes,
+            unanswered,
+            [(line.to_server(t), state) for t, state in states.kept()[1]],
+            {name: [(line.to_server(t), frame) for t, frame in of.kept()[1]] for name, of in images.items()},
+            events,
+        )
+
+
+def lost(numbers: Sequence[int]) -> int:
+    """How many are missing in between."""
+    return sum(max(0, after - before - 1) for before, after in itertools.pairwise(numbers))
+
+
+def _probe(line: Connection, began: int, seconds: float) -> tuple[list[Probe], int]:
+    probes: list[Probe] = []
+    unanswered = 0
+    for number in range(PROBES):
+        MonotonicClock().sleep_until(began + round(number * seconds / PROBES * 1e9))
+        if time.monotonic_ns() - began > _LONGEST * seconds * 1e9:
+            break
+        sent, wall = time.monotonic_ns(), time.time_ns()
+        try:
+            reply = line.ask(TimeSyncReply, TimeSync)
+        except NoAnswer:
+            unanswered += 1
+            if unanswered == _GIVE_UP:
+                break
+            continue
+        took = time.monotonic_ns() - sent
+        probes.append(Probe(took, reply.tw - (wall + took // 2), reply.tw - reply.tm))
+    return probes, unanswered
+
+
+def _state(received: int, message: memoryview) -> tuple[int, State]:
+    state = decode_server(message)
+    if not isinstance(state, State):
+        raise ProtocolError(Code.MALFORMED, "no state")
+    return received, state
+
+
+def _frame(received: int, message: memoryview) -> tuple[int, Frame]:
+    return received, decode_image(message)[0]

@@ -1,0 +1,143 @@
+"""What `robot-rl robot` serves: an arm with a file of its own, or a simulated task."""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from robot_rl.assets import asset_path
+from robot_rl.cli.spelling import nearest
+from robot_rl.cli.user_files import find_file, own_files
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError
+from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.drivers.base import Driver
+from robot_rl.hardware.drivers.models import CAMERAS
+from robot_rl.hardware.drivers.registry import make_driver
+from robot_rl.hardware.drivers.sim import SimDriver
+from robot_rl.hardware.server import Show
+from robot_rl.hardware.sim_cameras import SimCameras
+from robot_rl.hardware.spec import CameraSpec, Latency
+
+SEEDS = "seeds"
+_SIDE = 224
+"""Pixels of a simulated arm's image."""
+_IMAGES = 30.0
+"""Its images per second."""
+
+
+class Served(NamedTuple):
+    """A robot for a `RobotServer`."""
+
+    driver: Driver
+    cameras: Sequence[CameraSettings] = ()
+    shows: Sequence[Show] = ()
+    latency: Latency = Latency()
+
+
+def default_address() -> str:
+    """Of a robot that is used from this machine alone."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return f"ipc://{runtime}/robot" if runtime else f"ipc:///tmp/robot-{os.getuid()}"
+
+
+def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> Served:
+    """An arm.
+
+    Args:
+        name: of `configs/robot`, or the path of a robot's file.
+        cameras: besides those of its file: names of a simulated arm's, or paths of cameras' files.
+        ended: takes what is to be closed when the server has ended.
+
+    Raises:
+        ValueError: one of them does not exist or cannot be.
+    """
+    robot = load_robot(robot_path(name))
+    given = [load_camera(Path(camera)) for camera in cameras if camera.endswith(".yaml")]
+    settings = [*robot.cameras, *given]
+    drawn = [_sim_camera(camera) for camera in cameras if not camera.endswith(".yaml")]
+    specs = (*(camera.spec for camera in settings), *drawn)
+    robot = msgspec.structs.replace(robot, spec=msgspec.structs.replace(robot.spec, cameras=specs))
+    driver = make_driver(robot, MonotonicClock())
+    if not drawn:
+        return Served(driver, settings, latency=robot.latency)
+    if not isinstance(driver, SimDriver):
+        raise ValueError(f"{robot.spec.name} is not simulated: give its cameras as .yaml files")
+    scene = SimCameras(driver, drawn)
+    ended.callback(scene.close)
+    return Served(driver, [*settings, *scene.settings], [scene.show], robot.latency)
+
+
+def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served:
+    """A simulated task, with its cameras; its episodes begin at saved initial states.
+
+    Args:
+        task: with one arm.
+        states: file of initial states; None for the task's own list where it has one, `SEEDS` for any number
+            as a seed.
+        ended: as for `serve_arm`.
+
+    Raises:
+        ValueError: the task cannot be driven, or the states are not its.
+    """
+    # A robot's own machine need not have robosuite.
+    from robot_rl.envs.task_driver import DRAWING, TaskDriver
+    from robot_rl.evaluation.initial_states import load_states, states_path
+
+    driver = TaskDriver(task, MonotonicClock())
+    if states is None and not states_path(driver.env.task.name).exists():
+        states = SEEDS
+    if states != SEEDS:
+        driver.starts = load_states(driver.env, Path(states) if states else None).states
+    if not driver.spec.cameras:
+        return Served(driver)
+    scene = SimCameras(driver, driver.spec.cameras, DRAWING)
+    ended.callback(scene.close)
+    return Served(driver, scene.settings, [scene.show])
+
+
+def robot_path(name: str) -> Path:
+    """The file of a robot: a path, or a name of `configs/robot`, in the current folder or as shipped.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = _files("robot")
+    if name in known:
+        return known[name]
+    if (path := find_file("driver", name)) is not None:
+        return path
+    if name in _files("task"):
+        raise UserError(f"driver={name}: {name} is a simulated task; serve it with task={name}")
+    spelled = nearest(name, known)
+    hint = f"did you mean {spelled}?" if spelled else f"there are {', '.join(known)}, or give a file's path"
+    raise UserError(f"driver={name}: there is no such robot; {hint}")
+
+
+def load_camera(path: Path) -> CameraSettings:
+    """A camera's file: the fields of `CameraSettings`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=CameraSettings)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _sim_camera(name: str) -> CameraSpec:
+    if name not in CAMERAS:
+        known = ", ".join(CAMERAS)
+        raise ValueError(f"cameras={name}: the simulated arms have {known}; others are .yaml files")
+    return CameraSpec(name=name, serial=name, width=_SIDE, height=_SIDE, rate=_IMAGES)
+
+
+def _files(group: str) -> dict[str, Path]:
+    shipped = {path.stem: path for path in sorted(asset_path("configs", group).glob("*.yaml"))}
+    return {**shipped, **own_files(group)}

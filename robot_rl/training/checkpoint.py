@@ -1,0 +1,151 @@
+"""Checkpoints: a directory that appears by rename and holds all that a run needs to go on.
+
+A state is a tree of dicts and lists with tensors, arrays, numbers, strings, booleans and None as
+leaves. Tensors and arrays go to `state.safetensors` under their path in the tree, everything else
+to `state.json`. Nothing is unpickled. The name is the step: `checkpoints/00012000/`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from robot_rl.hardware.durable import make_folder, publish
+
+FORMAT_VERSION = 1
+_LEAF = "__tensor__"
+KEEP = 2
+_DAMAGES = (
+    OSError,
+    UnicodeDecodeError,
+    json.JSONDecodeError,
+    KeyError,
+    TypeError,
+    RecursionError,
+    SafetensorError,
+)
+
+
+def save_checkpoint(
+    directory: Path, step: int, state: dict[str, Any], extra: Callable[[Path], None] | None = None
+) -> Path:
+    """Write a checkpoint for `step` and drop all but the newest `KEEP`.
+
+    A step that is saved already is left as it is: a run comes to the same state again. `extra` may
+    write further files into the directory before it appears.
+    """
+    final = directory / f"{step:08d}"
+    if final.exists():
+        return final
+    for leftover in directory.glob(".*-[0-9]*"):
+        shutil.rmtree(leftover)
+    with whole_directory(final) as building:
+        arrays: dict[str, np.ndarray] = {}
+        tree = _split(state, "", arrays)
+        # safetensors' own writer hides which OS error it met, and a full disk must be told as such.
+        (building / "state.safetensors").write_bytes(save(arrays))
+        (building / "state.json").write_text(
+            json.dumps({"format_version": FORMAT_VERSION, "step": step, "state": tree})
+        )
+        if extra:
+            extra(building)
+    for old in list_checkpoints(directory)[:-KEEP]:
+        # Out of the list first: a crash in the middle of its removal must not leave half of it there.
+        removing = directory / f".removing-{old.name}"
+        os.replace(old, removing)
+        shutil.rmtree(removing)
+    return final
+
+
+@contextmanager
+def whole_directory(final: Path) -> Iterator[Path]:
+    """A folder to write into, which takes its place, on disk, once all of it is written.
+
+    What was in that place is replaced.
+    """
+    building = final.with_name(f".building-{final.name}")
+    make_folder(final.parent)
+    if building.exists():
+        shutil.rmtree(building)
+    building.mkdir()
+    try:
+        yield building
+        if final.exists():
+            shutil.rmtree(final)
+        publish(building, final)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The state that was saved: tensors come back as CPU tensors, arrays as arrays.
+
+    Raises:
+        ValueError: the checkpoint is damaged or of a newer format.
+    """
+    try:
+        header = json.loads((path / "state.json").read_text())
+        if header["format_version"] > FORMAT_VERSION:
+            raise ValueError(
+                f"checkpoint {path} has format {header['format_version']}; "
+                f"this program reads up to {FORMAT_VERSION}"
+            )
+        with safe_open(path / "state.safetensors", framework="numpy") as arrays:
+            state = _join(header["state"], arrays)
+            if not isinstance(state, dict):
+                raise TypeError("its state is no dict")
+            return state
+    except _DAMAGES as error:
+        raise ValueError(
+            f"checkpoint {path} is damaged ({error}); remove it to go on from an older one"
+        ) from error
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    found = [path for path in directory.glob("[0-9]*") if path.name.isdigit() and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def _split(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(node, dict):
+        return {"dict": [[_key(key), _split(value, f"{path}/{key}", arrays)] for key, value in node.items()]}
+    if isinstance(node, list | tuple):
+        return {"list": [_split(value, f"{path}/{i}", arrays) for i, value in enumerate(node)]}
+    if isinstance(node, torch.Tensor | np.ndarray):
+        assert path not in arrays, f"two leaves are called {path}"
+        kind = "tensor" if isinstance(node, torch.Tensor) else "array"
+        array = node.detach().cpu().numpy() if isinstance(node, torch.Tensor) else node
+        # Not `ascontiguousarray`, which makes a scalar an array of shape [1].
+        arrays[path] = np.asarray(array, order="C")
+        return {_LEAF: path, "kind": kind}
+    if isinstance(node, np.generic):
+        node = node.item()
+    assert node is None or isinstance(node, bool | int | float | str), f"{path}: {type(node)} is no leaf"
+    return {"value": node}
+
+
+def _join(node: dict[str, Any], arrays: Any) -> Any:
+    if "dict" in node:
+        return {key[0] if key[1] == "str" else int(key[0]): _join(v, arrays) for key, v in node["dict"]}
+    if "list" in node:
+        return [_join(value, arrays) for value in node["list"]]
+    if _LEAF in node:
+        array = arrays.get_tensor(node[_LEAF])
+        return torch.from_numpy(array.copy()) if node["kind"] == "tensor" else array
+    return node["value"]
+
+
+def _key(key: Any) -> list[str]:
+    """JSON keys are strings; optimisers number their state by ints."""
+    assert isinstance(key, str | int), f"{key!r} is no key"
+    return [str(key), "str" if isinstance(key, str) else "int"]

@@ -1,0 +1,75 @@
+"""The episodes of a training run: which one each slot is in, how they begin, end and are logged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_rl.envs.observation import Observation
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.seeds import episode_seed
+from robot_rl.training.logger import RunLogger
+
+_RECENT = 40
+"""Finished episodes over which success is shown."""
+
+
+class Episodes:
+    """Environments and the policy that acts in them; `state_dict` holds all that acting changes."""
+
+    def __init__(self, envs: RobosuiteVectorEnv, policy: WrappedPolicy, logger: RunLogger, seed: int) -> None:
+        self.envs, self.policy = envs, policy
+        self.obs: Observation = {}
+        """The newest observation of every slot."""
+        self._logger, self._seed = logger, seed
+        self._begun = 0
+        self._seeds = [0] * envs.num_envs
+        self._lengths = [0] * envs.num_envs
+        self._outcomes: list[float] = []
+
+    @property
+    def success(self) -> float:
+        """Part of the last finished episodes that succeeded."""
+        return float(np.mean(self._outcomes or [0.0]))
+
+    def begin(self, mask: NDArray[np.bool_]) -> None:
+        """Begin a new episode, with a seed of its own, in the slots of the mask."""
+        slots = np.flatnonzero(mask).tolist()
+        for slot in slots:
+            self._seeds[slot] = episode_seed(self._seed, "train", self._begun)
+            self._lengths[slot] = 0
+            self._begun += 1
+        self.obs, _ = self.envs.reset(seed=self._seeds, options={"reset_mask": mask})
+        self.policy.reset(slots, [self._seeds[slot] for slot in slots])
+
+    def advance(self, obs: Observation) -> None:
+        """A control step was made in every slot."""
+        self.obs = obs
+        self._lengths = [length + 1 for length in self._lengths]
+
+    def finish(self, slot: int, step: int, *, success: bool) -> None:
+        """The episode of a slot is over, at an environment step of the run."""
+        self._outcomes = [*self._outcomes, float(success)][-_RECENT:]
+        figures = {"train/success": float(success), "train/episode_length": float(self._lengths[slot])}
+        self._logger.log(step, **figures)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "begun": self._begun,
+            "seeds": self._seeds,
+            "lengths": self._lengths,
+            "outcomes": self._outcomes,
+            "obs": self.obs,
+            "envs": self.envs.get_states(),
+            "policy": self.policy.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._begun, self._seeds, self._lengths = state["begun"], state["seeds"], state["lengths"]
+        self._outcomes, self.obs = state["outcomes"], state["obs"]
+        # The environments are built anew, so each slot begins an episode before its state is put back.
+        self.envs.reset(seed=self._seeds)
+        self.envs.set_states(state["envs"])
+        self.policy.load_state_dict(state["policy"])

@@ -1,0 +1,102 @@
+"""Evaluation in the middle of training, of which training notices nothing."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from robot_rl.envs.task import TaskConfig
+from robot_rl.evaluation.evaluate import Summary, evaluate
+from robot_rl.evaluation.initial_states import load_states
+from robot_rl.evaluation.records import write_record
+from robot_rl.factory import load_networks, make_vector_env, wrap
+from robot_rl.training.logger import RunLogger
+from robot_rl.training.saved_policies import Saved
+
+FOLDER = "evaluations"
+_NUM_ENVS = 4  # as `robot-rl eval`, whose result for the last checkpoint is then the same
+_SEED = 0
+
+
+class TrainingClock:
+    """Seconds that stand still during an evaluation, so that a run's wall-clock is training's alone."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._out = 0.0
+
+    def __call__(self) -> float:
+        return self._clock() - self._out
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Time that does not count."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._out += self._clock() - start
+
+
+class PeriodicEvaluation:
+    """Evaluates the policy as it would be saved now, on the task's validation states.
+
+    It has environments of its own, and the policy is saved and loaded: what acts is what will be
+    deployed, and its chunks, histories and generators are none of training's.
+    """
+
+    def __init__(
+        self,
+        task: TaskConfig,
+        episodes: int,
+        device: torch.device,
+        save_policy: Callable[[Path], None],
+        clock: TrainingClock,
+    ) -> None:
+        """Build the environments and load the states.
+
+        Raises:
+            ValueError: the list of states is not to be had or is too short.
+        """
+        self._envs = make_vector_env(task, _NUM_ENVS)
+        self._initial = load_states(self._envs)
+        if not 1 <= episodes <= len(self._initial.states):
+            self._envs.close()
+            raise ValueError(
+                f"eval_episodes={episodes}: the list {self._initial.name} has "
+                f"{len(self._initial.states)} states; choose from 1 to that"
+            )
+        self._episodes, self._device, self._save_policy, self._clock = episodes, device, save_policy, clock
+
+    def evaluate(self, step: int, directory: Path, logger: RunLogger) -> Summary:
+        """Log success and length at a step, and write every episode to `evaluations/` of the run."""
+        begun = time.monotonic()
+        # Building the networks draws their first weights from torch's global generator.
+        with self._clock.stopped(), torch.random.fork_rng(), TemporaryDirectory() as folder:
+            self._save_policy(Path(folder))
+            networks, _ = load_networks(Path(folder) / "policy", self._device)
+            states = self._initial.states[: self._episodes]
+            outcomes = evaluate(self._envs, wrap(networks, _NUM_ENVS), states, _SEED)
+        summary = Summary.of(outcomes, "")
+        write_record(
+            directory / FOLDER,
+            Saved(step, logger.seconds),
+            self._initial,
+            outcomes,
+            eval_seconds=time.monotonic() - begun,
+        )
+        logger.log(
+            step,
+            **{
+                "eval/success": summary.success,
+                "eval/episodes": len(outcomes),
+                "eval/episode_length": summary.mean_length,
+            },
+        )
+        return summary
+
+    def close(self) -> None:
+        self._envs.close()

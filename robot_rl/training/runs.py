@@ -1,0 +1,126 @@
+"""Run directories: `runs/<name>/` belongs to one configuration, and the same command goes on in it."""
+
+import datetime
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from robot_rl.errors import UserError
+from robot_rl.hardware.durable import make_folder, write_file
+from robot_rl.machine import describe_machine, describe_versions
+
+# These change what is written or how quickly, never what is computed.
+_MAY_CHANGE = {
+    "log_every",
+    "checkpoint_every",
+    "eval_every",
+    "eval_episodes",
+    "save_every",
+    "threads",
+    "runs_dir",
+    "method.steps",
+    "hil.link",
+    "hil.keys",
+    "hil.robot",
+    "hil.robot_keys",
+    "hil.ahead",
+}
+
+
+def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
+    """Take a directory for a run with this configuration, or go on in one that has it already.
+
+    Raises:
+        UserError: the directory belongs to another configuration or to somebody else.
+    """
+    path = directory / "config.yaml"
+    if path.is_file():
+        # Runs from before there was a choice had robosuite's images, or none.
+        recorded = {"task.render": "robosuite"} | _flat(_configuration(path))
+        current = _flat(resolved)
+        may_change = _MAY_CHANGE if current.get("task.cameras") else _MAY_CHANGE | {"task.render"}
+        differing = [
+            f"{key} was {recorded.get(key)!r}, now {current.get(key)!r}"
+            for key in sorted(recorded.keys() | current.keys())
+            if recorded.get(key) != current.get(key) and key not in may_change
+        ]
+        if differing:
+            raise UserError(
+                f"{directory} holds a run of another configuration ({'; '.join(differing)}); "
+                "choose another name=…, or remove the directory"
+            )
+        if (record := directory / "run.json").is_file():
+            _started(record)
+    elif directory.is_dir() and any(directory.iterdir()):
+        raise UserError(f"{directory} exists and is not a run (no config.yaml); choose another name=…")
+    make_folder(directory)
+    write_text(path, yaml.safe_dump(dict(resolved), sort_keys=False))
+
+
+def check_is_run(directory: Path) -> None:
+    """Refuse what is not the directory of a run.
+
+    Raises:
+        UserError: it is not; says what it is.
+    """
+    if not directory.exists():
+        raise UserError(f"{directory} does not exist; `robot-rl train` makes a run, in runs/ by default")
+    if not (directory / "config.yaml").is_file():
+        why = "it has no config.yaml" if directory.is_dir() else "it is a file"
+        raise UserError(f"{directory} is not a run, {why}: give a directory that `robot-rl train` has made")
+
+
+def write_run_record(directory: Path, started: str, **facts: Any) -> None:
+    """`run.json`: what was run on what; `facts` as method, task, seed, env_steps, wall_seconds.
+
+    A run that goes on keeps the time when it was `started` first.
+    """
+    path = directory / "run.json"
+    if path.is_file():
+        started = _started(path)
+    record = {
+        "command": shlex.join(["robot-rl", *sys.argv[1:]]),
+        "started": started,
+        **facts,
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+    }
+    write_text(path, json.dumps(record, indent=2) + "\n")
+
+
+def _configuration(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); choose another name=…, or remove the run") from error
+
+
+def _started(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text())["started"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error!r}); remove it: the run goes on without") from error
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        out |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return out
+
+
+def now() -> str:
+    """The time of day, for people."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file that appears whole or not at all, and stays."""
+    write_file(path, text.encode())

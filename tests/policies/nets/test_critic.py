@@ -1,0 +1,146 @@
+"""The batched ensemble is an ensemble of separate networks, and so is its hand-written derivative."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+
+MEMBERS, FEATURES, ACTION, HIDDEN = 4, 5, 2, (8, 6)
+
+
+def make(*, layer_norm: bool = True, members: int = MEMBERS, outputs: int = 3) -> EnsembleCritic:
+    torch.manual_seed(0)
+    critic = EnsembleCritic(members, FEATURES, ACTION, HIDDEN, outputs=outputs, layer_norm=layer_norm)
+    for parameter in critic.parameters():  # gains and biases differ between members too
+        nn.init.normal_(parameter)
+    return critic
+
+
+def member(critic: EnsembleCritic, index: int) -> nn.Sequential:
+    """One critic as an ordinary network, whose parameters are views of the ensemble's."""
+    layers: list[nn.Module] = []
+    for i, batched in enumerate(critic.layers):
+        linear = nn.Linear(*batched.weight.shape[1:])
+        linear.weight.data, linear.bias.data = batched.weight[index].data.T, batched.bias[index, 0].data
+        layers.append(linear)
+        if len(critic.norms):
+            norm, plain = critic.norms[i], nn.LayerNorm(linear.out_features)
+            plain.weight.data, plain.bias.data = norm.weight[index, 0].data, norm.bias[index, 0].data
+            layers.append(plain)
+        layers.append(nn.ReLU())
+    head = nn.Linear(HIDDEN[-1], critic.head.weight.shape[-1])
+    head.weight.data, head.bias.data = critic.head.weight[index].data.T, critic.head.bias[index, 0].data
+    return nn.Sequential(*layers, head)
+
+
+def batch(size: int = 7) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    features, action = torch.randn(size, FEATURES), torch.rand(size, ACTION) * 2 - 1
+    return features.requires_grad_(), action.requires_grad_()
+
+
+def least(outputs: Tensor) -> Tensor:
+    """Something that depends on each row's least member alone."""
+    return (outputs.sum(-1).amin(0) * torch.arange(outputs.shape[1])).sum()
+
+
+def everything(outputs: Tensor) -> Tensor:
+    """Something to which every output contributes differently."""
+    return (outputs * torch.linspace(-1, 1, outputs.numel()).view_as(outputs)).sum()
+
+
+norms = pytest.mark.parametrize("layer_norm", [False, True])
+# A head with a single output goes a way of its own.
+sizes = pytest.mark.parametrize("outputs", [1, 3])
+
+
+@norms
+@sizes
+def test_ensemble_equals_separate_networks(layer_norm: bool, outputs: int) -> None:
+    critic = make(layer_norm=layer_norm, outputs=outputs)
+    found = critic(*batch())
+    assert found.shape == (MEMBERS, 7, outputs)
+    with torch.no_grad():
+        assert torch.equal(critic(*batch()), found)
+    for index in range(MEMBERS):
+        torch.testing.assert_close(found[index], member(critic, index)(torch.cat(batch(), -1)))
+
+
+@norms
+@sizes
+def test_gradients_equal_those_of_separate_networks(layer_norm: bool, outputs: int) -> None:
+    critic = make(layer_norm=layer_norm, outputs=outputs)
+    inputs = batch()
+    everything(critic(*inputs)).backward()
+    plain = batch()
+    networks = [member(critic, index) for index in range(MEMBERS)]
+    everything(torch.stack([network(torch.cat(plain, -1)) for network in networks])).backward()
+    for ours, theirs in zip(inputs, plain, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    for index, network in enumerate(networks):
+        linears = [layer for layer in network if isinstance(layer, nn.Linear)]
+        for layer, linear in zip([*critic.layers, critic.head], linears, strict=True):
+            torch.testing.assert_close(layer.weight.grad[index], linear.weight.grad.T)
+            torch.testing.assert_close(layer.bias.grad[index, 0], linear.bias.grad)
+        plain_norms = [layer for layer in network if isinstance(layer, nn.LayerNorm)]
+        for layer, norm in zip(critic.norms, plain_norms, strict=True):
+            torch.testing.assert_close(layer.weight.grad[index, 0], norm.weight.grad)
+            torch.testing.assert_close(layer.bias.grad[index, 0], norm.bias.grad)
+
+
+@norms
+@sizes
+@pytest.mark.parametrize("of", [least, everything])
+@pytest.mark.parametrize("members", [1, MEMBERS])
+def test_frozen_critics_pass_on_the_same_gradient_and_keep_none(
+    of: Callable[[Tensor], Tensor], layer_norm: bool, members: int, outputs: int
+) -> None:
+    critic = make(layer_norm=layer_norm, members=members, outputs=outputs)
+    through, frozen = batch(), batch()
+    of(critic(*through)).backward()
+    critic.zero_grad()
+    of(critic(*frozen, frozen=True)).backward()
+    for expected, found in zip(through, frozen, strict=True):
+        torch.testing.assert_close(found.grad, expected.grad)
+    assert all(parameter.grad is None for parameter in critic.parameters())
+
+
+def test_gradient_of_one_member_leaves_the_others_alone() -> None:
+    critic = make()
+    critic(*batch())[2].sum().backward()
+    for parameter in critic.parameters():
+        touched = parameter.grad.flatten(1).abs().sum(1) > 0
+        assert touched.tolist() == [False, False, True, False]
+
+
+def test_chosen_members_are_those_of_the_whole() -> None:
+    critic = make()
+    chosen = torch.tensor([3, 1])
+    torch.testing.assert_close(critic(*batch(), chosen), critic(*batch())[chosen])
+    critic(*batch(), chosen).sum().backward()
+    assert [bool(g.abs().sum() > 0) for g in critic.head.weight.grad] == [False, True, False, True]
+
+
+def test_a_copy_and_a_loaded_critic_use_their_own_weights() -> None:
+    critic, inputs = make(), batch()
+    copied = copy.deepcopy(critic)
+    with torch.no_grad():
+        before = critic(*inputs)
+        for parameter in copied.parameters():
+            parameter.zero_()
+        assert not copied(*inputs).any()
+        assert torch.equal(critic(*inputs), before)
+        copied.load_state_dict(critic.state_dict())
+        assert torch.equal(copied(*inputs), before)
+        assert copied.double()(*(x.double() for x in inputs)).dtype == torch.float64
+
+
+def test_state_far_outside_of_the_data_is_clamped() -> None:
+    encoder = ObservationEncoder(EncoderSpec(FEATURES))
+    far = torch.full((7, FEATURES), 1e6)
+    assert torch.equal(encoder({"state": far}), encoder({"state": 10 * far}))

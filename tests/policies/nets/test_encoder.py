@@ -1,0 +1,123 @@
+"""What actors and critics see: the state, and the images of whatever cameras they were made for."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.nets.encoder import ENCODERS, EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.nets.vision import FEATURE_SIZE
+from robot_rl.policies.store import RECORD_FILE, load_policy_files
+from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
+from robot_rl.policies.wrappers.wrapper import save_wrapper
+
+STATE, ACTION, SIZE = 4, 3, (32, 40)
+CAMERAS = ("front", "hand")
+
+
+def observation(batch: int = 5, seed: int = 0) -> dict[str, Tensor]:
+    draws = torch.Generator().manual_seed(seed)
+    shape = (batch, *SIZE, 3)
+    images = {
+        f"images.{camera}": torch.randint(0, 256, shape, dtype=torch.uint8, generator=draws)
+        for camera in CAMERAS
+    }
+    return {"state": torch.randn(batch, STATE, generator=draws), **images}
+
+
+def chunk_residual(encoder: EncoderSpec, cameras: tuple[str, ...] = ()) -> ResidualChunk:
+    torch.manual_seed(0)
+    config = DiffusionConfig(
+        horizon=4, execute=2, obs_steps=2, width=16, depth=1, train_steps=4, inference_steps=2
+    )
+    base = DiffusionPolicy(config, STATE, ACTION, cameras, SIZE).eval()
+    value = ValueSpec("mse", 0.0, 1.0)
+    made = ResidualChunk(
+        base, ResidualChunkSpec(encoder, value, (16,), (0.5,) * ACTION, 3, True, candidates=3, pessimism=0.0)
+    )
+    torch.nn.init.normal_(made.actor.net.head.weight)
+    return made
+
+
+def test_without_a_camera_features_are_the_standardised_state_alone() -> None:
+    before = torch.get_rng_state()
+    encoder = ObservationEncoder(EncoderSpec(STATE))
+    assert torch.equal(torch.get_rng_state(), before)  # nothing is drawn, so runs stay what they were
+    assert list(encoder.parameters()) == []
+    assert sorted(encoder.state_dict()) == ["norm.mean", "norm.std"]
+    obs = observation()
+    assert encoder.feature_size == STATE
+    assert torch.equal(encoder(obs), encoder.norm(obs["state"]))
+
+
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+def test_features_are_the_state_and_then_each_camera(kind: str) -> None:
+    torch.manual_seed(0)
+    encoder = ObservationEncoder(EncoderSpec(STATE, CAMERAS, SIZE, kind))
+    obs = observation()
+    features = encoder(obs)
+    assert features.shape == (5, encoder.feature_size) == (5, STATE + 2 * FEATURE_SIZE)
+    assert torch.equal(features[:, :STATE], encoder.norm(obs["state"]))
+    for i, camera in enumerate(CAMERAS):
+        name = f"images.{camera}"
+        changed = (encoder({**obs, name: 255 - obs[name]}) != features).any(0)
+        own = torch.zeros(len(changed), dtype=torch.bool)
+        own[STATE + i * FEATURE_SIZE : STATE + (i + 1) * FEATURE_SIZE] = True
+        assert changed[own].any()
+        assert not changed[~own].any()
+
+
+def test_cameras_that_it_was_not_made_for_are_not_looked_at() -> None:
+    encoder = ObservationEncoder(EncoderSpec(STATE, ("hand",), SIZE))
+    obs = observation()
+    assert torch.equal(encoder(obs), encoder({key: obs[key] for key in ("state", "images.hand")}))
+
+
+def test_cameras_need_the_size_of_their_images() -> None:
+    with pytest.raises(ValueError, match="front, hand need the size"):
+        ObservationEncoder(EncoderSpec(STATE, CAMERAS))
+
+
+def test_saved_and_loaded_with_its_cameras(tmp_path: Path) -> None:
+    made = chunk_residual(EncoderSpec(STATE, CAMERAS, SIZE, "vit"))
+    save_wrapper(made, tmp_path, {})
+    loaded, _ = load_policy_files(tmp_path)
+    assert isinstance(loaded, ResidualChunk)
+    assert loaded.spec == made.spec
+    assert torch.equal(loaded.encoder(observation()), made.encoder(observation()))
+
+
+def test_what_was_saved_before_there_were_images_still_loads(tmp_path: Path) -> None:
+    made = chunk_residual(EncoderSpec(STATE))
+    save_wrapper(made, tmp_path, {})
+    record = json.loads((tmp_path / RECORD_FILE).read_text())
+    record["config"]["encoder"] = {"state_size": STATE}
+    (tmp_path / RECORD_FILE).write_text(json.dumps(record))
+    loaded, _ = load_policy_files(tmp_path)
+    assert isinstance(loaded, ResidualChunk)
+    assert loaded.spec == made.spec
+
+
+@pytest.mark.parametrize("base_looks", [True, False])
+@pytest.mark.parametrize("wrapper_looks", [True, False])
+def test_base_and_wrapper_each_look_at_what_they_were_made_for(base_looks: bool, wrapper_looks: bool) -> None:
+    spec = EncoderSpec(STATE, ("front",), SIZE) if wrapper_looks else EncoderSpec(STATE)
+    made = chunk_residual(spec, ("front",) if base_looks else ())
+
+    def acted(seed: int, policy: WrappedPolicy) -> tuple[np.ndarray, np.ndarray]:
+        policy.reset([0, 1], [7, 8])
+        frames = {key: value.numpy() for key, value in observation(2, seed).items()}
+        frames["state"] = np.zeros((2, STATE), np.float32)
+        decision = policy.act(frames)
+        return decision.action, decision.base
+
+    one, other = (acted(seed, made.policy(2)) for seed in (1, 2))
+    assert np.array_equal(one[0], other[0]) is not (base_looks or wrapper_looks)
+    alone, again = (acted(seed, WrappedPolicy(made.base, 2)) for seed in (1, 2))
+    assert np.array_equal(alone[0], again[0]) is not base_looks

@@ -1,0 +1,169 @@
+"""A noise policy steers its base, and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.policies.acting import Decision, WrappedPolicy
+from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.wrappers.dsrl import DSRL, DSRLSpec, scale_of_unit_noise
+
+STATE, ACTION = 4, 3
+
+
+@pytest.fixture(scope="module")
+def base() -> DiffusionPolicy:
+    torch.manual_seed(0)
+    config = DiffusionConfig(
+        width=32, depth=1, train_steps=8, inference_steps=2, horizon=6, execute=3, obs_steps=2
+    )
+    return DiffusionPolicy(config, STATE, ACTION).eval()
+
+
+def make(base: DiffusionPolicy | ACTPolicy, judged: str = "noise", **options: object) -> DSRL:
+    torch.manual_seed(1)
+    spec = {
+        "encoder": EncoderSpec(STATE),
+        "value": ValueSpec("mse", 0, 1),
+        "hidden": (16,),
+        "bound": 1.5,
+        "members": 3,
+        "layer_norm": True,
+        "judged": judged,
+        "proposals": 0 if judged == "noise" else 2,
+        "gate": True,
+        "pessimism": 0.5,
+    }
+    return DSRL(base, DSRLSpec(**{**spec, **options}))
+
+
+def trained(base: DiffusionPolicy, judged: str = "noise", **options: object) -> DSRL:
+    networks = make(base, judged, **options)
+    torch.nn.init.normal_(networks.actor.head.weight, std=0.3)
+    return networks
+
+
+def states(steps: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(steps, 2, STATE)).astype(np.float32)
+
+
+def play(policy: WrappedPolicy, frames: np.ndarray, *, explore: bool = False) -> list[Decision]:
+    return [policy.act({"state": frame}, explore=explore, record=True) for frame in frames]
+
+
+def begin(policy: WrappedPolicy) -> WrappedPolicy:
+    policy.reset([0, 1], [7, 8])
+    return policy
+
+
+def prefer(networks: DSRL, sign: float) -> None:
+    """Critics that value what lies in the direction of all ones by `sign`, judging by that alone."""
+
+    def critic(features: torch.Tensor, judged: torch.Tensor, chosen: object = None) -> torch.Tensor:
+        return sign * judged.sum(-1, keepdim=True).expand(networks.spec.members, -1, 1)
+
+    networks.critic.forward = critic  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("judged", ["noise", "chunk"])
+def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, judged: str) -> None:
+    policy, alone = begin(trained(base, judged).policy(2)), begin(WrappedPolicy(base, 2))
+    policy.active = False
+    for one, two in zip(play(policy, states(8), explore=True), play(alone, states(8)), strict=True):
+        np.testing.assert_allclose(one.action, two.action, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(one.noise, two.noise)
+
+
+@pytest.mark.parametrize("judged", ["noise", "chunk"])
+@pytest.mark.parametrize("explore", [False, True])
+def test_executed_chunk_is_what_the_base_makes_of_the_noise(
+    base: DiffusionPolicy, judged: str, explore: bool
+) -> None:
+    policy = begin(trained(base, judged).policy(2))
+    frames = states(6)
+    decisions = play(policy, frames, explore=explore)
+    for t in (0, 3):
+        history = torch.from_numpy(np.stack([frames[max(t - 1, 0)], frames[t]], 1))
+        noise = torch.from_numpy(decisions[t].noise)[:, None]
+        chunk = base.sample({"state": history}, noise=noise).actions[:, 0]
+        for step in range(3):
+            np.testing.assert_allclose(decisions[t + step].action, chunk[:, step], rtol=1e-5, atol=1e-6)
+
+
+def test_noise_is_the_mean_or_a_sample_within_the_bound(base: DiffusionPolicy) -> None:
+    networks = trained(base, gate=False, bound=0.7)
+    frames = states(1)
+    decision = begin(networks.policy(2)).act({"state": frames[0]})
+    mean = networks.actor(torch.from_numpy(frames[0]))[0]
+    np.testing.assert_allclose(
+        decision.noise, (0.7 * torch.tanh(mean)).view(2, 6, ACTION).detach(), rtol=1e-5, atol=1e-6
+    )
+    sampled = begin(networks.policy(2, seed=3)).act({"state": frames[0]}, explore=True)
+    other = begin(networks.policy(2, seed=4)).act({"state": frames[0]}, explore=True)
+    assert np.abs(sampled.noise).max() <= 0.7
+    assert not np.allclose(sampled.noise, decision.noise)
+    assert not np.allclose(sampled.noise, other.noise)
+
+
+@pytest.mark.parametrize("judged", ["noise", "chunk"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_gate_executes_what_the_critics_value_most(base: DiffusionPolicy, judged: str, sign: float) -> None:
+    networks = trained(base, judged, proposals=3)
+    prefer(networks, sign)
+    frame = {"state": states(1)[0]}
+    gated = begin(networks.policy(2)).act(frame, record=True)
+    ungated = trained(base, judged, proposals=3, gate=False)
+    steered = begin(ungated.policy(2)).act(frame, record=True)
+    assert gated.proposals is not None
+    assert gated.proposals.noise is not None
+    noise = np.concatenate([steered.noise[:, None], gated.proposals.noise], 1)
+    own = ungated.decode(history(frame["state"]), torch.from_numpy(steered.noise)).numpy()
+    chunks = np.concatenate([own[:, None], gated.proposals.chunks], 1)
+    value = sign * (noise if judged == "noise" else chunks).reshape(2, 4, -1).sum(-1)
+    best = value.argmax(1)
+    np.testing.assert_allclose(gated.noise, noise[[0, 1], best], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gated.action, chunks[[0, 1], best, 0], rtol=1e-5, atol=1e-6)
+
+
+def history(state: np.ndarray) -> dict[str, torch.Tensor]:
+    return {"state": torch.from_numpy(state)[:, None].expand(-1, 2, -1)}
+
+
+@pytest.mark.parametrize("bound", [1.6, 2.0, 3.0])
+def test_fresh_actor_draws_the_noise_that_the_base_was_trained_with(
+    base: DiffusionPolicy, bound: float
+) -> None:
+    networks = make(base, bound=bound)
+    eps = torch.randn(4000, networks.noise_size)
+    with torch.no_grad():
+        noise = networks.as_noise(networks.actor.sample(torch.randn(4000, STATE), eps)[0])
+    assert noise.std() == pytest.approx(1, abs=0.02)
+    assert noise.mean() == pytest.approx(0, abs=0.02)
+
+
+def test_small_bound_does_not_crowd_the_corners() -> None:
+    assert scale_of_unit_noise(0.5) == pytest.approx(1)
+
+
+def test_base_without_noise_is_refused() -> None:
+    base = ACTPolicy(ACTConfig(name="act", width=16, heads=2, layers=1), STATE, ACTION)
+    with pytest.raises(ValueError, match="noise"):
+        make(base)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_restored_policy_continues_exactly(base: DiffusionPolicy, steps: int) -> None:
+    networks = trained(base)
+    policy = begin(networks.policy(2))
+    frames = states(8)
+    play(policy, frames[:steps], explore=True)
+    saved = policy.state_dict()
+    ahead = play(policy, frames[steps:], explore=True)
+    other = networks.policy(2, seed=9)
+    other.load_state_dict(saved)
+    for one, two in zip(ahead, play(other, frames[steps:], explore=True), strict=True):
+        np.testing.assert_array_equal(one.action, two.action)
+        np.testing.assert_array_equal(one.noise, two.noise)

@@ -1,0 +1,137 @@
+"""The better of the base's action and the actor's is executed, and off means off."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import robot_rl.policies.wrappers.registry  # noqa: F401
+from robot_rl.policies.acting import Decision, WrappedPolicy
+from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.store import load_policy_files
+from robot_rl.policies.wrappers.ibrl import IBRL, IBRLSpec
+from robot_rl.policies.wrappers.wrapper import save_wrapper
+
+STATE, ACTION, SLOTS = 4, 3, 8
+SPEC = IBRLSpec(
+    encoder=EncoderSpec(STATE),
+    value=ValueSpec("mse", 0.0, 1.0),
+    action_size=ACTION,
+    hidden=(16, 16),
+    members=3,
+    layer_norm=True,
+    temperature=0.0,
+    pessimism=0.5,
+)
+
+
+@pytest.fixture(scope="module", params=["diffusion", "act"])
+def base(request: pytest.FixtureRequest) -> DiffusionPolicy | ACTPolicy:
+    torch.manual_seed(0)
+    if request.param == "act":
+        return ACTPolicy(ACTConfig(width=16, heads=2, horizon=6, execute=3), STATE, ACTION).eval()
+    config = DiffusionConfig(width=32, depth=1, train_steps=8, inference_steps=2, horizon=6, execute=3)
+    return DiffusionPolicy(config, STATE, ACTION).eval()
+
+
+Base = DiffusionPolicy | ACTPolicy
+
+
+def trained(base: Base, **changes: float) -> IBRL:
+    torch.manual_seed(1)
+    networks = IBRL(base, replace(SPEC, **changes))
+    torch.nn.init.normal_(networks.actor.head.weight)
+    return networks
+
+
+def play(policy: WrappedPolicy, *, explore: bool = False) -> list[tuple[np.ndarray, Decision]]:
+    states = np.random.default_rng(0).normal(size=(7, SLOTS, STATE)).astype(np.float32)
+    policy.reset(range(SLOTS), range(SLOTS))
+    return [(state, policy.act({"state": state}, explore=explore)) for state in states]
+
+
+def prefer_actor(networks: IBRL, sign: float) -> None:
+    """Make the value of an action its likeness to (sign = 1) or difference from the actor's at state s."""
+
+    def value(features: Tensor, action: Tensor, chosen: Tensor | None = None) -> Tensor:
+        distance = (action - networks.actor(features)).square().sum(-1, keepdim=True)
+        return -sign * distance.expand(3, -1, -1)
+
+    networks.critic.forward = value  # type: ignore[method-assign]
+
+
+def test_switched_off_it_acts_exactly_as_its_base(base: Base) -> None:
+    policy = trained(base).policy(SLOTS, exploration=0.5)
+    policy.active = False
+    pairs = zip(play(policy, explore=True), play(WrappedPolicy(base, SLOTS)), strict=True)
+    for (_, one), (_, two) in pairs:
+        np.testing.assert_array_equal(one.action, two.action)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_action_of_higher_value_is_executed(base: Base, sign: float) -> None:
+    networks = trained(base)
+    prefer_actor(networks, sign)
+    for state, decision in play(networks.policy(SLOTS)):
+        own = networks.actor(torch.from_numpy(state)).detach().numpy()
+        np.testing.assert_allclose(decision.action, own if sign > 0 else decision.base, atol=1e-6)
+
+
+def test_both_are_chosen_where_each_is_better(base: Base) -> None:
+    corrected = [(d.correction != 0).any(1) for _, d in play(trained(base).policy(SLOTS))]
+    assert 0 < np.mean(corrected) < 1
+
+
+def test_a_high_temperature_chooses_evenly_while_exploring_alone(base: Base) -> None:
+    networks = trained(base, temperature=1e3)
+    prefer_actor(networks, -1.0)
+    explored = [(d.correction != 0).any(1) for _, d in play(networks.policy(SLOTS), explore=True)]
+    assert 0.25 < np.mean(explored) < 0.75
+    for _, decision in play(networks.policy(SLOTS)):
+        np.testing.assert_array_equal(decision.correction, 0)
+
+
+def test_exploration_is_noise_on_the_actor_alone(base: Base) -> None:
+    networks = trained(base)
+    prefer_actor(networks, -1.0)
+    with torch.no_grad():
+        networks.actor.head.bias.fill_(5.0)  # far from the base
+    for _, decision in play(networks.policy(SLOTS, exploration=0.01), explore=True):
+        np.testing.assert_array_equal(decision.correction, 0)
+
+
+def test_an_untrained_actor_does_nothing_and_left_out_units_change_a_trained_one(base: Base) -> None:
+    features = torch.randn(5, STATE)
+    assert not IBRL(base, SPEC).actor(features).any()
+    actor = trained(base).actor
+    ones = [torch.ones(5, 16), torch.ones(5, 16)]
+    torch.testing.assert_close(actor(features, ones), actor(features))
+    half = [torch.ones(5, 16), (torch.rand(5, 16) < 0.5) * 2.0]
+    assert not torch.allclose(actor(features, half), actor(features))
+
+
+def test_restored_policy_continues_exactly(base: Base) -> None:
+    networks = trained(base, temperature=0.1)
+    policy, other = (networks.policy(SLOTS, seed=seed, exploration=0.3) for seed in (5, 6))
+    play(policy, explore=True)
+    other.load_state_dict(policy.state_dict())
+    state = {"state": np.ones((SLOTS, STATE), np.float32)}
+    for _ in range(4):
+        one, two = policy.act(state, explore=True), other.act(state, explore=True)
+        np.testing.assert_array_equal(one.action, two.action)
+
+
+def test_saved_and_loaded_it_acts_the_same(base: Base, tmp_path: Path) -> None:
+    networks = trained(base)
+    save_wrapper(networks, tmp_path, {})
+    loaded, _ = load_policy_files(tmp_path)
+    assert isinstance(loaded, IBRL)
+    pairs = zip(play(networks.policy(SLOTS)), play(loaded.eval().policy(SLOTS)), strict=True)
+    for (_, one), (_, two) in pairs:
+        np.testing.assert_array_equal(one.action, two.action)

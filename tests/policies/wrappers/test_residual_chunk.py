@@ -1,0 +1,140 @@
+"""A chunk residual starts as its base, is bounded, executes the best candidate, and off means off."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import robot_rl.policies.wrappers.registry  # noqa: F401
+from robot_rl.policies.acting import Decision, WrappedPolicy
+from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
+from robot_rl.policies.bases.base_policy import Chunk
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.store import load_policy_files
+from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
+from robot_rl.policies.wrappers.wrapper import save_wrapper
+
+STATE, ACTION, EXECUTE, SLOTS, N = 4, 3, 3, 2, 4
+SPEC = ResidualChunkSpec(
+    encoder=EncoderSpec(STATE),
+    value=ValueSpec("mse", 0.0, 1.0),
+    hidden=(16,),
+    scale=(0.2, 0.2, 0.5),
+    members=3,
+    layer_norm=True,
+    candidates=N,
+    pessimism=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def base() -> DiffusionPolicy:
+    torch.manual_seed(0)
+    config = DiffusionConfig(width=32, depth=1, train_steps=8, inference_steps=2, horizon=6, execute=EXECUTE)
+    return DiffusionPolicy(config, STATE, ACTION).eval()
+
+
+def build(base: DiffusionPolicy, *, trained: bool = True) -> ResidualChunk:
+    torch.manual_seed(1)
+    networks = ResidualChunk(base, SPEC)
+    if trained:
+        torch.nn.init.normal_(networks.actor.net.head.weight)
+    return networks
+
+
+def play(policy: WrappedPolicy, steps: int = 7, *, explore: bool = False) -> list[Decision]:
+    states = np.random.default_rng(0).normal(size=(steps, SLOTS, STATE)).astype(np.float32)
+    policy.reset(range(SLOTS), range(SLOTS))
+    return [policy.act({"state": state}, explore=explore, record=True) for state in states]
+
+
+def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
+    policy = build(base).policy(SLOTS, exploration=0.3)
+    policy.active = False
+    for one, two in zip(play(policy, explore=True), play(WrappedPolicy(base, SLOTS)), strict=True):
+        np.testing.assert_allclose(one.action, two.action, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(one.noise, two.noise)
+
+
+def test_an_untrained_residual_leaves_the_samples_as_they_are(base: DiffusionPolicy) -> None:
+    for decision in play(build(base, trained=False).policy(SLOTS)):
+        np.testing.assert_array_equal(decision.correction, 0)
+
+
+def test_residuals_are_bounded_by_their_scale(base: DiffusionPolicy) -> None:
+    chunks = torch.rand(5, N, EXECUTE, ACTION) * 2 - 1
+    proposals = Chunk(chunks, torch.randn(5, N, 6, ACTION))
+    candidates, _ = build(base).candidates(torch.randn(5, STATE), proposals)
+    torch.testing.assert_close(candidates[:, :N], chunks)
+    residual = (candidates[:, N:] - chunks).abs()
+    assert candidates.abs().max() <= 1
+    assert (residual <= torch.tensor(SPEC.scale) + 1e-6).all()
+    assert residual.max() > 0.4
+
+
+@torch.no_grad()
+def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -> None:
+    networks = build(base)
+    policy = networks.policy(1)
+    policy.reset([0], [0])
+    state = np.random.default_rng(0).normal(size=(1, STATE)).astype(np.float32)
+    decision = policy.act({"state": state}, record=True)
+    kept = decision.proposals
+    assert kept is not None
+    assert kept.noise is not None
+    proposals = Chunk(torch.from_numpy(kept.chunks), torch.from_numpy(kept.noise))
+    chunks, scores = networks.candidates(torch.from_numpy(state), proposals)
+    best = int(scores[0].argmax())
+    np.testing.assert_allclose(decision.action[0], chunks[0, best, 0].numpy(), atol=1e-6)
+    np.testing.assert_array_equal(decision.base[0], kept.chunks[0, best % N, 0])
+    np.testing.assert_array_equal(decision.noise[0], kept.noise[0, best % N])
+
+
+def test_exploration_is_only_for_who_asks(base: DiffusionPolicy) -> None:
+    still = play(build(base).policy(SLOTS, exploration=0.3))
+    again = play(build(base).policy(SLOTS, exploration=0.3, seed=9))
+    noisy = play(build(base).policy(SLOTS, exploration=0.3), explore=True)
+    assert all(np.array_equal(a.action, b.action) for a, b in zip(still, again, strict=True))
+    assert not all(np.array_equal(a.action, b.action) for a, b in zip(still, noisy, strict=True))
+
+
+def test_it_is_saved_with_its_base_and_acts_the_same(base: DiffusionPolicy, tmp_path: Path) -> None:
+    networks = build(base)
+    save_wrapper(networks, tmp_path / "policy", {})
+    loaded, _ = load_policy_files(tmp_path / "policy")
+    assert isinstance(loaded, ResidualChunk)
+    for one, two in zip(play(networks.policy(SLOTS)), play(loaded.eval().policy(SLOTS)), strict=True):
+        np.testing.assert_array_equal(one.action, two.action)
+
+
+def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: DiffusionPolicy) -> None:
+    """Half of three steps, rounded up; exploring, or where the base acts alone, it is the whole chunk."""
+    torch.manual_seed(1)
+    policy = ResidualChunk(base, replace(SPEC, commit=0.5)).policy(SLOTS)
+    assert [list(decision.chunk_step) for decision in play(policy, 5)] == [[0] * 2, [1] * 2] * 2 + [[0] * 2]
+    assert [decision.chunk_step[0] for decision in play(policy, 5, explore=True)] == [0, 1, 2, 0, 1]
+    policy.active = False
+    assert [decision.chunk_step[0] for decision in play(policy, 5)] == [0, 1, 2, 0, 1]
+
+
+def test_a_policy_saved_before_there_was_a_commitment_executes_whole_chunks(
+    base: DiffusionPolicy, tmp_path: Path
+) -> None:
+    save_wrapper(build(base), tmp_path, {})
+    record = json.loads((tmp_path / "policy.json").read_text())
+    del record["config"]["commit"]
+    (tmp_path / "policy.json").write_text(json.dumps(record))
+    loaded, _ = load_policy_files(tmp_path)
+    assert isinstance(loaded, ResidualChunk)
+    assert [decision.chunk_step[0] for decision in play(loaded.policy(SLOTS), 4)] == [0, 1, 2, 0]
+
+
+def test_a_base_without_noise_is_refused() -> None:
+    act = ACTPolicy(ACTConfig(width=16, layers=1, horizon=4, execute=2), STATE, ACTION)
+    with pytest.raises(ValueError, match="method=residual"):
+        ResidualChunk(act, SPEC)

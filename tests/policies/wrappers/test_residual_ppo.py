@@ -1,0 +1,89 @@
+"""The drawn residual: its density, and that it is the deterministic one wherever it does not explore."""
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
+from robot_rl.policies.wrappers.residual_ppo import DrawnDecision, DrawnResidualPolicy, GaussianResidual
+
+STATE, ACTION = 4, 3
+
+
+@pytest.fixture(scope="module")
+def base() -> DiffusionPolicy:
+    torch.manual_seed(0)
+    config = DiffusionConfig(horizon=6, execute=3, width=32, depth=1, train_steps=8, inference_steps=2)
+    return DiffusionPolicy(config, STATE, ACTION).eval()
+
+
+def drawn(base: DiffusionPolicy, *, trained: bool = False, seed: int = 0) -> DrawnResidualPolicy:
+    torch.manual_seed(1)
+    networks = Residual(base, ResidualSpec(EncoderSpec(STATE), ACTION, (16,), (0.5, 0.2, 0.5)))
+    if trained:
+        torch.nn.init.normal_(networks.actor.net.head.weight)
+    return DrawnResidualPolicy(networks, GaussianResidual(networks, 0.4), 2, seed=seed)
+
+
+def states(steps: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(steps, 2, STATE)).astype(np.float32)
+
+
+def test_not_exploring_a_fresh_one_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
+    policy, alone = drawn(base), WrappedPolicy(base, 2)
+    for one in (policy, alone):
+        one.reset([0, 1], [7, 8])
+    for state in states(8):
+        np.testing.assert_array_equal(policy.act({"state": state}).action, alone.act({"state": state}).action)
+
+
+def test_the_deployed_policy_acts_as_the_mean(base: DiffusionPolicy) -> None:
+    policy = drawn(base, trained=True)
+    deployed = policy.networks.policy(2)
+    for one in (policy, deployed):
+        one.reset([0, 1], [7, 8])
+    for state in states(8):
+        one, two = policy.act({"state": state}), deployed.act({"state": state})
+        np.testing.assert_array_equal(one.action, two.action)
+        assert np.abs(one.correction).max() > 0.01
+
+
+def test_an_action_is_the_base_and_the_scaled_sample_whose_density_it_tells(base: DiffusionPolicy) -> None:
+    policy = drawn(base, trained=True)
+    policy.reset([0, 1], [7, 8])
+    deviations = []
+    for state in states(200):
+        decision = policy.act({"state": state}, explore=True)
+        assert isinstance(decision, DrawnDecision)
+        record = decision.record()
+        scale = np.array([0.5, 0.2, 0.5], np.float32)
+        expected = np.clip(decision.base + scale * record["sample"], -1, 1)
+        np.testing.assert_allclose(decision.action, expected, atol=1e-6)
+        with torch.no_grad():
+            features = policy.networks.encoder({"state": torch.from_numpy(state)})
+            mean = policy.gaussian(features, torch.from_numpy(decision.base))
+        normal = torch.distributions.Normal(mean, 0.4)
+        log_prob = normal.log_prob(torch.from_numpy(record["sample"])).sum(-1)
+        np.testing.assert_allclose(record["log_prob"], log_prob, rtol=1e-4, atol=1e-4)
+        deviations.append(record["sample"] - mean.numpy())
+    assert np.std(deviations) == pytest.approx(0.4, rel=0.08)
+
+
+def test_entropy_is_that_of_the_gaussian(base: DiffusionPolicy) -> None:
+    expected = 3 * torch.distributions.Normal(0.0, 0.4).entropy()
+    assert float(drawn(base).gaussian.entropy()) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_restored_one_draws_the_same(base: DiffusionPolicy) -> None:
+    policy, other = drawn(base, trained=True), drawn(base, trained=True, seed=5)
+    policy.reset([0, 1], [7, 8])
+    for state in states(4):
+        policy.act({"state": state}, explore=True)
+    other.load_state_dict(policy.state_dict())
+    for state in states(6):
+        one, two = (p.act({"state": state}, explore=True).record() for p in (policy, other))
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, two[name])

@@ -1,0 +1,232 @@
+"""Configurations: what they come out as, and how each mistake is answered."""
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from robot_rl.assets import asset_path
+from robot_rl.cli.compose import Verb, compose, load_group, restore
+from robot_rl.cli.help import print_help
+from robot_rl.cli.main import load_verb, verb_names
+from robot_rl.cli.options import meanings, type_name
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError
+from tests.robot_rl.cli.sample_command import Config, Device, Diffusion, Residual, Run, sample_verb
+
+NEEDED = ["name=x", "base=diffusion"]
+
+
+@pytest.fixture
+def verb(tmp_path: Path) -> Verb:
+    return sample_verb(tmp_path)
+
+
+def test_groups_come_out_as_their_dataclasses(verb: Verb) -> None:
+    config, plain = compose(verb, [*NEEDED, "task=can", "method=residual", "device=cuda", "limit=3"])
+    assert isinstance(config, Config)
+    assert config.task == TaskConfig(name="can", env="PickPlaceCan", horizon=300)
+    assert config.method == Residual(horizon=300)
+    assert config.base == Diffusion()
+    assert (config.seed, config.device, config.limit, config.eval.episodes) == (7, Device.cuda, 3.0, 10)
+    assert plain["method"] == {"n_step": 3, "horizon": 300, "scale": [0.1]}
+    assert plain["device"] == "cuda"
+    assert plain["groups"] == {"task": "can", "method": "residual", "base": "diffusion"}
+
+
+def test_restore_reads_what_compose_returned(verb: Verb) -> None:
+    config, plain = compose(verb, [*NEEDED, "method=residual", "method.scale=[1,2]", "task.env_args.a=1"])
+    assert restore(verb, plain) == config
+    with pytest.raises(UserError, match="n_steps"):
+        restore(verb, {**plain, "method": {"n_steps": 1}})
+
+
+def test_path_in_place_of_a_choice(verb: Verb, tmp_path: Path) -> None:
+    config, plain = compose(verb, ["name=x", "base=runs/lift bc, 2/"])
+    assert config.base == Run("runs/lift bc, 2/")
+    assert plain["groups"]["base"] == "run"
+    config, _ = compose(verb, ["name=x", f"base={tmp_path}", "base.path=elsewhere"])
+    assert config.base == Run("elsewhere")
+    with pytest.raises(UserError, match="there is no such method"):
+        compose(verb, [*NEEDED, "method=runs/x"])
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("name=a=b", "a=b"),
+        ("name=~/données", "~/données"),
+        ("name='a,b'", "a,b"),
+        ("name=2", "2"),
+        ("name=${seed}", "7"),
+    ],
+)
+def test_strings(verb: Verb, argument: str, value: str) -> None:
+    assert compose(verb, ["base=diffusion", argument])[0].name == value
+
+
+def test_last_of_several_counts(verb: Verb) -> None:
+    assert compose(verb, [*NEEDED, "seed=1", "seed=2", "method=residual", "method=bc"])[0].seed == 2
+    assert compose(verb, ["name=x", "base=runs/x", "base=diffusion"])[0].base == Diffusion()
+
+
+REFUSALS = [
+    ("steps=5", "unknown key steps; did you mean method.steps=5?"),
+    ("method.step=5", "unknown key method.step; did you mean method.steps=5?"),
+    ("episodes=3", "did you mean eval.episodes=3?"),
+    ("foo=3", "robot-rl sample --help lists all keys"),
+    ("seed.x=3", "did you mean seed=3?"),
+    ("hydra.run.dir=x", "unknown key hydra.run.dir"),
+    ("task@x=lift", "did you mean task=lift?"),
+    ("method.n_step=3", "method.n_step belongs to method=residual, and method is bc"),
+    ("method.n_steps=3", "did you mean method.n_step=3?"),
+    ("eval=3", "eval is a section; set one of its keys, e.g. eval.episodes=…"),
+    ("method=residul", "did you mean method=residual? choose from bc, residual"),
+    ("method=other", "there is no such method; choose from bc, residual"),
+    ("task=null", "there is no such task; choose from can, lift"),
+    ("task=[lift,can]", "only one task at a time"),
+    ("seed=abc", "seed=abc: the value must be int (Seed of everything random.)"),
+    ("seed=1e5", "write seed=100000"),
+    ("seed=null", "the value must be int"),
+    ("resume=maybe", "the value must be bool"),
+    ("device=gpu", "the value must be cpu|cuda"),
+    ("limit=x", "the value must be float or null"),
+    ("task.image_size=84,x", "the value must be list[int]"),
+    ("name=a,b", "a list is written name=[…]"),
+    ("name=(a", "quote it"),
+    ("name=${nothing}", "Interpolation key 'nothing' not found"),
+    ("--seeds=3", "unknown key seeds; did you mean seed=3?"),
+    ("--eval.episode=3", "did you mean eval.episodes=3?"),
+    ("--method.n-step=3", "method.n_step belongs to method=residual"),
+    ("--seed", "--seed: the value is missing; write seed=…"),
+    ("--metho", "write method=…"),
+    ("--", "the key is missing"),
+    ("-seed", "write seed=… in place of -seed"),
+    ("-seed=3", "options have two dashes or none: write seed=3 in place of -seed=3"),
+    ("+seed=3", "write seed=3"),
+    ("~seed", "no key can be removed"),
+    ("lift", "lift is not key=value; did you mean task=lift?"),
+    ("nonsense", "nonsense is not key=value"),
+    ("=3", "the key is missing"),
+]
+
+
+@pytest.mark.parametrize(("argument", "answer"), REFUSALS)
+def test_refusal_says_what_to_write(verb: Verb, argument: str, answer: str) -> None:
+    with pytest.raises(UserError) as error:
+        compose(verb, [*NEEDED, argument])
+    assert answer in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_parted_values(verb: Verb) -> None:
+    with pytest.raises(UserError, match=r"write seed=3 in place of -seed$"):
+        compose(verb, [*NEEDED, "-seed", "3"])
+    with pytest.raises(UserError, match=r"did you mean seed=3\?"):
+        compose(verb, [*NEEDED, "seed", "3"])
+
+
+def test_dashes_are_another_way_to_write_it(verb: Verb) -> None:
+    config, _ = compose(
+        verb, ["--name", "a=b", "--base=diffusion", "--task", "can", "seed=2", "--limit", "-3"]
+    )
+    assert (config.name, config.task.name, config.seed, config.limit) == ("a=b", "can", 2, -3)
+    config, _ = compose(verb, [*NEEDED, "method=residual", "--method.n-step", "5"])
+    assert config.method.n_step == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["--resume", "seed=1"], True),
+        (["--resume"], True),
+        (["--resume", "--seed=1"], True),
+        (["--resume", "false"], False),
+        (["--resume=false"], False),
+    ],
+)
+def test_a_flag_alone_is_true(verb: Verb, arguments: list[str], value: bool) -> None:
+    assert compose(verb, ["resume=false", *NEEDED, *arguments])[0].resume is value
+
+
+@pytest.mark.parametrize("text", ["a,b", "[a,b]", "a, b", "['a',b]"])
+def test_a_list_may_be_written_without_its_brackets(verb: Verb, text: str) -> None:
+    assert compose(verb, [*NEEDED, f"task.cameras={text}"])[0].task.cameras == ["a", "b"]
+
+
+def test_a_list_of_one_or_none(verb: Verb) -> None:
+    assert compose(verb, [*NEEDED, "task.image_size=84"])[0].task.image_size == [84]
+    assert compose(verb, [*NEEDED, "task.image_size="])[0].task.image_size == []
+
+
+def test_mandatory_values(verb: Verb) -> None:
+    with pytest.raises(UserError, match=r"base is required: add base=diffusion\|run"):
+        compose(verb, ["name=x"])
+    with pytest.raises(UserError, match=r"name is required: add name=…  \(Name of the run.\)"):
+        compose(verb, ["base=diffusion"])
+    with pytest.raises(UserError, match=r"base\.path is required"):
+        compose(verb, ["name=x", "base=run"])
+
+
+def test_a_dataclass_may_refuse_values(verb: Verb) -> None:
+    with pytest.raises(UserError, match=r"method\.n_step=0: must be at least 1"):
+        compose(verb, [*NEEDED, "method=residual", "method.n_step=0"])
+
+
+def test_help_shows_every_option_of_what_is_chosen(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+    print_help(verb, ["method=residual"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "method=residual Method. (bc | residual)" in text
+    assert "base=… (required) Base policy. (diffusion | run, or the path of a run)" in text
+    assert "method.n_step=3 Steps of the n-step return. (int)" in text
+    assert "method.scale=[0.1]" in text
+    assert "name=… (required) Name of the run. (str)" in text
+    assert "limit=null Hours after which to stop. (float or null)" in text
+    assert "method.steps" not in text
+    assert "options of base: robot-rl sample base=… --help" in text
+
+
+def test_type_names() -> None:
+    assert type_name(dict[str, int | None]) == "dict[str, int or null]"
+
+
+def test_load_group() -> None:
+    task = load_group("task", "lift", TaskConfig)
+    assert (task.env, task.horizon, task.state_keys[0]) == ("Lift", 200, "robot0_eef_pos")
+    with pytest.raises(UserError, match=r"task=lft: there is no such task; did you mean task=lift\?"):
+        load_group("task", "lft", TaskConfig)
+
+
+# The real verbs.
+
+
+def test_tasks_load() -> None:
+    names = sorted(path.stem for path in asset_path("configs", "task").glob("*.yaml"))
+    assert {"lift", "can", "square", "stack", "door"} <= set(names)
+    for name in names:
+        task = load_group("task", name, TaskConfig)
+        assert task.name == name
+        assert task.state_keys
+
+
+def schemas_of(verb: Verb) -> set[type]:
+    return {verb.config, *(schema for group in verb.groups.values() for schema in group.values())}
+
+
+@pytest.mark.parametrize("name", verb_names())
+def test_every_field_says_what_it_means(name: str) -> None:
+    for schema in schemas_of(load_verb(name)):
+        assert is_dataclass(schema)
+        for field in fields(schema):
+            assert meanings(schema).get(field.name, "").endswith((".", "…", ")", "]")), (schema, field.name)
+
+
+@pytest.mark.parametrize("name", verb_names())
+def test_every_choice_composes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verb = load_verb(name)
+    print_help(verb)
+    for group, schemas in verb.groups.items():
+        assert set(schemas) - {"*"} <= set(verb.choices(group)), f"configs/{group} lacks a file"
+        for choice in verb.choices(group):
+            print_help(verb, [f"{group}={choice}"])
+            assert f"{group}={choice}" in capsys.readouterr().out

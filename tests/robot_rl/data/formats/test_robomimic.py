@@ -1,0 +1,333 @@
+"""robomimic's files: ours have its layout and come back to the bit, others' are understood or refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import robosuite
+
+from robot_rl.cli.main import main
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.formats.robomimic.file import faults
+from robot_rl.data.playback import play, playback_env
+from robot_rl.data.writer import DatasetWriter
+from tests.conftest import Verb
+from tests.robot_rl.data.formats.foreign import AFTER, collect
+from tests.robot_rl.data.small_dataset import as_recorded, same_data, write
+
+
+@pytest.fixture(scope="module")
+def exported(demonstrations: Path, tmp_path_factory: pytest.TempPathFactory, verb: Verb) -> Path:
+    path = tmp_path_factory.mktemp("robomimic") / "lift.hdf5"
+    verb("data convert", f"dataset={demonstrations}", f"out={path}")
+    return path
+
+
+def test_the_file_has_robomimics_layout(exported: Path, demonstrations: Path) -> None:
+    dataset = Dataset(demonstrations)
+    with h5py.File(exported, "r") as file:
+        data = file["data"]
+        assert int(data.attrs["total"]) == dataset.num_steps
+        told = json.loads(data.attrs["env_args"])
+        assert (told["env_name"], told["type"]) == ("Lift", 1)
+        assert {"robots", "controller_configs", "control_freq"} <= told["env_kwargs"].keys()
+        demos = [name for name in data if name.startswith("demo_")]
+        assert sorted(demos) == ["demo_0", "demo_1", "demo_2"]
+        for number, rows in enumerate(dataset.episodes):
+            demo, steps = data[f"demo_{number}"], rows.stop - rows.start
+            assert int(demo.attrs["num_samples"]) == steps
+            assert demo.attrs["model_file"].startswith("<mujoco")
+            assert demo["actions"].shape == (steps, 7)
+            assert demo["states"].dtype == np.float64
+            assert demo["rewards"].shape == demo["dones"].shape == (steps,)
+            assert np.abs(demo["actions"]).max() <= 1
+            assert set(demo["obs"]) == set(demo["next_obs"])
+            for key in demo["obs"]:
+                now, following = demo["obs"][key][()], demo["next_obs"][key][()]
+                np.testing.assert_array_equal(following[:-1], now[1:])
+        masks = {key: [name.decode() for name in file["mask"][key]] for key in file["mask"]}
+        assert sorted(masks.pop("train") + masks.pop("valid")) == sorted(demos)
+        assert sorted(name for names in masks.values() for name in names) == sorted(demos)
+    assert faults(exported) == []
+
+
+def test_observations_are_those_of_robomimics_environment(exported: Path, demonstrations: Path) -> None:
+    """By the rule of its `EnvRobosuite.get_observation`, and with `object`."""
+    dataset = Dataset(demonstrations)
+    env = playback_env(dataset)
+    with h5py.File(exported, "r") as file:
+        demo, rows = file["data/demo_1"], dataset.episodes[1]
+        env.set_state(dataset["sim_state"][rows][5])
+        raw = env.sim._get_observations(force_update=True)
+        wanted = {"object"} | {
+            key for key in raw if key.startswith("robot0_") and not key.endswith("proprio-state")
+        }
+        assert set(demo["obs"]) == wanted
+        parts = [dataset[key][rows] for key in ("cube_pos", "cube_quat", "gripper_to_cube_pos")]
+        np.testing.assert_array_equal(demo["obs/object"], np.concatenate(parts, axis=1))
+        np.testing.assert_allclose(demo["obs/object"][5], raw["object-state"], atol=1e-2)
+        # What came after the last step, where the cube has been lifted.
+        assert demo["rewards"][-1] == 1
+        height = [demo[f"{group}/object"][-1, 2] for group in ("obs", "next_obs")]
+        assert height[1] > height[0]
+    env.close()
+
+
+def test_plain_robosuite_acts_the_file_as_it_was(exported: Path) -> None:
+    """As robomimic does: the environment of env_args, the model and the first state of a demonstration."""
+    with h5py.File(exported, "r") as file:
+        told = json.loads(file["data"].attrs["env_args"])
+        demo = file["data/demo_1"]
+        env = robosuite.make(told["env_name"], **told["env_kwargs"])
+        env.reset()
+        env.reset_from_xml_string(env.edit_model_xml(demo.attrs["model_file"]))
+        env.sim.reset()
+        states = demo["states"][()]
+        env.sim.set_state_from_flattened(states[0])
+        env.sim.forward()
+        for action, wanted in zip(demo["actions"][:-1], states[1:], strict=True):
+            env.step(action)
+            np.testing.assert_array_equal(env.sim.get_state().flatten(), wanted)
+        env.step(demo["actions"][-1])
+        assert env._check_success()
+        assert demo["dones"][-1] == 1
+        env.close()
+
+
+def test_episodes_that_begin_otherwise_are_counted(
+    demonstrations: Path, tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = Dataset(demonstrations)
+    env = playback_env(dataset)
+    env.reset(seed=3)
+    states = [env.get_state()]
+    for _ in range(3):
+        env.step(np.zeros(7, np.float32))
+        states.append(env.get_state())
+    env.close()
+    rows = dataset.episodes[0]
+    episode = {key: dataset[key][rows][:4] for key in dataset.keys} | {"sim_state": np.stack(states)}
+    episode["applied_action"] = np.zeros((4, 7), np.float32)
+    writer = DatasetWriter(tmp_path / "a.zarr", dataset.environment, dataset.collection)
+    writer.append({key: dataset[key][rows] for key in dataset.keys}, success=True, seed=1)
+    writer.append(episode, success=False, seed=2)
+    verb("data convert", f"dataset={tmp_path}/a.zarr", f"out={tmp_path}/a.hdf5")
+    assert "1 of 2 episodes do not begin as robomimic begins" in capsys.readouterr().err
+
+
+def test_what_was_recorded_of_a_served_task_says_which_environment_it_is(
+    demonstrations: Path, tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_recorded(Dataset(demonstrations), tmp_path / "a.zarr")
+    verb("data convert", f"dataset={tmp_path}/a.zarr", f"out={tmp_path}/a.hdf5")
+    assert "robomimic can train on the file and act in its task" in capsys.readouterr().err
+    with h5py.File(tmp_path / "a.hdf5", "r") as file:
+        told = json.loads(file["data"].attrs["env_args"])
+        assert (told["env_name"], told["type"], told["env_kwargs"]["robots"]) == ("Lift", 1, ["Panda"])
+        observed = {"robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "robot0_joint_pos", "object"}
+        assert set(file["data/demo_0/obs"]) == observed
+    verb("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
+    same_data(Dataset(tmp_path / "a.zarr"), Dataset(tmp_path / "b.zarr"))
+
+
+def test_our_file_comes_back_to_the_bit(
+    exported: Path, demonstrations: Path, tmp_path: Path, verb: Verb
+) -> None:
+    verb("data convert", f"dataset={exported}", f"out={tmp_path}/back.zarr")
+    one, other = Dataset(demonstrations), Dataset(tmp_path / "back.zarr")
+    same_data(one, other)
+    assert (one.environment, one.collection) == (other.environment, other.collection)
+
+
+def test_a_robots_dataset_with_images_comes_back_to_the_bit(tmp_path: Path, verb: Verb) -> None:
+    one = write(tmp_path / "a.zarr", (40, 7), ("front", "wrist"))
+    verb("data convert", f"dataset={one.path}", f"out={tmp_path}/a.hdf5")
+    assert faults(tmp_path / "a.hdf5") == []
+    with h5py.File(tmp_path / "a.hdf5", "r") as file:
+        demo = file["data/demo_0"]
+        np.testing.assert_array_equal(demo["obs/front_image"], one["images.front"][:40])
+        # Over the border of a block.
+        np.testing.assert_array_equal(demo["next_obs/front_image"][:-1], demo["obs/front_image"][1:])
+        np.testing.assert_array_equal(demo["next_obs/front_image"][-1], demo["obs/front_image"][-1])
+        assert [name.decode() for name in file["mask/failure"]] == ["demo_1"]
+        assert demo["states"].shape == (40, 0)
+    verb("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
+    other = Dataset(tmp_path / "b.zarr")
+    same_data(one, other)
+    assert one.collection == other.collection
+
+
+def test_a_file_from_which_somebody_has_taken_episodes_comes_back_without_them(
+    tmp_path: Path, verb: Verb
+) -> None:
+    one = write(tmp_path / "a.zarr", (4, 5, 6))
+    verb("data convert", f"dataset={one.path}", f"out={tmp_path}/a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5", "r+") as file:
+        del file["data/demo_1"]
+    assert "data says that there are 15 steps in all, there are 10" in faults(tmp_path / "a.hdf5")
+    verb("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
+    other = Dataset(tmp_path / "b.zarr")
+    assert other.seeds.tolist() == [100, 102]
+    assert [note["outcome"] for note in other.collection["episodes"]] == ["success", "success"]
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return collect(tmp_path_factory.mktemp("foreign") / "demo.hdf5")
+
+
+def test_robosuites_own_collection_becomes_a_dataset(collected: Path, tmp_path: Path, verb: Verb) -> None:
+    assert faults(collected) == []
+    verb("data convert", f"dataset={collected}", f"out={tmp_path}/x.zarr")
+    dataset = Dataset(tmp_path / "x.zarr")
+    assert dataset.environment["task"] == "lift"
+    assert dataset.success.tolist() == [True, True]
+    env = playback_env(dataset)
+    with h5py.File(collected, "r") as file:
+        for number, rows in enumerate(dataset.episodes):
+            demo = file[f"data/demo_{number + 1}"]
+            steps = rows.stop - rows.start
+            # They go on after the success, ours end with it.
+            assert steps == len(demo["actions"]) - AFTER + 1
+            np.testing.assert_array_equal(dataset["action"][rows], demo["actions"][:steps].astype(np.float32))
+            flat = demo["states"][:steps]
+            np.testing.assert_array_equal(dataset["sim_state"][rows][:, : flat.shape[1]], flat)
+            # time, seven joints, two fingers, then the cube.
+            np.testing.assert_allclose(dataset["robot0_joint_pos"][rows], flat[:, 1:8], atol=1e-6)
+            np.testing.assert_allclose(dataset["cube_pos"][rows], flat[:, 10:13], atol=1e-6)
+            playback = play(dataset, env, number)
+            assert playback.success
+            # Their model was made of XML with six digits.
+            assert playback.deviations["robot0 joints"].farthest < 1e-3
+    env.close()
+    assert dataset.collection["episodes"][0]["cut"] == AFTER - 1
+
+
+@pytest.mark.parametrize("frame", ["world", "base"])
+def test_absolute_actions_become_poses(frame: str, tmp_path: Path, verb: Verb) -> None:
+    path = collect(tmp_path / "demo.hdf5", episodes=1, absolute=frame)
+    verb("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
+    dataset = Dataset(tmp_path / "x.zarr")
+    assert dataset.environment["input_type"] == "absolute"
+    assert dataset["action"].shape[1] == 10
+    assert dataset.success.tolist() == [True]
+    env = playback_env(dataset)
+    playback = play(dataset, env, 0)
+    env.close()
+    assert playback.success, "acting the poses again solves the task"
+
+
+def test_images_are_drawn_of_the_states_for_the_cameras_that_are_asked_for(
+    collected: Path, tmp_path: Path, verb: Verb
+) -> None:
+    camera = ["task=lift", "task.cameras=[agentview]", "task.image_size=[32,32]"]
+    verb("data convert", f"dataset={collected}", f"out={tmp_path}/x.zarr", *camera)
+    dataset = Dataset(tmp_path / "x.zarr")
+    images = dataset["images.agentview"]
+    assert images.shape == (dataset.num_steps, 32, 32, 3)
+    # The arm moves in them, and each episode has its own.
+    assert np.abs(images[0].astype(int) - images[dataset.episodes[0].stop - 1]).mean() > 1
+
+
+def without(*names: str) -> Callable[[h5py.File], None]:
+    def damage(file: h5py.File) -> None:
+        for name in names:
+            owner, _, attribute = name.partition("@")
+            if attribute:
+                del file[owner].attrs[attribute]
+            else:
+                del file[owner]
+
+    return damage
+
+
+def other_environment(file: h5py.File) -> None:
+    told = json.loads(file["data"].attrs["env_info"])
+    told["control_freq"] = 10
+    told["robots"] = ["Sawyer"]
+    told["controller_configs"]["body_parts"][
+        "right" if "right" in told["controller_configs"]["body_parts"] else "arms"
+    ] = {"type": "JOINT_POSITION"}
+    file["data"].attrs["env_info"] = json.dumps(told)
+
+
+def other_model(file: h5py.File) -> None:
+    model = file["data/demo_1"].attrs["model_file"]
+    file["data/demo_1"].attrs["model_file"] = model.replace("cube_joint0", "ball_joint0")
+
+
+def empty_episode(file: h5py.File) -> None:
+    del file["data/demo_2/actions"]
+    file["data/demo_2"].create_dataset("actions", data=np.zeros((0, 7)))
+
+
+def other_task(file: h5py.File) -> None:
+    file["data"].attrs["env"] = "Wipe"
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        (without("data"), "is no file of robomimic: the group `data` is missing"),
+        (without("data@env_info"), "data lacks the attribute env_args (or env_info"),
+        (
+            without("data/demo_1/states"),
+            "/data/demo_1/states is missing: robosuite's flattened states are needed",
+        ),
+        (without("data/demo_2/actions"), "/data/demo_2/actions is missing"),
+        (without("data/demo_1", "data/demo_2"), "has no demonstration"),
+        (empty_episode, "/data/demo_2/actions is [0, 7]: it has to be steps by numbers, and not empty"),
+        (other_environment, "control_freq was 10, here it is 20; controller was JOINT_POSITION"),
+        (other_model, "its model has other joints than the task's: ball_joint0, cube_joint0"),
+        (other_task, "its model has other joints than the task's"),
+    ],
+)
+def test_what_a_file_lacks_is_named_and_nothing_is_made(
+    collected: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Any], None],
+    answer: str,
+) -> None:
+    path = tmp_path / "demo.hdf5"
+    shutil.copy(collected, path)
+    with h5py.File(path, "r+") as file:
+        damage(file)
+    assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr"]) == 2
+    assert answer in capsys.readouterr().err
+    assert [child.name for child in tmp_path.iterdir()] == ["demo.hdf5"]
+
+
+def test_a_torn_file_and_one_of_a_newer_program_are_named(exported: Path, tmp_path: Path) -> None:
+    torn = tmp_path / "torn.hdf5"
+    torn.write_bytes(exported.read_bytes()[:5000])
+    assert "is damaged or no HDF5 file" in faults(torn)[0]
+    newer = tmp_path / "newer.hdf5"
+    shutil.copy(exported, newer)
+    with h5py.File(newer, "r+") as file:
+        own = json.loads(file["data"].attrs["robot_rl"])
+        file["data"].attrs["robot_rl"] = json.dumps({**own, "format": 7})
+    assert "was made of a dataset of format 7; this program reads up to 1" in faults(newer)[0]
+
+
+def test_faults_of_a_file_are_all_told(exported: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    shutil.copy(exported, path)
+    with h5py.File(path, "r+") as file:
+        file["data/demo_0/actions"][2, 1] = 3.0
+        file["data/demo_1/obs/object"][0, 0] = np.nan
+        del file["data/demo_2/rewards"]
+        del file["data/demo_2"].attrs["num_samples"]
+        file.create_dataset("mask/mine", data=np.array(["demo_9"], "S"))
+    assert set(faults(path)) == {
+        "demo_0/actions is up to 3, beyond [-1, 1]",
+        "demo_1/obs/object has NaN or infinity",
+        "demo_2 lacks rewards",
+        "demo_2 lacks the attribute num_samples",
+        "mask/mine names demo_9, which is not there",
+    }

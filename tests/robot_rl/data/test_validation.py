@@ -1,0 +1,185 @@
+"""Each promise of the format that is broken is told; what is whole has no fault."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from robot_rl.cli.main import main
+from robot_rl.data.summary import lines_of
+from robot_rl.data.validation import faults
+from tests.robot_rl.data.recorded import Motion, record
+from tests.robot_rl.data.small_dataset import write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.zarr", (12, 7), ("front",)).path
+
+
+def arrays(path: Path) -> Any:
+    return zarr.open_group(path, mode="r+")["data"]
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    file = path / "meta" / ".zattrs"
+    attributes = json.loads(file.read_text())
+    change(attributes)
+    file.write_text(json.dumps(attributes))
+
+
+def test_what_is_whole_has_no_fault(path: Path) -> None:
+    assert faults(path) == []
+    assert main(["data", "validate", f"dataset={path}"]) == 0
+
+
+def beyond(path: Path) -> None:
+    arrays(path)["applied_action"][14, 1] = -1.5
+
+
+def ends_early(path: Path) -> None:
+    arrays(path)["terminated"][3] = True
+
+
+def never_ends(path: Path) -> None:
+    arrays(path)["truncated"][18] = False
+
+
+def unpaid(path: Path) -> None:
+    arrays(path)["reward"][11] = 0.0
+
+
+def back_in_time(path: Path) -> None:
+    arrays(path)["time"][5] = 0
+
+
+def jitter(path: Path) -> None:
+    times = arrays(path)["time"]
+    times[4] = times[4] + 5_000_000
+
+
+def not_finite(path: Path) -> None:
+    arrays(path)["extra"][13, 1, 0] = np.inf
+
+
+def nameless(path: Path) -> None:
+    arrays(path)["source"][2] = 9
+
+
+def unknown_robot(path: Path) -> None:
+    edit(path, lambda attributes: attributes["environment"].pop("robot"))
+
+
+def other_size(path: Path) -> None:
+    edit(path, lambda attributes: attributes["environment"]["observation_spec"].update(image_size=[30, 30]))
+
+
+def other_actions(path: Path) -> None:
+    edit(path, lambda attributes: attributes["environment"]["action_spec"].pop())
+
+
+def newer(path: Path) -> None:
+    edit(path, lambda attributes: attributes.update(format_version=2))
+
+
+def chunk_lost(path: Path) -> None:
+    (path / "data/action/0.0").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        (beyond, "data/applied_action is beyond [-1, 1]: -1.5 in episode 1, step 2, number 1"),
+        (ends_early, "episode 0 ends before its last step"),
+        (never_ends, "episode 1 ends neither terminated nor truncated"),
+        (unpaid, "episode 0 is a success, and its rewards sum to 0"),
+        (back_in_time, "data/time does not increase in episode 0, step 5"),
+        (jitter, "steps of episode 0 are 45.00 to 55.00 ms apart"),
+        (not_finite, "data/extra has NaN or infinity in episode 1, step 1"),
+        (nameless, "data/source has the number 9, which the collection does not name"),
+        (unknown_robot, "the environment lacks robot: it cannot be built again"),
+        (other_size, "data/images.front is uint8 [24, 32, 3] a step, the environment says uint8 [30, 30, 3]"),
+        (other_actions, "data/action is [3] a step, the environment has 2 actions"),
+        (newer, "has format 2; this program reads up to 1"),
+        (chunk_lost, "is torn: data/action/0.0 is missing"),
+    ],
+)
+def test_each_broken_promise_is_told(
+    path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None], answer: str
+) -> None:
+    # Else zarr leaves out chunks that hold nothing but zeros, which is a fault of its own.
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        damage(path)
+    found = faults(path)
+    assert any(answer in fault for fault in found), found
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "validate", f"dataset={path}"])
+    assert ended.value.code == 1
+    assert answer in capsys.readouterr().out
+
+
+def test_several_faults_are_all_told(path: Path) -> None:
+    for damage in (beyond, ends_early, jitter, nameless):
+        damage(path)
+    assert len(faults(path)) == 4
+
+
+def test_a_video_that_lacks_images_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.zarr", (12, 7), ("front",), video=True).path
+    assert faults(path) == []
+    shutil.copy(path / "videos/front/000001.mp4", path / "videos/front/000000.mp4")
+    assert faults(path) == [f"{path}/videos/front/000000.mp4 has 7 images, its episode 12 steps"]
+    (path / "videos/front/000001.mp4").write_bytes(b"nothing")
+    assert any("000001.mp4 is damaged" in fault for fault in faults(path))
+
+
+def test_a_dataset_without_an_episode_is_a_fault_and_is_described(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.zarr", ()).path
+    assert faults(path) == ["it has no episode"]
+    assert {line.name: line.text for line in lines_of(path)}["episodes"] == "0, 0 steps, 0.0 s at 20 steps/s"
+
+
+def test_recordings_are_looked_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = record(tmp_path / "x.raw", Motion(seconds=0.5), Motion(seconds=0.5, outcome="failure"))
+    assert main(["data", "validate", f"dataset={root}"]) == 0
+    assert main(["data", "info", f"dataset={root}"]) == 0
+    told = capsys.readouterr().out
+    assert "2, 1.0 s" in told
+    assert "1 success, 1 failure" in told
+    log = next((root / "episode_000001").glob("log"))
+    log.write_bytes(log.read_bytes()[:-3])
+    with pytest.raises(SystemExit):
+        main(["data", "validate", f"dataset={root}"])
+    assert "episode 1:" in capsys.readouterr().out
+
+
+def test_info_says_what_there_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "info", f"dataset={path}", "json=true"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["episodes"] == "2, 19 steps, 0.9 s at 20 steps/s"
+    assert told["outcomes"] == "1 success, 1 failure"
+    assert told["steps by"] == "15 policy, 4 human"
+    assert told["cameras"] == "front 32x24"
+    assert told["labels"] == "2 operator=carl"
+
+
+@pytest.mark.parametrize("verb", ["info", "validate", "view", "convert"])
+def test_what_is_no_dataset_is_told_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    more = [f"out={tmp_path}/out.zarr"] if verb == "convert" else []
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "text.hdf5").write_text("words")
+    for name, answer in (
+        ("photos", "is no dataset: it has none of .zgroup"),
+        ("text.hdf5", "is a file, and no HDF5"),
+        ("nothing", "does not exist"),
+    ):
+        assert main(["data", verb, f"dataset={tmp_path / name}", *more]) == 2
+        assert answer in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "text.hdf5"]

@@ -1,0 +1,137 @@
+"""An evaluation's outcomes do not depend on how many environments run it."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
+from robot_rl.evaluation.initial_states import InitialStates
+from robot_rl.evaluation.statistics import wilson
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
+
+
+class Walks:
+    """Random walks driven by the policy's noise; above 0.5 is success, after 12 steps is the end.
+
+    Stands in for the environments: an outcome depends on the initial state and the policy's seed.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.at = np.full(num_envs, np.nan)
+        self.steps = np.zeros(num_envs, int)
+        self.done = np.ones(num_envs, bool)
+        self.begun: list[float] = []
+
+    def _obs(self) -> dict[str, np.ndarray]:
+        return {"state": self.at.astype(np.float32)[:, None]}
+
+    def reset(self, *, options: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict]:
+        for slot in np.flatnonzero(options["reset_mask"]):
+            self.at[slot] = options["states"][slot][0]
+            self.steps[slot], self.done[slot] = 0, False
+            self.begun.append(float(self.at[slot]))
+        return self._obs(), {}
+
+    def step(self, action: np.ndarray) -> tuple:
+        assert not self.done.any()
+        self.at += action[:, 0]
+        self.steps += 1
+        success = self.at > 0.5
+        truncated = ~success & (self.steps >= 12)
+        self.done = success | truncated
+        return self._obs(), success.astype(np.float32), success, truncated, {"success": success}
+
+
+class Noise(BasePolicy):
+    spec = BaseSpec(1, 1, horizon=4, execute=2, obs_steps=1, noise_shape=(4, 1), deterministic=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def sample(self, obs: Any, *, noise: Any = None, **_: Any) -> Chunk:  # type: ignore[override]
+        return Chunk((0.15 * noise).clamp(-1, 1), noise)
+
+
+STATES = np.linspace(-0.4, 0.3, 11)[:, None]
+
+
+def run(
+    num_envs: int, states: np.ndarray = STATES, seed: int = 0, **more: Any
+) -> tuple[list[Outcome], Walks]:
+    envs = Walks(num_envs)
+    return evaluate(envs, WrappedPolicy(Noise(), num_envs), list(states), seed, **more), envs  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("num_envs", [2, 3, 7, 11, 16])
+def test_outcomes_do_not_depend_on_the_number_of_environments(num_envs: int) -> None:
+    alone, _ = run(1)
+    assert {outcome.success for outcome in alone} == {True, False}
+    assert len({outcome.length for outcome in alone}) > 2
+    assert run(num_envs)[0] == alone
+
+
+def test_every_state_is_used_once_and_in_order() -> None:
+    outcomes, envs = run(1)
+    np.testing.assert_allclose(envs.begun, STATES[:, 0])
+    assert [outcome.episode for outcome in outcomes] == list(range(11))
+    for num_envs in (3, 16):
+        outcomes, envs = run(num_envs)
+        assert [outcome.episode for outcome in outcomes] == list(range(11))
+        assert set(envs.begun) == set(STATES[:, 0])
+
+
+def test_an_episode_does_not_depend_on_the_rest_of_the_list() -> None:
+    assert run(2, STATES[:4])[0] == run(2)[0][:4]
+
+
+def test_seed_decides_the_noise_and_is_reported() -> None:
+    one, two = run(2)[0], run(2, seed=1)[0]
+    assert run(2)[0] == one
+    assert [outcome.length for outcome in one] != [outcome.length for outcome in two]
+    assert len({outcome.seed for outcome in one + two}) == 22
+
+
+def test_progress_is_shown_after_each_episode() -> None:
+    shown: list[tuple[int, float]] = []
+
+    class Show:
+        def update(self, step: int, *, success: float) -> None:
+            shown.append((step, success))
+
+    outcomes, _ = run(3, show=Show())
+    assert [count for count, _ in shown] == list(range(1, 12))
+    assert shown[-1][1] == pytest.approx(np.mean([outcome.success for outcome in outcomes]))
+
+
+OUTCOMES = [Outcome(0, True, 10, 5), Outcome(1, False, 20, 6), Outcome(2, True, 12, 7)]
+
+
+def test_summary_counts() -> None:
+    summary = Summary.of(OUTCOMES, "abc")
+    assert summary == Summary(2 / 3, wilson(2, 3), 14.0, "abc")
+    assert summary.interval[0] < 2 / 3 < summary.interval[1]
+
+
+def test_files_hold_every_outcome_and_which_states_they_began_from(tmp_path: Path) -> None:
+    states = InitialStates("lift.safetensors", "lift", STATES)
+    results = {"base": OUTCOMES, "tuned": OUTCOMES[::-1]}
+    summaries = {name: Summary.of(outcomes, name) for name, outcomes in results.items()}
+    write_evaluation(tmp_path / "eval", states, results, summaries)
+    with (tmp_path / "eval" / "episodes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    first = {"policy": "base", "episode": "0", "success": "1", "length": "10", "seed": "5"}
+    assert rows[0] == first
+    written = json.loads((tmp_path / "eval" / "summary.json").read_text())
+    assert written["states_sha256"] == states.sha256
+    assert written["episodes"] == 3
+    assert written["policies"]["tuned"]["interval"] == list(wilson(2, 3))
+    assert written["policies"]["base"]["fingerprint"] == "base"

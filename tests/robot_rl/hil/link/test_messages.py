@@ -1,0 +1,95 @@
+"""What goes over the link comes back as it was; whatever else comes is refused, and never run."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hil.link.messages import (
+    Array,
+    Step,
+    Weights,
+    encode,
+    from_actor,
+    from_learner,
+    pack,
+    pack_all,
+    pack_tensors,
+    unpack,
+    unpack_tensors,
+)
+
+STEP = Step(
+    episode=3,
+    index=7,
+    version=2,
+    source="human",
+    fields=pack_all(
+        {
+            "state": np.arange(5, dtype=np.float32),
+            "images.front": np.arange(48, dtype=np.uint8).reshape(4, 4, 3),
+            "chunk_step": np.asarray(np.int64(3)),
+            "proposals": np.zeros((2, 4, 7), np.float32),
+        }
+    ),
+    action=pack(np.array([0.5, -1], np.float32)),
+    proposed=pack(np.array([0.1, 1], np.float32)),
+    reward=1.0,
+    terminated=True,
+)
+
+
+def test_a_step_comes_back_as_it_was() -> None:
+    found = from_actor(encode(STEP))
+    assert found == STEP
+    assert isinstance(found, Step)
+    assert unpack(found.fields["images.front"]).shape == (4, 4, 3)
+    assert unpack(found.fields["chunk_step"]) == 3
+    np.testing.assert_array_equal(unpack(found.action), np.array([0.5, -1], np.float32))
+
+
+def test_weights_come_back_as_they_were() -> None:
+    tensors = {"a": torch.randn(3, 4), "steps": torch.tensor(5), "on": torch.tensor([True, False])}
+    sent = Weights(learner="l", version=1, warm=True, tensors=pack_tensors(tensors))
+    got = from_learner(encode(sent))
+    assert isinstance(got, Weights)
+    found = unpack_tensors(got.tensors, tensors)
+    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+    assert found["on"].dtype == torch.bool
+
+
+def test_weights_of_another_policy_are_refused() -> None:
+    sent = pack_tensors({"a": torch.zeros(3)})
+    with pytest.raises(ProtocolError, match="none of this policy"):
+        unpack_tensors(sent, {"a": torch.zeros(4)})
+    with pytest.raises(ProtocolError, match="none of this policy"):
+        unpack_tensors(sent, {"b": torch.zeros(3)})
+
+
+@given(at=st.integers(0, 10_000), flip=st.integers(1, 255))
+def test_a_damaged_frame_is_refused(at: int, flip: int) -> None:
+    frame = bytearray(encode(STEP))
+    frame[at % len(frame)] ^= flip
+    with pytest.raises(ProtocolError):
+        from_actor(bytes(frame))
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_frame_is_refused(frame: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        from_actor(frame)
+    with pytest.raises(ProtocolError):
+        from_learner(frame)
+
+
+@pytest.mark.parametrize("array", [Array("<f4", (3,), bytes(8)), Array("<f4", (2**40,), b"")])
+def test_an_array_that_is_not_what_it_says_is_refused(array: Array) -> None:
+    with pytest.raises(ProtocolError):
+        unpack(array)
+
+
+def test_objects_do_not_go_over_the_link() -> None:
+    with pytest.raises(ProtocolError, match="not allowed"):
+        pack(np.array([object()]))

@@ -1,0 +1,84 @@
+"""What the off-policy learners share: what they draw of a batch, and what of it they imitate."""
+
+import pytest
+import torch
+
+from robot_rl.cli.compose import compose
+from robot_rl.cli.main import load_verb
+from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.imitation import imitation_loss
+from robot_rl.learning.off_policy import kept_samples
+from robot_rl.learning.sampling import Mixture, Window
+
+ROWS, KEPT = 5, 4
+
+
+def test_targets_are_made_of_other_samples_at_each_update() -> None:
+    number = torch.arange(ROWS * KEPT, dtype=torch.float32).view(ROWS, KEPT, 1, 1)
+    batch = {"next.proposals": number.expand(-1, -1, 2, 3), "next.proposal_noise": -number}
+    generator = torch.Generator().manual_seed(0)
+    seen: list[set[int]] = [set() for _ in range(ROWS)]
+    for _ in range(40):
+        drawn = kept_samples(batch, "next.", 2, generator)
+        assert drawn.actions.shape == (ROWS, 2, 2, 3)
+        assert drawn.noise is not None
+        torch.testing.assert_close(drawn.noise[..., 0, 0], -drawn.actions[..., 0, 0])
+        for row, chosen in enumerate(drawn.actions[:, :, 0, 0].int().tolist()):
+            assert len(set(chosen)) == 2
+            seen[row] |= set(chosen)
+    assert seen == [set(range(row * KEPT, (row + 1) * KEPT)) for row in range(ROWS)]
+
+
+def test_samples_without_noise_are_drawn_and_no_more_than_there_are() -> None:
+    drawn = kept_samples({"proposals": torch.zeros(ROWS, 1, 2, 3)}, "", 2, torch.Generator())
+    assert drawn.actions.shape == (ROWS, 1, 2, 3)
+    assert drawn.noise is None
+
+
+def test_what_was_not_executed_is_not_imitated() -> None:
+    """The end of an episode's last chunks is what the base would have done."""
+    chunk = torch.zeros(3, 4, 2)
+    executed = torch.full((3, 4, 2), 0.5)
+    executed[0, 2:] = 100.0
+    mask = torch.ones(3, 4)
+    mask[0, 2:] = 0.0
+    batch = {"chunk": executed, "chunk_mask": mask, "success": torch.tensor([1.0, 1.0, 0.0])}
+    assert imitation_loss(chunk, batch) == pytest.approx(0.25)
+    assert imitation_loss(chunk, {**batch, "success": torch.zeros(3)}) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"demo_ratio": 0.0}, (0.0, 0.0)),
+        ({"demo_ratio": 0.4}, (0.4, 0.4)),
+        ({"demo_ratio": 0.0, "demo_ratio_end": 0.5}, (0.0, 0.5)),
+        ({"demo_ratio": 0.5, "demo_ratio_end": 0.1}, (0.5, 0.1)),
+    ],
+)
+def test_the_part_of_demonstrations_goes_from_first_to_last(
+    options: dict[str, float], parts: tuple[float, float]
+) -> None:
+    config = OffPolicyConfig(**options, demo_ratio_steps=100)
+    assert config.demo_ratios == parts
+    replay = object()
+    mixture = Mixture(config, replay, replay, Window(), seed=0)  # type: ignore[arg-type]
+    assert [mixture.demo_part(step) for step in (0, 50, 100, 1000)] == pytest.approx(
+        [parts[0], sum(parts) / 2, parts[1], parts[1]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [
+        ("residual", "imitation=5"),
+        ("ibrl", "imitation=5"),
+        ("rlpd", "imitation=5"),
+        ("dsrl", "imitation=5"),
+        ("residual", "init_alpha=0.1"),
+        ("residual", "actor=sac"),
+    ],
+)
+def test_a_method_refuses_options_that_it_does_not_use(method: str, option: str) -> None:
+    with pytest.raises(ValueError, match=option.split("=")[0]):
+        compose(load_verb("train"), [f"method={method}", "base=uniform", f"method.{option}"])

@@ -1,0 +1,157 @@
+"""A success classifier finds what was labelled, and says how often it would give a false reward."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.data.writer import DatasetWriter
+from robot_rl.envs.observation import ObservationSpec
+from robot_rl.errors import UserError
+from robot_rl.methods.classifier import REPORT, ClassifierConfig, label, split, threshold_for
+from robot_rl.policies.classifier import SuccessClassifier
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.robot.deploy.judge import load_classifier
+from tests.conftest import Verb
+
+SIZE = 84
+DIM = {"name": "x", "kind": "delta", "unit": "m", "scale": 0.05, "frame": "base"}
+ENVIRONMENT = {
+    "task": "lift",
+    "action_spec": [DIM],
+    "observation_spec": {
+        "state_keys": ["pos"],
+        "state_dims": [1],
+        "cameras": ["front"],
+        "image_size": [SIZE, SIZE],
+    },
+}
+EPISODES, STEPS = 20, 12
+SMALL = ("task=lift", "method=classifier", "threads=1", "method.batch_size=16", "method.hidden=16")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every second episode succeeds: a bright square moves down and turns red; in others it stays grey."""
+    path = tmp_path_factory.mktemp("classifier") / "robot.zarr"
+    writer = DatasetWriter(path, ENVIRONMENT, {"recorded": "by a test"})
+    rng = np.random.default_rng(0)
+    for number in range(EPISODES):
+        success = number % 2 == 0
+        images = rng.integers(0, 60, (STEPS, SIZE, SIZE, 3), np.uint8)
+        column = int(rng.integers(10, 60))
+        for step, image in enumerate(images):
+            square = image[4 * step + 10 : 4 * step + 26, column : column + 16]
+            square[:] = (255, 0, 0) if success and step == STEPS - 1 else 160
+        writer.append(
+            {
+                "pos": np.arange(STEPS, dtype=np.float32)[:, None],
+                "images.front": images,
+                "action": np.zeros((STEPS, 1), np.float32),
+                "applied_action": np.zeros((STEPS, 1), np.float32),
+                "reward": (np.arange(STEPS) == STEPS - 1).astype(np.float32) * success,
+                "terminated": (np.arange(STEPS) == STEPS - 1) & success,
+                "truncated": (np.arange(STEPS) == STEPS - 1) & (not success),
+            },
+            success=success,
+            seed=number,
+        )
+    return path
+
+
+def trained(verb: Verb, dataset: Path, runs: Path, name: str, *more: str) -> Path:
+    verb("train", *SMALL, f"data={dataset}", f"runs_dir={runs}", f"name={name}", *more)
+    return runs / name
+
+
+def test_the_last_steps_of_successes_show_it_and_those_before_are_unclear() -> None:
+    config = ClassifierConfig(success_steps=2, unclear_steps=1)
+    shown, other = label(np.array([True, False, True]), [slice(0, 5), slice(5, 8), slice(8, 10)], config)
+    assert shown.tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 1, 1]
+    assert other.tolist() == [1, 1, 0, 0, 0, 1, 1, 1, 0, 0]
+
+
+def test_episodes_are_dealt_out_once_and_each_part_has_successes_and_failures() -> None:
+    success = np.arange(30) % 3 == 0
+    parts = split(success, 0.4, seed=1)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(30))
+    assert [int(success[part].sum()) for part in parts] == [6, 2, 2]
+    assert [len(part) for part in parts] == [18, 6, 6]
+    with pytest.raises(ValueError, match="2 successful episodes are too few"):
+        split(np.arange(30) < 2, 0.4, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("part", "threshold"), [(0.0, 3.0), (0.24, 3.0), (0.25, 2.0), (0.5, 0.5), (0.75, 0.0)]
+)
+def test_no_more_false_alarms_than_asked_for(part: float, threshold: float) -> None:
+    highest = np.array([2.0, -1.0, 3.0, 0.5])
+    assert threshold_for(highest, part) == threshold
+    assert (highest > threshold).sum() <= part * len(highest)
+
+
+def test_it_finds_success_on_episodes_that_it_has_not_seen(
+    verb: Verb, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(verb, dataset, tmp_path, "good", "method.steps=60", "method.unclear_steps=2")
+    report = json.loads((run / REPORT).read_text())
+    assert (report["episodes"], report["calibrated_by"], report["successes"]) == (4, 4, 2)
+    assert (report["found"], report["false_alarms"], report["false_frames"]) == (2, 0, 0)
+    assert report["frames"] == 2 * STEPS + 2 * (STEPS - 3)
+    assert report["false_alarm_interval"][1] < 0.6
+    said = capsys.readouterr().out
+    assert "false alarms in 0" in said
+    assert "2 of 2 successes found" in said
+    classifier, observed = load_classifier(str(run))
+    assert observed == ObservationSpec.from_dict(ENVIRONMENT["observation_spec"])  # type: ignore[arg-type]
+    assert float(classifier.threshold) == pytest.approx(report["threshold"])
+    assert classifier.spec.state_size == 0, "where the arm is must not decide"
+    for color, shows in (((255, 0, 0), True), (160, False)):
+        image = np.full((1, SIZE, SIZE, 3), 30, np.uint8)
+        image[0, 54:70, 30:46] = color
+        obs = {"state": torch.zeros(1, 1), "images.front": torch.from_numpy(image)}
+        assert bool(classifier.judge(obs)) is shows
+
+
+def test_a_resumed_training_ends_in_the_same_weights(verb: Verb, dataset: Path, tmp_path: Path) -> None:
+    runs = [
+        trained(verb, dataset, tmp_path, name, "method.steps=6", f"checkpoint_every={every}")
+        for name, every in (("whole", 6), ("parts", 3))
+    ]
+    # As if it had been stopped in the middle.
+    newest = sorted((runs[1] / "checkpoints").iterdir())[-1]
+    for path in sorted(newest.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    newest.rmdir()
+    trained(verb, dataset, tmp_path, "parts", "method.steps=6", "checkpoint_every=3")
+    first, second = (load_classifier(str(run))[0].state_dict() for run in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_classifier_is_no_policy_and_a_policy_no_classifier(
+    verb: Verb, dataset: Path, tmp_path: Path, base_run: Path
+) -> None:
+    run = trained(verb, dataset, tmp_path, "short", "method.steps=1", "method.encoder=state")
+    with pytest.raises(UserError, match="holds a SuccessClassifier, which does not act"):
+        verb("eval", f"policy={run}")
+    with pytest.raises(ValueError, match="holds no classifier"):
+        load_classifier(str(base_run))
+
+
+def test_without_images_or_data_it_says_what_to_do(verb: Verb, demonstrations: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no images: choose method\.encoder=state"):
+        trained(verb, demonstrations, tmp_path, "blind")
+    with pytest.raises(UserError, match="add data="):
+        verb("train", *SMALL, f"runs_dir={tmp_path}", "name=none")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_threshold_decides() -> None:
+    classifier = SuccessClassifier(EncoderSpec(1), hidden=4).eval()
+    obs = {"state": torch.linspace(-2, 2, 9)[:, None]}
+    with torch.no_grad():
+        logits = classifier(obs)
+        classifier.threshold.fill_(float(logits.median()))
+        assert classifier.judge(obs).sum() == 4

@@ -1,0 +1,71 @@
+"""What the off-policy methods share: their ingredients, and what of them cannot work together."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robot_rl.cli.compose import load_group
+from robot_rl.envs.task import TaskConfig
+from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.methods.components import replay_rows
+from robot_rl.methods.context import Job, RunBase
+from robot_rl.methods.registry import METHODS
+from robot_rl.policies.bases.imitation import ImitationConfig
+from tests.conftest import SMALL_RL, Verb
+
+
+def refused(said: str, verb: Verb, runs: Path, *options: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        verb("train", f"runs_dir={runs}", "name=rl", *SMALL_RL, *options)
+    assert "\n" not in str(caught.value)
+    assert not (runs / "rl").exists()
+
+
+@pytest.mark.parametrize("method", ["residual_chunk", "dsrl_na", "expo"])
+def test_windows_hold_the_chunks_that_are_judged(
+    method: str, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    said = f"set method.n_step={ImitationConfig.execute} or more"
+    short = f"method.n_step={ImitationConfig.execute - 1}"
+    refused(said, verb, tmp_path, f"method={method}", f"base={base_run}", f"data={demonstrations}", short)
+
+
+def test_a_base_without_noise_is_refused_where_noise_is_learned_from(
+    tmp_path: Path, verb: Verb, demonstrations: Path, act_run: Path
+) -> None:
+    said = "takes no noise.*use method=residual, ibrl or residual_ppo"
+    refused(said, verb, tmp_path, "method=residual_chunk", f"base={act_run}", f"data={demonstrations}")
+
+
+@pytest.mark.parametrize("method", ["residual", "residual_chunk", "expo", "ibrl", "rlpd", "dsrl", "dsrl_na"])
+def test_without_demonstrations_states_are_standardised_by_the_bases_range(
+    method: str, base_run: Path
+) -> None:
+    chosen = METHODS[method]
+    job = Job(
+        method=chosen.config(num_envs=1, hidden=[16, 16], demo_ratio=0.0),
+        base=RunBase(str(base_run)),
+        task=load_group("task", "lift", TaskConfig),
+        data=None,
+        seed=0,
+        device=torch.device("cpu"),
+        log_every=0,
+        checkpoint_every=0,
+        accept=(),
+    )
+    prepared = chosen.setup(job)
+    prepared.close()
+    assert prepared.acting is not None
+    networks: Any = prepared.acting.networks
+    trained = networks.base.state_normalizer
+    assert trained.half_range.max() < 1
+    torch.testing.assert_close(networks.encoder.norm.mean, trained.center)
+    torch.testing.assert_close(networks.encoder.norm.std, trained.half_range)
+
+
+@pytest.mark.parametrize(("capacity", "rows"), [(50, 50), (1000, 2 * 104)])
+def test_a_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -> None:
+    config = OffPolicyConfig(steps=101, warmup_steps=10, num_envs=8, replay_capacity=capacity)
+    assert replay_rows(config) == rows

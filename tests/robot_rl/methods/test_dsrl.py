@@ -1,0 +1,208 @@
+"""Both variants of DSRL learn what their equations say, and refuse what they cannot."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robot_rl.data.replay import Batch
+from robot_rl.learning.imitation import imitation_loss
+from robot_rl.methods.dsrl import DSRLConfig, DSRLLearner, NoiseSACConfig
+from robot_rl.methods.dsrl_na import BACKUPS, DSRLNAConfig, DSRLNALearner
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.wrappers.dsrl import DSRL, DSRLSpec
+from tests.conftest import SMALL_RL, Verb
+
+STATE, ACTION, H, EXECUTE, N, B = 4, 3, 6, 2, 3, 8
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {"hidden": [16, 16], "members": 3, "subset": 3, "critic_warmup": 2, "batch_size": B}
+
+
+def make(config: NoiseSACConfig, seed: int = 0) -> DSRLLearner | DSRLNALearner:
+    torch.manual_seed(seed)
+    small = DiffusionConfig(
+        width=16, depth=1, train_steps=4, inference_steps=2, horizon=H, execute=EXECUTE, obs_steps=1
+    )
+    judged = "noise" if isinstance(config, DSRLConfig) else "chunk"
+    spec = DSRLSpec(
+        EncoderSpec(STATE),
+        ValueSpec(config.critic_loss, *config.value_range),
+        tuple(config.hidden),
+        config.bound,
+        config.members,
+        config.layer_norm,
+        judged,
+        N,
+        config.gate,
+        config.pessimism,
+    )
+    networks = DSRL(DiffusionPolicy(small, STATE, ACTION).eval(), spec)
+    if isinstance(config, DSRLConfig):
+        return DSRLLearner(config, networks, CPU, seed)
+    assert isinstance(config, DSRLNAConfig)
+    return DSRLNALearner(config, networks, CPU, seed)
+
+
+def learners() -> list[NoiseSACConfig]:
+    return [DSRLConfig(**SMALL), *[DSRLNAConfig(**SMALL, proposals=N, backup=how) for how in BACKUPS]]
+
+
+def batch(seed: int = 0) -> Batch:
+    g = torch.Generator().manual_seed(seed)
+    return {
+        "state": torch.randn(B, STATE, generator=g),
+        "next.state": torch.randn(B, STATE, generator=g),
+        "noise": torch.randn(B, H, ACTION, generator=g),
+        "chunk": torch.rand(B, EXECUTE, ACTION, generator=g) * 2 - 1,
+        "chunk_mask": torch.ones(B, EXECUTE),
+        "reward": torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0]),
+        "discount": torch.tensor([0.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]),
+    }
+
+
+@pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
+def test_target_is_the_papers(config: NoiseSACConfig) -> None:
+    learner, data = make(config), batch()
+    networks, critics = learner.networks, learner.critics
+    with torch.no_grad():
+        for parameter in critics.target.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        got = learner._target(data)
+        eps = torch.randn(B, H * ACTION, generator=torch.Generator().manual_seed(0))
+        features = networks.encoder({"state": data["next.state"]})
+        noise = config.bound * networks.actor.sample(features, eps)[0]
+        if isinstance(learner, DSRLLearner):
+            values = critics.target(features, noise)
+        elif learner.config.backup == "sampled":
+            made = networks.base.sample(
+                {"state": data["next.state"][:, None]}, noise=noise.view(B, 1, H, ACTION)
+            )
+            values = critics.target(features, made.actions[:, 0, :EXECUTE].flatten(1))
+        else:
+            values = learner.target_noise_critic(features, noise)
+        bootstrap = data["discount"] * values.squeeze(-1).amin(0)
+    torch.testing.assert_close(got, (data["reward"] + bootstrap).clamp(0, 1))
+    assert got[0] == 1  # success ends the episode
+
+
+@pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
+def test_resumed_learner_ends_in_the_same_weights(config: NoiseSACConfig) -> None:
+    straight = make(config)
+    for i in range(4):
+        straight.update(batch(i))
+    resumed = make(config, seed=5)
+    resumed.networks.base.load_state_dict(straight.networks.base.state_dict())  # read from the run
+    resumed.load_state_dict(copy.deepcopy(straight.state_dict()))
+    for i in range(4, 8):
+        one, two = straight.update(batch(i)), resumed.update(batch(i))
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[name], two[name]) for name in one)
+    for a, b in zip(straight.networks.parameters(), resumed.networks.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
+def test_base_stays_as_it_is(config: NoiseSACConfig) -> None:
+    learner = make(config)
+    before = {name: value.clone() for name, value in learner.networks.base.state_dict().items()}
+    actor = [p.clone() for p in learner.networks.actor.parameters()]
+    for i in range(4):
+        learner.update(batch(i))
+    for name, value in learner.networks.base.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert any(not torch.equal(a, b) for a, b in zip(actor, learner.networks.actor.parameters(), strict=True))
+
+
+def test_noise_critics_learn_what_the_chunk_critics_say_of_noise_never_seen() -> None:
+    learner, data = make(DSRLNAConfig(**SMALL, proposals=N)), batch()
+    assert isinstance(learner, DSRLNALearner)
+    networks = learner.networks
+    obs = {"state": data["state"].repeat(20, 1)}
+    noise = torch.randn(len(obs["state"]), H, ACTION, generator=torch.Generator().manual_seed(9))
+
+    def error() -> float:
+        with torch.no_grad():
+            features = networks.encoder(obs)
+            chunk = networks.decode({"state": obs["state"][:, None]}, noise)
+            judged = learner.critics.values(features, chunk.flatten(1))
+            known = learner.noise_critic(features, noise.flatten(1)).squeeze(-1)
+        # Head by head: the members differ.
+        return float((judged - known).square().mean() / judged.var(1).mean())
+
+    before = error()
+    for _ in range(600):
+        learner._distill(data)
+    assert error() < min(0.3, 0.2 * before)
+
+
+@pytest.mark.parametrize("offset", [0.0, -1.0])
+def test_temperature_has_a_floor_in_units_of_the_returns(offset: float) -> None:
+    # An entropy that is always exceeded lets alpha fall.
+    config = DSRLConfig(**SMALL, reward_offset=offset, alpha_min=0.0029, actor_lr=0.1, target_entropy=-1e4)
+    learner = make(config)
+    low, high = config.value_range
+    assert learner.soft.temperature.alpha() == pytest.approx(0.003 * (high - low), rel=1e-5)
+    for i in range(8):
+        learner.update(batch(i))
+    assert learner.soft.temperature.alpha() == pytest.approx(0.0029 * (high - low), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["demo_ratio", "demo_ratio_end"])
+def test_demonstrations_are_refused_without_noise_aliasing(name: str) -> None:
+    with pytest.raises(ValueError, match="dsrl_na"):
+        DSRLConfig(**{name: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"alpha_min": 1.0}, "alpha_min"),
+        ({"bound": 0.0}, "bound"),
+        ({"backup": "guessed"}, "sampled, distilled"),
+        ({"proposals": 0}, "proposals"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        DSRLNAConfig(**options)
+
+
+@pytest.mark.parametrize("method", ["dsrl", "dsrl_na"])
+def test_base_that_noise_does_not_steer_is_refused_before_training(
+    method: str, tmp_path: Path, verb: Verb, demonstrations: Path, act_run: Path
+) -> None:
+    common = [f"data={demonstrations}", f"runs_dir={tmp_path}"]
+    with pytest.raises(ValueError, match=r"residual, ibrl or residual_ppo"):
+        verb("train", f"method={method}", f"base={act_run}", "name=rl", *common, *SMALL_RL)
+    assert not (tmp_path / "rl").exists()
+
+
+def test_windows_must_be_whole_chunks(tmp_path: Path, verb: Verb, base_run: Path) -> None:
+    common = [f"base={base_run}", f"runs_dir={tmp_path}", "name=rl", *SMALL_RL]
+    with pytest.raises(ValueError, match="multiple of 4"):
+        verb("train", "method=dsrl", "method.n_step=6", *common)
+
+
+def test_the_actors_chunks_come_nearer_to_what_succeeded() -> None:
+    learner = make(DSRLNAConfig(**SMALL, proposals=N, imitation=100.0, actor_lr=1e-2))
+    assert isinstance(learner, DSRLNALearner)
+    data = {**batch(), "success": (torch.arange(B) % 2).float()}
+    networks = learner.networks
+    frozen = {name: value.clone() for name, value in networks.base.state_dict().items()}
+
+    def distance() -> float:
+        with torch.no_grad():
+            squashed = torch.tanh(networks.actor(data["state"])[0])
+            made = networks.decode({"state": data["state"][:, None]}, networks.as_noise(squashed))
+            return float(imitation_loss(made, data))
+
+    before = distance()
+    for _ in range(100):
+        learner._update_actor(data, data["state"])
+    assert distance() < 0.9 * before
+    for name, value in networks.base.state_dict().items():
+        assert torch.equal(value, frozen[name]), name

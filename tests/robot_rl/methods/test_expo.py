@@ -1,0 +1,267 @@
+"""EXPO learns by its equations, and a resumed run goes on as if it had never stopped."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from robot_rl.learning.imitation import AVERAGING, imitation_loss
+from robot_rl.learning.off_policy import kept_samples
+from robot_rl.methods.expo import ExpoConfig, ExpoLearner
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.bases.imitation import ImitationConfig
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.wrappers.expo import Expo, ExpoSpec
+from tests.conftest import SMALL_RL, Verb
+
+B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
+SMALL = ExpoConfig(
+    members=4,
+    hidden=[16],
+    batch_size=B,
+    candidates=N,
+    target_candidates=2,
+    critic_warmup=0,
+    actor_every=1,
+    init_alpha=0.1,
+    imitation=0.0,
+)
+
+
+def build(config: ExpoConfig = SMALL, seed: int = 0) -> ExpoLearner:
+    torch.manual_seed(seed)
+    small = DiffusionConfig(
+        width=16, depth=1, train_steps=8, inference_steps=2, horizon=HORIZON, execute=EXECUTE
+    )
+    base = DiffusionPolicy(small, STATE, ACTION).eval()
+    spec = ExpoSpec(
+        encoder=EncoderSpec(STATE),
+        value=ValueSpec(config.critic_loss, *config.value_range),
+        hidden=tuple(config.hidden),
+        scale=(0.2,) * ACTION,
+        members=config.members,
+        layer_norm=True,
+        candidates=N,
+        pessimism=0.5,
+        faster=config.faster,
+    )
+    return ExpoLearner(config, Expo(base, spec), torch.device("cpu"), seed)
+
+
+def batches(kept: int = N) -> Iterator[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator) * 2 - 1
+
+    while True:
+        samples = {
+            f"{prefix}{name}": uniform(B, kept, steps, ACTION)
+            for prefix in ("", "next.")
+            for name, steps in (("proposals", EXECUTE), ("proposal_noise", HORIZON))
+        }
+        yield {
+            **samples,
+            "state": uniform(B, STATE),
+            "next.state": uniform(B, STATE),
+            "chunk": uniform(B, HORIZON, ACTION),
+            "chunk_mask": torch.ones(B, HORIZON),
+            "reward": torch.tensor([0.0, 1, 0, 0, 0, 0]),
+            "discount": torch.tensor([0.9, 0, 0.9, 0.9, 0.9, 0.9]),
+            "success": torch.tensor([1.0, 1, 0, 0, 0, 1]),
+        }
+
+
+def target_minimum(learner: ExpoLearner, state: Tensor, chunks: Tensor, chosen: Tensor) -> Tensor:
+    """min over the chosen members of Q'(s, A), [B, K] for chunks [B, K, h, A]."""
+    columns = [
+        learner.critics.target(state, chunk.flatten(1), chosen)[..., 0].amin(0) for chunk in chunks.unbind(1)
+    ]
+    return torch.stack(columns, 1)
+
+
+def test_target_is_of_the_best_of_samples_and_edits() -> None:
+    learner, batch = build(), next(batches())
+    learner.updates = 1
+    generator = torch.Generator()
+    generator.set_state(learner.generator.get_state())
+    with torch.no_grad():
+        target = learner._target(batch)
+        samples = kept_samples(batch, "next.", 2, generator).actions
+        noise = torch.randn(B * 2, EXECUTE * ACTION, generator=generator).view(B, 2, -1)
+        edits = []
+        for k in range(2):
+            x = torch.cat([batch["next.state"], samples[:, k].flatten(1)], -1)
+            mean, log_std = learner.networks.edit(x)
+            edit = torch.tanh(mean + log_std.exp() * noise[:, k]).view(B, EXECUTE, ACTION)
+            edits.append((samples[:, k] + 0.2 * edit).clamp(-1, 1))
+        chosen = learner.critics.choose(generator)
+        chunks = torch.cat([samples, torch.stack(edits, 1)], 1)
+        best = target_minimum(learner, batch["next.state"], chunks, chosen).amax(1)
+    expected = (batch["reward"] + batch["discount"] * best).clamp(0, 1)
+    torch.testing.assert_close(target, expected)
+
+
+def test_until_the_critics_are_warm_the_base_is_judged() -> None:
+    learner, batch = build(replace(SMALL, critic_warmup=5)), next(batches())
+    generator = torch.Generator()
+    generator.set_state(learner.generator.get_state())
+    samples = kept_samples(batch, "next.", 2, generator).actions
+    torch.randn(B * 2, EXECUTE * ACTION, generator=generator)
+    chosen = learner.critics.choose(generator)
+    with torch.no_grad():
+        values = target_minimum(learner, batch["next.state"], samples, chosen)
+        expected = (batch["reward"] + batch["discount"] * values.mean(1)).clamp(0, 1)
+        torch.testing.assert_close(learner._target(batch), expected)
+
+
+def test_executed_chunks_are_judged_not_what_a_base_learns_from() -> None:
+    batch = next(batches())
+    torch.testing.assert_close(build()._judged(batch), batch["chunk"][:, :EXECUTE].flatten(1))
+
+
+def test_edits_come_nearer_to_what_succeeded() -> None:
+    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6, imitation=1e3)), next(batches())
+    batch["success"] = (torch.arange(len(batch["success"])) % 2).float()
+    chunk, state = batch["proposals"][:, 0], batch["state"]
+
+    def distance() -> float:
+        with torch.no_grad():
+            edit = torch.tanh(learner.networks.edit(torch.cat([state, chunk.flatten(1)], -1))[0])
+            return float(imitation_loss(learner.networks.edited(chunk, edit), batch))
+
+    before = distance()
+    for _ in range(40):
+        learner._update_actor(batch, state)
+    assert distance() < 0.9 * before
+
+
+def test_edits_learn_around_every_sample_that_competes_not_only_around_those_of_a_target() -> None:
+    learner, batch = build(replace(SMALL, imitation=1.0)), next(batches())
+    assert SMALL.target_candidates < N
+    for number in range(N):
+        learner.updates = number
+        torch.testing.assert_close(learner._edited(batch), batch["proposals"][:, number])
+
+
+def test_edits_climb_the_critics_around_executed_chunks() -> None:
+    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6)), next(batches())
+    chunk, state = batch["chunk"][:, :EXECUTE], batch["state"]
+
+    def value() -> float:
+        with torch.no_grad():
+            edit = torch.tanh(learner.networks.edit(torch.cat([state, chunk.flatten(1)], -1))[0])
+            return float(
+                learner.critics.values(state, learner.networks.edited(chunk, edit).flatten(1)).mean()
+            )
+
+    before, critics = value(), {k: v.clone() for k, v in learner.critics.state_dict().items()}
+    for _ in range(40):
+        learner._update_actor(batch, state)
+    assert value() > before + 0.01
+    for name, tensor in learner.critics.state_dict().items():
+        torch.testing.assert_close(tensor, critics[name], rtol=0, atol=0)
+
+
+def test_seeds_are_valued_as_what_becomes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(SMALL, faster=True, critic_lr=1e-2)
+    learner, batch = build(config), next(batches())
+    with torch.no_grad():
+        # Certain edits and a single pair of critics: nothing is left to chance.
+        learner.networks.edit.head.bias[EXECUTE * ACTION :] = -50.0
+        learner.networks.edit.head.weight.zero_()
+        monkeypatch.setattr(learner.critics, "choose", lambda _: torch.tensor([0, 1]))
+        chosen = torch.tensor([0, 1])
+        worth = target_minimum(learner, batch["state"], batch["proposals"], chosen)
+    for _ in range(300):
+        learner._update_noise_critic(batch, batch["state"])
+    found = learner.networks.seed_values(batch["state"], batch["proposal_noise"])
+    assert (found - worth).abs().mean() < 0.2 * worth.std()
+
+
+def test_base_learns_from_successes_alone_and_its_average_acts() -> None:
+    learner = build(replace(SMALL, base_lr=1e-3))
+    assert learner.imitation is not None
+    assert learner.imitation.base is learner.networks.base
+    before = {name: value.clone() for name, value in learner.networks.base.named_parameters()}
+    failed = {**next(batches()), "success": torch.zeros(B)}
+    learner._update_actor(failed, failed["state"])
+    metrics = learner.imitation.update(failed)
+    assert metrics["base_loss"] == 0
+
+    learner = build(replace(SMALL, base_lr=1e-3))
+    assert learner.imitation is not None
+    learner.imitation.update(next(batches()))
+    trained = dict(learner.imitation.trained.named_parameters())
+    for name, value in learner.networks.base.named_parameters():
+        moved = before[name] + AVERAGING * (trained[name] - before[name])
+        torch.testing.assert_close(value, moved.detach())
+    assert any(not torch.equal(before[name], trained[name]) for name in before)
+
+
+def test_samples_of_a_base_that_learns_are_drawn_anew() -> None:
+    learner, batch = build(replace(SMALL, base_lr=1e-3)), next(batches())
+    generator = torch.Generator()
+    generator.set_state(learner.generator.get_state())
+    samples = learner._samples(batch, "next.")
+    noise = torch.randn(B, 2, HORIZON, ACTION, generator=generator)
+    expected = learner.networks.base.sample(
+        {"state": batch["next.state"][:, None]}, noise=noise, num_samples=2
+    )
+    torch.testing.assert_close(samples.actions, expected.actions[:, :, :EXECUTE])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"imitation": 5.0}, {"faster": True}, {"base_lr": 1e-3}],
+    ids=["expo", "imitation", "faster", "base"],
+)
+def test_resumed_learner_continues_exactly(changes: dict) -> None:
+    config = replace(SMALL, **changes)
+    learner, source = build(config), batches()
+    for _ in range(3):
+        learner.update(next(source))
+    saved = copy.deepcopy(learner.state_dict())
+    other = build(config, seed=1)
+    other.load_state_dict(saved)
+    for _ in range(3):
+        batch = next(source)
+        one, two = learner.update(batch), other.update(batch)
+        assert one.keys() == two.keys()
+        for name in one:
+            torch.testing.assert_close(one[name], two[name], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backup_entropy": True}, "backup_entropy"),
+        ({"scale": 0.0}, "scale"),
+        ({"target_candidates": 4}, "target_candidates"),
+        ({"commit": 1.5}, "commit"),
+        ({"alpha_min": 1.0}, "alpha_min"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **changes)
+
+
+def test_bases_that_cannot_work_are_refused_before_training(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path, act_run: Path
+) -> None:
+    def train(base: Path, *changes: str) -> None:
+        common = ["method=expo", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run", f"base={base}"]
+        verb("train", *common, "method.steps=24", "method.warmup_steps=8", *SMALL_RL, *changes)
+
+    with pytest.raises(ValueError, match="no seeds to rank"):
+        train(act_run, "method.faster=true")
+    with pytest.raises(ValueError, match=f"set method.n_step={ImitationConfig.horizon} or more"):
+        train(base_run, f"method.n_step={ImitationConfig.horizon - 1}", "method.base_lr=1e-4")
+    assert not (tmp_path / "run").exists()
+    train(act_run)

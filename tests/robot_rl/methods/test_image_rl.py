@@ -1,0 +1,278 @@
+"""Learning from images: who trains the encoder, what is shifted, and that runs resume to the bit."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from robot_rl.cli.compose import compose
+from robot_rl.cli.main import load_verb
+from robot_rl.factory import load_networks, load_policy, make_env
+from robot_rl.learning import off_policy as offpolicy
+from robot_rl.learning.off_policy import shifted
+from robot_rl.methods import components as online
+from robot_rl.methods.residual import ResidualConfig, ResidualLearner
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec, Observation, ObservationEncoder
+from robot_rl.policies.store import save_policy
+from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
+from robot_rl.policies.wrappers.residual_chunk import ResidualChunk
+from robot_rl.policies.wrappers.wrapper import Wrapper
+from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+from tests.robot_rl.training.test_training import assert_same, final_state, metrics
+
+STATE, ACTION, B, SIZE = 3, 2, 8, (24, 24)
+SEEN = ("task.cameras=[agentview]", "task.image_size=[32,32]")
+BATCH = 16  # of SMALL_RL
+
+
+def learner(**options: Any) -> ResidualLearner:
+    torch.manual_seed(0)
+    small = {"hidden": [16], "members": 3, "critic_warmup": 0, "actor_every": 1, "tau": 0.25}
+    config = ResidualConfig(**{**small, **options})
+    base = DiffusionConfig(horizon=2, execute=2, width=8, depth=1, train_steps=4, inference_steps=2)
+    spec = ResidualSpec(EncoderSpec(STATE, ("front",), SIZE), ACTION, (16,), (0.5,) * ACTION)
+    networks = Residual(DiffusionPolicy(base, STATE, ACTION), spec)
+    torch.nn.init.normal_(networks.actor.net.head.weight, std=0.1)
+    return ResidualLearner(config, networks, torch.device("cpu"), seed=0)
+
+
+def batch(seed: int = 0) -> dict[str, Tensor]:
+    draws = torch.Generator().manual_seed(seed)
+    made = {
+        "action": torch.rand(B, ACTION, generator=draws),
+        "reward": torch.rand(B, generator=draws),
+        "discount": torch.full((B,), 0.9),
+    }
+    for prefix in ("", "next."):
+        made[f"{prefix}state"] = torch.randn(B, STATE, generator=draws)
+        made[f"{prefix}base"] = torch.rand(B, ACTION, generator=draws)
+        shape = (B, *SIZE, 3)
+        made[f"{prefix}images.front"] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=draws)
+    return made
+
+
+def weights(module: torch.nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def same(one: list[Tensor], two: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("who", ["critics", "actor"])
+def test_the_encoder_is_trained_by_the_critics_alone(who: str) -> None:
+    lr = {"critic_lr": 1e-3, "actor_lr": 0.0} if who == "critics" else {"critic_lr": 0.0, "actor_lr": 1e-3}
+    one = learner(**lr)
+    encoder, actor = weights(one.critics.encoder), weights(one.actor)
+    assert encoder
+    for seed in range(3):
+        one.update(batch(seed))
+    assert same(weights(one.critics.encoder), encoder) is (who == "actor")
+    assert same(weights(one.actor), actor) is (who == "critics")
+
+
+def test_the_target_encoder_follows() -> None:
+    one = learner(critic_lr=1e-2)
+    before = weights(one.critics.target_encoder)
+    one.update(batch())
+    followed = [torch.lerp(a, b, 0.25) for a, b in zip(before, weights(one.critics.encoder), strict=True)]
+    torch.testing.assert_close(weights(one.critics.target_encoder), followed)
+    assert not same(before, followed)
+
+
+def test_images_are_shifted_by_the_generator_and_by_nothing_else() -> None:
+    data = batch()
+    data["next.images.front"] = data["images.front"].clone()
+    first, again, other = (shifted(data, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert_same(first, again)
+    for name in data:
+        moves = name.endswith("images.front")
+        assert torch.equal(first[name], data[name]) is not moves
+        assert torch.equal(first[name], other[name]) is not moves
+    # Both observations move on their own.
+    assert not torch.equal(first["images.front"], first["next.images.front"])
+
+
+def test_without_images_nothing_is_drawn() -> None:
+    draws = torch.Generator().manual_seed(0)
+    before = draws.get_state()
+    data = {name: value for name, value in batch().items() if "images" not in name}
+    assert shifted(data, draws) is data
+    assert torch.equal(draws.get_state(), before)
+
+
+def test_a_restored_learner_goes_on_the_same() -> None:
+    one, other = learner(), learner()
+    for seed in range(2):
+        one.update(batch(seed))
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for seed in range(2, 4):
+        assert_same(one.update(batch(seed)), other.update(batch(seed)))
+    assert_same(one.state_dict(), other.state_dict())
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory, verb: Verb) -> Path:
+    """Two demonstrations of Lift with images."""
+    path = tmp_path_factory.mktemp("seen") / "lift.zarr"
+    verb("collect", f"data={path}", "episodes=2", "noise=0.1", *SEEN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory, verb: Verb, seen: Path) -> Path:
+    """The run of a small base that looks at them."""
+    runs = tmp_path_factory.mktemp("seeing")
+    short = ("method.steps=2", "method.batch_size=8", "threads=1")
+    verb("train", "method=bc", f"data={seen}", f"runs_dir={runs}", "name=base", *short, *SEEN, *SMALL_BASE)
+    return runs / "base"
+
+
+def command(method: str, base: Path, data: Path, runs: Path, name: str, *more: str) -> list[str]:
+    small = [*SMALL_RL, "task.horizon=15", "method.warmup_steps=8", "method.critic_warmup=4", "log_every=8"]
+    run = [f"method={method}", f"base={base}", f"data={data}", f"runs_dir={runs}", f"name={name}"]
+    return [*run, *small, *SEEN, *more]
+
+
+@pytest.mark.parametrize("method", [pytest.param("residual", marks=pytest.mark.full), "dsrl_na"])
+def test_a_resumed_run_ends_where_the_straight_one_does(
+    method: str, tmp_path: Path, verb: Verb, seen: Path, seeing: Path
+) -> None:
+    for name, steps in (("straight", 48), ("resumed", 26), ("resumed", 48)):
+        verb("train", *command(method, seeing, seen, tmp_path, name, f"method.steps={steps}"))
+    straight = final_state(tmp_path / "straight")
+    images = straight["replay"]["data.images.agentview"]
+    assert images.dtype == torch.uint8
+    assert images.shape[2:] == (32, 32, 3)
+    assert images.float().std() > 5
+    assert_same(straight, final_state(tmp_path / "resumed"))
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
+    load_policy(tmp_path / "straight")
+
+
+METHODS = {
+    "residual": ("method.encoder=vit",),
+    "residual_chunk": (),
+    "dsrl": (),
+    "dsrl_na": (),
+    "expo": (),
+    "expo faster": ("method.faster=true",),
+    "expo base": ("method.base_lr=1e-4",),
+    "ibrl": (),
+    "rlpd": (),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_whatever_a_method_learns_from_is_shifted(
+    name: str, tmp_path: Path, verb: Verb, seen: Path, seeing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Tensor] = []
+    forward = ObservationEncoder.forward
+
+    def watched(self: ObservationEncoder, obs: Observation) -> Tensor:
+        looks.extend(value for key, value in obs.items() if "images" in key)
+        return forward(self, obs)
+
+    features = DiffusionPolicy._features
+
+    def watched_base(self: DiffusionPolicy, obs: Observation, cameras: list[Tensor]) -> Tensor:
+        looks.extend(cameras)
+        return features(self, obs, cameras)
+
+    monkeypatch.setattr(ObservationEncoder, "forward", watched)
+    monkeypatch.setattr(DiffusionPolicy, "_features", watched_base)
+    monkeypatch.setattr(offpolicy, "random_shift", lambda images, _: torch.full_like(images, 7))
+    method = name.split()[0]
+    verb(
+        "train",
+        *command(method, seeing, seen, tmp_path, "run", "method.steps=20", *METHODS[name]),
+        *(["method.n_step=12"] if method != "dsrl" else []),
+    )
+    learned = [images for images in looks if len(images) == BATCH]
+    assert len(learned) >= 2 * 12
+    assert all((images == 7).all() for images in learned)
+    acted = [images for images in looks if len(images) != BATCH]
+    assert not any((images == 7).all() for images in acted)
+
+
+def test_images_for_the_method_alone_or_for_the_base_alone(
+    tmp_path: Path, verb: Verb, seen: Path, seeing: Path, base_run: Path
+) -> None:
+    """And demonstrations that have more images than are looked at."""
+    looks: dict[str, tuple[Any, Any]] = {}
+    for name, base, *more in (
+        ("method", base_run, "method=residual_chunk", "method.steps=20"),
+        ("base", seeing, "method=dsrl_na", "method.steps=20", "method.encoder=state"),
+        ("neither", base_run, "method=residual", "method.steps=20", "task.cameras=[]"),
+    ):
+        verb("train", *command("residual", base, seen, tmp_path, name, *more))
+        networks, _ = load_networks(tmp_path / name)
+        assert isinstance(networks, Wrapper)
+        looks[name] = networks.spec.encoder.cameras, networks.base.spec.cameras
+        load_policy(tmp_path / name)
+    both = ("agentview",)
+    assert looks == {"method": (both, ()), "base": ((), both), "neither": ((), ())}
+    kept = {name: "data.images.agentview" in final_state(tmp_path / name)["replay"] for name in looks}
+    assert kept == {"method": True, "base": True, "neither": False}
+
+
+def test_what_cannot_work_is_refused_before_training(
+    tmp_path: Path,
+    verb: Verb,
+    demonstrations: Path,
+    seen: Path,
+    seeing: Path,
+    base_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(said: str, base: Path, data: Path, *more: str, method: str = "residual") -> None:
+        with pytest.raises(ValueError, match=said) as caught:
+            verb("train", *command(method, base, data, tmp_path, "run", "method.steps=20", *more))
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "run").exists()
+
+    refused(r"add task\.cameras=\[agentview\]", seeing, seen, "task.cameras=[]")
+    refused(r"add task\.cameras=\[frontview,agentview\]", seeing, seen, "task.cameras=[frontview]")
+    refused(r"observation_spec\.image_size was", seeing, seen, "task.image_size=[40,40]")
+    refused("nothing looks at the images of agentview", base_run, seen, "method.encoder=state")
+    refused(r"has no images of agentview.*task\.cameras=\[agentview\]", base_run, demonstrations)
+    refused("choose conv, vit or state", seeing, seen, "method.encoder=resnet")
+    monkeypatch.setattr(online, "memory_bytes", lambda _: 3 * 3200 * 25)
+    refused(r"set method\.replay_capacity=2\d or less", seeing, seen)
+    ppo = ["method=residual_ppo", f"base={base_run}", f"runs_dir={tmp_path}", "name=run", *SEEN]
+    with pytest.raises(ValueError, match="residual_ppo would learn from the state alone"):
+        verb("train", *ppo)
+
+
+def test_two_arms(tmp_path: Path, verb: Verb) -> None:
+    """One policy of both arms and grippers, on a task with neither an expert nor demonstrations."""
+    keys = ("robot0_right_eef_pos", "robot0_left_eef_pos", "pot_pos")
+    task = [
+        "task=lift",
+        "task.name=two_arm_lift",
+        "task.env=TwoArmLift",
+        "task.robots=Baxter",
+        f"task.state_keys=[{','.join(keys)}]",
+    ]
+    config, _ = compose(load_verb("train"), [*task, "method=residual", "base=uniform"])
+    env = make_env(config.task)
+    assert len(env.action_spec) == 14
+    small = DiffusionConfig(horizon=4, execute=2, width=16, depth=1, train_steps=4, inference_steps=2)
+    save_policy(DiffusionPolicy(small, 9, 14), tmp_path / "base", {"environment": env.describe()})
+    env.close()
+    scales = ["method.scale=0.5", "method.gripper_scale=0.25"]
+    alone = ["method.demo_ratio=0", "method.steps=30", "method.warmup_steps=10"]
+    run = [f"base={tmp_path / 'base'}", f"runs_dir={tmp_path}", "name=run"]
+    verb("train", "method=residual_chunk", *task, *run, *scales, *alone, *SMALL_RL)
+    state = final_state(tmp_path / "run")
+    assert state["learner"]["updates"] == 10 + 20
+    assert state["replay"]["data.action"].shape[2:] == (14,)
+    networks, _ = load_networks(tmp_path / "run")
+    assert isinstance(networks, ResidualChunk)
+    assert networks.spec.scale == (0.5,) * 12 + (0.25,) * 2
+    assert networks.actor.net.head.weight.abs().max() > 0

@@ -1,0 +1,161 @@
+"""The chunk residual learns by its equations, and a resumed learner goes on as if it had never stopped."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from robot_rl.learning.off_policy import kept_samples
+from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkLearner
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
+
+B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
+SMALL = ResidualChunkConfig(
+    members=4, hidden=[16], batch_size=B, candidates=N, target_candidates=2, critic_warmup=0, actor_every=1
+)
+
+
+def build(config: ResidualChunkConfig = SMALL, *, trained: bool = True) -> ResidualChunkLearner:
+    torch.manual_seed(0)
+    small = DiffusionConfig(
+        width=16, depth=1, train_steps=8, inference_steps=2, horizon=HORIZON, execute=EXECUTE
+    )
+    base = DiffusionPolicy(small, STATE, ACTION).eval()
+    spec = ResidualChunkSpec(
+        encoder=EncoderSpec(STATE),
+        value=ValueSpec(config.critic_loss, *config.value_range),
+        hidden=tuple(config.hidden),
+        scale=(0.5,) * ACTION,
+        members=config.members,
+        layer_norm=True,
+        candidates=N,
+        pessimism=0.5,
+    )
+    networks = ResidualChunk(base, spec)
+    if trained:
+        torch.nn.init.normal_(networks.actor.net.head.weight)
+    return ResidualChunkLearner(config, networks, torch.device("cpu"), 0)
+
+
+def batches() -> Iterator[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator) * 2 - 1
+
+    while True:
+        yield {
+            **{
+                f"{prefix}{name}": uniform(B, N, steps, ACTION)
+                for prefix in ("", "next.")
+                for name, steps in (("proposals", EXECUTE), ("proposal_noise", HORIZON))
+            },
+            "state": uniform(B, STATE),
+            "next.state": uniform(B, STATE),
+            "chunk": uniform(B, EXECUTE, ACTION),
+            "chunk_mask": torch.ones(B, EXECUTE),
+            "reward": torch.tensor([0.0, 1, 0, 0, 0, 0]),
+            "discount": torch.tensor([0.9, 0, 0.9, 0.9, 0.9, 0.9]),
+            "success": torch.tensor([1.0, 1, 0, 0, 0, 1]),
+        }
+
+
+@pytest.mark.parametrize("backup", ["max", "mean"])
+def test_target_is_of_the_candidates_at_the_next_state(backup: str) -> None:
+    learner, batch = build(replace(SMALL, backup=backup)), next(batches())
+    generator = torch.Generator()
+    generator.set_state(learner.generator.get_state())
+    with torch.no_grad():
+        target = learner._target(batch)
+        samples = kept_samples(batch, "next.", 2, generator)
+        chosen = learner.critics.choose(generator)
+        columns = {"base": [], "corrected": []}
+        for k in range(2):
+            base = samples.actions[:, k]
+            residual = learner.target_actor(batch["next.state"], samples.noise[:, k], base)
+            for name, chunk in (("base", base), ("corrected", (base + residual).clamp(-1, 1))):
+                values = learner.critics.target(batch["next.state"], chunk.flatten(1), chosen)
+                columns[name].append(values[..., 0].amin(0))
+    if backup == "max":
+        value = torch.stack([*columns["base"], *columns["corrected"]]).amax(0)
+    else:
+        value = torch.stack(columns["corrected"]).mean(0)
+    torch.testing.assert_close(target, (batch["reward"] + batch["discount"] * value).clamp(0, 1))
+
+
+def test_without_success_there_is_nothing_to_imitate() -> None:
+    batch = next(batches())
+    failed = {**batch, "success": torch.zeros(B)}
+    weak, strong = build(replace(SMALL, imitation=0.0)), build(replace(SMALL, imitation=50.0))
+    for learner in (weak, strong):
+        metrics = learner.update(failed)
+        assert metrics["imitation"] == 0
+    for one, two in zip(weak.actor.parameters(), strong.actor.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+
+
+def test_imitation_moves_the_chunks_towards_those_that_succeeded() -> None:
+    learner = build(replace(SMALL, imitation=1000.0, actor_lr=1e-2), trained=False)
+    batch = {**next(batches()), "chunk": torch.full((B, EXECUTE, ACTION), 0.3)}
+    batch["proposals"] = torch.zeros_like(batch["proposals"])
+    before = learner.update(batch)["imitation"]
+    for _ in range(60):
+        after = learner.update(batch)["imitation"]
+    assert after < 0.1 * before
+
+
+def test_the_actor_waits_for_warm_critics() -> None:
+    learner, data = build(replace(SMALL, critic_warmup=2)), batches()
+    before = copy.deepcopy(learner.actor.state_dict())
+    for _ in range(2):
+        learner.update(next(data))
+    assert not learner.warm
+    assert all(torch.equal(before[name], value) for name, value in learner.actor.state_dict().items())
+    learner.update(next(data))
+    assert learner.warm
+    assert not all(torch.equal(before[name], value) for name, value in learner.actor.state_dict().items())
+
+
+def test_the_critics_that_choose_are_the_ones_that_learn() -> None:
+    learner = build()
+    before = learner.critics.online.head.weight.clone()
+    learner.update(next(batches()))
+    assert not torch.equal(before, learner.critics.online.head.weight)
+    assert not any(p.requires_grad for p in learner.critics.target.parameters())
+
+
+def test_a_resumed_learner_ends_where_an_uninterrupted_one_does() -> None:
+    whole, data = build(), batches()
+    first = [next(data) for _ in range(8)]
+    for batch in first[:4]:
+        whole.update(batch)
+    resumed = build(trained=False)
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    for batch in first[4:]:
+        one, two = whole.update(batch), resumed.update(batch)
+        assert {name: float(value) for name, value in one.items()} == {
+            name: float(value) for name, value in two.items()
+        }
+    for name, value in whole.actor.state_dict().items():
+        assert torch.equal(value, resumed.actor.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"backup": "best"}, "max or mean"),
+        ({"target_candidates": 9}, "choose 1 to 8"),
+        ({"commit": 0.0}, "commit"),
+        ({"warmup_steps": 0}, "warmup_steps=0: nothing is learned"),
+        ({"subset": 11}, "subset"),
+    ],
+)
+def test_what_cannot_work_is_refused(options: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ResidualChunkConfig(**options)

@@ -1,0 +1,279 @@
+import csv
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robot_rl.cli.main import main
+from robot_rl.errors import UserError
+from robot_rl.machine import describe_machine, describe_versions
+from robot_rl.report import write_report
+from robot_rl.report.curves import MAX_POINTS, rolling_mean, thinned, time_unit
+from tests.robot_rl.fixture_run import make_run, write_json
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "demo", episodes=80)
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "demo"))
+
+
+class Page(HTMLParser):
+    """Tags with attributes, and the text outside <style> and <script>."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.source = path.read_text()
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+def edit_json(path: Path, change: dict[str, Any]) -> None:
+    write_json(path, json.loads(path.read_text()) | change)
+
+
+def test_the_page_needs_nothing_from_outside(run: Path) -> None:
+    page = Page(write_report(run))
+    assert not re.search(r"https?://", page.source)
+    assert not re.search(r"@import|url\((?!#)", page.source)
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "script", "iframe", "object")
+        for name in ("src", "href", "poster", "srcset"):
+            value = attributes.get(name) or ""
+            assert value == "" or value.startswith(("data:", "#")), (tag, name, value[:80])
+
+
+def test_every_reference_in_the_drawings_has_its_target_once(run: Path) -> None:
+    page = Page(write_report(run))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    references = set(re.findall(r'(?:href="|url\()#([^")]+)', page.source))
+    assert references
+    assert references <= set(ids)
+
+
+def test_figures_on_the_page_are_those_of_the_files(run: Path) -> None:
+    page = Page(write_report(run))
+    policies = json.loads((run / "eval" / "summary.json").read_text())["policies"]
+    for policy in policies.values():
+        low, high = policy["interval"]
+        assert f"{policy['success']:.0%}".replace("%", " %") in page.text
+        assert f"{100 * low:.1f} – {100 * high:.1f} %" in page.text
+        assert f"{policy['mean_length']:.1f}" in page.text
+        assert policy["fingerprint"] in page.text
+    info = json.loads((run / "run.json").read_text())
+    steps = f"{info['env_steps']:,}"
+    for text in (info["command"], info["machine"]["cpu"], info["versions"]["torch"], steps):
+        assert text in page.text
+    assert page.count("video") == page.count("img") == 2
+    assert page.count("svg") >= 1 + 2 + 4
+
+
+def test_paired_outcomes_are_counted_from_the_episodes(run: Path) -> None:
+    with open(run / "eval" / "episodes.csv") as file:
+        rows = list(csv.DictReader(file))
+    success = {(row["policy"], row["episode"]): row["success"] for row in rows}
+    pairs = [(success["base", str(i)], success["tuned", str(i)]) for i in range(100)]
+    gained, lost = pairs.count(("0", "1")), pairs.count(("1", "0"))
+    assert gained > 0
+    assert re.search(rf"gained {gained} states and lost {lost} \(", Page(write_report(run)).text)
+
+
+def test_report_json(run: Path) -> None:
+    write_report(run)
+    report = json.loads((run / "report.json").read_text())
+    info = json.loads((run / "run.json").read_text())
+    policies = json.loads((run / "eval" / "summary.json").read_text())["policies"]
+    assert set(report) == {"base", "tuned", "env_steps", "wall_seconds", "seed", "command", "machine"}
+    for name in ("base", "tuned"):
+        assert report[name] == {key: policies[name][key] for key in ("success", "interval")}
+    for key in ("env_steps", "wall_seconds", "seed", "command", "machine"):
+        assert report[key] == info[key]
+
+
+def test_what_the_user_wrote_is_escaped(run: Path) -> None:
+    evil = "<script>alert('1')</script>"
+    edit_json(run / "run.json", {"command": evil, "task": evil})
+    (run / "config.yaml").write_text(f"name: {evil}\n")
+    with open(run / "metrics.csv", "a") as file:
+        file.write("1,0.1,<b>bold</b>,1.0\n")
+    page = Page(write_report(run))
+    assert page.count("script") == page.count("b") - 2 == 0  # the two <b> of the headline
+    assert page.text.count(evil) >= 3
+
+
+def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
+    first = write_report(run).read_bytes()
+    assert write_report(run).read_bytes() == first
+
+
+def test_a_run_with_only_a_base(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "base", tuned=False, videos=False, episodes=20)
+    page = Page(write_report(run))
+    assert "Paired outcomes" not in page.text
+    assert "Tuned" not in page.text
+    assert "videos/base.mp4 is missing" in page.text
+    assert json.loads((run / "report.json").read_text())["tuned"] is None
+
+
+def test_the_verdict_is_not_rosier_than_the_intervals(run: Path) -> None:
+    summary = json.loads((run / "eval" / "summary.json").read_text())
+    assert "interval lies above" in Page(write_report(run)).text
+    policies = summary["policies"]
+    policies["tuned"]["interval"][0] = policies["base"]["interval"][1] - 0.01
+    write_json(run / "eval" / "summary.json", summary)
+    assert "intervals overlap" in Page(write_report(run)).text
+
+
+def test_captions_say_how_the_shown_episode_went(run: Path) -> None:
+    with open(run / "eval" / "episodes.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["episode"] == "7"]
+    write_json(run / "videos" / "episode.json", {"episode": 7})
+    text = Page(write_report(run)).text
+    assert "Episode 7 of the evaluation" in text
+    for row in rows:
+        verb = "succeeds after" if row["success"] == "1" else "does not succeed in"
+        assert f"{row['policy'].capitalize()} {verb} {row['length']} steps" in text
+
+
+@pytest.mark.parametrize(
+    ("missing", "command"),
+    [
+        ("run.json", "train"),
+        ("metrics.csv", "train"),
+        ("eval/summary.json", "eval"),
+        ("eval/episodes.csv", "eval"),
+    ],
+)
+def test_a_missing_file_is_named_with_the_command_that_makes_it(
+    run: Path, missing: str, command: str
+) -> None:
+    (run / missing).unlink()
+    with pytest.raises(UserError, match=rf"{missing} is missing: `robot-rl {command}`"):
+        write_report(run)
+    assert not list(run.glob("*report*"))
+
+
+def test_what_is_no_run_is_not_sent_to_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    file.write_text("")
+    for path, why in (
+        (tmp_path / "nothing", "does not exist; `robot-rl train` makes a run"),
+        (folder, "is not a run, it has no config.yaml"),
+        (file, "is not a run, it is a file"),
+    ):
+        assert main(["report", f"run={path}"]) == 2
+        said = capsys.readouterr().err
+        assert f"{path} {why}" in said
+        assert "eval" not in said
+        assert said.count("\n") == 1
+
+
+def test_a_run_that_was_not_evaluated_is_sent_to_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "eval" / "episodes.csv").unlink()
+    assert main(["report", f"run={run}"]) == 2
+    assert f"`robot-rl eval policy={run}` first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("run.json", "{", "not JSON"),
+        ("run.json", "{}", "damaged.*`command`"),
+        ("run.json", "[]", "run.json lacks an object"),
+        ("run.json", "[" * 100_000, "not JSON"),
+        ("eval/summary.json", '{"states": "x", "policies": {}}', "no policy `base`"),
+        (
+            "eval/summary.json",
+            '{"states": "x", "policies": {"base": {"success": 1}}}',
+            "lacks success, interval",
+        ),
+        ("eval/episodes.csv", "policy,episode,success,length,seed\nbase,0,maybe,3,4\n", "not a table"),
+        (
+            "eval/episodes.csv",
+            "policy,episode,success,length,seed\nbase,0,1,3,4\n",
+            "says that base succeeds",
+        ),
+    ],
+)
+def test_a_broken_file_is_named(run: Path, file: str, content: str, message: str) -> None:
+    (run / file).write_text(content)
+    with pytest.raises(UserError, match=message):
+        write_report(run)
+
+
+@pytest.mark.parametrize("key", ["cores", "cpu", "gpu", "platform"])
+def test_a_run_that_does_not_say_what_it_ran_on_is_named(run: Path, key: str) -> None:
+    record = json.loads((run / "run.json").read_text())
+    del record["machine"][key]
+    write_json(run / "run.json", record)
+    with pytest.raises(UserError, match=f"run.json is damaged.*`{key}`"):
+        write_report(run)
+
+
+def test_policies_evaluated_on_different_episodes_are_not_paired(run: Path) -> None:
+    path = run / "eval" / "episodes.csv"
+    path.write_text(path.read_text().replace("tuned,99,", "tuned,100,"))
+    with pytest.raises(UserError, match="same episodes"):
+        write_report(run)
+
+
+def test_metrics_without_rows_or_without_finite_values(run: Path) -> None:
+    (run / "metrics.csv").write_text("step,seconds,name,value\n")
+    assert "Learning curve" not in Page(write_report(run)).text
+    (run / "metrics.csv").write_text(
+        "step,seconds,name,value\n0,0.0,learn/q_mean,nan\n0,0.0,eval/success,nan\n"
+    )
+    assert "1 of 1 values are not finite" in Page(write_report(run)).text
+
+
+def test_rolling_mean() -> None:
+    np.testing.assert_allclose(rolling_mean(np.array([1.0, 0, 0, 1, 1]), 2), [1, 0.5, 0, 0.5, 1])
+
+
+def test_thinning_keeps_extremes_and_gaps() -> None:
+    y = np.arange(3000.0)
+    y[:10], y[15] = np.nan, np.inf
+    x, mean, low, high = thinned(np.arange(3000.0), y)
+    assert len(x) == MAX_POINTS
+    assert np.isnan(mean[0])
+    assert np.isfinite(mean[1:]).all()
+    assert (low[1], high[1], high[-1]) == (10, 19, 2999)
+
+
+def test_time_units() -> None:
+    assert [time_unit(s)[1] for s in (90, 900, 90000)] == ["seconds", "minutes", "hours"]
+
+
+def test_machine_and_versions_are_plain_json() -> None:
+    machine = describe_machine()
+    assert set(machine) == {"cpu", "cores", "gpu", "platform"}
+    assert machine["cpu"]
+    assert machine["cores"] >= 1
+    assert {"python", "torch", "mujoco", "robosuite", "numpy"} <= set(describe_versions())
+    json.dumps([machine, describe_versions()])

@@ -1,0 +1,333 @@
+"""`robot-rl deploy` against real servers in real time. Success is not asserted: the machine may be slow."""
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from robot_rl.cli.main import main
+from robot_rl.evaluation.statistics import wilson
+from robot_rl.factory import policy_directory
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.connection import NoAnswer
+from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.policies.store import read_record
+from robot_rl.robot.deploy.judge import load_classifier
+from tests.conftest import SMALL_BASE, Verb
+from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
+
+STEPS = 12
+"""Of an episode; 0.6 s."""
+UNHURRIED = "plugins=[tests.robot_rl.unhurried]"
+
+
+@contextmanager
+def serving(folder: Path, *robot: str) -> Iterator[tuple[str, Process]]:
+    """A server that answers, with a lease that no busy machine loses."""
+    address = f"ipc://{folder / 'r'}"
+    command = ["-m", "robot_rl", "robot", *robot, f"address={address}", "lease_ms=1000", UNHURRIED]
+    process = Process(command, "Ctrl-C ends it")
+    try:
+        eventually(lambda: answers(address), "the server answers")
+        yield address, process
+    finally:
+        process.kill()
+
+
+def answers(address: str) -> bool:
+    try:
+        with RobotClient(address, "test", timeout=5.0) as robot:
+            return robot.sample().mode is Mode.IDLE
+    except NoAnswer:
+        return False
+
+
+def short(run: Path, to: Path) -> Path:
+    """The same policy for episodes of a few steps."""
+    shutil.copytree(run, to)
+    for path in to.glob("checkpoints/*/policy/policy.json"):
+        record = json.loads(path.read_text())
+        record["meta"]["environment"]["horizon"] = STEPS
+        path.write_text(json.dumps(record))
+    return to
+
+
+@pytest.fixture(scope="module")
+def lift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("lift"), "task=lift") as (address, _):
+        yield address
+
+
+@pytest.fixture
+def policy(base_run: Path, tmp_path: Path) -> Path:
+    return short(base_run, tmp_path / "base")
+
+
+def read(policy: Path) -> dict:
+    return json.loads((policy / "deploy.json").read_text())
+
+
+def state_of(address: str) -> tuple[Mode, str]:
+    with RobotClient(address, "test", timeout=30.0) as robot:
+        state = robot.sample()
+        return state.mode, state.lease_holder
+
+
+def test_episodes_begin_at_the_saved_states_of_a_served_task(
+    lift: str, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["deploy", f"policy={policy}", f"robot={lift}", "episodes=2"]) == 0
+    said, record = capsys.readouterr().out, read(policy)
+    assert (record["ended"], record["reset"], record["kind"]) == ("done", "scene", "base")
+    assert record["robot"]["name"] == "lift"
+    episodes = record["episodes"]
+    assert [episode["episode"] for episode in episodes] == [0, 1]
+    assert all(episode["steps"] == STEPS or episode["interrupted"] for episode in episodes)
+    assert said.count("episode   ") == 2
+    assert "success " in said
+    assert "95 % [" in said
+    with RobotClient(lift, "test", timeout=30.0) as robot:
+        begun = [event.text for event in robot.events() if event.what == "scene"]
+        assert begun == [f"the scene begins anew: start {number}" for number in (1, 0, 1)]
+        assert robot.sample().mode is Mode.IDLE
+
+
+def test_an_arm_can_begin_at_home_and_actions_can_have_their_time(lift: str, policy: Path) -> None:
+    more = ("episodes=1", "reset=home", "lookahead_ms=90")
+    assert main(["deploy", f"policy={policy}", f"robot={lift}", *more]) == 0
+    assert (read(policy)["reset"], read(policy)["lookahead_ms"]) == ("home", 90.0)
+    (episode,) = read(policy)["episodes"]
+    assert episode["steps"] == STEPS or episode["interrupted"]
+    assert episode["refused"] == 0 or episode["interrupted"]
+    assert state_of(lift) == (Mode.IDLE, "")
+
+
+@pytest.mark.parametrize(("threshold", "success", "steps"), [(-1e9, True, 1), (1e9, False, STEPS)])
+def test_a_classifier_may_judge_success(
+    lift: str,
+    policy: Path,
+    demonstrations: Path,
+    tmp_path: Path,
+    verb: Verb,
+    threshold: float,
+    success: bool,
+    steps: int,
+) -> None:
+    run = tmp_path / "judge"
+    common = (f"data={demonstrations}", f"runs_dir={tmp_path}", "name=judge", "threads=1")
+    verb("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
+    classifier, _ = load_classifier(str(run))
+    classifier.threshold.fill_(threshold)
+    saved = policy_directory(run)
+    classifier.save(saved, read_record(saved).meta)
+    assert main(["deploy", f"policy={policy}", f"robot={lift}", "episodes=3", f"success={run}"]) == 0
+    record = read(policy)
+    assert record["judge"] == str(run)
+    # On a busy machine the state may be too old at any step.
+    ended = [episode for episode in record["episodes"] if not episode["interrupted"]]
+    assert ended
+    assert {(episode["success"], episode["steps"]) for episode in ended} == {(success, steps)}
+
+
+@pytest.mark.full
+def test_two_take_turns(lift: str, base_run: Path, tmp_path: Path) -> None:
+    """A forward and a backward task reset each other."""
+    forward, backward = (short(base_run, tmp_path / name) for name in ("forward", "backward"))
+    with RobotClient(lift, "test", timeout=30.0) as robot:
+        since = robot.events()[-1].seq
+    processes: list[Process] = []
+    common = ("-m", "robot_rl", "deploy", f"robot={lift}", "reset=home", "episodes=2", UNHURRIED)
+    second = (*common, f"policy={backward}", "name=backward", "turns_with=forward")
+    first = (*common, f"policy={forward}", "name=forward", "turns_with=backward", "first=true")
+    with ExitStack() as stack:
+        for command, other in ((second, "forward"), (first, "backward")):
+            process = Process([*command], f"it takes turns with {other}")
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.wait() == 0, process.output
+    with RobotClient(lift, "test", timeout=30.0) as robot:
+        happened = [event.text for event in robot.events(since) if event.what == "lease"]
+    acted = [text.rpartition(" ")[2] for text in happened if "(policy) to" in text]
+    assert acted == ["forward", "backward"] * 2
+    assert [len(read(policy)["episodes"]) for policy in (forward, backward)] == [2, 2]
+
+
+def deploying(policy: Path, address: str, *more: str) -> Process:
+    """Ready when its first episode has ended."""
+    command = ["-m", "robot_rl", "deploy", f"policy={policy}", f"robot={address}", "episodes=50"]
+    command += [UNHURRIED, *more]
+    return Process(command, "episode   0")
+
+
+@pytest.mark.full
+def test_ctrl_c_leaves_the_arm_disarmed_and_the_results_written(lift: str, policy: Path) -> None:
+    process = deploying(policy, lift)
+    try:
+        process.send(signal.SIGINT)
+        assert process.wait() == 130
+    finally:
+        process.kill()
+    assert "at rest and disarmed" in process.output
+    record = read(policy)
+    assert record["ended"] == "stopped"
+    assert 0 < len(record["episodes"]) < 50
+    assert state_of(lift) == (Mode.IDLE, "")
+
+
+@pytest.mark.full
+def test_a_server_that_dies_is_one_line_and_the_results_are_written(policy: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with serving(tmp_path / "other", "task=lift") as (address, server):
+        process = deploying(policy, address)
+        try:
+            server.kill()
+            assert process.wait() == 1
+        finally:
+            process.kill()
+    last = process.output.strip().splitlines()[-1]
+    assert last.startswith(f"robot-rl: {address}: ")
+    assert "Traceback" not in process.output
+    record = read(policy)
+    assert record["ended"] in last
+    assert 0 < len(record["episodes"]) < 50
+
+
+class Person:
+    """Somebody at a terminal in which a policy is deployed."""
+
+    def __init__(self, policy: Path, address: str, *more: str) -> None:
+        self._keys, program = pty.openpty()
+        command = [sys.executable, "-m", "robot_rl", "deploy", f"policy={policy}", f"robot={address}"]
+        command += [UNHURRIED, *more]
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=program,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        os.close(program)
+        self.seen = ""
+
+    def await_text(self, text: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.seen += line
+            if text in line:
+                return
+        raise AssertionError(f"never {text!r}: {self.seen}")
+
+    def press(self, key: str) -> None:
+        os.write(self._keys, key.encode())
+
+    def end(self) -> int:
+        more, _ = self.process.communicate(timeout=PATIENCE)
+        self.seen += more
+        return self.process.returncode
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+        os.close(self._keys)
+
+
+@pytest.mark.full
+def test_a_person_prepares_the_scene_and_judges_where_the_robot_does_not(verb: Verb, tmp_path: Path) -> None:
+    """The simulated arm, which says nothing of success; the policy looks at the arm alone."""
+    seen = ("task.state_keys=[robot0_eef_pos,robot0_gripper_qpos]", f"data={tmp_path / 'lift.zarr'}")
+    verb("collect", *seen, "episodes=1")
+    training = ("method=bc", "method.steps=3", "threads=1", *SMALL_BASE)
+    verb("train", *seen, f"runs_dir={tmp_path}", "name=bc", *training)
+    (tmp_path / "arm").mkdir()
+    with serving(tmp_path / "arm", "driver=sim_panda") as (address, _):
+        person = Person(tmp_path / "bc", address, "episodes=3")
+        try:
+            person.await_text("episode 0: prepare the scene, then press Enter")
+            assert state_of(address) == (Mode.IDLE, ""), "hands may be in the scene"
+            person.press("\n")
+            eventually(lambda: state_of(address)[0] is Mode.POLICY, "it acts")
+            person.press("s")
+            person.await_text("episode   0: success")
+            person.await_text("episode 1: prepare")
+            person.press("\n")
+            eventually(lambda: state_of(address)[0] is Mode.POLICY, "it acts")
+            person.press("f")
+            person.await_text("episode   1: failure")
+            person.await_text("episode 2: prepare")
+            person.process.send_signal(signal.SIGINT)
+            assert person.end() == 130
+        finally:
+            person.close()
+        assert state_of(address) == (Mode.IDLE, "")
+    record = read(tmp_path / "bc")
+    assert (record["reset"], record["ended"]) == ("operator", "stopped")
+    assert [episode["success"] for episode in record["episodes"]] == [True, False]
+    assert all(0 < episode["steps"] < 200 for episode in record["episodes"])
+
+
+@pytest.mark.full
+def test_success_through_the_bridge_is_that_of_simulation(verb: Verb, tmp_path: Path) -> None:
+    """A policy of some skill, on the same starts with the same noise; in real time, as fast as the arm."""
+    data, starts = tmp_path / "lift.zarr", 40
+    verb("collect", f"data={data}", "episodes=40", "noise=0.3")
+    size = ("base.width=128", "base.inference_steps=5")
+    where = (f"data={data}", f"runs_dir={tmp_path}", "name=bc", "threads=1")
+    verb("train", "method=bc", *where, "method.steps=3000", *size)
+    policy = tmp_path / "bc"
+    verb("eval", f"policy={policy}", f"episodes={starts}")
+    plain = json.loads((policy / "eval" / "summary.json").read_text())["policies"]["base"]["success"]
+    (tmp_path / "lift").mkdir()
+    with serving(tmp_path / "lift", "task=lift") as (address, _):
+        assert main(["deploy", f"policy={policy}", f"robot={address}", f"episodes={starts}"]) == 0
+    # Where the machine was too busy for an episode, it says nothing about the policy.
+    through = [episode["success"] for episode in read(policy)["episodes"] if not episode["interrupted"]]
+    assert len(through) > 0.9 * starts
+    low, high = wilson(round(plain * starts), starts, 0.99)
+    assert low <= sum(through) / len(through) <= high
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a deployment that must be refused; returns the line that it said."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(["deploy", *arguments]) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("robot-rl: ")]
+        return line
+
+    return run
+
+
+def test_what_cannot_be_deployed_is_refused_in_one_line(
+    lift: str, policy: Path, refused: Refused, tmp_path: Path
+) -> None:
+    here = (f"policy={policy}", f"robot={lift}")
+    assert "reset=scene, episodes=101: start=100: there are 100 saved states" in refused(
+        *here, "episodes=101"
+    )
+    assert "choose scene, operator, home" in refused(*here, "reset=scen")
+    assert "ask for at least 1" in refused(*here, "episodes=0")
+    assert "see whether the server runs" in refused(here[0], f"robot=ipc://{tmp_path / 'nobody'}")
+    assert "does not exist" in refused(f"policy={tmp_path / 'nothing'}", here[1])
+    assert not (policy / "deploy.json").exists()
+    assert not (tmp_path / "nothing").exists()
+    (policy / "deploy.json").write_text("precious")
+    assert "holds an earlier deployment" in refused(*here)
+    assert (policy / "deploy.json").read_text() == "precious"
+    assert state_of(lift) == (Mode.IDLE, "")

@@ -1,0 +1,78 @@
+"""What a person says with keys: heard without Enter and without waiting, and only when it is meant."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.robot.deploy.person import Stopped, Verdict, at_terminal, await_enter
+from robot_rl.robot.keyboard import Keyboard
+
+STATE = State(src="", seq=1, tm=0, t_sample=0, q=(), dq=(), position=(), quaternion=(), mode=Mode.POLICY)
+
+
+class Terminal:
+    """Somebody's, with the program at its other end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._person, program = os.openpty()
+        self.program = os.fdopen(program)
+        monkeypatch.setattr(sys, "stdin", self.program)
+
+    def press(self, keys: str) -> None:
+        os.write(self._person, keys.encode())
+
+    def close(self) -> None:
+        self.program.close()
+        os.close(self._person)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    terminal = Terminal(monkeypatch)
+    yield terminal
+    terminal.close()
+
+
+@pytest.fixture
+def keyboard(terminal: Terminal) -> Iterator[Keyboard]:
+    with at_terminal() as keyboard:
+        yield keyboard
+
+
+def test_enter_ends_the_waiting_and_so_does_who_stops(terminal: Terminal, keyboard: Keyboard) -> None:
+    terminal.press("xyz\n")
+    asked: list[bool] = []
+    await_enter(keyboard, lambda: bool(asked.append(True)))
+    # After each of the other keys.
+    assert len(asked) >= 3
+    more = iter([False, True])
+    with pytest.raises(Stopped):
+        await_enter(keyboard, lambda: next(more))
+
+
+def test_a_verdict_is_of_its_own_episode(terminal: Terminal, keyboard: Keyboard) -> None:
+    verdict = Verdict(keyboard)
+    terminal.press("xf")
+    assert keyboard.key(10.0) == "x"
+    verdict.begin()
+    assert not verdict(STATE)
+    assert not verdict.failed
+    terminal.press("xS")
+    assert keyboard.key(10.0) == "x"
+    assert verdict(STATE)
+    terminal.press("xsf")
+    assert keyboard.key(10.0) == "x"
+    assert not verdict(STATE)
+    assert verdict.failed
+    verdict.begin()
+    assert not verdict.failed
+
+
+def test_without_a_terminal_there_is_nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        with pytest.raises(ValueError, match="run it in a terminal"):
+            at_terminal()

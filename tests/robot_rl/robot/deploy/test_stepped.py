@@ -1,0 +1,313 @@
+"""A policy through the bridge on a stepped clock: what it does there is what it does in simulation."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.data.dataset import Dataset
+from robot_rl.envs.real_arm import RealArmEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.evaluation.initial_states import load_states
+from robot_rl.evaluation.videos import act_episode
+from robot_rl.factory import load_networks, make_env, task_of, wrap
+from robot_rl.hardware.client import StaleState
+from robot_rl.hardware.clock import MS
+from robot_rl.hardware.connection import RequestRefused
+from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.hardware.spec import CameraSpec
+from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
+from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.robot.deploy.beginnings import from_scene
+from robot_rl.robot.deploy.controller import Controller
+from robot_rl.robot.deploy.fit import check_fit
+from robot_rl.robot.deploy.job import deploy
+from robot_rl.robot.deploy.outcomes import Outcomes
+from robot_rl.seeds import episode_seed
+from tests.conftest import Verb
+from tests.envs.stepped_bridge import SteppedBridge
+
+HORIZON = 60
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstrations: Path) -> Path:
+    """A policy that can repeat what was demonstrated."""
+    runs = tmp_path_factory.mktemp("runs")
+    size = ("base.width=64", "base.depth=2", "base.train_steps=16", "base.inference_steps=4")
+    common = (f"data={demonstrations}", f"runs_dir={runs}", "name=bc", "threads=1")
+    verb("train", "method=bc", *common, "method.steps=400", *size)
+    return runs / "bc"
+
+
+class Rig:
+    """A policy, the plain environment, and the same task behind a bridge; all begin at the same states."""
+
+    def __init__(self, run: Path, demonstrations: Path) -> None:
+        networks, meta = load_networks(run)
+        assert isinstance(networks, BasePolicy)
+        self.networks = networks
+        self.environment = {**meta["environment"], "horizon": HORIZON}
+        task = task_of(self.environment)
+        self.plain = make_env(task)
+        data = Dataset(demonstrations)
+        begun = [data["sim_state"][episode.start] for episode in data.episodes]
+        self.starts = np.stack([*begun, *load_states(self.plain).states[:3]])
+        self.bridge = SteppedBridge(task, self.starts)
+        self.client, self.line = self.bridge.client, self.bridge.line
+
+    def controller(
+        self,
+        networks: BasePolicy | Wrapper | None = None,
+        *,
+        horizon: int = HORIZON,
+        stop: Callable[[], bool] = bool,
+    ) -> Controller:
+        env = RealArmEnv(
+            self.client,
+            {**self.environment, "horizon": horizon},
+            prepare=from_scene(self.client),
+            clock=self.bridge.clock,
+        )
+        return Controller(env, wrap(networks or self.networks, 1), self.bridge.clock, 0.05, stop=stop)
+
+    def outcomes(self, controller: Controller, folder: Path) -> Outcomes:
+        return Outcomes(folder / "deploy.json", {"task": "lift"}, controller.timing)
+
+    def mode(self) -> Mode:
+        return self.client.sample().mode
+
+
+@pytest.fixture(scope="module")
+def built(trained: Path, demonstrations: Path) -> Iterator[Rig]:
+    rig = Rig(trained, demonstrations)
+    with rig.client:
+        yield rig
+    rig.plain.close()
+
+
+@pytest.fixture
+def rig(built: Rig) -> Iterator[Rig]:
+    """Whatever a test does, the arm is disarmed for the next."""
+    yield built
+    built.line.dead = False
+    if built.mode() is Mode.FAULT:
+        built.line.role = "operator"
+        built.client.acknowledge("the test is over")
+        built.line.role = "policy"
+    if built.mode() is not Mode.IDLE:
+        built.client.disarm()
+
+
+def tool(env: RobosuiteEnv) -> np.ndarray:
+    """Position of the tool point in the world, m."""
+    assert env.control is not None
+    return env.sim.sim.data.site_xpos[env.control.arms[0].site].copy()
+
+
+def test_outcomes_are_those_of_simulation(rig: Rig) -> None:
+    """Not to the bit: robosuite observes up to a control step late, a robot's server does not."""
+    controller = rig.controller()
+    wins, lengths = [], []
+    for number in range(len(rig.starts)):
+        seed = episode_seed(0, "eval", number)
+        through = controller.run(number, seed)
+        states = act_episode(rig.plain, wrap(rig.networks, 1), rig.starts[number], seed)
+        steps, success = len(states) - 1, rig.plain.succeeds()
+        wins.append((through.success, success))
+        assert (through.interrupted, through.refused, through.late_steps) == ("", 0, 0)
+        assert through.seconds == pytest.approx(through.steps / 20)
+        if through.success and success:
+            lengths.append((through.steps, steps))
+    # At starts that were demonstrated, and at others that mostly fail.
+    assert wins[:3].count((True, True)) >= 2
+    # One grasp that is tried again takes half as long again: as long on the whole.
+    through_all, plain_all = np.sum(lengths, axis=0)
+    assert abs(through_all - plain_all) <= 0.3 * plain_all
+    assert sum(one == other for one, other in wins) >= len(wins) - 1
+
+
+def test_a_wrapped_policy_goes_where_it_goes_in_simulation(rig: Rig) -> None:
+    torch.manual_seed(0)
+    spec = ResidualSpec(EncoderSpec(rig.networks.spec.state_size), 7, (16,), (0.5,) * 7)
+    networks = Residual(rig.networks, spec).eval()
+    torch.nn.init.normal_(networks.actor.net.head.weight, std=1.0)
+    ends = {}
+    for name, candidate in (("base", rig.networks), ("tuned", networks)):
+        rig.controller(candidate, horizon=15).run(0, 7)
+        through = tool(rig.bridge.driver.env)
+        policy, plain = wrap(candidate, 1), rig.plain
+        obs, _ = plain.reset(options={"state": rig.starts[0]})
+        policy.reset([0], [7])
+        begun = tool(plain)
+        for _ in range(15):
+            obs, *_ = plain.step(policy.act({"state": obs["state"][None]}).action[0])
+        ends[name] = tool(plain)
+        assert np.linalg.norm(ends[name] - begun) > 0.05
+        assert np.linalg.norm(through - ends[name]) < 0.02
+    assert np.linalg.norm(ends["base"] - ends["tuned"]) > 0.04, "the wrapper changes nothing"
+
+
+def test_all_of_a_deployment_is_in_its_file(rig: Rig, tmp_path: Path) -> None:
+    controller = rig.controller(horizon=3)
+    outcomes = rig.outcomes(controller, tmp_path)
+    assert deploy(controller, outcomes, 2, 5) == "done"
+    record = json.loads((tmp_path / "deploy.json").read_text())
+    assert record["ended"] == "done"
+    assert (record["success"], record["interval"][0], record["interrupted"]) == (0.0, 0.0, 0)
+    assert (record["steps"], record["late_steps"]) == (6, 0)
+    assert record["ages_ms"].keys() == {"state", "gripper"}
+    assert record["late_ms"].keys() == record["decision_ms"].keys() == {"p50", "p95", "p99", "max"}
+    assert record["task"] == "lift"
+    # The noise is that of an evaluation.
+    assert [episode["seed"] for episode in record["episodes"]] == [episode_seed(5, "eval", i) for i in (0, 1)]
+    assert [episode["steps"] for episode in record["episodes"]] == [3, 3]
+    assert rig.mode() is Mode.IDLE
+    assert "success 0.000  95 % [0.000" in outcomes.summary()[0]
+
+
+def test_who_stops_finds_the_arm_disarmed_and_what_was_finished_in_the_file(rig: Rig, tmp_path: Path) -> None:
+    asked = iter([False] * 7)
+    controller = rig.controller(horizon=4, stop=lambda: next(asked, True))
+    outcomes = rig.outcomes(controller, tmp_path)
+    assert deploy(controller, outcomes, 10, 0) == "stopped"
+    state = rig.client.sample()
+    assert (state.mode, state.lease_holder) == (Mode.IDLE, "")
+    record = json.loads((tmp_path / "deploy.json").read_text())
+    assert (record["ended"], [episode["steps"] for episode in record["episodes"]]) == ("stopped", [4])
+
+
+def test_a_server_that_is_lost_ends_it_and_what_was_finished_is_in_the_file(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = rig.controller(horizon=4)
+    decide, decisions = controller._decide, 0
+
+    def dies_in_the_second_episode(obs: Any) -> Any:
+        nonlocal decisions
+        decisions += 1
+        rig.line.dead = decisions > 6
+        return decide(obs)
+
+    monkeypatch.setattr(controller, "_decide", dies_in_the_second_episode)
+    assert "no answer" in deploy(controller, rig.outcomes(controller, tmp_path), 10, 0)
+    record = json.loads((tmp_path / "deploy.json").read_text())
+    assert "no answer" in record["ended"]
+    assert [episode["steps"] for episode in record["episodes"]] == [4]
+
+
+def test_an_episode_without_a_fresh_observation_is_cut_and_the_next_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = rig.controller(horizon=4)
+    state, looks = rig.client.state, 0
+
+    def stale_once(max_age: float) -> State:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise StaleState(0.2, "the newest state is 200 ms old")
+        return state(max_age)
+
+    monkeypatch.setattr(rig.client, "state", stale_once)
+    cut = controller.run(0, 0)
+    assert (cut.success, cut.steps, cut.interrupted) == (False, 2, "the newest state is 200 ms old")
+    assert "interrupted: the newest state" in cut.line()
+    assert rig.mode() is Mode.IDLE
+    assert controller.run(1, 0).interrupted == ""
+
+
+def test_an_arm_whose_lease_was_lost_is_disarmed_before_that_is_a_fault(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = rig.controller(horizon=4)
+    decide, decisions = controller._decide, 0
+
+    def slow_once(obs: Any) -> Any:
+        nonlocal decisions
+        decisions += 1
+        if decisions == 3:
+            clock = rig.bridge.clock
+            clock.sleep_until(clock.now() + 200 * MS)
+        return decide(obs)
+
+    monkeypatch.setattr(controller, "_decide", slow_once)
+    cut = controller.run(0, 0)
+    assert "lease was lost" in cut.interrupted
+    assert (cut.refused, cut.late_steps) == (1, 1)
+    assert rig.mode() is Mode.IDLE
+    assert controller.run(1, 0).interrupted == ""
+
+
+def test_after_a_fault_no_episode_begins(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = rig.controller(horizon=4)
+    decide, decisions = controller._decide, 0
+
+    def pressed(obs: Any) -> Any:
+        nonlocal decisions
+        decisions += 1
+        if decisions == 2:
+            rig.client.stop("a hand in the way")
+        return decide(obs)
+
+    monkeypatch.setattr(controller, "_decide", pressed)
+    outcomes = rig.outcomes(controller, tmp_path)
+    assert "operator has to acknowledge" in deploy(controller, outcomes, 3, 0)
+    assert ["a hand in the way" in episode.interrupted for episode in outcomes.episodes] == [True]
+    assert "1 episode, 1 of them interrupted" in outcomes.summary()[0]
+
+
+def test_a_policy_that_decides_too_slowly_is_refused_before_anything_moves(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act, clock = WrappedPolicy.act, rig.bridge.clock
+    monkeypatch.setattr(
+        WrappedPolicy, "act", lambda *a, **k: (clock.sleep_until(clock.now() + 80 * MS), act(*a, **k))[1]
+    )
+    with pytest.raises(ValueError, match="takes 80 ms here, and it has to act every 50 ms"):
+        rig.controller().warm_up()
+    assert rig.mode() is Mode.IDLE
+
+
+def test_there_are_as_many_beginnings_as_saved_states(rig: Rig) -> None:
+    with pytest.raises(RequestRefused, match="there are 6 saved states"):
+        rig.controller().run(6, 0)
+
+
+EYE = CameraSpec(name="eye", serial="eye", width=64, height=48, rate=60.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "observed", "lease_ms", "message"),
+    [
+        ({}, {}, 50, "lease_ms=100"),
+        ({}, {"cameras": ["eye"]}, 100, "sees the camera 'eye'; the robot has none"),
+        ({"cameras": (EYE,)}, {"cameras": ["hand"]}, 100, "the robot has eye"),
+        (
+            {"cameras": (EYE,)},
+            {"cameras": ["eye"], "image_size": [64, 48]},
+            100,
+            "are 48 × 64 .* from 64 × 48",
+        ),
+        ({"cameras": (EYE,)}, {"cameras": ["eye"], "image_size": [48, 64]}, 100, "task.render=robosuite"),
+    ],
+)
+def test_a_robot_that_does_not_fit_is_refused(
+    rig: Rig, changed: dict, observed: dict, lease_ms: int, message: str
+) -> None:
+    robot = msgspec.structs.replace(rig.client.spec, **changed)
+    spec = {**rig.environment["observation_spec"], **observed}
+    with pytest.raises(ValueError, match=message):
+        check_fit(robot, lease_ms, {**rig.environment, "observation_spec": spec})
+
+
+def test_a_robot_that_fits_is_not_refused(rig: Rig) -> None:
+    check_fit(rig.client.spec, 100, rig.environment)

@@ -1,0 +1,44 @@
+"""Two clients of a robot take turns, as its server shows who acts."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from robot_rl.robot.deploy.person import Stopped
+from robot_rl.robot.deploy.turns import Turns
+from tests.hardware.processes import Server, eventually, serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("arm")) as server:
+        yield server
+
+
+def test_each_waits_until_the_other_has_acted(server: Server) -> None:
+    with server.client("forward", "operator") as forward, server.client("backward", "operator") as backward:
+        forward.arm()
+        turns = Turns(forward, "backward", first=True)
+        assert not turns.others(), "it is the first"
+        turns.take()
+        assert turns.others()
+        with backward.lease("script"):
+            backward.command("cartesian_delta", [0.0] * 6)
+            eventually(lambda: backward.state(10.0).mode == "script", "it goes home")
+            assert turns.others()
+        assert turns.others(), "going home is no turn"
+        with backward.lease("policy"):
+            backward.command("cartesian_delta", [0.0] * 6)
+            eventually(lambda: forward.state(10.0).mode == "policy", "it acts")
+            assert turns.others(), "it is not over"
+        eventually(lambda: not turns.others(), "now it is")
+        turns.wait(bool)
+        assert turns.others()
+        with pytest.raises(Stopped):
+            turns.wait(lambda: True)
+        forward.disarm()
+
+
+def test_nobody_takes_turns_with_himself(server: Server) -> None:
+    with server.client("me", "operator") as robot, pytest.raises(AssertionError):
+        Turns(robot, "me", first=True)

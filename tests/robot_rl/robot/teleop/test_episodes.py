@@ -1,0 +1,61 @@
+"""Which marks of a device begin and end episodes, and what a person is told of the others."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.recording.client import RecorderProcess
+from robot_rl.robot.teleop.episodes import Episodes
+from robot_rl.robot.teleop.recording import Recording
+from tests.hardware.processes import Server, eventually, serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("r")) as server:
+        yield server
+
+
+@pytest.fixture
+def robot(server: Server) -> Iterator[RobotClient]:
+    with server.client("test", "operator") as robot:
+        yield robot
+        if robot.sample().mode is Mode.FAULT:
+            robot.acknowledge("the test is over")
+
+
+def test_marks_are_those_that_do_something_now(server: Server, robot: RobotClient, tmp_path: Path) -> None:
+    said: list[str] = []
+    with (
+        RecorderProcess(server.address, tmp_path / "x.raw") as recorder,
+        Recording(recorder, {}, said.append) as recording,
+    ):
+        episodes = Episodes(robot, recording, 0, said.append)
+
+        def marks(mode: Mode) -> tuple[str, ...]:
+            return episodes.program(mode, "").marks
+
+        assert marks(Mode.IDLE) == marks(Mode.ARMED) == ("begin",)
+        assert marks(Mode.FAULT) == ()
+        robot.stop("the test")
+        eventually(lambda: robot.sample().mode is Mode.FAULT, "there is a fault")
+        episodes.mark("begin")
+        assert said == ["begin: the arm has a fault; a acknowledges it"]
+        robot.acknowledge("the test")
+        episodes.mark("begin")
+        eventually(lambda: recording.open, "an episode is open")
+        # Also in a fault: what was recorded is not lost.
+        assert marks(Mode.ARMED) == marks(Mode.FAULT) == ("success", "failure", "discard")
+        episodes.mark("failure")
+        assert marks(Mode.ARMED) == ()
+        eventually(lambda: not recording.open and not recording.busy, "it is committed")
+        episodes.watch(robot.sample())
+        assert marks(Mode.ARMED) == ("begin",)
+
+
+def test_nothing_is_begun_where_nothing_is_recorded(robot: RobotClient) -> None:
+    episodes = Episodes(robot, None, 0, lambda line: None)
+    assert episodes.program(Mode.ARMED, "").marks == ()

@@ -1,0 +1,135 @@
+"""Test states are for a committed program and a finished run of it."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robot_rl.errors import UserError
+from robot_rl.training.provenance import Code, check_frozen, config_sha256, current_code, describe_sittings
+
+CLEAN = Code("abc", dirty=False)
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    done = subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name in ("robot_rl/a.py", "configs/task/lift.yaml", "docs/page.md"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    return tmp_path
+
+
+def test_a_checkout_is_its_commit(checkout: Path) -> None:
+    head = git(checkout, "rev-parse", "HEAD")
+    assert current_code(checkout) == Code(head, dirty=False)
+    assert str(current_code(checkout)) == head
+
+
+@pytest.mark.parametrize("changed", ["robot_rl/a.py", "configs/task/lift.yaml"])
+def test_changes_that_a_result_can_depend_on_make_it_dirty(checkout: Path, changed: str) -> None:
+    (checkout / changed).write_text("2\n")
+    head = git(checkout, "rev-parse", "HEAD")
+    assert current_code(checkout) == Code(head, dirty=True)
+    assert str(current_code(checkout)) == f"{head}+"
+    git(checkout, "add", ".")
+    assert current_code(checkout).dirty
+
+
+def test_changes_of_pages_do_not(checkout: Path) -> None:
+    (checkout / "docs" / "page.md").write_text("2\n")
+    (checkout / "new").write_text("2\n")
+    assert not current_code(checkout).dirty
+
+
+def test_installed_code_is_clean(tmp_path: Path) -> None:
+    assert current_code(tmp_path) == Code(None, dirty=False)
+    assert str(current_code(tmp_path)) == "installed"
+
+
+def test_where_git_does_not_answer_changes_cannot_be_excluded(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("gitdir: nowhere\n")
+    assert current_code(tmp_path) == Code(None, dirty=True)
+
+
+def make_run(directory: Path, code: Code = CLEAN, **changes: Any) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.yaml").write_text("method: x\n")
+    record = {**describe_sittings(directory, code), "finished": True, **changes}
+    (directory / "run.json").write_text(json.dumps(record))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "place", ["", "policies/00000100", "policies/00000100/policy", "checkpoints/1/policy"]
+)
+def test_a_finished_run_of_a_commit_is_frozen(tmp_path: Path, place: str) -> None:
+    run = make_run(tmp_path / "run")
+    (run / place).mkdir(parents=True, exist_ok=True)
+    assert check_frozen(run / place, Code("later", dirty=False)) == {
+        "commit": "later",
+        "trained_by": ["abc"],
+        "config_sha256": config_sha256(run),
+    }
+
+
+def test_a_policy_alone_is_frozen_by_its_fingerprint(tmp_path: Path) -> None:
+    assert check_frozen(tmp_path, CLEAN) == {"commit": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda run: make_run(run, dirty=True),
+            "was trained with changes that were not committed",
+        ),
+        (lambda run: make_run(run, finished=False), "is not finished"),
+        (lambda run: (run / "run.json").unlink(), "is not finished"),
+        (lambda run: (run / "run.json").write_text('{"env_steps": 3}'), "does not say which commit made it"),
+        (lambda run: (run / "config.yaml").write_text("method: y\n"), "was changed since"),
+    ],
+)
+def test_what_is_not_frozen_is_refused(tmp_path: Path, change: Any, message: str) -> None:
+    run = make_run(tmp_path / "run", finished=False)
+    make_run(run)
+    (run / "policies" / "00000100").mkdir(parents=True)
+    change(run)
+    for place in (run, run / "policies" / "00000100"):
+        with pytest.raises(UserError, match=f"split=test: .*{message}"):
+            check_frozen(place, CLEAN)
+
+
+def test_what_measures_must_be_committed_too(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="commit them first"):
+        check_frozen(make_run(tmp_path), Code("abc", dirty=True))
+
+
+def test_all_sittings_of_a_run_count(tmp_path: Path) -> None:
+    make_run(tmp_path, Code("a", dirty=True), finished=False)
+    make_run(tmp_path, Code("b", dirty=False), finished=False)
+    facts = describe_sittings(tmp_path, Code("b", dirty=False))
+    assert (facts["commits"], facts["dirty"]) == (["a+", "b"], True)
+
+
+def test_the_command_of_a_finished_run_again_is_no_sitting(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    assert describe_sittings(tmp_path, Code("b", dirty=True))["commits"] == ["abc"]
+    (tmp_path / "config.yaml").write_text("method: x\nsteps: more\n")
+    assert describe_sittings(tmp_path, Code("b", dirty=True))["commits"] == ["abc", "b+"]
+
+
+def test_sittings_that_recorded_nothing_count_as_dirty(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    (tmp_path / "run.json").write_text("{}")
+    assert describe_sittings(tmp_path, CLEAN)["dirty"]

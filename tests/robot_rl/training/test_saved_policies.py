@@ -1,0 +1,158 @@
+"""Policies that a run keeps on its way, and what they are worth on the states of a split."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robot_rl.commands import eval as eval_verb
+from robot_rl.commands import train as train_verb
+from robot_rl.errors import UserError
+from robot_rl.factory import policy_directory
+from robot_rl.policies.store import read_record
+from robot_rl.training.provenance import Code
+from robot_rl.training.saved_policies import Saved, keep_policy, saved_policies
+from tests.conftest import Verb
+from tests.robot_rl.training.test_training import assert_same, final_state, residual
+
+
+def write(text: str) -> Any:
+    return lambda folder: (folder / "policy").write_text(text)
+
+
+def test_kept_policies_come_in_the_order_of_their_steps(tmp_path: Path) -> None:
+    for step in (200, 100, 1000):
+        keep_policy(tmp_path, step, step / 2, write(str(step)))
+    found = saved_policies(tmp_path)
+    assert [saved for _, saved in found] == [Saved(100, 50.0), Saved(200, 100.0), Saved(1000, 500.0)]
+    assert [(path / "policy").read_text() for path, _ in found] == ["100", "200", "1000"]
+
+
+def test_a_run_that_went_back_replaces_what_it_kept(tmp_path: Path) -> None:
+    keep_policy(tmp_path, 100, 1.0, write("old"))
+    keep_policy(tmp_path, 100, 2.0, write("new"))
+    ((path, saved),) = saved_policies(tmp_path)
+    assert ((path / "policy").read_text(), saved.wall_seconds) == ("new", 2.0)
+
+
+def test_a_policy_that_could_not_be_written_is_not_there(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "policy").write_text("half")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        keep_policy(tmp_path, 100, 1.0, fail)
+    assert not list((tmp_path / "policies").iterdir())
+
+
+def test_none_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="train it with save_every=N"):
+        saved_policies(tmp_path)
+    (tmp_path / "policies" / "00000100").mkdir(parents=True)
+    with pytest.raises(ValueError, match="a policy is damaged"):
+        saved_policies(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstrations: Path, base_run: Path) -> Path:
+    """A finished run of a clean commit that kept its policy twice."""
+    folder = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_verb, "current_code", lambda: Code("abc", dirty=False))
+        verb("train", *residual(demonstrations, base_run, folder, "run", 120), "save_every=40")
+    return folder / "run"
+
+
+def fingerprints(run: Path) -> list[tuple[int, str]]:
+    return [(at.step, read_record(policy_directory(path)).fingerprint) for path, at in saved_policies(run)]
+
+
+def test_the_last_kept_policy_is_that_of_the_last_checkpoint(run: Path) -> None:
+    *_, (step, fingerprint) = fingerprints(run)
+    assert (step, fingerprint) == (120, read_record(policy_directory(run)).fingerprint)
+
+
+def test_keeping_policies_leaves_no_trace_in_training(
+    run: Path, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    """And a run that was cut off, and goes on from its last checkpoint, keeps the same ones."""
+    plain = residual(demonstrations, base_run, tmp_path, "run", 120)
+    verb("train", *plain, "checkpoint_every=60")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "00000120")
+    verb("train", *plain, "checkpoint_every=60", "save_every=40")
+    assert_same(final_state(tmp_path / "run"), final_state(run))
+    assert fingerprints(tmp_path / "run") == fingerprints(run)
+
+
+def test_each_kept_policy_is_measured_on_test_states_and_once(
+    run: Path, tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eval_verb, "current_code", lambda: Code("def", dirty=False))
+    options = (
+        f"policy={run}",
+        "split=test",
+        "saved=true",
+        "episodes=3",
+        "curve_episodes=2",
+        f"out={tmp_path}",
+    )
+    verb("eval", *options)
+    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    assert [(record["step"], len(record["success"])) for record in records][-1] == (120, 3)
+    assert {len(record["success"]) for record in records[:-1]} <= {2}
+    assert [record["step"] for record in records] == [step for step, _ in fingerprints(run)]
+    assert len({record["fingerprint"] for record in records}) == len(records)
+    for record in records:
+        assert (record["split"], record["commit"], record["trained_by"]) == ("test", "def", ["abc"])
+    monkeypatch.setattr(eval_verb, "evaluate", lambda *_: pytest.fail("measured again"))
+    verb("eval", *options)
+
+
+def test_the_states_of_a_split_are_all_used_unless_fewer_are_asked_for(
+    run: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Test results do not replace those on validation states, and say which states they are of."""
+    monkeypatch.setattr(eval_verb, "current_code", lambda: Code("def", dirty=False))
+    verb("eval", f"policy={run}", "episodes=2")
+    verb("eval", f"policy={run}", "split=test", "episodes=3")
+    lists = {"eval": "lift.safetensors", "eval/test": "lift_test.safetensors"}
+    for (folder, name), episodes, split in zip(lists.items(), (2, 3), ("validation", "test"), strict=True):
+        summary = json.loads((run / folder / "summary.json").read_text())
+        assert (summary["states"], summary["split"], summary["episodes"]) == (name, split, episodes)
+        with (run / folder / "episodes.csv").open(newline="") as file:
+            assert len(list(csv.DictReader(file))) == 2 * episodes
+    asked: list[int] = []
+    monkeypatch.setattr(
+        eval_verb, "_evaluate", lambda config, _n, _e, initial, *_: asked.append(len(initial.states))
+    )
+    verb("eval", f"policy={run}")
+    verb("eval", f"policy={run}", "split=test")
+    assert asked == [100, 500]
+
+
+def test_test_states_are_refused_for_a_changed_program(
+    run: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eval_verb, "current_code", lambda: Code("def", dirty=True))
+    with pytest.raises(UserError, match="split=test: the checkout has changes that are not committed"):
+        verb("eval", f"policy={run}", "split=test")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("split=tests",), "split=tests: choose from validation, test"),
+        (("split=test", "states=mine"), "leave out states"),
+        (("curve_episodes=3",), "is for saved=true"),
+        (("saved=true", "curve_episodes=0"), "curve_episodes=0: ask for at least 1"),
+        (("episodes=101",), r"episodes=101: lift\.safetensors has 100 states"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    run: Path, verb: Verb, options: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        verb("eval", f"policy={run}", *options)

@@ -1,0 +1,210 @@
+"""Runs are deterministic, and a resumed run ends where the uninterrupted one does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from robot_rl.data.replay import SOURCES
+from robot_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from robot_rl.training.logger import read_metrics
+from robot_rl.training.online import Learning, NotFinite, refuse_reward
+from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+
+
+def assert_same(a: Any, b: Any, path: str = "") -> None:
+    """Equal to the bit, all the way down."""
+    assert type(a) is type(b), path
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_same(a[key], b[key], f"{path}/{key}")
+    elif isinstance(a, list):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same(x, y, f"{path}/{i}")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), path
+    elif isinstance(a, np.ndarray):
+        assert np.array_equal(a, b, equal_nan=True), path
+    else:
+        assert a == b, path
+
+
+def final_state(run: Path) -> dict[str, Any]:
+    state = load_checkpoint(list_checkpoints(run / "checkpoints")[-1])
+    # Seconds differ from run to run, and with them the bytes of the file that they are written in.
+    del state["logger"]
+    return state
+
+
+def metrics(run: Path) -> dict[str, list[tuple[int, float]]]:
+    series = read_metrics(run / "metrics.csv")
+    return {name: [(step, value) for step, _, value in rows] for name, rows in series.items()}
+
+
+def bc(demonstrations: Path, runs: Path, name: str, steps: int) -> list[str]:
+    return [
+        "method=bc",
+        f"data={demonstrations}",
+        f"runs_dir={runs}",
+        f"name={name}",
+        f"method.steps={steps}",
+        "log_every=5",
+        "threads=1",
+        *SMALL_BASE,
+    ]
+
+
+def residual(demonstrations: Path, base: Path, runs: Path, name: str, steps: int) -> list[str]:
+    return [
+        "method=residual",
+        f"base={base}",
+        f"data={demonstrations}",
+        f"runs_dir={runs}",
+        f"name={name}",
+        f"method.steps={steps}",
+        "method.warmup_steps=40",
+        "log_every=20",
+        # Short episodes, so that several end in each half.
+        "task.horizon=30",
+        *SMALL_RL,
+    ]
+
+
+def test_a_resumed_bc_run_ends_where_the_straight_one_does(
+    tmp_path: Path, verb: Verb, demonstrations: Path
+) -> None:
+    verb("train", *bc(demonstrations, tmp_path, "straight", 40))
+    verb("train", *bc(demonstrations, tmp_path, "resumed", 20))
+    verb("train", *bc(demonstrations, tmp_path, "resumed", 40))
+    assert_same(final_state(tmp_path / "straight"), final_state(tmp_path / "resumed"))
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
+
+
+def test_a_resumed_rl_run_ends_where_the_straight_one_does(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    """Weights, optimisers, replay, simulators, chunks in execution and generators, to the bit."""
+    verb("train", *residual(demonstrations, base_run, tmp_path, "straight", 160))
+    # 90 steps are in the middle of an episode and of a chunk.
+    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 90))
+    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 160))
+    straight = final_state(tmp_path / "straight")
+    assert straight["learner"]["updates"] == 10 + 120
+    assert straight["episodes"]["begun"] > 4
+    assert_same(straight, final_state(tmp_path / "resumed"))
+    assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
+
+
+def test_critics_warm_up_between_two_steps_and_a_stop_meanwhile_changes_nothing(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmup = "method.critic_warmup=80"
+    verb("train", *residual(demonstrations, base_run, tmp_path, "straight", 100), warmup)
+    straight = final_state(tmp_path / "straight")
+    assert straight["learner"]["updates"] == 80 + 60
+    # Both slots: the base for the 20 steps of the warm-up, and while the last updates of it are made.
+    sources = straight["replay"]["data.source"][:, :40]
+    policy = sources == SOURCES.index("policy")
+    assert policy.int().argmax(1).max() <= 20 + 3
+
+    learn, made = Learning.learn, []
+
+    def interrupted(self: Learning, updates: int, step: int) -> None:
+        learn(self, updates, step)
+        made.append(updates)
+        if sum(made) >= 40 and len(made) < 10_000:
+            made.extend([0] * 10_000)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Learning, "learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verb("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
+    assert 40 <= final_state(tmp_path / "stopped")["learner"]["updates"] < 80
+    verb("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
+    assert_same(straight, final_state(tmp_path / "stopped"))
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    for name in ("first", "second"):
+        verb("train", *residual(demonstrations, base_run, tmp_path, name, 80))
+    verb("train", *residual(demonstrations, base_run, tmp_path, "other", 80), "seed=1")
+    first, second, other = (final_state(tmp_path / name) for name in ("first", "second", "other"))
+    assert_same(first, second)
+    assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
+    assert not torch.equal(first["replay"]["data.state"], other["replay"]["data.state"])
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path, verb: Verb, demonstrations: Path) -> None:
+    verb("train", *bc(demonstrations, tmp_path, "run", 20))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "checkpoints").rglob("*")}
+    verb("train", *bc(demonstrations, tmp_path, "run", 20))
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "checkpoints").rglob("*")}
+    assert before == after
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
+def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
+    tmp_path: Path, verb: Verb, demonstrations: Path, number: signal.Signals
+) -> None:
+    steps = 3000
+    command = [sys.executable, "-m", "robot_rl", "train", *bc(demonstrations, tmp_path, "stopped", steps)]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "stopped" / "metrics.csv").exists():
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 130
+    assert "the same command goes on from here" in errors
+    stopped_at = final_state(tmp_path / "stopped")["step"]
+    assert 0 < stopped_at < steps
+    verb("train", *bc(demonstrations, tmp_path, "stopped", stopped_at + 20))
+    verb("train", *bc(demonstrations, tmp_path, "straight", stopped_at + 20))
+    assert_same(final_state(tmp_path / "straight"), final_state(tmp_path / "stopped"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
+    tmp_path: Path, verb: Verb, demonstrations: Path
+) -> None:
+    arguments = [*bc(demonstrations, tmp_path, "run", 40), "checkpoint_every=10", "method.lr_warmup=0"]
+    with pytest.raises(ValueError, match=r"became NaN or infinite at step 5\d*") as caught:
+        verb("train", *arguments, "method.lr=1e30")
+    assert "last checkpoint is untouched" in str(caught.value)
+    assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
+
+
+def test_a_learner_that_runs_away_stops_the_run_and_its_batch_is_kept(
+    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+) -> None:
+    arguments = residual(demonstrations, base_run, tmp_path, "run", 160)
+    with pytest.raises(ValueError, match=r"critic_loss.* became NaN or infinite at step 4\d") as caught:
+        verb("train", *arguments, "checkpoint_every=40", "method.critic_lr=1e30")
+    batch = load_file(tmp_path / "run" / "not_finite_batch.safetensors")
+    assert "not_finite_batch.safetensors" in str(caught.value)
+    # Nothing is wrong with the data: it is the critics that are.
+    assert len(batch["state"]) == len(batch["action"]) == 16
+    assert all(value.isfinite().all() for value in batch.values())
+    assert [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")] == ["00000040"]
+    assert final_state(tmp_path / "run")["learner"]["updates"] == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reward_that_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(NotFinite, match="reward became NaN or infinite at step 7"):
+        refuse_reward(np.array([0, value], np.float32), 7)
+    refuse_reward(np.array([0, 1], np.float32), 7)
