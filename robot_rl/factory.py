@@ -21,7 +21,7 @@ from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.store import load_policy_files
 from robot_rl.policies.wrappers.wrapper import Wrapper
-from robot_rl.training.checkpoint import list_checkpoints
+from robot_rl.runs import list_checkpoints
 
 
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:

@@ -16,7 +16,7 @@ from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.registry import BASES
 from robot_rl.report.figures import IN_THE_CURVE, TITLES
-from robot_rl.training.checkpoint import list_checkpoints
+from robot_rl.runs import list_checkpoints
 from robot_rl.training.logger import read_metrics
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 

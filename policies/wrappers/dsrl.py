@@ -18,7 +18,7 @@ from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 from robot_rl.policies.wrappers.candidates import score
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 JUDGED = ("noise", "chunk")
 
@@ -82,7 +82,8 @@ class DSRL(Wrapper):
         """h * A."""
         return self.base.spec.execute * self.base.spec.action_size
 
-    def policy(self, slots: int, *, seed: int = 0) -> "DSRLPolicy":
+    def policy(self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION) -> "DSRLPolicy":
+        del exploration  # it samples from a density
         return DSRLPolicy(self, slots, seed=seed)
 
     def as_noise(self, squashed: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec
 from robot_rl.policies.wrappers.candidates import CandidatesSpec, chunk_critic, score, take_best
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Expo(Wrapper):
             rows, columns = base.spec.noise_shape
             self.noise_critic = EnsembleCritic(1, features, rows * columns, spec.hidden)
 
-    def policy(self, slots: int, *, seed: int = 0) -> "ExpoPolicy":
+    def policy(self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION) -> "ExpoPolicy":
+        del exploration  # it samples from a density
         return ExpoPolicy(self, slots, seed=seed)
 
     def edited(self, chunk: Tensor, edit: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 from robot_rl.policies.wrappers.candidates import score
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class IBRL(Wrapper):
         )
         self.codec = ValueCodec(spec.value)
 
-    def policy(self, slots: int, *, seed: int = 0, exploration: float = 0.0) -> "IBRLPolicy":
-        return IBRLPolicy(self, slots, exploration=exploration, seed=seed)
+    def policy(self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION) -> "IBRLPolicy":
+        return IBRLPolicy(self, slots, exploration=exploration.std, seed=seed)
 
 
 class IBRLPolicy(WrappedPolicy):

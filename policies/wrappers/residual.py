@@ -13,7 +13,7 @@ from robot_rl.policies.acting import Frames, WrappedPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.nets.actors import DeterministicActor
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,10 @@ class Residual(Wrapper):
         self.actor = ResidualActor(self.encoder.feature_size, spec)
 
     def policy(
-        self, slots: int, *, seed: int = 0, exploration: float = 0.0, progressive_steps: int = 0
+        self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> "ResidualPolicy":
-        return ResidualPolicy(
-            self, slots, exploration=exploration, progressive_steps=progressive_steps, seed=seed
-        )
+        std, steps = exploration.std, exploration.progressive_steps
+        return ResidualPolicy(self, slots, exploration=std, progressive_steps=steps, seed=seed)
 
 
 class ResidualPolicy(WrappedPolicy):

@@ -15,7 +15,7 @@ from robot_rl.policies.nets.actors import DeterministicActor
 from robot_rl.policies.nets.encoder import ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec
 from robot_rl.policies.wrappers.candidates import CandidatesSpec, chunk_critic, score, take_best
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,10 @@ class ResidualChunk(Wrapper):
         self.critic = chunk_critic(base.spec, self.encoder.feature_size, spec)
         self.codec = ValueCodec(spec.value)
 
-    def policy(self, slots: int, *, seed: int = 0, exploration: float = 0.0) -> "ResidualChunkPolicy":
-        return ResidualChunkPolicy(self, slots, exploration=exploration, seed=seed)
+    def policy(
+        self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+    ) -> "ResidualChunkPolicy":
+        return ResidualChunkPolicy(self, slots, exploration=exploration.std, seed=seed)
 
     def candidates(self, features: Tensor, proposals: Chunk) -> tuple[Tensor, Tensor]:
         """Base and corrected chunks [B, 2N, h, A] of N samples, and their values [B, 2N]."""

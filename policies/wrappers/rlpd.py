@@ -11,7 +11,7 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class RLPD(Wrapper):
             else None
         )
 
-    def policy(self, slots: int, *, seed: int = 0) -> "RLPDPolicy":
+    def policy(self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION) -> "RLPDPolicy":
+        del exploration  # it samples from a density
         return RLPDPolicy(self, slots, seed=seed)
 
 

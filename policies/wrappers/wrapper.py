@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 from torch import nn
@@ -12,7 +12,21 @@ from torch import nn
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
+from robot_rl.policies.nets.encoder import ObservationEncoder
 from robot_rl.policies.store import Record, fingerprint, load_base, read_weights, save_policy, write_files
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How a policy explores while it is trained; those that draw from a density of their own need nothing."""
+
+    std: float = 0.0
+    """Standard deviation of Gaussian noise on what the actor gives, in the unit of the policy's own class."""
+    progressive_steps: int = 0
+    """Environment steps over which the actor joins the base; see `ResidualPolicy`."""
+
+
+NO_EXPLORATION: Final = Exploration()
 
 
 class Wrapper(nn.Module, ABC):
@@ -23,13 +37,18 @@ class Wrapper(nn.Module, ABC):
     Spec: ClassVar[type]
     """Dataclass of plain values that, with the base, makes everything but the weights."""
 
+    encoder: ObservationEncoder
+    """Observations as the networks see them."""
+
     def __init__(self, base: BasePolicy, spec: Any) -> None:
         super().__init__()
         self.base, self.spec = base.requires_grad_(False), spec
 
     @abstractmethod
-    def policy(self, slots: int, *, seed: int = 0) -> WrappedPolicy:
-        """Something that acts with these networks (not a copy) in `slots` environments."""
+    def policy(
+        self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+    ) -> WrappedPolicy:
+        """The policy that acts with these networks (not a copy) in `slots` environments."""
 
 
 def save_wrapper(wrapper: Wrapper, directory: Path, meta: Mapping[str, Any]) -> None:

@@ -34,16 +34,15 @@ from robot_rl.cli.compose import load_group
 from robot_rl.data.replay import SOURCES, Replay
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
-from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.graphs import graphed
-from robot_rl.learning.sampling import Mixture, Window
+from robot_rl.learning.sampling import MixedSampler, Window
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
-from robot_rl.methods.context import Job, RunBase
-from robot_rl.methods.registry import METHODS
+from robot_rl.methods.method import OffPolicyMethod
+from robot_rl.methods.registry import METHODS, build_method
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 from robot_rl.policies.store import save_policy
+from robot_rl.training.components import RunBase, Source, build_off_policy
 
 STATE, ACTION, LAYERS = 19, 7, 3
 """Sizes of Lift, and hidden layers of every network."""
@@ -134,7 +133,7 @@ def measure_sac(size: Size, seconds: float, device: torch.device, seed: int = 0)
 
 def off_policy_methods() -> list[str]:
     """Registered methods that learn from a replay."""
-    return [name for name, method in METHODS.items() if issubclass(method.config, OffPolicyConfig)]
+    return [name for name, method in METHODS.items() if issubclass(method, OffPolicyMethod)]
 
 
 def save_base(directory: Path) -> None:
@@ -152,7 +151,9 @@ def measure_method(
 
     What it does only at every few updates counts in proportion.
     """
-    config = METHODS[name].config(
+    kind = METHODS[name]
+    assert issubclass(kind, OffPolicyMethod)
+    config = kind.config_type(
         hidden=[size.width] * LAYERS,
         members=size.members,
         subset=min(2, size.members),
@@ -162,26 +163,18 @@ def measure_method(
         demo_ratio=0.0,
         replay_capacity=_ROWS,
     )
-    job = Job(
-        method=config,
-        base=RunBase(str(base)),
-        task=load_group("task", "lift", TaskConfig),
-        data=None,
-        seed=seed,
-        device=device,
-        log_every=0,
-        checkpoint_every=0,
-        accept=(),
-    )
-    prepared = METHODS[name].setup(job)
-    prepared.close()
-    _fill(prepared.batches.online, np.random.default_rng(seed))
-    learner, batches = graphed(prepared.learner), prepared.batches
+    source = Source(load_group("task", "lift", TaskConfig), RunBase(str(base)), None, seed, device)
+    method = build_method(config)
+    assert isinstance(method, OffPolicyMethod)
+    components = build_off_policy(method, source)
+    components.envs.close()
+    _fill(components.replay, np.random.default_rng(seed))
+    learner, sampler = components.learner, components.sampler
     block = config.actor_every
 
     def updates() -> None:
         for _ in range(block):
-            learner.update(batches.draw(0))
+            learner.update(sampler.sample(0))
 
     return UpdateSpeed(_measure({"ours": updates}, seconds, device)["ours"] / block)
 
@@ -230,8 +223,8 @@ def _ours(size: Size, device: torch.device, seed: int) -> Action:
     learner = SACLearner(config, ObservationEncoder(EncoderSpec(STATE)), actor, ACTION, device, seed)
     replay = Replay(_ROWS, 1, ACTION, {"state": ((STATE,), torch.float32)}, device)
     _fill(replay, np.random.default_rng(seed))
-    mixture, fast = Mixture(config, replay, None, Window(), seed), graphed(learner)
-    return lambda: fast.update(mixture.draw(0))
+    sampler = MixedSampler(config, replay, None, Window(), seed)
+    return lambda: learner.update(sampler.sample(0))
 
 
 def _sb3(size: Size, device: torch.device, seed: int) -> Action:

@@ -61,7 +61,7 @@ def run(config: Config) -> None:
                 if welcome is None:
                     return
                 folder = Path(ended.enter_context(TemporaryDirectory(prefix="actor-")))
-                actor = make_actor(welcome, folder, device, line, outbox, clock, stop, _say, ended)
+                actor = make_actor(welcome, folder, device, line, clock, stop, _say, ended)
             first = max([welcome.episode, *(episode + 1 for episode in outbox.episodes)])
             actor.run(first)
         except DeviceError as error:

@@ -16,7 +16,7 @@ from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_verb
 from robot_rl.factory import load_networks
 from robot_rl.policies.store import fingerprint
-from robot_rl.training.runs import write_run_record, write_text
+from robot_rl.runs import write_run_record, write_text
 
 
 @dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.videos import write_videos
 from robot_rl.report import write_report
-from robot_rl.training.runs import check_is_run
+from robot_rl.runs import check_is_run
 
 
 @dataclass

@@ -26,7 +26,7 @@ from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hardware.spec import Latency
 from robot_rl.robot.robots import default_address
-from robot_rl.training.runs import write_text
+from robot_rl.runs import write_text
 
 
 @dataclass

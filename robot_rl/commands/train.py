@@ -4,38 +4,59 @@ A run writes to `runs/<name>/`: configuration, metrics.csv, TensorBoard events a
 Ctrl-C leaves a good checkpoint; the same command again goes on from it, exactly.
 """
 
+import json
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from robot_rl.cli.progress import progress
+from robot_rl.cli.progress import progress as progress_bar
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
+from robot_rl.hil.learner import train_async
 from robot_rl.hil.validation import refuse_what_cannot_work
-from robot_rl.methods.context import Job, Prepared, RunBase
-from robot_rl.methods.registry import METHODS
+from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
+from robot_rl.methods.registry import METHODS, Method, build_method
 from robot_rl.policies.registry import BASES
+from robot_rl.policies.wrappers.wrapper import save_wrapper
+from robot_rl.runs import now, open_run, write_run_record, write_text
 from robot_rl.training.allocator import keep_freed_memory
+from robot_rl.training.components import (
+    OfflineComponents,
+    OffPolicyComponents,
+    OnPolicyComponents,
+    RunBase,
+    Source,
+    build_off_policy,
+    build_offline,
+    build_on_policy,
+)
 from robot_rl.training.logger import RunLogger
-from robot_rl.training.online import NotFinite, Run
+from robot_rl.training.loop import Intervals, NotFinite, Run
+from robot_rl.training.offline import train_offline
+from robot_rl.training.on_policy import train_on_policy
+from robot_rl.training.online import train_online
 from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.training.provenance import current_code, describe_sittings
-from robot_rl.training.runs import now, open_run, write_run_record
 from robot_rl.training.saved_policies import keep_policy
 
 GROUPS = {
     "task": {"*": TaskConfig},
-    "method": {name: method.config for name, method in METHODS.items()},
+    "method": {name: method.config_type for name, method in METHODS.items()},
     "hil": {"on": HilConfig},
     "base": {**{name: base.config for name, base in BASES.items()}, "run": RunBase},
 }
+
+
+Components = OfflineComponents | OnPolicyComponents | OffPolicyComponents
 
 
 @dataclass
@@ -80,74 +101,131 @@ class Config:
 
 
 def run(config: Config) -> None:
+    """Task → environments → base → agent → replay and sampler → learner → loop."""
     keep_freed_memory()
     directory = Path(config.runs_dir) / config.name
     started = now()
     code = current_code()  # as it was loaded: the checkout may change while the run goes on
-    with mistakes():
-        device = choose_device(config.device)
-        torch.set_num_threads(config.threads)
-        job = Job(
-            method=config.method,
-            base=config.base,
-            task=config.task,
-            data=config.data,
-            seed=config.seed,
-            device=device,
-            log_every=config.log_every,
-            checkpoint_every=config.checkpoint_every,
-            accept=tuple(config.accept),
-            eval_every=config.eval_every,
-            save_every=config.save_every,
-            hil=config.hil,
-        )
-        if config.hil:
-            refuse_what_cannot_work(config.hil, config.method)
-        prepared = METHODS[config.method.name].setup(job)
-        _refuse_without_env_steps(config, prepared)
-        clock = TrainingClock()
-        evaluation = _evaluation(config, prepared, device, clock) if config.eval_every else None
-        resolved = asdict(config)
-        if config.data is not None:
-            # A dataset that has grown since would change a resumed run without a word.
-            resolved["data_sha256"] = Dataset(Path(config.data)).sha256
-        open_run(directory, resolved)
-    facts = {**_facts(config, device), **describe_sittings(directory, code)}
-    # Before the first step, so that a run that is cut off tells what it ran on too.
-    write_run_record(directory, started, **facts)
-    logger = RunLogger(directory, clock=clock)
-    with stop_on_signal() as stop, progress(prepared.total, config.name, prepared.unit) as show:
+    clock = TrainingClock()
+    with ExitStack() as closing:
+        with mistakes():
+            device = choose_device(config.device)
+            torch.set_num_threads(config.threads)
+            check_options(config)
+            source = Source(config.task, config.base, config.data, config.seed, device, tuple(config.accept))
+            method = build_method(config.method)
+            components = build(method, source, closing)
+            save_policy = policy_saver(method, components)
+            evaluation = None
+            if config.eval_every:
+                task, episodes = config.task, config.eval_episodes
+                evaluation = PeriodicEvaluation(task, episodes, device, save_policy, clock)
+                closing.callback(evaluation.close)
+            open_run(directory, resolved(config))
+        facts = {**_facts(config, device), **describe_sittings(directory, code)}
+        # Before the first step, so that a run that is cut off tells what it ran on too.
+        write_run_record(directory, started, **facts)
+        logger = RunLogger(directory, clock=clock)
+        closing.callback(logger.close)
+        unit = "updates" if isinstance(method, OfflineMethod) else "env steps"
+        stop = closing.enter_context(stop_on_signal())
+        progress = closing.enter_context(progress_bar(config.method.steps, config.name, unit))
 
         def evaluate(step: int) -> None:
             if evaluation:
-                show.update(step, evaluated=evaluation.evaluate(step, directory, logger).success)
+                progress.update(step, evaluated=evaluation.evaluate(step, directory, logger).success)
 
         def keep(step: int) -> None:
-            keep_policy(directory, step, logger.seconds, prepared.save_policy)
+            keep_policy(directory, step, logger.seconds, save_policy)
 
-        loop = Run(directory, logger, show, stop, prepared.save_policy, evaluate, keep)
+        loop = Run(directory, logger, progress, stop, save_policy, evaluate, keep)
         try:
-            finished = prepared.train(loop)
+            finished = train(config, method, components, source, loop)
         except NotFinite as error:
             write_run_record(directory, started, **facts, failed=str(error))
             raise UserError(f"{error}; a smaller learning rate may help") from error
-        finally:
-            prepared.close()
-            if evaluation:
-                evaluation.close()
-            logger.close()
     write_run_record(
         directory,
         started,
         **facts,
-        env_steps=prepared.total if prepared.unit == "env steps" else 0,
+        env_steps=0 if isinstance(method, OfflineMethod) else config.method.steps,
         wall_seconds=logger.seconds,
         finished=finished,
     )
     if not finished:
         print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
         raise KeyboardInterrupt
-    print(f"{directory}: done. {prepared.use.format(run=directory)}")
+    next_step = method.next_step if isinstance(method, OfflineMethod) else OfflineMethod.next_step
+    print(f"{directory}: done. {next_step.format(run=directory)}")
+
+
+def build(method: Method, source: Source, closing: ExitStack) -> Components:
+    """The components of a run; what has to be closed is left to `closing`."""
+    if isinstance(method, OfflineMethod):
+        return build_offline(method, source)
+    components: OnPolicyComponents | OffPolicyComponents
+    if isinstance(method, OnPolicyMethod):
+        components = build_on_policy(method, source)
+    else:
+        components = build_off_policy(method, source)
+    closing.callback(components.envs.close)
+    return components
+
+
+def train(config: Config, method: Method, components: Components, source: Source, run: Run) -> bool:
+    """Choose the loop. Returns True when all steps are done, False when stopped."""
+    every = (config.log_every, config.checkpoint_every, config.eval_every, config.save_every)
+    intervals = Intervals(config.method.steps, *every)
+    if isinstance(components, OfflineComponents):
+        assert isinstance(method, OfflineMethod)
+        learner = components.learner
+        if not train_offline(learner, intervals, run):
+            return False
+        if result := learner.finish():
+            write_text(run.directory / f"{method.name}.json", json.dumps(result.figures, indent=2) + "\n")
+            print(result.text)
+        return True
+    envs, policy = components.envs, components.agent.policy
+    if isinstance(components, OnPolicyComponents):
+        rollout, ppo = components.rollout, components.learner
+        return train_on_policy(envs, policy, ppo, rollout, intervals, run, config.seed)
+    assert isinstance(method, OffPolicyMethod)
+    replay, sampler, critic = components.replay, components.sampler, components.learner
+    if config.hil:
+        return train_async(method, components, source, config.hil, intervals, run)
+    return train_online(envs, policy, critic, replay, sampler, method.config, intervals, run, config.seed)
+
+
+def policy_saver(method: Method, components: Components) -> Callable[[Path], None]:
+    """Writes the policy as it is when called to `policy/` of a directory."""
+    if isinstance(components, OfflineComponents):
+        learner, environment = components.learner, components.environment
+        return lambda directory: learner.save_policy(directory / "policy", environment)
+    assert not isinstance(method, OfflineMethod)
+    networks = components.agent.networks
+    meta = {"environment": components.envs.describe(), "method": method.config.name}
+    return lambda directory: save_wrapper(networks, directory / "policy", meta)
+
+
+def check_options(config: Config) -> None:
+    """Raises ValueError for options that do not go together."""
+    if config.hil:
+        refuse_what_cannot_work(config.hil, config.method)
+    asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
+    if asked and issubclass(METHODS[config.method.name], OfflineMethod):
+        raise ValueError(
+            f"{asked} counts environment steps, and method={config.method.name} takes none: "
+            "leave it out, and measure the result with `robot-rl eval`"
+        )
+
+
+def resolved(config: Config) -> dict[str, Any]:
+    """What the run's `config.yaml` says."""
+    content = asdict(config)
+    if config.data is not None:
+        # A dataset that has grown since would change a resumed run without a word.
+        content["data_sha256"] = Dataset(Path(config.data)).sha256
+    return content
 
 
 def _facts(config: Config, device: torch.device) -> dict[str, Any]:
@@ -158,18 +236,3 @@ def _facts(config: Config, device: torch.device) -> dict[str, Any]:
         "seed": config.seed,
         "device": str(device),
     }
-
-
-def _refuse_without_env_steps(config: Config, prepared: Prepared) -> None:
-    asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
-    if asked and prepared.unit != "env steps":
-        raise ValueError(
-            f"{asked} counts environment steps, and method={config.method.name} takes none: "
-            "leave it out, and measure the result with `robot-rl eval`"
-        )
-
-
-def _evaluation(
-    config: Config, prepared: Prepared, device: torch.device, clock: TrainingClock
-) -> PeriodicEvaluation:
-    return PeriodicEvaluation(config.task, config.eval_episodes, device, prepared.save_policy, clock)

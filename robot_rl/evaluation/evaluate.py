@@ -17,7 +17,7 @@ from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder, write_file
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.seeds import episode_seed
-from robot_rl.training.online import Show
+from robot_rl.training.loop import ProgressReporter
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def evaluate(
     policy: WrappedPolicy,
     states: NDArray[np.float64],
     seed: int,
-    show: Show | None = None,
+    show: ProgressReporter | None = None,
 ) -> list[Outcome]:
     """One episode without exploration from each initial state [N, K]; `show` gets the rate so far."""
     waiting = list(range(len(states)))[::-1]

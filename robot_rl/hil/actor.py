@@ -11,9 +11,9 @@ from robot_rl.envs.observation import Observation
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
 from robot_rl.hardware.realtime import COMMANDS, runs_first
+from robot_rl.hil.actor_job import ActorJob
 from robot_rl.hil.link.client import LearnerLost, Line
 from robot_rl.hil.link.messages import End, Step, Weights, pack, pack_all, unpack_tensors
-from robot_rl.hil.link.outbox import Outbox
 from robot_rl.hil.operators.operator import Operator, Outcome
 from robot_rl.hil.scene import Scene
 from robot_rl.hil.takeover import SOURCE, Driver, Takeover
@@ -34,20 +34,14 @@ class Actor:
     def __init__(
         self,
         scene: Scene,
+        operator: Operator,
         policy: WrappedPolicy,
         networks: Wrapper,
-        operator: Operator,
         line: Line,
-        outbox: Outbox,
+        job: ActorJob,
         clock: Clock,
         *,
-        control_freq: float,
-        fields: tuple[str, ...],
-        seed: int,
         steps: int,
-        warmup_steps: int,
-        lockstep: bool,
-        ahead: int,
         stop: Callable[[], bool],
         say: Callable[[str], None],
     ) -> None:
@@ -55,30 +49,23 @@ class Actor:
 
         Args:
             scene: what is moved.
+            operator: who may take over.
             policy: with one slot, acting with `networks`, whose weights come over the line.
             networks: see above.
-            operator: who may take over.
             line: greeted.
-            outbox: of the line.
+            job: what the learner asks for.
             clock: of this machine; used between episodes.
-            control_freq: 1/s.
-            fields: what the replay keeps of a step.
-            seed: of the run.
             steps: that the run has made before.
-            warmup_steps: of the run, in which the base alone acts.
-            lockstep: wait after each step until it has been learned of.
-            ahead: records without an answer at which it waits between episodes.
             stop: asked at each step whether to leave.
             say: shows a line to people.
         """
         self._scene, self._policy, self._networks, self._operator = scene, policy, networks, operator
-        self._line, self._outbox, self._clock = line, outbox, clock
-        self._fields, self._seed, self._steps, self._warmup_steps = fields, seed, steps, warmup_steps
-        self._lockstep, self._ahead, self._stop, self._say = lockstep, ahead, stop, say
+        self._line, self._outbox, self._clock, self._job = line, line.outbox, clock, job
+        self._steps, self._stop, self._say = steps, stop, say
         self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in scene.action_spec]))
         self._known = networks.state_dict()
         self._version, self._warm = 0, False
-        self._late_ms = LATE * 1000 / control_freq
+        self._late_ms = LATE * 1000 / job.task.control_freq
 
     def run(self, first: int) -> None:
         """Episodes from number `first` on. However it is left, the arm is at rest.
@@ -104,7 +91,7 @@ class Actor:
     def _has_room(self) -> bool:
         """Wait until the learner has caught up; False where it wants no more."""
         told = False
-        while self._outbox.unacknowledged >= self._ahead:
+        while self._outbox.unacknowledged >= self._job.hil.ahead:
             if not told:
                 self._scene.halt()
                 self._say(f"{self._outbox.unacknowledged} steps ahead of the learner: waiting for it")
@@ -117,7 +104,7 @@ class Actor:
         return True
 
     def _episode(self, number: int) -> None:
-        seed = episode_seed(self._seed, "train", number)
+        seed = episode_seed(self._job.seed, "train", number)
         if (begun := self._begin(number, seed)) is None:
             return
         obs = begun
@@ -195,7 +182,7 @@ class Actor:
         if isinstance(failure, LearnerLost | NoAnswer | ServerChanged):
             raise failure
         self._line.exchange()
-        if self._lockstep:
+        if self._job.hil.lockstep:
             self._line.await_learned()
 
     def _begin(self, number: int, seed: int) -> Observation | None:
@@ -236,7 +223,7 @@ class Actor:
 
     def _why_to_leave(self) -> str:
         """Send and take what there is; a reason to end the episode, "" where there is none."""
-        if self._lockstep:
+        if self._job.hil.lockstep:
             self._line.await_learned()
         else:
             self._line.exchange()
@@ -258,11 +245,11 @@ class Actor:
     @torch.no_grad()
     def _decide(self, obs: Observation, *, explore: bool = True) -> dict[str, Any]:
         """What the policy would do, and what the replay keeps of this moment."""
-        self._policy.active = self._warm and self._steps >= self._warmup_steps
+        self._policy.active = self._warm and self._steps >= self._job.warmup_steps
         frames: Mapping[str, np.ndarray] = {key: value[None] for key, value in obs.items()}
         decision = self._policy.act(frames, explore=explore, record=True)
         everything = {**frames, **decision.record()}
-        kept = {name: np.asarray(everything[name][0]) for name in self._fields}
+        kept = {name: np.asarray(everything[name][0]) for name in self._job.fields}
         return {"action": decision.action[0], **kept}
 
 

@@ -1,6 +1,9 @@
-"""What a learner tells its actor: the configuration as plain values, and the files of the base policy."""
+"""What a learner tells its actor: where and how to act, and the files of the policy that acts.
 
-from dataclasses import asdict, replace
+The actor loads the policy as a deployment does. It needs neither the method nor its learner.
+"""
+
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,65 +11,60 @@ import msgspec
 
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hil.config import HilConfig
-from robot_rl.methods.context import Job, RunBase
-from robot_rl.policies.bases.imitation import ImitationPolicy
-from robot_rl.policies.bases.uniform import UniformConfig
-from robot_rl.policies.store import RECORD_FILE, WEIGHTS_FILE, save_policy
+from robot_rl.policies.store import RECORD_FILE, WEIGHTS_FILE
+from robot_rl.policies.wrappers.wrapper import Exploration, Wrapper, save_wrapper
 
-_FILES: Final = (RECORD_FILE, WEIGHTS_FILE)
-
-
-def plain(job: Job) -> dict[str, Any]:
-    """A job as what goes over a link; `restored` reads it."""
-    assert job.hil is not None
-    return {
-        "method": asdict(job.method),
-        "uniform": asdict(job.base) if isinstance(job.base, UniformConfig) else None,
-        "task": asdict(job.task),
-        "seed": job.seed,
-        "accept": list(job.accept),
-        "hil": asdict(job.hil),
-    }
+_FILES: Final = {
+    **{name: Path(name) for name in (RECORD_FILE, WEIGHTS_FILE)},
+    **{f"base.{name}": Path("base", name) for name in (RECORD_FILE, WEIGHTS_FILE)},
+}
+"""Names on the link, and where the files are in the directory of a policy."""
 
 
-def base_files(base: Any, meta: dict[str, Any], folder: Path) -> dict[str, bytes]:
-    """A base policy as files, by their names, written by way of a folder."""
-    assert isinstance(base, ImitationPolicy)
-    save_policy(base, folder, meta)
-    return {name: (folder / name).read_bytes() for name in _FILES}
+@dataclass(frozen=True)
+class ActorJob:
+    """Everything that an actor needs besides the policy."""
+
+    task: TaskConfig
+    hil: HilConfig
+    seed: int
+    """Of the run."""
+    accept: list[str]
+    """Differences between the learner's and the actor's environment to let pass."""
+    fields: list[str]
+    """What the replay stores of a step, which the actor sends."""
+    exploration: Exploration
+    warmup_steps: int
+    """First environment steps of the run, in which the base alone acts."""
 
 
-def restored(content: dict[str, Any], files: dict[str, bytes], folder: Path, like: Job) -> Job:
-    """The job of an actor.
+def pack_job(job: ActorJob) -> dict[str, Any]:
+    """A job as plain values; `unpack_job` reads it."""
+    return asdict(job)
 
-    Args:
-        content: what `plain` gave.
-        files: of the base policy; they are put into `folder`.
-        folder: stays as long as the job is used.
-        like: device and what else is this machine's.
+
+def unpack_job(content: dict[str, Any]) -> ActorJob:
+    """Raises ValueError if this is not a job of this version."""
+    try:
+        return msgspec.convert(content, ActorJob)
+    except (TypeError, ValueError, msgspec.ValidationError) as error:
+        raise ValueError(f"the learner sends a job of another version ({error}): update the older") from error
+
+
+def pack_policy(networks: Wrapper, meta: dict[str, Any], folder: Path) -> dict[str, bytes]:
+    """A policy as files by name, written by way of a folder."""
+    save_wrapper(networks, folder, meta)
+    return {name: (folder / path).read_bytes() for name, path in _FILES.items()}
+
+
+def unpack_policy(files: dict[str, bytes], folder: Path) -> None:
+    """Write the files of `pack_policy` to the directory of a policy.
 
     Raises:
-        ValueError: it is none.
+        ValueError: if one is missing.
     """
-    # The methods import the learner, which imports this.
-    from robot_rl.methods.registry import METHODS
-
-    base: Any = None
-    try:
-        if content["uniform"] is not None:
-            base = msgspec.convert(content["uniform"], UniformConfig)
-        else:
-            for name in _FILES:
-                (folder / name).write_bytes(files[name])
-            base = RunBase(str(folder))
-        return replace(
-            like,
-            method=msgspec.convert(content["method"], METHODS[content["method"]["name"]].config),
-            base=base,
-            task=msgspec.convert(content["task"], TaskConfig),
-            seed=int(content["seed"]),
-            accept=tuple(map(str, content["accept"])),
-            hil=msgspec.convert(content["hil"], HilConfig),
-        )
-    except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise ValueError(f"the learner gives what is no job of this version: {error}") from error
+    if missing := _FILES.keys() - files.keys():
+        raise ValueError(f"the learner sends no {', '.join(sorted(missing))}: update the older")
+    (folder / "base").mkdir()
+    for name, path in _FILES.items():
+        (folder / path).write_bytes(files[name])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.hardware.durable import sync
-from robot_rl.training.runs import write_text
+from robot_rl.runs import write_text
 
 FILE: Final = "interventions.jsonl"
 _DIGITS: Final = 4

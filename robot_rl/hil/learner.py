@@ -3,40 +3,30 @@
 import sys
 import uuid
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.data.replay import SOURCES
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_server_keys
-from robot_rl.hil.actor_job import base_files, plain
+from robot_rl.hil.actor_job import ActorJob, pack_job, pack_policy
 from robot_rl.hil.actor_process import ActorProcess
+from robot_rl.hil.config import HilConfig
 from robot_rl.hil.intervention_stats import Helped
 from robot_rl.hil.link.messages import End, Hello, Record, Step, Welcome
 from robot_rl.hil.link.server import Desk
 from robot_rl.hil.publisher import Publisher
 from robot_rl.hil.records import Row, row_of
-from robot_rl.methods.context import Job
-from robot_rl.policies.wrappers.wrapper import Wrapper
-from robot_rl.training.online import (
-    Batches,
-    Cadence,
-    Learning,
-    OnlineLearner,
-    Run,
-    Schedule,
-    checked,
-    due,
-    refuse_reward,
-    restored,
-)
-from robot_rl.training.runs import write_text
+from robot_rl.methods.method import OffPolicyMethod
+from robot_rl.runs import write_text
+from robot_rl.training.components import OffPolicyComponents, Source
+from robot_rl.training.loop import Intervals, Run, checked, due, restored
+from robot_rl.training.online import Updater, check_reward
 
 _WAIT_MS: Final = 20
 _FAREWELL: Final = 2000 * MS
@@ -45,43 +35,55 @@ _RECENT: Final = 40
 _SLOT: Final = np.array([0])
 
 
-@dataclass(frozen=True)
-class Apart:
-    """What a learner needs to learn from an actor elsewhere."""
+def train_async(
+    method: OffPolicyMethod,
+    components: OffPolicyComponents,
+    source: Source,
+    config: HilConfig,
+    intervals: Intervals,
+    run: Run,
+) -> bool:
+    """Learn from the steps that an actor in another process sends, through a replay with one stream.
 
-    job: Job
-    networks: Wrapper
-    environment: dict[str, Any]
-    learner: OnlineLearner
-    replay: Replay
-    """With one stream."""
-    batches: Batches
-    schedule: Schedule
-    cadence: Cadence
-
-
-def train_apart(apart: Apart, run: Run) -> bool:
-    """Learn from what an actor sends. Returns True when all steps are done, False when stopped."""
+    Returns True when all steps are done, False when stopped.
+    """
     with ExitStack() as ended:
-        return _Run(apart, run, ended).train()
+        return AsyncTraining(method, components, source, config, intervals, run, ended).train()
 
 
-class _Run:
-    """One run; its attributes are what a step or an episode changes."""
+class AsyncTraining:
+    """A learner whose actor is another process; the attributes are what a step or an episode changes."""
 
-    def __init__(self, apart: Apart, run: Run, ended: ExitStack) -> None:
-        job = apart.job
-        assert job.hil is not None
-        self._apart, self._run, self._config = apart, run, job.hil
-        self._ended = ended
-        self._learning = Learning(apart.learner, apart.replay, apart.batches, apart.schedule, run)
+    def __init__(
+        self,
+        method: OffPolicyMethod,
+        components: OffPolicyComponents,
+        source: Source,
+        config: HilConfig,
+        intervals: Intervals,
+        run: Run,
+        ended: ExitStack,
+    ) -> None:
+        self._method, self._replay, self._learner = method, components.replay, components.learner
+        self._config, self._intervals, self._run, self._ended = config, intervals, run, ended
+        self._device = source.device
+        learner, sampler = components.learner, components.sampler
+        self._updater = Updater(learner, components.replay, sampler, method.config, run)
         self._clock = MonotonicClock()
         folder = Path(ended.enter_context(TemporaryDirectory(prefix="hil-")))
-        base, about = apart.networks.base, {"environment": apart.environment}
-        is_run = plain(job)["uniform"] is None
-        self._files = base_files(base, about, folder / "base") if is_run else {}
-        self._learner = uuid.uuid4().hex
-        self._publisher = Publisher(apart.networks, self._learner, self._config.weights_every, self._clock)
+        networks, environment = components.agent.networks, components.envs.describe()
+        self._files = pack_policy(networks, {"environment": environment}, folder / "policy")
+        self._job = ActorJob(
+            task=source.task,
+            hil=config,
+            seed=source.seed,
+            accept=list(source.accept),
+            fields=list(components.replay.fields),
+            exploration=method.exploration,
+            warmup_steps=method.config.warmup_steps,
+        )
+        self._learner_id = uuid.uuid4().hex
+        self._publisher = Publisher(networks, self._learner_id, config.weights_every, self._clock)
         self._step = self._updates = 0
         self._left_out = 0.0
         self._refused = 0
@@ -91,7 +93,7 @@ class _Run:
         place = (0, 0)
         state = restored(run)
         if state:
-            self._learning.load_state_dict(state)
+            self._updater.load_state_dict(state)
             self._step, self._updates, self._left_out = state["step"], state["updates"], state["left_out"]
             self._outcomes, self._publisher.version = state["outcomes"], state["version"]
             place = (state["place"][0], state["place"][1])
@@ -102,30 +104,30 @@ class _Run:
         self._desk.place, self._desk.kept = place, place[0]
 
     def train(self) -> bool:
-        cadence, run = self._apart.cadence, self._run
-        if self._step >= cadence.total:
+        intervals, run = self._intervals, self._run
+        if self._step >= intervals.total:
             return True
         with ExitStack() as working:
             child = self._start_actor()
             if child:
                 working.callback(child.close)
             working.callback(self._desk.dismiss, _FAREWELL)
-            while self._step < cadence.total and not run.stop():
+            while self._step < intervals.total and not run.stop():
                 if child:
                     self._keep(child)
                 for record in self._desk.records(0 if self._has_work else _WAIT_MS):
                     self._take(record)
                     if child:
                         child.worked()
-                    if self._step >= cadence.total:
+                    if self._step >= intervals.total:
                         break
                 if not self._config.lockstep:
                     self._learn(1)
-            if self._step >= cadence.total:
+            if self._step >= intervals.total:
                 self._learn()
                 self._evaluate(self._step - 1)
             self._save()
-        return self._step >= cadence.total
+        return self._step >= intervals.total
 
     def _keep(self, child: ActorProcess) -> None:
         """Start it again if it died; what was learned is saved where it cannot go on."""
@@ -141,12 +143,12 @@ class _Run:
 
     @property
     def _has_work(self) -> bool:
-        return not self._config.lockstep and self._learning.owed >= 1
+        return not self._config.lockstep and self._updater.pending >= 1
 
     # ---- what comes ------------------------------------------------------------------------------------
 
     def _take(self, record: Record) -> None:
-        row = row_of(record, self._apart.replay)
+        row = row_of(record, self._replay)
         if isinstance(record, End):
             self._close(record, row)
         else:
@@ -154,10 +156,10 @@ class _Run:
             self._after_step(self._step - 1)
 
     def _add(self, step: Step, row: Row) -> None:
-        refuse_reward(np.array([step.reward]), self._step)
+        check_reward(np.array([step.reward]), self._step)
         if self._config.takeover_fails and step.index and step.source in ("human", "handover"):
-            self._apart.replay.give_up(0)
-        self._apart.replay.add(
+            self._replay.give_up(0)
+        self._replay.add(
             _SLOT,
             action=row.action,
             reward=np.array([step.reward], np.float32),
@@ -168,17 +170,17 @@ class _Run:
         self._helped.step(step.index, step.source, row.action[0], row.proposed[0])
         self._publisher.used(step.version)
         self._stale.append(self._publisher.version - step.version)
-        self._learning.owe(1, self._step)
+        self._updater.schedule(1, self._step)
         self._step += 1
         # The critics' warm-up is owed all at once and is made whole.
-        beyond = self._learning.owed - self._config.most_owed
-        if self._apart.learner.warm and beyond > 0:
-            self._learning.owed -= beyond
+        beyond = self._updater.pending - self._config.most_owed
+        if self._learner.warm and beyond > 0:
+            self._updater.pending -= beyond
             self._left_out += beyond
 
     def _close(self, end: End, row: Row) -> None:
-        self._apart.replay.end(_SLOT, **row.fields)
-        self._learning.close(0, success=end.success)
+        self._replay.end(_SLOT, **row.fields)
+        self._updater.end_episode(0, success=end.success)
         figures = self._helped.close(end.episode, end.success)
         if end.interrupted:
             return
@@ -198,8 +200,8 @@ class _Run:
         episode, index = self._desk.place
         if index and episode not in hello.episodes:
             self._say(f"episode {episode} broke off after {index} steps")
-            self._apart.replay.cut(0)
-            self._learning.close(0, success=False)
+            self._replay.cut(0)
+            self._updater.end_episode(0, success=False)
             self._helped.forget()
             episode, index = episode + 1, 0
         if not index:
@@ -207,66 +209,66 @@ class _Run:
         return Welcome(
             episode=episode,
             index=index,
-            learner=self._learner,
+            learner=self._learner_id,
             run=self._id,
             steps=self._step,
-            job=plain(self._apart.job),
+            job=pack_job(self._job),
             files=self._files,
-            weights=self._publisher.current(self._apart.learner.warm),
+            weights=self._publisher.current(self._learner.warm),
         )
 
     # ---- what is made of it ----------------------------------------------------------------------------
 
     def _after_step(self, before: int) -> None:
-        cadence, run, learning, step = self._apart.cadence, self._run, self._learning, self._step
+        intervals, run, updater, step = self._intervals, self._run, self._updater, self._step
         if self._config.lockstep:
             self._learn()
-        if due(cadence.log_every, before, step):
-            learning.log(step)
+        if due(intervals.log_every, before, step):
+            updater.log(step)
             run.logger.log(step, **self._figures())
             success, helped = np.mean(self._outcomes or [[0.0, 0.0]], axis=0).tolist()
-            run.show.update(step, success=success, helped=helped)
+            run.progress.update(step, success=success, helped=helped)
             if self._desk.refused > self._refused:
                 self._say(
                     f"{self._desk.refused - self._refused} frames were damaged, or a stranger's: dropped"
                 )
                 self._refused = self._desk.refused
-        if step >= cadence.total:
+        if step >= intervals.total:
             return
         self._evaluate(before)
-        if due(cadence.checkpoint_every, before, step):
+        if due(intervals.checkpoint_every, before, step):
             self._save()
 
     def _evaluate(self, before: int) -> None:
         run, step = self._run, self._step
-        if run.evaluate and self._apart.learner.warm and due(self._apart.cadence.eval_every, before, step):
-            checked(self._learning.metrics, step)
+        if run.evaluate and self._learner.warm and due(self._intervals.eval_every, before, step):
+            checked(self._updater.metrics, step)
             run.evaluate(step)
-        if run.keep and self._apart.learner.warm and due(self._apart.cadence.save_every, before, step):
-            checked(self._learning.metrics, step)
+        if run.keep and self._learner.warm and due(self._intervals.save_every, before, step):
+            checked(self._updater.metrics, step)
             run.keep(step)
 
     def _learn(self, most: int | None = None) -> None:
-        updates = self._learning.take(most)
-        self._learning.learn(updates, self._step)
+        updates = self._updater.take_pending(most)
+        self._updater.update(updates, self._step)
         self._updates += updates
         self._publisher.updated(updates)
-        warm = self._apart.learner.warm
+        warm = self._learner.warm
         if self._publisher.due(warm):
             self._desk.publish(self._publisher.next(warm))
 
     def _figures(self) -> dict[str, float]:
-        asked = self._updates + self._learning.owed + self._left_out
-        utd = self._apart.schedule.updates_per_step
+        asked = self._updates + self._updater.pending + self._left_out
+        utd = self._method.config.utd
         stale, self._stale = float(np.mean(self._stale or [0])), []
         return {
             "hil/utd": utd * self._updates / asked if asked else utd,
-            "hil/owed": self._learning.owed,
+            "hil/owed": self._updater.pending,
             "hil/staleness": stale,
         }
 
     def _save(self) -> None:
-        self._learning.save(
+        self._updater.save(
             self._step,
             {
                 "place": list(self._desk.place),
@@ -287,7 +289,7 @@ class _Run:
         with mistakes():
             address = parse(config.link or f"ipc://{folder / 'link'}")
             keys = load_server_keys(Path(config.keys)) if config.keys else None
-            desk = Desk(address, keys, self._clock, self._learner, self._welcome)
+            desk = Desk(address, keys, self._clock, self._learner_id, self._welcome)
         self._ended.callback(desk.close)
         return desk
 
@@ -296,7 +298,7 @@ class _Run:
             self._say(f"waiting for `robot-rl actor learner={self._desk.address}`")
             return None
         spool = self._run.directory / "spool"
-        device = self._apart.job.device
+        device = self._device
         learner = f"learner={self._desk.address}"
         return ActorProcess([learner, "wait=false", f"spool={spool}", f"device={device}"])
 

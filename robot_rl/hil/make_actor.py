@@ -4,14 +4,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from robot_rl.data.compatibility import refuse_differences
 from robot_rl.envs.real_arm import Judge, RealArmEnv
 from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
-from robot_rl.factory import make_env
+from robot_rl.factory import load_networks, make_env, make_vector_env
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import Clock, MonotonicClock
 from robot_rl.hardware.protocol.messages import Role
@@ -20,19 +20,17 @@ from robot_rl.hardware.teleop.board import Board
 from robot_rl.hardware.teleop.devices import make_device
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hil.actor import Actor
-from robot_rl.hil.actor_job import restored
+from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import Line
 from robot_rl.hil.link.messages import Welcome
-from robot_rl.hil.link.outbox import Outbox
 from robot_rl.hil.mirror import Mirror
 from robot_rl.hil.operators.device import device_settings
 from robot_rl.hil.operators.operator import Nobody, Operator
 from robot_rl.hil.operators.person import Person
 from robot_rl.hil.operators.scripted import ScriptedOperator
 from robot_rl.hil.scene import RobotScene, Scene, SimScene
-from robot_rl.methods.context import Job
-from robot_rl.methods.registry import METHODS
+from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.robot.deploy.beginnings import RESETS, Ready, beginning, by_enter, usual_reset
 from robot_rl.robot.deploy.fit import check_fit
 from robot_rl.robot.deploy.images import images_of
@@ -52,7 +50,6 @@ def make_actor(
     folder: Path,
     device: torch.device,
     line: Line,
-    outbox: Outbox,
     clock: Clock,
     stop: Callable[[], bool],
     say: Callable[[str], None],
@@ -62,10 +59,9 @@ def make_actor(
 
     Args:
         welcome: what it said.
-        folder: for the base policy's files.
+        folder: empty, for the policy's files.
         device: of the policy.
         line: greeted.
-        outbox: of the line.
         clock: of this machine.
         stop: asked at each step whether to leave.
         say: shows a line to people.
@@ -76,57 +72,44 @@ def make_actor(
         RobotError: the robot does not answer.
         DeviceError: the operator's device cannot be had.
     """
-    nothing: Any = None
-    here = Job(nothing, nothing, nothing, None, 0, device, 0, 0, (), acts=True)
-    job = restored(welcome.job, welcome.files, folder, here)
-    assert job.hil is not None
-    # What a policy draws for exploration shall not be what an earlier actor drew.
-    drawn = replace(job, seed=episode_seed(job.seed, "actor", welcome.episode))
-    acting = METHODS[job.method.name].setup(drawn).acting
-    assert acting is not None
-    ended.callback(acting.envs.close)
+    job = unpack_job(welcome.job)
+    unpack_policy(welcome.files, folder)
+    networks, meta = load_networks(folder, device)
+    if not isinstance(networks, Wrapper):
+        raise ValueError("the learner sends a base policy alone: update the older")
+    envs = make_vector_env(job.task, 1)
+    ended.callback(envs.close)
+    refuse_differences(meta["environment"], envs.describe(), "the learner's policy", tuple(job.accept))
+    # The actor must not repeat the exploration noise of an earlier actor.
+    seed = episode_seed(job.seed, "actor", welcome.episode)
+    policy = networks.policy(1, seed=seed, exploration=job.exploration)
     board = Board(job.hil.robot or "", _robot_keys(job.hil))
 
     def tell(line: str) -> None:
         say(line)
         board.say(line)
 
-    operator, scene = _make_scene(job, job.hil, acting.envs, board, stop, tell, ended)
+    operator, scene = _make_scene(job, envs, board, stop, tell, ended)
     actor = Actor(
-        scene,
-        acting.policy,
-        acting.networks,
-        operator,
-        line,
-        outbox,
-        clock,
-        control_freq=job.task.control_freq,
-        fields=acting.fields,
-        seed=job.seed,
-        steps=welcome.steps,
-        warmup_steps=job.method.warmup_steps,
-        lockstep=job.hil.lockstep,
-        ahead=job.hil.ahead,
-        stop=stop,
-        say=tell,
+        scene, operator, policy, networks, line, job, clock, steps=welcome.steps, stop=stop, say=tell
     )
     actor.take_weights(welcome.weights)
     return actor
 
 
 def _make_scene(
-    job: Job,
-    config: HilConfig,
+    job: ActorJob,
     envs: RobosuiteVectorEnv,
     board: Board,
     stop: Callable[[], bool],
     say: Callable[[str], None],
     ended: ExitStack,
 ) -> tuple[Operator, Scene]:
-    person = _person(job, config, envs, board, say, ended) if config.has_person else None
+    config = job.hil
+    person = _person(job, envs, board, say, ended) if config.has_person else None
     if config.robot:
         robot = _robot(config, board.keys, ended)
-        scene: Scene = _robot_scene(job, config, envs, robot, board.keys, person, stop, say, ended)
+        scene: Scene = _robot_scene(job, envs, robot, board.keys, person, stop, say, ended)
         sim = _mirror(job, robot, ended).now if config.operator == SCRIPTED else None
     else:
         assert isinstance(envs, ThreadVectorEnv)
@@ -144,13 +127,13 @@ def _make_scene(
 
 
 def _person(
-    job: Job,
-    config: HilConfig,
+    job: ActorJob,
     envs: RobosuiteVectorEnv,
     board: Board,
     say: Callable[[str], None],
     ended: ExitStack,
 ) -> Person:
+    config = job.hil
     device = ended.enter_context(make_device(device_settings(config.operator, config.device), board))
     for keys, does in device.card:
         if keys not in _NOT_IN_TRAINING:
@@ -180,8 +163,7 @@ def _robot_keys(config: HilConfig) -> ClientKeys | None:
 
 
 def _robot_scene(
-    job: Job,
-    config: HilConfig,
+    job: ActorJob,
     envs: RobosuiteVectorEnv,
     robot: RobotClient,
     keys: ClientKeys | None,
@@ -190,6 +172,7 @@ def _robot_scene(
     say: Callable[[str], None],
     ended: ExitStack,
 ) -> RobotScene:
+    config = job.hil
     assert config.robot is not None
     environment = envs.describe()
     check_fit(robot.spec, robot.lease_ms, environment)
@@ -219,7 +202,7 @@ def _robot_scene(
     return RobotScene(env, robot, _stopper(config, keys, ended), turns)
 
 
-def _mirror(job: Job, robot: RobotClient, ended: ExitStack) -> Mirror:
+def _mirror(job: ActorJob, robot: RobotClient, ended: ExitStack) -> Mirror:
     env = make_env(replace(job.task, cameras=[]))
     ended.callback(env.close)
     return Mirror(env, lambda: robot.state(_TIMEOUT))

@@ -22,8 +22,8 @@ class Window:
     decisions_only: bool = False
 
 
-class Mixture:
-    """Draws the batches of one run; `state_dict` holds its generator."""
+class MixedSampler:
+    """Samples the batches of one run from online and prior data; `state_dict` holds its generator."""
 
     def __init__(
         self, config: OffPolicyConfig, online: Replay, demos: Replay | None, window: Window, seed: int
@@ -45,7 +45,7 @@ class Mixture:
         first, last = config.demo_ratios
         return first + min(step / max(config.demo_ratio_steps, 1), 1.0) * (last - first)
 
-    def draw(self, step: int) -> Batch:
+    def sample(self, step: int) -> Batch:
         """One batch; prior data come last, demonstrations at the very end."""
         config = self.config
         n_demo = round(config.batch_size * self.demo_part(step))

@@ -8,7 +8,7 @@ noise of a generative base, edits of its chunks. `SACLearner` joins it with crit
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,18 +159,9 @@ class SACLearner(OffPolicyLearner):
     ) -> None:
         super().__init__(config, Critics(config, encoder, action_size), device, seed)
         self.config: SACConfig = config
-        # On the device, so that an update can be a graph there and nothing of it waits for the host.
+        # On the device, so that nothing of an update waits for the host.
         self.generator = torch.Generator(device).manual_seed(seed)
         self.soft = SoftActor(config, actor.to(device), action_size, self.noise)
-
-    def kind(self) -> Hashable:
-        """What the next update will do; see `robot_rl.learning.graphs`."""
-        next_one = self.updates + 1
-        return next_one > self.config.critic_warmup and next_one % self.config.actor_every == 0
-
-    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """All that step."""
-        return self.critic_optimizer, self.soft.optimizer
 
     def noise(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.device)

@@ -9,17 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robot_rl.data.compatibility import refuse_differences
-from robot_rl.data.dataset import Dataset
 from robot_rl.data.windows import Windows, make_windows
 from robot_rl.envs.observation import IMAGE_PREFIX
-from robot_rl.factory import make_env
-from robot_rl.methods.context import Job, Prepared, RunBase
+from robot_rl.methods.method import DatasetContext, OfflineMethod
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.ema import EMA
 from robot_rl.policies.registry import BASES
 from robot_rl.policies.store import save_policy
-from robot_rl.training.online import Cadence, train_offline
 
 
 @dataclass
@@ -87,6 +83,12 @@ class BCLearner:
         self.ema.update(self.policy)
         return {"loss": loss.detach(), "grad": norm}
 
+    def save_policy(self, directory: Path, environment: Mapping[str, Any]) -> None:
+        save_policy(self.ema.average, directory, {"environment": environment, "method": "bc"})
+
+    def finish(self) -> None:
+        """The policy is measured by `robot-rl eval`."""
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "policy": self.policy.state_dict(),
@@ -106,38 +108,27 @@ class BCLearner:
         self._generator.set_state(state["generator"])
 
 
-def setup(job: Job) -> Prepared:
-    """Open the dataset, build the policy that `base=` names and fit its normalisers."""
-    config: BCConfig = job.method
-    if job.data is None:
-        raise ValueError("method=bc needs demonstrations: add data=…  (`robot-rl collect` makes them)")
-    if isinstance(job.base, RunBase):
-        raise ValueError("method=bc trains a base policy: choose base=diffusion, not an earlier run")
-    dataset = Dataset(Path(job.data))
-    env = make_env(job.task)
-    environment = env.describe()
-    env.close()
-    refuse_differences(dataset.environment, environment, f"dataset {job.data}", job.accept)
-    keep = dataset.success if config.successes_only else np.ones_like(dataset.success)
-    if not keep.any():
-        raise ValueError(f"dataset {job.data} has no successful episode among {dataset.num_episodes}")
-    windows = make_windows(dataset, job.base.obs_steps, job.base.horizon, keep)
-    torch.manual_seed(job.seed)
-    observed = dataset.observation_spec
-    policy = BASES[job.base.name].policy(
-        job.base, observed.state_size, len(dataset.action_spec), observed.cameras, observed.image_size
-    )
-    policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])
-    learner = BCLearner(config, policy, windows, job.device, job.seed)
+class BCMethod(OfflineMethod):
+    """Behaviour cloning of a dataset's episodes."""
 
-    def save(directory: Path) -> None:
-        save_policy(learner.ema.average, directory / "policy", {"environment": environment, "method": "bc"})
+    name = "bc"
+    config_type = BCConfig
 
-    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every)
-    return Prepared(
-        train=lambda run: train_offline(learner, cadence, run),
-        save_policy=save,
-        total=config.steps,
-        unit="updates",
-        close=lambda: None,
-    )
+    def __init__(self, config: BCConfig) -> None:
+        self.config = config
+
+    def build_learner(self, context: DatasetContext) -> BCLearner:
+        """The learner of the policy that `base=` names, with its normalisers fitted."""
+        dataset, base = context.dataset, context.base
+        assert base is not None
+        keep = dataset.success if self.config.successes_only else np.ones_like(dataset.success)
+        if not keep.any():
+            raise ValueError(f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}")
+        windows = make_windows(dataset, base.obs_steps, base.horizon, keep)
+        torch.manual_seed(context.seed)
+        observed = dataset.observation_spec
+        policy = BASES[base.name].policy(
+            base, observed.state_size, len(dataset.action_spec), observed.cameras, observed.image_size
+        )
+        policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])
+        return BCLearner(self.config, policy, windows, context.device, context.seed)

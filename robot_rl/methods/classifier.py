@@ -3,28 +3,24 @@
 SERL, arXiv 2401.16013.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robot_rl.data.dataset import Dataset
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.learning.config import STATE_ALONE
-from robot_rl.methods.context import Job, Prepared
+from robot_rl.learning.learner import Result
+from robot_rl.methods.method import DatasetContext, OfflineMethod
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.vision import random_shift
-from robot_rl.training.online import Cadence, Run, train_offline
-from robot_rl.training.runs import write_text
 
-REPORT = "classifier.json"
 _ROWS = 512
 """Frames that are judged together."""
 
@@ -114,8 +110,18 @@ def label(success: NDArray[np.bool_], episodes: Sequence[slice], config: Classif
     return shown, other
 
 
-def split(success: NDArray[np.bool_], held_out: float, seed: int) -> tuple[NDArray[np.int64], ...]:
-    """Episodes to learn from, to set the threshold by, and to measure it by.
+class Split(NamedTuple):
+    """Numbers of the episodes of each part."""
+
+    learn: NDArray[np.int64]
+    calibrate: NDArray[np.int64]
+    """Those that set the threshold."""
+    measure: NDArray[np.int64]
+    """Those that measure it."""
+
+
+def split(success: NDArray[np.bool_], held_out: float, seed: int) -> Split:
+    """Split the episodes into three parts.
 
     Successes and failures are dealt out apart, so that each part has its share of both.
 
@@ -136,8 +142,7 @@ def split(success: NDArray[np.bool_], held_out: float, seed: int) -> tuple[NDArr
             parts, (numbers[2 * half :], numbers[:half], numbers[half : 2 * half]), strict=True
         ):
             part.extend(chosen.tolist())
-    learn, calibrate, measure = (np.sort(np.array(part, np.int64)) for part in parts)
-    return learn, calibrate, measure
+    return Split(*(np.sort(np.array(part, np.int64)) for part in parts))
 
 
 def threshold_for(highest: NDArray[np.floating], false_alarms: float) -> float:
@@ -161,14 +166,15 @@ class ClassifierLearner:
         config: ClassifierConfig,
         classifier: SuccessClassifier,
         frames: Labelled,
-        learn: NDArray[np.int64],
+        parts: Split,
         device: torch.device,
         seed: int,
     ) -> None:
         self.config, self.classifier, self.device = config, classifier.to(device), device
+        self._frames, self._parts = frames, parts
         self._obs = {name: torch.from_numpy(values) for name, values in frames.obs.items()}
         chosen = np.zeros(len(frames.success), bool)
-        for number in learn:
+        for number in parts.learn:
             chosen[frames.episodes[number]] = True
         self._rows = [
             torch.from_numpy(np.flatnonzero(chosen & kind)) for kind in (frames.success, frames.other)
@@ -204,6 +210,43 @@ class ClassifierLearner:
             parts.append(self.classifier({name: v[part].to(self.device) for name, v in self._obs.items()}))
         return torch.cat(parts).cpu().numpy()
 
+    def calibrate(self) -> None:
+        """Set the threshold by the episodes that are kept for it."""
+        highest = []
+        for number in self._parts.calibrate:
+            rows = self._frames.episodes[number]
+            if (other := self._frames.other[rows]).any():
+                highest.append(float(self.logits(rows)[other].max()))
+        self.classifier.threshold.fill_(threshold_for(np.array(highest), self.config.false_alarms))
+
+    def measure(self) -> Rates:
+        """How the threshold does on the episodes that are kept for it."""
+        frames, numbers = self._frames, self._parts.measure
+        threshold = float(self.classifier.threshold)
+        alarms, false_frames, others, successes, found = 0, 0, 0, 0, 0
+        for number in numbers:
+            rows = frames.episodes[number]
+            taken = self.logits(rows) > threshold
+            false = taken & frames.other[rows]
+            alarms += bool(false.any())
+            false_frames += int(false.sum())
+            others += int(frames.other[rows].sum())
+            if (shown := frames.success[rows]).any():
+                successes += 1
+                found += bool((taken & shown).any())
+        interval = wilson(alarms, len(numbers))
+        return Rates(len(numbers), alarms, interval, others, false_frames, successes, found)
+
+    def save_policy(self, directory: Path, environment: Mapping[str, Any]) -> None:
+        self.calibrate()
+        self.classifier.save(directory, {"environment": environment, "method": self.config.name})
+
+    def finish(self) -> Result:
+        self.calibrate()
+        rates, threshold = self.measure(), float(self.classifier.threshold)
+        report = {"threshold": threshold, "calibrated_by": len(self._parts.calibrate), **asdict(rates)}
+        return Result(report, describe(rates, threshold))
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "classifier": self.classifier.state_dict(),
@@ -217,35 +260,6 @@ class ClassifierLearner:
         self._generator.set_state(state["generator"])
 
 
-def calibrate(learner: ClassifierLearner, frames: Labelled, numbers: NDArray[np.int64]) -> None:
-    """Set the threshold by some episodes."""
-    highest = []
-    for number in numbers:
-        rows = frames.episodes[number]
-        if (other := frames.other[rows]).any():
-            highest.append(float(learner.logits(rows)[other].max()))
-    threshold = threshold_for(np.array(highest), learner.config.false_alarms)
-    learner.classifier.threshold.fill_(threshold)
-
-
-def measure(learner: ClassifierLearner, frames: Labelled, numbers: NDArray[np.int64]) -> Rates:
-    """How the threshold does on other episodes."""
-    threshold = float(learner.classifier.threshold)
-    alarms, false_frames, others, successes, found = 0, 0, 0, 0, 0
-    for number in numbers:
-        rows = frames.episodes[number]
-        taken = learner.logits(rows) > threshold
-        false = taken & frames.other[rows]
-        alarms += bool(false.any())
-        false_frames += int(false.sum())
-        others += int(frames.other[rows].sum())
-        if (shown := frames.success[rows]).any():
-            successes += 1
-            found += bool((taken & shown).any())
-    interval = wilson(alarms, len(numbers))
-    return Rates(len(numbers), alarms, interval, others, false_frames, successes, found)
-
-
 def describe(rates: Rates, threshold: float) -> str:
     """For people."""
     low, high = rates.false_alarm_interval
@@ -256,53 +270,38 @@ def describe(rates: Rates, threshold: float) -> str:
     )
 
 
-def setup(job: Job) -> Prepared:
-    """Label the dataset's frames and deal out its episodes."""
-    config: ClassifierConfig = job.method
-    if job.data is None:
-        raise ValueError("method=classifier needs episodes of success and failure: add data=…")
-    dataset = Dataset(Path(job.data))
-    if dataset.num_episodes == 0:
-        raise ValueError(f"dataset {job.data} has no episode")
-    spec = dataset.observation_spec
-    if config.encoder == STATE_ALONE:
-        encoder = EncoderSpec(spec.state_size)
-    elif spec.cameras:
-        encoder = EncoderSpec(0, spec.cameras, spec.image_size, config.encoder)
-    else:
-        raise ValueError(f"dataset {job.data} has no images: choose method.encoder=state, or record cameras")
-    shown, other = label(dataset.success, dataset.episodes, config)
-    learn, by, on = split(dataset.success, config.held_out, job.seed)
-    obs = dataset.observations()
-    seen = {name: obs[name] for name in ("state", *(f"images.{camera}" for camera in encoder.cameras))}
-    frames = Labelled(seen, shown, other, dataset.episodes)
-    torch.manual_seed(job.seed)
-    classifier = SuccessClassifier(encoder, config.hidden)
-    if encoder.state_size:
-        classifier.encoder.norm.fit(obs["state"])
-    learner = ClassifierLearner(config, classifier, frames, learn, job.device, job.seed)
-    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every)
+class ClassifierMethod(OfflineMethod):
+    """A success classifier of a dataset's frames."""
 
-    def save(directory: Path) -> None:
-        calibrate(learner, frames, by)
-        classifier.save(directory / "policy", {"environment": dataset.environment, "method": config.name})
+    name = "classifier"
+    config_type = ClassifierConfig
+    acts = False
+    next_step = "Let it judge with `robot-rl deploy … success={run}`"
 
-    def train(run: Run) -> bool:
-        if not train_offline(learner, cadence, run):
-            return False
-        calibrate(learner, frames, by)
-        rates, threshold = measure(learner, frames, on), float(classifier.threshold)
-        report = {"threshold": threshold, "calibrated_by": len(by), **asdict(rates)}
-        write_text(run.directory / REPORT, json.dumps(report, indent=2) + "\n")
-        print(describe(rates, threshold))
-        return True
+    def __init__(self, config: ClassifierConfig) -> None:
+        self.config = config
 
-    return Prepared(
-        train=train,
-        save_policy=save,
-        total=config.steps,
-        unit="updates",
-        close=lambda: None,
-        learner=learner,
-        use="Let it judge with `robot-rl deploy … success={run}`",
-    )
+    def build_learner(self, context: DatasetContext) -> ClassifierLearner:
+        """Label the dataset's frames and split its episodes."""
+        config, dataset = self.config, context.dataset
+        if dataset.num_episodes == 0:
+            raise ValueError(f"dataset {dataset.path} has no episode")
+        spec = dataset.observation_spec
+        if config.encoder == STATE_ALONE:
+            encoder = EncoderSpec(spec.state_size)
+        elif spec.cameras:
+            encoder = EncoderSpec(0, spec.cameras, spec.image_size, config.encoder)
+        else:
+            raise ValueError(
+                f"dataset {dataset.path} has no images: choose method.encoder=state, or record cameras"
+            )
+        shown, other = label(dataset.success, dataset.episodes, config)
+        parts = split(dataset.success, config.held_out, context.seed)
+        obs = dataset.observations()
+        seen = {name: obs[name] for name in ("state", *(f"images.{camera}" for camera in encoder.cameras))}
+        frames = Labelled(seen, shown, other, dataset.episodes)
+        torch.manual_seed(context.seed)
+        classifier = SuccessClassifier(encoder, config.hidden)
+        if encoder.state_size:
+            classifier.encoder.norm.fit(obs["state"])
+        return ClassifierLearner(config, classifier, frames, parts, context.device, context.seed)

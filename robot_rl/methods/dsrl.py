@@ -10,6 +10,7 @@ for the h steps of its chunk. Demonstrations have no noise and cannot be learned
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,9 +20,9 @@ from robot_rl.learning.critics import Critics, aggregate
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature
-from robot_rl.methods.components import Ingredients, frozen_base, gather, normalize_states, prepare
-from robot_rl.methods.context import Job, Prepared
+from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.uniform import UniformPolicy
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.probe import made_up, probe_noise
 from robot_rl.policies.wrappers.dsrl import DSRL, DSRLSpec
@@ -118,55 +119,65 @@ def soft_actor(config: NoiseSACConfig, networks: DSRL, noise: Callable[[int, int
     return SoftActor(config, networks.actor, networks.noise_size, noise, temperature)
 
 
-def refuse_unsteerable(job: Job) -> BasePolicy:
-    """The frozen base, if its noise decides what it does.
+class NoiseMethod(OffPolicyMethod):
+    """What both variants of DSRL share: the base must obey its noise."""
 
-    Raises:
-        ValueError: it takes no noise, or takes it and does the same whatever it is.
-    """
-    base, _ = frozen_base(job)
-    if not probe_noise(base, made_up(base.spec, 4, job.device)):
-        raise ValueError(
-            f"the base policy {job.base.path} cannot be steered by its noise, and method={job.method.name} "
-            "does nothing else; use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"
+    config: NoiseSACConfig
+    critic_input: ClassVar[str]
+    """What critics judge, `noise` or `chunk`; see `DSRLSpec.judged`."""
+
+    def check_base(self, base: BasePolicy, path: str) -> None:
+        if isinstance(base, UniformPolicy):
+            raise ValueError(
+                f"method={self.config.name} improves a trained base policy: give its run, base=runs/…"
+            )
+        if not probe_noise(base, made_up(base.spec, 4, base.device)):
+            raise ValueError(
+                f"the base policy {path} cannot be steered by its noise, and method={self.config.name} "
+                "does nothing else; use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"
+            )
+
+    def build_networks(self, context: AgentContext) -> DSRL:
+        config = self.config
+        spec = DSRLSpec(
+            encoder=context.encoder,
+            value=ValueSpec(config.critic_loss, *config.value_range),
+            hidden=tuple(config.hidden),
+            bound=config.bound,
+            members=config.members,
+            layer_norm=config.layer_norm,
+            judged=self.critic_input,
+            proposals=self.replay_content.base_samples,
+            gate=config.gate,
+            pessimism=config.pessimism,
         )
-    return base
+        return DSRL(context.base, spec)
 
 
-def build(job: Job, made: Ingredients, judged: str, proposals: int) -> DSRL:
-    """Actor and critics around the base; `judged` and `proposals` as in `DSRLSpec`."""
-    config: NoiseSACConfig = job.method
-    torch.manual_seed(job.seed)
-    spec = DSRLSpec(
-        encoder=made.encoder,
-        value=ValueSpec(config.critic_loss, *config.value_range),
-        hidden=tuple(config.hidden),
-        bound=config.bound,
-        members=config.members,
-        layer_norm=config.layer_norm,
-        judged=judged,
-        proposals=proposals,
-        gate=config.gate,
-        pessimism=config.pessimism,
-    )
-    networks = DSRL(made.base, spec)
-    normalize_states(networks.encoder, made.base, made.demos)
-    return networks
+class DSRLMethod(NoiseMethod):
+    """DSRL-SAC: the noise of the base is the action."""
 
+    config_type = DSRLConfig
+    config: DSRLConfig
+    critic_input = "noise"
 
-def setup(job: Job) -> Prepared:
-    """Load the frozen base, build environments and learner."""
-    execute = refuse_unsteerable(job).spec.execute
-    config: DSRLConfig = job.method
-    if config.n_step % execute:
-        raise ValueError(
-            f"method.n_step={config.n_step}: method=dsrl acts in chunks of {execute} executed steps; "
-            f"choose a multiple of {execute}"
-        )
-    config = replace(config, n_step=config.n_step or execute)
-    job = replace(job, method=config)
-    made = gather(job, kept=("noise", "chunk_step"))
-    networks = build(job, made, "noise", proposals=0)
-    learner = DSRLLearner(config, networks, job.device, job.seed)
-    policy = networks.policy(config.num_envs, seed=job.seed)
-    return prepare(job, made, networks, policy, learner, Window(decisions_only=True))
+    def check_base(self, base: BasePolicy, path: str) -> None:
+        super().check_base(base, path)
+        execute = base.spec.execute
+        if self.config.n_step % execute:
+            raise ValueError(
+                f"method.n_step={self.config.n_step}: method=dsrl acts in chunks of {execute} executed "
+                f"steps; choose a multiple of {execute}"
+            )
+        self.config = replace(self.config, n_step=self.config.n_step or execute)
+
+    @property
+    def replay_content(self) -> ReplayContent:
+        return ReplayContent(("noise", "chunk_step"))
+
+    def window(self, base: BasePolicy) -> Window:
+        return Window(decisions_only=True)
+
+    def build_learner(self, agent: Agent, context: AgentContext) -> DSRLLearner:
+        assert isinstance(agent.networks, DSRL)
+        return DSRLLearner(self.config, agent.networks, context.device, context.seed)

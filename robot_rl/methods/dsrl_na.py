@@ -20,9 +20,9 @@ from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
 from robot_rl.learning.imitation import imitation_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
-from robot_rl.methods.components import gather, prepare
-from robot_rl.methods.context import Job, Prepared
-from robot_rl.methods.dsrl import NoiseSACConfig, build, refuse_unsteerable, soft_actor
+from robot_rl.methods.dsrl import NoiseMethod, NoiseSACConfig, soft_actor
+from robot_rl.methods.method import Agent, AgentContext, ReplayContent
+from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.wrappers.dsrl import DSRL
 
@@ -136,17 +136,29 @@ class DSRLNALearner(OffPolicyLearner):
         return {"distill_loss": loss.detach() / self.config.members}
 
 
-def setup(job: Job) -> Prepared:
-    """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
-    config: DSRLNAConfig = job.method
-    spec = refuse_unsteerable(job).spec
-    if spec.obs_steps > 1:
-        raise ValueError(
-            f"the base policy {job.base.path} observes {spec.obs_steps} steps; to learn, method=dsrl_na runs "
-            "it on what the replay keeps, which is one: use method=dsrl, or a base with base.obs_steps=1"
-        )
-    made = gather(job, kept=("proposals",), proposals=config.proposals, runs_base=True)
-    networks = build(job, made, "chunk", config.proposals)
-    learner = DSRLNALearner(config, networks, job.device, job.seed)
-    policy = networks.policy(config.num_envs, seed=job.seed)
-    return prepare(job, made, networks, policy, learner, Window(chunk=spec.execute))
+class DSRLNAMethod(NoiseMethod):
+    """DSRL-NA: critics of chunks, distilled into critics of noise."""
+
+    config_type = DSRLNAConfig
+    config: DSRLNAConfig
+    critic_input = "chunk"
+
+    def check_base(self, base: BasePolicy, path: str) -> None:
+        super().check_base(base, path)
+        if base.spec.obs_steps > 1:
+            raise ValueError(
+                f"the base policy {path} observes {base.spec.obs_steps} steps; to learn, method=dsrl_na "
+                "runs it on what the replay keeps, which is one: use method=dsrl, or a base with "
+                "base.obs_steps=1"
+            )
+
+    @property
+    def replay_content(self) -> ReplayContent:
+        return ReplayContent(("proposals",), self.config.proposals, base_images=True)
+
+    def window(self, base: BasePolicy) -> Window:
+        return Window(chunk=base.spec.execute)
+
+    def build_learner(self, agent: Agent, context: AgentContext) -> DSRLNALearner:
+        assert isinstance(agent.networks, DSRL)
+        return DSRLNALearner(self.config, agent.networks, context.device, context.seed)

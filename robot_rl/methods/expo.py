@@ -24,9 +24,9 @@ from robot_rl.learning.imitation import Imitation, imitation_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, kept_samples, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature
-from robot_rl.methods.components import frozen_base, gather, normalize_states, prepare
-from robot_rl.methods.context import Job, Prepared, RunBase
-from robot_rl.policies.bases.base_policy import BaseSpec, Chunk
+from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.bases.uniform import UniformPolicy
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.wrappers.expo import Expo, ExpoSpec
 
@@ -193,47 +193,55 @@ class ExpoLearner(OffPolicyLearner):
         return (*super()._saved, "soft", *ranking, *learning)
 
 
-def setup(job: Job) -> Prepared:
-    """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
-    config: ExpoConfig = job.method
-    if isinstance(job.base, RunBase):
-        _refuse(config, frozen_base(job)[0].spec, job.base.path)
-    elif config.base_lr > 0:
-        raise ValueError("method.base_lr > 0 trains the base; base=uniform cannot be trained")
-    kept = ("proposals", "proposal_noise") if config.faster else ("proposals",)
-    # Of ranked seeds the first alone is denoised.
-    proposals = 1 if config.faster else config.candidates
-    made = gather(job, kept=kept, proposals=proposals, runs_base=config.base_lr > 0)
-    torch.manual_seed(job.seed)
-    spec = ExpoSpec(
-        encoder=made.encoder,
-        value=ValueSpec(config.critic_loss, *config.value_range),
-        hidden=tuple(config.hidden),
-        scale=made.scale(config.scale, config.gripper_scale),
-        members=config.members,
-        layer_norm=config.layer_norm,
-        candidates=config.candidates,
-        pessimism=config.pessimism,
-        commit=config.commit,
-        faster=config.faster,
-    )
-    networks = Expo(made.base, spec)
-    normalize_states(networks.encoder, made.base, made.demos)
-    learner = ExpoLearner(config, networks, job.device, job.seed)
-    policy = networks.policy(config.num_envs, seed=job.seed)
-    steps = made.base.spec.horizon if config.base_lr > 0 else made.base.spec.execute
-    return prepare(job, made, networks, policy, learner, Window(chunk=steps))
+class ExpoMethod(OffPolicyMethod):
+    """EXPO: edits of chunks, and a choice among samples of the base and their edits."""
 
+    config_type = ExpoConfig
+    config: ExpoConfig
 
-def _refuse(config: ExpoConfig, base: BaseSpec, path: str) -> None:
-    """Refuse a base that this cannot be done with."""
-    if config.faster and base.noise_shape is None:
-        raise ValueError(
-            f"the base policy {path} takes no noise, so there are no seeds to rank: "
-            "use method.faster=false, or a base=diffusion or flow"
+    def check_base(self, base: BasePolicy, path: str) -> None:
+        config, spec = self.config, base.spec
+        if config.faster and spec.noise_shape is None:
+            raise ValueError(
+                f"the base policy {path} takes no noise, so there are no seeds to rank: "
+                "use method.faster=false, or a base=diffusion or flow"
+            )
+        if config.base_lr > 0 and isinstance(base, UniformPolicy):
+            raise ValueError("method.base_lr > 0 trains the base; base=uniform cannot be trained")
+        if config.base_lr > 0 and spec.obs_steps > 1:
+            raise ValueError(
+                f"the base policy {path} observes {spec.obs_steps} steps, the replay keeps one to train it "
+                "with: use method.base_lr=0, or a base with obs_steps=1"
+            )
+        super().check_base(base, path)
+
+    @property
+    def replay_content(self) -> ReplayContent:
+        config = self.config
+        decision = ("proposals", "proposal_noise") if config.faster else ("proposals",)
+        # Of ranked seeds the first alone is denoised.
+        samples = 1 if config.faster else config.candidates
+        return ReplayContent(decision, samples, base_images=config.base_lr > 0)
+
+    def window(self, base: BasePolicy) -> Window:
+        return Window(chunk=base.spec.horizon if self.config.base_lr > 0 else base.spec.execute)
+
+    def build_networks(self, context: AgentContext) -> Expo:
+        config = self.config
+        spec = ExpoSpec(
+            encoder=context.encoder,
+            value=ValueSpec(config.critic_loss, *config.value_range),
+            hidden=tuple(config.hidden),
+            scale=context.scale(config.scale, config.gripper_scale),
+            members=config.members,
+            layer_norm=config.layer_norm,
+            candidates=config.candidates,
+            pessimism=config.pessimism,
+            commit=config.commit,
+            faster=config.faster,
         )
-    if config.base_lr > 0 and base.obs_steps > 1:
-        raise ValueError(
-            f"the base policy {path} observes {base.obs_steps} steps, the replay keeps one to train it "
-            "with: use method.base_lr=0, or a base with obs_steps=1"
-        )
+        return Expo(context.base, spec)
+
+    def build_learner(self, agent: Agent, context: AgentContext) -> ExpoLearner:
+        assert isinstance(agent.networks, Expo)
+        return ExpoLearner(self.config, agent.networks, context.device, context.seed)

@@ -22,10 +22,10 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
-from robot_rl.methods.components import gather, normalize_states, prepare
-from robot_rl.methods.context import Job, Prepared
+from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.wrappers.ibrl import IBRL, IBRLSpec
+from robot_rl.policies.wrappers.wrapper import Exploration
 
 
 @dataclass
@@ -115,23 +115,34 @@ def chosen_value(values: Tensor, temperature: float) -> Tensor:
     return ((values / temperature).softmax(0) * values).sum(0)
 
 
-def setup(job: Job) -> Prepared:
-    """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
-    config: IBRLConfig = job.method
-    made = gather(job, kept=("base",))
-    torch.manual_seed(job.seed)
-    spec = IBRLSpec(
-        encoder=made.encoder,
-        value=ValueSpec(config.critic_loss, *config.value_range),
-        action_size=made.action_size,
-        hidden=tuple(config.hidden),
-        members=config.members,
-        layer_norm=config.layer_norm,
-        temperature=config.temperature,
-        pessimism=config.pessimism,
-    )
-    networks = IBRL(made.base, spec)
-    normalize_states(networks.encoder, made.base, made.demos)
-    learner = IBRLLearner(config, networks, job.device, job.seed)
-    policy = networks.policy(config.num_envs, seed=job.seed, exploration=config.exploration)
-    return prepare(job, made, networks, policy, learner)
+class IBRLMethod(OffPolicyMethod):
+    """IBRL: an actor of its own beside the base, and a choice between both by value."""
+
+    config_type = IBRLConfig
+    config: IBRLConfig
+
+    @property
+    def exploration(self) -> Exploration:
+        return Exploration(self.config.exploration)
+
+    @property
+    def replay_content(self) -> ReplayContent:
+        return ReplayContent(("base",))
+
+    def build_networks(self, context: AgentContext) -> IBRL:
+        config = self.config
+        spec = IBRLSpec(
+            encoder=context.encoder,
+            value=ValueSpec(config.critic_loss, *config.value_range),
+            action_size=context.action_size,
+            hidden=tuple(config.hidden),
+            members=config.members,
+            layer_norm=config.layer_norm,
+            temperature=config.temperature,
+            pessimism=config.pessimism,
+        )
+        return IBRL(context.base, spec)
+
+    def build_learner(self, agent: Agent, context: AgentContext) -> IBRLLearner:
+        assert isinstance(agent.networks, IBRL)
+        return IBRLLearner(self.config, agent.networks, context.device, context.seed)

@@ -1,41 +1,43 @@
-"""Methods by name: what each is configured by and how it is set up."""
+"""Methods by name."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.methods.bc import BCConfig, BCMethod
+from robot_rl.methods.classifier import ClassifierConfig, ClassifierMethod
+from robot_rl.methods.dsrl import DSRLMethod
+from robot_rl.methods.dsrl_na import DSRLNAMethod
+from robot_rl.methods.expo import ExpoMethod
+from robot_rl.methods.ibrl import IBRLMethod
+from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
+from robot_rl.methods.residual import ResidualMethod
+from robot_rl.methods.residual_chunk import ResidualChunkMethod
+from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOMethod
+from robot_rl.methods.rlpd import RLPDMethod
 
-from robot_rl.methods import (
-    bc,
-    classifier,
-    dsrl,
-    dsrl_na,
-    expo,
-    ibrl,
-    residual,
-    residual_chunk,
-    residual_ppo,
-    rlpd,
-)
-from robot_rl.methods.context import Job, Prepared
+Method = OfflineMethod | OnPolicyMethod | OffPolicyMethod
+MethodConfig = BCConfig | ClassifierConfig | ResidualPPOConfig | OffPolicyConfig
 
-
-@dataclass(frozen=True)
-class Method:
-    """A way to train."""
-
-    config: type
-    setup: Callable[[Job], Prepared]
-    """Raises ValueError for whatever cannot work, before anything is written."""
-
-
-METHODS = {
-    "bc": Method(bc.BCConfig, bc.setup),
-    "classifier": Method(classifier.ClassifierConfig, classifier.setup),
-    "dsrl": Method(dsrl.DSRLConfig, dsrl.setup),
-    "dsrl_na": Method(dsrl_na.DSRLNAConfig, dsrl_na.setup),
-    "expo": Method(expo.ExpoConfig, expo.setup),
-    "ibrl": Method(ibrl.IBRLConfig, ibrl.setup),
-    "residual": Method(residual.ResidualConfig, residual.setup),
-    "residual_chunk": Method(residual_chunk.ResidualChunkConfig, residual_chunk.setup),
-    "residual_ppo": Method(residual_ppo.ResidualPPOConfig, residual_ppo.setup),
-    "rlpd": Method(rlpd.RLPDConfig, rlpd.setup),
+METHODS: dict[str, type[Method]] = {
+    "bc": BCMethod,
+    "classifier": ClassifierMethod,
+    "dsrl": DSRLMethod,
+    "dsrl_na": DSRLNAMethod,
+    "expo": ExpoMethod,
+    "ibrl": IBRLMethod,
+    "residual": ResidualMethod,
+    "residual_chunk": ResidualChunkMethod,
+    "residual_ppo": ResidualPPOMethod,
+    "rlpd": RLPDMethod,
 }
+
+
+def build_method(config: MethodConfig) -> Method:
+    """The method that a configuration is of."""
+    if isinstance(config, BCConfig):
+        return BCMethod(config)
+    if isinstance(config, ClassifierConfig):
+        return ClassifierMethod(config)
+    if isinstance(config, ResidualPPOConfig):
+        return ResidualPPOMethod(config)
+    kind = METHODS[config.name]
+    assert issubclass(kind, OffPolicyMethod)
+    return kind(config)

@@ -22,9 +22,9 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
-from robot_rl.methods.components import gather, normalize_states, prepare
-from robot_rl.methods.context import Job, Prepared
+from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.wrappers.residual import Residual, ResidualSpec, executed
+from robot_rl.policies.wrappers.wrapper import Exploration
 
 
 @dataclass
@@ -105,20 +105,25 @@ class ResidualLearner(OffPolicyLearner):
         }
 
 
-def setup(job: Job) -> Prepared:
-    """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
-    config: ResidualConfig = job.method
-    made = gather(job, kept=("base",))
-    torch.manual_seed(job.seed)
-    scale = made.scale(config.scale, config.gripper_scale)
-    spec = ResidualSpec(made.encoder, made.action_size, tuple(config.hidden), scale)
-    networks = Residual(made.base, spec)
-    normalize_states(networks.encoder, made.base, made.demos)
-    learner = ResidualLearner(config, networks, job.device, job.seed)
-    policy = networks.policy(
-        config.num_envs,
-        seed=job.seed,
-        exploration=config.exploration,
-        progressive_steps=config.progressive_steps,
-    )
-    return prepare(job, made, networks, policy, learner)
+class ResidualMethod(OffPolicyMethod):
+    """ResFiT: a residual on each step."""
+
+    config_type = ResidualConfig
+    config: ResidualConfig
+
+    @property
+    def exploration(self) -> Exploration:
+        return Exploration(self.config.exploration, self.config.progressive_steps)
+
+    @property
+    def replay_content(self) -> ReplayContent:
+        return ReplayContent(("base",))
+
+    def build_networks(self, context: AgentContext) -> Residual:
+        scale = context.scale(self.config.scale, self.config.gripper_scale)
+        spec = ResidualSpec(context.encoder, context.action_size, tuple(self.config.hidden), scale)
+        return Residual(context.base, spec)
+
+    def build_learner(self, agent: Agent, context: AgentContext) -> ResidualLearner:
+        assert isinstance(agent.networks, Residual)
+        return ResidualLearner(self.config, agent.networks, context.device, context.seed)

@@ -20,10 +20,11 @@ from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
 from robot_rl.learning.imitation import imitation_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, kept_samples, observation
 from robot_rl.learning.sampling import Window
-from robot_rl.methods.components import gather, normalize_states, prepare
-from robot_rl.methods.context import Job, Prepared
+from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
+from robot_rl.policies.wrappers.wrapper import Exploration
 
 
 @dataclass
@@ -127,25 +128,38 @@ class ResidualChunkLearner(OffPolicyLearner):
         }
 
 
-def setup(job: Job) -> Prepared:
-    """Load the frozen base, relabel the demonstrations with it, build environments and learner."""
-    config: ResidualChunkConfig = job.method
-    made = gather(job, kept=("proposals", "proposal_noise"), proposals=config.candidates)
-    torch.manual_seed(job.seed)
-    spec = ResidualChunkSpec(
-        encoder=made.encoder,
-        value=ValueSpec(config.critic_loss, *config.value_range),
-        hidden=tuple(config.hidden),
-        scale=made.scale(config.scale, config.gripper_scale),
-        members=config.members,
-        layer_norm=config.layer_norm,
-        candidates=config.candidates,
-        pessimism=config.pessimism,
-        commit=config.commit,
-    )
-    networks = ResidualChunk(made.base, spec)
-    normalize_states(networks.encoder, made.base, made.demos)
-    learner = ResidualChunkLearner(config, networks, job.device, job.seed)
-    policy = networks.policy(config.num_envs, seed=job.seed, exploration=config.exploration)
-    window = Window(chunk=made.base.spec.execute)
-    return prepare(job, made, networks, policy, learner, window)
+class ResidualChunkMethod(OffPolicyMethod):
+    """DICE-RL: a residual on chunks, and a choice among samples of the base."""
+
+    config_type = ResidualChunkConfig
+    config: ResidualChunkConfig
+
+    @property
+    def exploration(self) -> Exploration:
+        return Exploration(self.config.exploration)
+
+    @property
+    def replay_content(self) -> ReplayContent:
+        return ReplayContent(("proposals", "proposal_noise"), base_samples=self.config.candidates)
+
+    def window(self, base: BasePolicy) -> Window:
+        return Window(chunk=base.spec.execute)
+
+    def build_networks(self, context: AgentContext) -> ResidualChunk:
+        config = self.config
+        spec = ResidualChunkSpec(
+            encoder=context.encoder,
+            value=ValueSpec(config.critic_loss, *config.value_range),
+            hidden=tuple(config.hidden),
+            scale=context.scale(config.scale, config.gripper_scale),
+            members=config.members,
+            layer_norm=config.layer_norm,
+            candidates=config.candidates,
+            pessimism=config.pessimism,
+            commit=config.commit,
+        )
+        return ResidualChunk(context.base, spec)
+
+    def build_learner(self, agent: Agent, context: AgentContext) -> ResidualChunkLearner:
+        assert isinstance(agent.networks, ResidualChunk)
+        return ResidualChunkLearner(self.config, agent.networks, context.device, context.seed)

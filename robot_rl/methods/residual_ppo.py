@@ -11,7 +11,6 @@ The base is a part of the environment: neither densities nor gradients go throug
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.learning.critics import gradient_step
-from robot_rl.methods.components import ground, normalize_states
-from robot_rl.methods.context import Job, Prepared
+from robot_rl.methods.method import Agent, AgentContext, OnPolicyMethod
 from robot_rl.policies.nets.actors import trunk
 from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
 from robot_rl.policies.wrappers.residual_ppo import DrawnResidualPolicy, GaussianResidual
-from robot_rl.policies.wrappers.wrapper import save_wrapper
-from robot_rl.training.on_policy import Rollout, train_on_policy
-from robot_rl.training.online import Cadence
-
-_KEPT = ("state", "base", "sample", "log_prob")
-"""What a rollout keeps of each step."""
 
 
 @dataclass
@@ -284,27 +276,29 @@ class ResidualPPOLearner:
         self.generator.set_state(state["generator"])
 
 
-def setup(job: Job) -> Prepared:
-    """Load the frozen base, build environments and learner."""
-    config: ResidualPPOConfig = job.method
-    made = ground(job)
-    torch.manual_seed(job.seed)
-    scale = made.scale(config.scale, config.gripper_scale)
-    networks = Residual(made.base, ResidualSpec(made.encoder, made.action_size, tuple(config.hidden), scale))
-    normalize_states(networks.encoder, made.base)
-    gaussian = GaussianResidual(networks, config.std, learn_std=config.learn_std)
-    learner = ResidualPPOLearner(config, networks, gaussian, job.device, job.seed)
-    policy = DrawnResidualPolicy(networks, gaussian, config.num_envs, seed=job.seed)
-    rollout = Rollout(config.rollout_steps, config.num_envs, _KEPT)
-    cadence = Cadence(config.steps, job.log_every, job.checkpoint_every, job.eval_every, job.save_every)
+class ResidualPPOMethod(OnPolicyMethod):
+    """ResiP: a Gaussian residual, trained by PPO."""
 
-    def save(directory: Path) -> None:
-        save_wrapper(networks, directory / "policy", {"environment": made.environment, "method": config.name})
+    config_type = ResidualPPOConfig
+    rollout_fields = ("state", "base", "sample", "log_prob")
 
-    return Prepared(
-        train=lambda run: train_on_policy(made.envs, policy, learner, rollout, cadence, run, job.seed),
-        save_policy=save,
-        total=config.steps,
-        unit="env steps",
-        close=made.envs.close,
-    )
+    def __init__(self, config: ResidualPPOConfig) -> None:
+        self.config: ResidualPPOConfig = config
+
+    @property
+    def rollout_steps(self) -> int:
+        return self.config.rollout_steps
+
+    def build_agent(self, context: AgentContext) -> Agent:
+        config = self.config
+        scale = context.scale(config.scale, config.gripper_scale)
+        spec = ResidualSpec(context.encoder, context.action_size, tuple(config.hidden), scale)
+        networks = Residual(context.base, spec)
+        gaussian = GaussianResidual(networks, config.std, learn_std=config.learn_std)
+        return Agent(networks, DrawnResidualPolicy(networks, gaussian, config.num_envs, seed=context.seed))
+
+    def build_learner(self, agent: Agent, context: AgentContext) -> ResidualPPOLearner:
+        assert isinstance(agent.networks, Residual)
+        assert isinstance(agent.policy, DrawnResidualPolicy)
+        gaussian = agent.policy.gaussian
+        return ResidualPPOLearner(self.config, agent.networks, gaussian, context.device, context.seed)

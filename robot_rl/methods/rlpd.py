@@ -18,8 +18,7 @@ from robot_rl.envs.action import ActionSpec
 from robot_rl.learning.gripper import GripperLearner
 from robot_rl.learning.off_policy import observation
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
-from robot_rl.methods.components import closed_if_refused, gather, normalize_states, prepare
-from robot_rl.methods.context import Job, Prepared
+from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod
 from robot_rl.policies.wrappers.rlpd import RLPD, RLPDSpec
 
 
@@ -50,10 +49,6 @@ class RLPDLearner(SACLearner):
         if networks.gripper is not None and dimension is not None:
             self.gripper = GripperLearner(config, networks.gripper.to(device), dimension)
 
-    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """All that step."""
-        return (*super().optimizers(), *([self.gripper.optimizer] if self.gripper else []))
-
     def _judged(self, batch: Batch) -> Tensor:
         action, dimension = batch["action"], self._dimension
         if dimension is None:
@@ -73,18 +68,22 @@ class RLPDLearner(SACLearner):
         return (*super()._saved, *(["gripper"] if self.gripper else []))
 
 
-def setup(job: Job) -> Prepared:
-    """Build environments, demonstrations, networks and learner."""
-    config: RLPDConfig = job.method
-    made = gather(job)
-    torch.manual_seed(job.seed)
-    with closed_if_refused(made.envs):
-        gripper = _gripper_of(made.envs.action_spec) if config.gripper_critic else None
-    spec = RLPDSpec(made.encoder, made.action_size, tuple(config.hidden), config.layer_norm, gripper)
-    networks = RLPD(made.base, spec)
-    normalize_states(networks.encoder, made.base, made.demos)
-    learner = RLPDLearner(config, networks, made.action_size, job.device, job.seed)
-    return prepare(job, made, networks, networks.policy(config.num_envs, seed=job.seed), learner)
+class RLPDMethod(OffPolicyMethod):
+    """RLPD: an actor from scratch, with demonstrations in every batch."""
+
+    config_type = RLPDConfig
+    config: RLPDConfig
+
+    def build_networks(self, context: AgentContext) -> RLPD:
+        config = self.config
+        gripper = _gripper_of(context.action_spec) if config.gripper_critic else None
+        hidden = tuple(config.hidden)
+        spec = RLPDSpec(context.encoder, context.action_size, hidden, config.layer_norm, gripper)
+        return RLPD(context.base, spec)
+
+    def build_learner(self, agent: Agent, context: AgentContext) -> RLPDLearner:
+        assert isinstance(agent.networks, RLPD)
+        return RLPDLearner(self.config, agent.networks, context.action_size, context.device, context.seed)
 
 
 def _gripper_of(action_spec: ActionSpec) -> int:

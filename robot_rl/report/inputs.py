@@ -10,8 +10,8 @@ from typing import Any, TypedDict
 import msgspec
 
 from robot_rl.errors import UserError
+from robot_rl.runs import check_is_run
 from robot_rl.training.logger import Series, read_metrics
-from robot_rl.training.runs import check_is_run
 
 POLICIES = ("base", "tuned")
 

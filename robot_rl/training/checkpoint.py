@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from robot_rl.hardware.durable import make_folder, publish
+from robot_rl.runs import list_checkpoints
 
 FORMAT_VERSION = 1
 _LEAF = "__tensor__"
@@ -108,12 +109,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"checkpoint {path} is damaged ({error}); remove it to go on from an older one"
         ) from error
-
-
-def list_checkpoints(directory: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
-    found = [path for path in directory.glob("[0-9]*") if path.name.isdigit() and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name))
 
 
 def _split(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -1,7 +1,7 @@
 """The training loop of on-policy methods: act for a while, learn from just that, forget it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.learning.learner import OnPolicyLearner
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.episodes import Episodes
-from robot_rl.training.online import Cadence, Learner, NotFinite, Run, checked, due, restored
+from robot_rl.training.loop import Intervals, Run, checked, due, restored
+from robot_rl.training.online import check_reward
 
 
 class Rollout:
@@ -88,18 +90,12 @@ class Rollout:
         self._row, self.data = state["row"], dict(state["data"])
 
 
-class OnPolicyLearner(Learner, Protocol):
-    """Learns from rollouts."""
-
-    def update(self, rollout: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
-
-
 def train_on_policy(
     envs: RobosuiteVectorEnv,
     policy: WrappedPolicy,
     learner: OnPolicyLearner,
     rollout: Rollout,
-    cadence: Cadence,
+    intervals: Intervals,
     run: Run,
     seed: int,
 ) -> bool:
@@ -139,17 +135,16 @@ def train_on_policy(
         episodes.load_state_dict(state["episodes"])
         rollout.load_state_dict(state["rollout"])
         learner.load_state_dict(state["learner"])
-        if step >= cadence.total:
+        if step >= intervals.total:
             return True
     else:
         episodes.begin(np.ones(envs.num_envs, bool))
         action = decide()
 
-    while step < cadence.total and not run.stop():
+    while step < intervals.total and not run.stop():
         before = step
         next_obs, reward, terminated, truncated, info = envs.step(action)
-        if not np.isfinite(reward).all():
-            raise NotFinite(f"the reward became NaN or infinite at step {before}")
+        check_reward(reward, before)
         step += envs.num_envs
         episodes.advance(next_obs)
         done = terminated | truncated
@@ -168,13 +163,13 @@ def train_on_policy(
             values = checked(metrics, step)
             run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
             rollout.restart()
-        if due(cadence.log_every, before, step):
-            run.show.update(step, success=episodes.success)
-        if due(cadence.checkpoint_every, before, step) and step < cadence.total:
+        if due(intervals.log_every, before, step):
+            run.progress.update(step, success=episodes.success)
+        if due(intervals.checkpoint_every, before, step) and step < intervals.total:
             save()
-        if run.evaluate and due(cadence.eval_every, before, step):
+        if run.evaluate and due(intervals.eval_every, before, step):
             run.evaluate(step)
-        if run.keep and due(cadence.save_every, before, step):
+        if run.keep and due(intervals.save_every, before, step):
             run.keep(step)
     save()
-    return step >= cadence.total
+    return step >= intervals.total

@@ -21,7 +21,7 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.errors import UserError
 from robot_rl.factory import task_of
-from robot_rl.training.runs import open_run
+from robot_rl.runs import open_run
 
 CAMERAS = ["agentview", "robot0_eye_in_hand"]
 

@@ -16,8 +16,8 @@ from typing import Any
 from robot_rl.bench.methods.commands import curve_of, own_data, results_of
 from robot_rl.bench.methods.queue import Planned
 from robot_rl.data.dataset import Dataset
+from robot_rl.runs import write_text
 from robot_rl.training.logger import Series
-from robot_rl.training.runs import write_text
 
 
 @dataclass

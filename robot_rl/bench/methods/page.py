@@ -10,7 +10,7 @@ from robot_rl.bench.methods.rows import Row, interval, over_tasks
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import VALIDATION
 from robot_rl.evaluation.statistics import iqm
-from robot_rl.training.runs import write_text
+from robot_rl.runs import write_text
 
 BEGIN, END = "<!-- robot-rl bench table: begin -->", "<!-- robot-rl bench table: end -->"
 THRESHOLDS = (0.9, 0.95)

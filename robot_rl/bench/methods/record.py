@@ -18,8 +18,8 @@ from robot_rl.bench.methods.imitation import wall_seconds
 from robot_rl.bench.methods.queue import Planned
 from robot_rl.data.dataset import Dataset
 from robot_rl.evaluation.statistics import lowest_by_chance, rolling_success, wilson
+from robot_rl.runs import write_text
 from robot_rl.training.logger import Series, read_metrics
-from robot_rl.training.runs import write_text
 
 FORMAT = 1
 WINDOW = 40

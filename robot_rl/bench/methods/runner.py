@@ -21,8 +21,8 @@ from robot_rl.bench.methods.record import write_result
 from robot_rl.cli.progress import Progress
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import TEST
+from robot_rl.runs import write_text
 from robot_rl.training.logger import read_metrics
-from robot_rl.training.runs import write_text
 
 
 class Fault(Exception):

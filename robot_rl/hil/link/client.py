@@ -60,7 +60,7 @@ class Line:
         self.damaged = 0
         """Frames that could not be read."""
         self._src = uuid.uuid4().hex
-        self._outbox, self._clock = outbox, clock
+        self.outbox, self._clock = outbox, clock
         self._context = message_context()
         try:
             sockets = ClientSockets(self._context, address, keys)
@@ -106,7 +106,7 @@ class Line:
             self._socket.poll(_LOOK_MS)
             for message in self._received():
                 if isinstance(message, Welcome):
-                    self._outbox.run = message.run
+                    self.outbox.run = message.run
                     self._follow(message)
                     self.weights = None
                     return message
@@ -124,18 +124,18 @@ class Line:
         for message in self._received():
             if isinstance(message, Ack) and message.learner == self._welcomed:
                 self._published = max(self._published, message.version)
-                self._outbox.acknowledged(message, now)
+                self.outbox.acknowledged(message, now)
             elif isinstance(message, Welcome) and message.learner not in (self._welcomed, *self._former):
                 # Another learner, which goes on from a checkpoint.
                 self._follow(message)
         if self.stopping:
             return
-        if self._outbox.unanswered(now):
+        if self.outbox.unanswered(now):
             self._hello(_SILENT)
         if not self._said_hello():
             return
         with suppress(zmq.Again):
-            for frame in self._outbox.due(now):
+            for frame in self.outbox.due(now):
                 self._socket.send(frame)
 
     def await_learned(self) -> None:
@@ -147,12 +147,12 @@ class Line:
         Raises:
             LearnerLost: it is dead, or refuses this actor.
         """
-        while (self._outbox.unacknowledged or self._lacks_weights) and not self.stopping:
+        while (self.outbox.unacknowledged or self._lacks_weights) and not self.stopping:
             if self._lacks_weights:
                 self._hello(_SILENT)
             self.exchange()
             self.require()
-            if self._outbox.unacknowledged or self._lacks_weights:
+            if self.outbox.unacknowledged or self._lacks_weights:
                 self._socket.poll(_LOOK_MS)
 
     def require(self) -> None:
@@ -180,7 +180,7 @@ class Line:
         self._welcomed = welcome.learner
         self.weights, self._version = welcome.weights, welcome.weights.version
         self._published = self._version
-        self._outbox.start_at((welcome.episode, welcome.index), self._clock.now())
+        self.outbox.start_at((welcome.episode, welcome.index), self._clock.now())
 
     def _hello(self, patience: int) -> bool:
         """Say it again, if it is time; whether by a new connection, after a silence of `patience` [ns]."""
@@ -203,8 +203,8 @@ class Line:
                 src=self._src,
                 connection=self._connection,
                 welcomed=self._welcomed,
-                run=self._outbox.run,
-                episodes=self._outbox.episodes,
+                run=self.outbox.run,
+                episodes=self.outbox.episodes,
                 version=self._version,
             )
             try:

@@ -22,7 +22,7 @@ from robot_rl.hardware.protocol.arrays import DType, as_array
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.messages import Code, Name, Natural
 
-PROTOCOL: Final = 4
+PROTOCOL: Final = 5
 LONGEST: Final = 512 * 1024 * 1024
 """Bytes of the longest frame: the weights of all networks, or the files of a base policy."""
 _CRC: Final = struct.Struct("<I")
@@ -122,7 +122,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     job: dict[str, Any]
     """See `robot_rl.hil.actor_job`."""
     files: dict[Name, bytes]
-    """Of the base policy, by their names."""
+    """Of the policy as it was at first, by their names; see `robot_rl.hil.actor_job`."""
     weights: Weights
     """To begin with."""
 

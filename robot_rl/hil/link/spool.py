@@ -6,7 +6,7 @@ from typing import Final
 
 from robot_rl.hardware.durable import make_folder, sync
 from robot_rl.hardware.recording.log import LogWriter, read_log
-from robot_rl.training.runs import write_text
+from robot_rl.runs import write_text
 
 _RUN: Final = "run.txt"
 

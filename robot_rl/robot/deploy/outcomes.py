@@ -14,7 +14,7 @@ import numpy as np
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder
 from robot_rl.machine import describe_machine, describe_versions
-from robot_rl.training.runs import now, write_text
+from robot_rl.runs import now, write_text
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.data.replay import Fields
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.factory import load_networks
-from robot_rl.methods.components import record_shapes
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.seeds import episode_seed
+from robot_rl.training.components import decision_shapes
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def base(base_run: Path) -> BasePolicy:
 
 def fields(dataset: Dataset, base: BasePolicy, proposals: int = 0) -> Fields:
     state = ((dataset.observation_spec.state_size,), torch.float32)
-    shapes = record_shapes(base, proposals)
+    shapes = decision_shapes(base, proposals)
     return {"state": state, **(shapes if proposals else {"base": shapes["base"]})}
 
 

@@ -8,9 +8,8 @@ from robot_rl.data.raw.derive import Plan, derive
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.store import save_policy
-from robot_rl.training.checkpoint import list_checkpoints
+from robot_rl.runs import list_checkpoints, open_run, write_run_record
 from robot_rl.training.logger import RunLogger
-from robot_rl.training.runs import open_run, write_run_record
 from tests.conftest import SMALL_BASE, Verb
 from tests.disk import Disk
 from tests.robot_rl.data import small_dataset

@@ -6,7 +6,7 @@ import torch
 
 from robot_rl.data.replay import SOURCES, Fields, Replay
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.sampling import Mixture, Window
+from robot_rl.learning.sampling import MixedSampler, Window
 
 FIELDS: Fields = {"state": ((1,), torch.float32), "chunk_step": ((), torch.int64)}
 H = 4
@@ -126,7 +126,7 @@ def prior(n_demo: int) -> tuple[Replay, Replay]:
 def test_interventions_and_demonstrations_share_the_prior_half_by_their_number() -> None:
     online, demos = prior(60)
     config = OffPolicyConfig(batch_size=400, n_step=1, steps=10, warmup_steps=1)
-    batch = Mixture(config, online, demos, Window(), seed=0).draw(0)
+    batch = MixedSampler(config, online, demos, Window(), seed=0).sample(0)
     state = batch["state"].flatten().numpy()
     assert len(state) == 400
     assert (state[:200] < 1000).all(), "the online half"
@@ -141,9 +141,9 @@ def test_without_interventions_nothing_changes() -> None:
     online = Replay(200, 1, 1, FIELDS)
     told(online, "p" * 40)
     config = OffPolicyConfig(batch_size=40, n_step=1, steps=10, warmup_steps=1)
-    mixture = Mixture(config, online, demos, Window(), seed=0)
+    mixture = MixedSampler(config, online, demos, Window(), seed=0)
     rng = np.random.default_rng([0, 1])
     expected = [
         replay.sample(20, n_step=1, gamma=config.gamma, rng=rng)["state"] for replay in (online, demos)
     ]
-    torch.testing.assert_close(mixture.draw(0)["state"], torch.cat(expected))
+    torch.testing.assert_close(mixture.sample(0)["state"], torch.cat(expected))

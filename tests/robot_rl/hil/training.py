@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from robot_rl.data.replay import SOURCES
-from robot_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from robot_rl.runs import list_checkpoints
+from robot_rl.training.checkpoint import load_checkpoint
 from tests.conftest import SMALL_RL
 from tests.hardware.processes import PATIENCE, ROOT, eventually
 

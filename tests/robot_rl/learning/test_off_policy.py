@@ -8,7 +8,7 @@ from robot_rl.cli.main import load_verb
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.imitation import imitation_loss
 from robot_rl.learning.off_policy import kept_samples
-from robot_rl.learning.sampling import Mixture, Window
+from robot_rl.learning.sampling import MixedSampler, Window
 
 ROWS, KEPT = 5, 4
 
@@ -62,7 +62,7 @@ def test_the_part_of_demonstrations_goes_from_first_to_last(
     config = OffPolicyConfig(**options, demo_ratio_steps=100)
     assert config.demo_ratios == parts
     replay = object()
-    mixture = Mixture(config, replay, replay, Window(), seed=0)  # type: ignore[arg-type]
+    mixture = MixedSampler(config, replay, replay, Window(), seed=0)  # type: ignore[arg-type]
     assert [mixture.demo_part(step) for step in (0, 50, 100, 1000)] == pytest.approx(
         [parts[0], sum(parts) / 2, parts[1], parts[1]]
     )

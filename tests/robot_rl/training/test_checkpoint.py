@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.runs import list_checkpoints
 from robot_rl.training import checkpoint
-from robot_rl.training.checkpoint import KEEP, list_checkpoints, load_checkpoint, save_checkpoint
+from robot_rl.training.checkpoint import KEEP, load_checkpoint, save_checkpoint
 
 
 def assert_same(one: Any, two: Any, where: str = "") -> None:
@@ -159,7 +160,8 @@ SAVER = """
 import sys
 from pathlib import Path
 import numpy as np
-from robot_rl.training.checkpoint import list_checkpoints, save_checkpoint
+from robot_rl.runs import list_checkpoints
+from robot_rl.training.checkpoint import save_checkpoint
 directory = Path(sys.argv[1])
 found = list_checkpoints(directory)
 start = int(found[-1].name) if found else 0

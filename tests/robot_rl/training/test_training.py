@@ -14,9 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from robot_rl.data.replay import SOURCES
-from robot_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from robot_rl.runs import list_checkpoints
+from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import read_metrics
-from robot_rl.training.online import Learning, NotFinite, refuse_reward
+from robot_rl.training.loop import NotFinite
+from robot_rl.training.online import Updater, check_reward
 from tests.conftest import SMALL_BASE, SMALL_RL, Verb
 
 
@@ -117,16 +119,16 @@ def test_critics_warm_up_between_two_steps_and_a_stop_meanwhile_changes_nothing(
     policy = sources == SOURCES.index("policy")
     assert policy.int().argmax(1).max() <= 20 + 3
 
-    learn, made = Learning.learn, []
+    learn, made = Updater.update, []
 
-    def interrupted(self: Learning, updates: int, step: int) -> None:
+    def interrupted(self: Updater, updates: int, step: int) -> None:
         learn(self, updates, step)
         made.append(updates)
         if sum(made) >= 40 and len(made) < 10_000:
             made.extend([0] * 10_000)
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Learning, "learn", interrupted)
+    monkeypatch.setattr(Updater, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
         verb("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
     assert 40 <= final_state(tmp_path / "stopped")["learner"]["updates"] < 80
@@ -206,5 +208,5 @@ def test_a_learner_that_runs_away_stops_the_run_and_its_batch_is_kept(
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_reward_that_is_no_number_is_refused(value: float) -> None:
     with pytest.raises(NotFinite, match="reward became NaN or infinite at step 7"):
-        refuse_reward(np.array([0, value], np.float32), 7)
-    refuse_reward(np.array([0, 1], np.float32), 7)
+        check_reward(np.array([0, value], np.float32), 7)
+    check_reward(np.array([0, 1], np.float32), 7)

@@ -9,10 +9,10 @@ import torch
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.methods.components import replay_rows
-from robot_rl.methods.context import Job, RunBase
+from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationConfig
+from robot_rl.training.components import RunBase, Source, build_off_policy, replay_rows
 from tests.conftest import SMALL_RL, Verb
 
 
@@ -43,22 +43,14 @@ def test_a_base_without_noise_is_refused_where_noise_is_learned_from(
 def test_without_demonstrations_states_are_standardised_by_the_bases_range(
     method: str, base_run: Path
 ) -> None:
-    chosen = METHODS[method]
-    job = Job(
-        method=chosen.config(num_envs=1, hidden=[16, 16], demo_ratio=0.0),
-        base=RunBase(str(base_run)),
-        task=load_group("task", "lift", TaskConfig),
-        data=None,
-        seed=0,
-        device=torch.device("cpu"),
-        log_every=0,
-        checkpoint_every=0,
-        accept=(),
-    )
-    prepared = chosen.setup(job)
-    prepared.close()
-    assert prepared.acting is not None
-    networks: Any = prepared.acting.networks
+    kind = METHODS[method]
+    assert issubclass(kind, OffPolicyMethod)
+    chosen = kind(kind.config_type(num_envs=1, hidden=[16, 16], demo_ratio=0.0))
+    task = load_group("task", "lift", TaskConfig)
+    source = Source(task, RunBase(str(base_run)), None, 0, torch.device("cpu"))
+    components = build_off_policy(chosen, source)
+    components.envs.close()
+    networks: Any = components.agent.networks
     trained = networks.base.state_normalizer
     assert trained.half_range.max() < 1
     torch.testing.assert_close(networks.encoder.norm.mean, trained.center)

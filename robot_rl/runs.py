@@ -124,3 +124,9 @@ def now() -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a small file that appears whole or not at all, and stays."""
     write_file(path, text.encode())
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    found = [path for path in directory.glob("[0-9]*") if path.name.isdigit() and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name))

@@ -1,0 +1,311 @@
+"""Builds the components of a training run from its configuration, each checked against the others.
+
+task → environments → base → agent → replay and sampler → learner; `commands/train.py` then chooses the loop.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.demonstrations import demonstrations_to_replay
+from robot_rl.data.replay import Fields, Replay, SwitchCost
+from robot_rl.envs.action import ActionSpec
+from robot_rl.envs.observation import IMAGE_PREFIX
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.factory import load_networks, make_env, make_vector_env
+from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
+from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
+from robot_rl.learning.sampling import MixedSampler
+from robot_rl.machine import memory_bytes
+from robot_rl.methods.method import (
+    Agent,
+    AgentContext,
+    AgentMethod,
+    DatasetContext,
+    OfflineMethod,
+    OffPolicyMethod,
+    OnPolicyMethod,
+    ReplayContent,
+)
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
+from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.training.on_policy import Rollout
+
+
+@dataclass
+class RunBase:
+    """A base policy that an earlier run trained."""
+
+    path: str = "???"
+    """Directory of the run (or saved policy) whose base policy is used, frozen."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a run is built from besides its method: task, base, data, seed, device."""
+
+    task: TaskConfig
+    base: ImitationConfig | RunBase | None
+    data: str | None
+    seed: int
+    device: torch.device
+    accept: tuple[str, ...] = ()
+    """Differences between recorded and present environment to let pass."""
+
+
+@dataclass(frozen=True)
+class OfflineComponents:
+    """What `train_offline` trains."""
+
+    learner: OfflineLearner
+    environment: Mapping[str, Any]
+    """Description of the environment of the dataset or, where the result acts, of the task."""
+
+
+@dataclass(frozen=True)
+class OnPolicyComponents:
+    """What `train_on_policy` trains, and in what."""
+
+    envs: RobosuiteVectorEnv
+    agent: Agent
+    rollout: Rollout
+    learner: OnPolicyLearner
+
+
+@dataclass(frozen=True)
+class OffPolicyComponents:
+    """What `train_online` and `train_async` train, in what and from what."""
+
+    envs: RobosuiteVectorEnv
+    agent: Agent
+    replay: Replay
+    sampler: MixedSampler
+    learner: OnlineLearner
+
+
+def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
+    """Raises ValueError where dataset, task and method do not go together."""
+    if source.data is None:
+        raise ValueError(
+            f"method={method.name} needs demonstrations: add data=…  (`robot-rl collect` makes them)"
+        )
+    if isinstance(source.base, RunBase):
+        raise ValueError(
+            f"method={method.name} trains a base policy: choose base=diffusion, not an earlier run"
+        )
+    dataset = Dataset(Path(source.data))
+    environment = dataset.environment
+    if method.acts:
+        env = make_env(source.task)
+        environment = env.describe()
+        env.close()
+        refuse_differences(dataset.environment, environment, f"dataset {source.data}", source.accept)
+    learner = method.build_learner(DatasetContext(dataset, source.base, source.seed, source.device))
+    return OfflineComponents(learner, environment)
+
+
+def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponents:
+    """Raises ValueError where task, base and method do not go together."""
+    envs, context = build_context(method, source)
+    agent = _build_agent(method, context)
+    normalize_states(agent.networks.encoder, context.base)
+    learner = method.build_learner(agent, context)
+    rollout = Rollout(method.rollout_steps, envs.num_envs, method.rollout_fields)
+    return OnPolicyComponents(envs, agent, rollout, learner)
+
+
+def build_off_policy(method: OffPolicyMethod, source: Source) -> OffPolicyComponents:
+    """Raises ValueError where task, base, demonstrations and method do not go together."""
+    envs, context = build_context(method, source)
+    with closed_if_refused(envs):
+        config = method.config
+        fields = replay_fields(method.replay_content, context, source.task.image_size)
+        _check_memory(config, fields, source.device)
+        switch = switch_cost(context.action_spec, config.gripper_penalty)
+        demos = None
+        if max(config.demo_ratios) > 0:
+            demos = _load_demonstrations(method, source, envs, context, fields, switch)
+        agent = _build_agent(method, context)
+        normalize_states(agent.networks.encoder, context.base, demos)
+        learner = method.build_learner(agent, context)
+        rows = replay_rows(config)
+        replay = Replay(rows, config.num_envs, context.action_size, fields, source.device, switch)
+        sampler = MixedSampler(config, replay, demos, method.window(context.base), source.seed)
+    return OffPolicyComponents(envs, agent, replay, sampler, learner)
+
+
+def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv, AgentContext]:
+    """Load the frozen base and build the environments.
+
+    Base and reinforcement learning look at what each was made for: images, the state alone, or both.
+
+    Raises:
+        ValueError: they do not go together.
+    """
+    task, name, encoder = source.task, method.config.name, method.encoder
+    trained = None if isinstance(source.base, UniformConfig) else _load_base(source, name)
+    path = source.base.path if isinstance(source.base, RunBase) else "uniform"
+    if trained:
+        method.check_base(trained[0], path)
+    looks = trained[0].spec.cameras if trained else ()
+    cameras = () if encoder == STATE_ALONE else tuple(task.cameras)
+    if unseen := [camera for camera in looks if camera not in task.cameras]:
+        raise ValueError(
+            f"the base policy {path} looks at {', '.join(unseen)}, which the task does not observe: "
+            f"add task.cameras=[{','.join(dict.fromkeys((*task.cameras, *looks)))}]"
+        )
+    if unused := [camera for camera in task.cameras if camera not in (*looks, *cameras)]:
+        raise ValueError(
+            f"nothing looks at the images of {', '.join(unused)}: the base does not, and method="
+            f"{name} would learn from the state alone; leave them out of task.cameras"
+        )
+    envs = make_vector_env(task, method.config.num_envs)
+    with closed_if_refused(envs):
+        observed, action_size = envs.observation_spec, len(envs.action_spec)
+        if trained is None:
+            assert isinstance(source.base, UniformConfig)
+            base: BasePolicy = UniformPolicy(source.base, observed.state_size, action_size).to(source.device)
+            method.check_base(base, path)
+        else:
+            base, meta = trained
+            what = f"base policy {path}"
+            refuse_differences(meta["environment"], envs.describe(), what, source.accept, looks)
+        if (base.spec.state_size, base.spec.action_size) != (observed.state_size, action_size):
+            raise ValueError(
+                f"base policy {path} maps states of size {base.spec.state_size} to actions of size "
+                f"{base.spec.action_size}; task {task.name} has {observed.state_size} and {action_size}"
+            )
+    seen = EncoderSpec(observed.state_size)
+    if cameras:
+        seen = EncoderSpec(observed.state_size, cameras, observed.image_size, encoder)
+    return envs, AgentContext(base, seen, envs.action_spec, source.seed, source.device)
+
+
+@contextmanager
+def closed_if_refused(envs: RobosuiteVectorEnv) -> Iterator[None]:
+    """Closes the environments when a ValueError leaves the block."""
+    try:
+        yield
+    except ValueError:
+        envs.close()
+        raise
+
+
+def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Replay | None = None) -> None:
+    """Standardise states by the demonstrations or, without any, by the range that the base was trained on.
+
+    `base=uniform` was trained on nothing: without demonstrations its states stay in their units.
+    """
+    if demos:
+        encoder.norm.fit(demos.held("state"))
+    elif isinstance(base, ImitationPolicy):
+        encoder.norm.take(base.state_normalizer)
+
+
+def replay_fields(content: ReplayContent, context: AgentContext, image_size: Sequence[int]) -> Fields:
+    """Shape and type of all that the replay stores of a step for a method."""
+    base = context.base
+    shapes = decision_shapes(base, content.base_samples)
+    cameras = dict.fromkeys((*context.encoder.cameras, *(base.spec.cameras if content.base_images else ())))
+    return {
+        "state": ((context.encoder.state_size,), torch.float32),
+        **{f"{IMAGE_PREFIX}{camera}": ((*image_size, 3), torch.uint8) for camera in cameras},
+        **{name: shapes[name] for name in content.decision},
+    }
+
+
+def decision_shapes(base: BasePolicy, base_samples: int) -> Fields:
+    """Shapes and types of what `Decision.record` gives, per row."""
+    spec = base.spec
+    if spec.noise_shape is None:
+        base_samples = min(base_samples, 1)
+    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+        "base": ((spec.action_size,), torch.float32),
+        "chunk_step": ((), torch.int64),
+        "proposals": ((base_samples, spec.execute, spec.action_size), torch.float32),
+    }
+    if spec.noise_shape is not None:
+        shapes["noise"] = (spec.noise_shape, torch.float32)
+        shapes["proposal_noise"] = ((base_samples, *spec.noise_shape), torch.float32)
+    return shapes
+
+
+def replay_rows(config: OffPolicyConfig) -> int:
+    """Rows of the replay: no more than a run can fill, with every step the last of its episode."""
+    fillable = 2 * -(-config.steps // config.num_envs) * config.num_envs
+    return min(config.replay_capacity, fillable)
+
+
+def switch_cost(action_spec: ActionSpec, penalty: float) -> SwitchCost:
+    """What it costs to open or close one of the grippers."""
+    grippers = (i for i, dim in enumerate(action_spec) if dim.kind == "gripper")
+    return SwitchCost(tuple(grippers), penalty)
+
+
+def _build_agent(method: AgentMethod, context: AgentContext) -> Agent:
+    torch.manual_seed(context.seed)
+    return method.build_agent(context)
+
+
+def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, Any]]:
+    """The base policy of an earlier run, and what was saved with it."""
+    if not isinstance(source.base, RunBase):
+        raise ValueError(
+            f"method={method} improves a trained base policy: give its run, base=runs/…  "
+            "(`robot-rl train method=bc` makes one), or base=uniform to learn without one"
+        )
+    networks, meta = load_networks(source.base.path, source.device)
+    return (networks.base if isinstance(networks, Wrapper) else networks), meta
+
+
+def _load_demonstrations(
+    method: OffPolicyMethod,
+    source: Source,
+    envs: RobosuiteVectorEnv,
+    context: AgentContext,
+    fields: Fields,
+    switch: SwitchCost,
+) -> Replay:
+    """The demonstrations as the method would have stored them had it acted so."""
+    if source.data is None:
+        raise ValueError(
+            f"method={method.config.name} takes a part of each batch from demonstrations: add data=…, "
+            "or set method.demo_ratio=0"
+        )
+    dataset = Dataset(Path(source.data))
+    stored = tuple(name.removeprefix(IMAGE_PREFIX) for name in fields if name.startswith(IMAGE_PREFIX))
+    cameras = tuple(dict.fromkeys((*stored, *context.base.spec.cameras)))
+    if unseen := [camera for camera in cameras if camera not in dataset.observation_spec.cameras]:
+        raise ValueError(
+            f"dataset {source.data} has no images of {', '.join(unseen)}: `robot-rl collect "
+            f"task.cameras=[{','.join(cameras)}]` makes one that has, method.demo_ratio=0 needs none"
+        )
+    what = f"dataset {source.data}"
+    refuse_differences(dataset.environment, envs.describe(), what, source.accept, cameras)
+    base, samples = context.base, method.replay_content.base_samples
+    if base.spec.noise_shape is None:
+        samples = min(samples, 1)
+    return demonstrations_to_replay(dataset, base, source.seed, fields, samples, source.device, switch)
+
+
+def _check_memory(config: OffPolicyConfig, fields: Fields, device: torch.device) -> None:
+    row = sum(math.prod(shape) * kind.itemsize for shape, kind in fields.values())
+    # A checkpoint is made of a copy of the replay, and written from another.
+    most = memory_bytes(device) // (3 * row)
+    if replay_rows(config) > most:
+        raise ValueError(
+            f"a replay of {replay_rows(config)} rows of {row} bytes needs more memory than this machine has: "
+            f"set method.replay_capacity={most} or less, or fewer or smaller images (task.cameras, "
+            "task.image_size)"
+        )

@@ -1,0 +1,89 @@
+"""What all training loops share: how often they do what, where they write, how they stop."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from robot_rl.errors import mistakes
+from robot_rl.runs import list_checkpoints
+from robot_rl.training.checkpoint import load_checkpoint
+from robot_rl.training.logger import RunLogger
+
+
+class ProgressReporter(Protocol):
+    """Where progress is shown."""
+
+    def update(self, step: int, **figures: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How often a loop does what costs time, in its own steps."""
+
+    total: int
+    log_every: int
+    checkpoint_every: int
+    eval_every: int = 0
+    """0 never evaluates while training."""
+    save_every: int = 0
+    """0 keeps no policy but that of the newest checkpoints."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a loop writes and how it is told to stop."""
+
+    directory: Path
+    logger: RunLogger
+    progress: ProgressReporter
+    stop: Callable[[], bool]
+    """True once the user asked to stop; the loop then saves a checkpoint and returns."""
+    save_policy: Callable[[Path], None]
+    """Writes the policy as it is now into a checkpoint's directory."""
+    evaluate: Callable[[int], None] | None = None
+    """Measures the policy as it is at an environment step, without a trace in the training."""
+    keep: Callable[[int], None] | None = None
+    """Keeps the policy as it is at an environment step, to be measured afterwards."""
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+
+class NotFinite(RuntimeError):
+    """A loss, value or gradient became NaN or infinite; the last checkpoint is good."""
+
+
+def restored(run: Run) -> dict[str, Any] | None:
+    """The newest checkpoint of a run; its logger is restored already."""
+    found = list_checkpoints(run.checkpoints)
+    if not found:
+        return None
+    with mistakes():
+        state = load_checkpoint(found[-1])
+    run.logger.load_state_dict(state["logger"])
+    return state
+
+
+def checked(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
+    """Metrics as numbers.
+
+    Raises:
+        NotFinite: if any of them is NaN or infinite.
+    """
+    values = {name: float(value) for name, value in metrics.items()}
+    bad = [name for name, value in values.items() if not np.isfinite(value)]
+    if bad:
+        raise NotFinite(
+            f"{', '.join(bad)} became NaN or infinite at step {step}; the last checkpoint is untouched"
+        )
+    return values
+
+
+def due(every: int, before: int, now: int) -> bool:
+    """Whether what happens every `every` steps (0: never) happens between two steps of the run."""
+    return every > 0 and now // every > before // every

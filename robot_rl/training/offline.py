@@ -1,0 +1,36 @@
+"""The training loop of offline methods: gradient steps on a dataset."""
+
+from torch import Tensor
+
+from robot_rl.learning.learner import OfflineLearner
+from robot_rl.training.checkpoint import save_checkpoint
+from robot_rl.training.loop import Intervals, Run, checked, restored
+
+
+def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bool:
+    """Gradient steps on a dataset. Returns True when all steps are done, False when stopped."""
+    step = 0
+    if state := restored(run):
+        learner.load_state_dict(state["learner"])
+        step = state["step"]
+        if step >= intervals.total:
+            return True
+
+    metrics: dict[str, Tensor] = {}
+
+    def save() -> None:
+        checked(metrics, step)
+        tree = {"step": step, "learner": learner.state_dict(), "logger": run.logger.state_dict()}
+        save_checkpoint(run.checkpoints, step, tree, run.save_policy)
+
+    while step < intervals.total and not run.stop():
+        metrics = learner.update()
+        step += 1
+        if step % intervals.log_every == 0 or step == intervals.total:
+            values = checked(metrics, step)
+            run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
+            run.progress.update(step, **values)
+        if step % intervals.checkpoint_every == 0 and step < intervals.total:
+            save()
+    save()
+    return step >= intervals.total
