@@ -15,10 +15,10 @@ import mujoco
 import numpy as np
 
 from robot_rl.cli.compose import load_group
-from robot_rl.crashes import trace_crashes
 from robot_rl.envs.offscreen import Offscreen
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import trace_crashes
 
 SIZE = 64
 DRAWERS, READERS = 2, 2

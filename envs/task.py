@@ -1,5 +1,6 @@
 """What a robosuite task is to this program: the fields of `configs/task/<name>.yaml`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,3 +46,10 @@ class TaskConfig:
             raise ValueError(f"task.input_type={self.input_type}: choose delta or absolute")
         if self.render not in ("quick", "robosuite"):
             raise ValueError(f"task.render={self.render}: choose quick or robosuite")
+
+
+def render_of(environment: Mapping[str, Any]) -> str | None:
+    """How the images of a described environment look, or None if it observes none."""
+    if not environment.get("observation_spec", {}).get("cameras"):
+        return None
+    return environment.get("render", "robosuite")  # from before there was a choice

@@ -4,6 +4,9 @@ A name that appears before its content may lead to an empty file; one whose fold
 """
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -82,3 +85,24 @@ def publish(building: Path, place: Path) -> None:
     sync_tree(building)
     os.replace(building, place)
     sync(place.parent)
+
+
+@contextmanager
+def whole_directory(final: Path) -> Iterator[Path]:
+    """A folder to write into, which takes its place, on disk, once all of it is written.
+
+    What was in that place is replaced.
+    """
+    building = final.with_name(f".building-{final.name}")
+    make_folder(final.parent)
+    if building.exists():
+        shutil.rmtree(building)
+    building.mkdir()
+    try:
+        yield building
+        if final.exists():
+            shutil.rmtree(final)
+        publish(building, final)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise

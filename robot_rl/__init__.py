@@ -13,7 +13,7 @@ _EXPORTS: dict[str, str] = {
     "RobotClient": "robot_rl.hardware.client",
     "UserError": "robot_rl.errors",
     "asset_path": "robot_rl.assets",
-    "load_dataset": "robot_rl.factory",
+    "load_dataset": "robot_rl.data.dataset",
     "load_group": "robot_rl.cli.compose",
     "load_policy": "robot_rl.factory",
     "make_env": "robot_rl.factory",

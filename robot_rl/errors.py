@@ -1,10 +1,11 @@
-"""What a user did wrong, in one line, and the exit codes of the command line.
+"""Errors for users in one line, the exit codes of the command line, and stack traces of crashes.
 
 0 done, 1 a check found a fault, 2 the user's input cannot work, 130 interrupted. Anything else is a
 fault of the program and shows its traceback.
 """
 
 import errno
+import faulthandler
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 
 USER_ERROR = 2
 INTERRUPTED = 130
+_STDERR = 2
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PATH_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
@@ -84,3 +86,14 @@ def _disk_full(error: BaseException) -> OSError | None:
             return seen
         seen = seen.__cause__ or seen.__context__
     return None
+
+
+def trace_crashes() -> None:
+    """Print the stacks of all Python threads when a fatal signal ends this process or one that it starts.
+
+    Whoever sets `PYTHONFAULTHANDLER` to the empty string has none from the processes that are started.
+    """
+    if not faulthandler.is_enabled():
+        # By its number: `sys.stderr` may be replaced, or closed and then None.
+        faulthandler.enable(file=_STDERR)
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")

@@ -11,11 +11,9 @@ import torch
 import robot_rl.policies.classifier
 import robot_rl.policies.wrappers.registry  # both register loaders  # noqa: F401
 from robot_rl.cli.compose import load_group
-from robot_rl.data.compatibility import render_of
-from robot_rl.data.dataset import Dataset
 from robot_rl.envs.process_vector import ProcessVectorEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
-from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task import TaskConfig, render_of
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
@@ -46,11 +44,6 @@ def make_vector_env(task: TaskConfig | str, num_envs: int) -> RobosuiteVectorEnv
         return ThreadVectorEnv([lambda: first, *[make] * (num_envs - 1)])
     first.close()
     return ProcessVectorEnv([make] * num_envs)
-
-
-def load_dataset(path: str | Path) -> Dataset:
-    """Open a dataset for reading; refuses what is damaged."""
-    return Dataset(Path(path))
 
 
 def policy_directory(path: Path) -> Path:

@@ -10,12 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import robot_rl.commands
 from robot_rl import __version__
 from robot_rl.cli.spelling import nearest
-from robot_rl.commands import VERBS
-from robot_rl.crashes import trace_crashes
-from robot_rl.errors import UserError, mistakes, report
+from robot_rl.errors import UserError, mistakes, report, trace_crashes
 from robot_rl.graphics import choose_backend
 from robot_rl.hardware.plugins import load_plugins
 
@@ -24,8 +21,39 @@ if TYPE_CHECKING:
 
 choose_backend()
 
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "who collects": (
+        "doctor",
+        "collect",
+        "states",
+        "teleop",
+        "record",
+        "replay",
+        "data derive",
+        "data info",
+        "data view",
+        "data validate",
+        "data merge",
+        "data split",
+        "data convert",
+        "data repair",
+    ),
+    "who trains": ("train", "actor", "eval", "report", "demo"),
+    "who deploys": ("robot", "robot keys", "robot latency", "deploy"),
+    "who measures": (
+        "bench sim",
+        "bench update",
+        "bench control",
+        "bench record",
+        "bench data",
+        "bench methods",
+        "bench table",
+    ),
+}
+"""Commands in the order of the listing, by the person who uses them."""
+
 _HELP = {"-h", "--help", "help"}
-_FOLDER = Path(robot_rl.commands.__file__).parent
+_FOLDER = Path(__file__).resolve().parents[1] / "commands"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +87,7 @@ def load_verb(name: str) -> "Verb":
 
 def verb_names() -> list[str]:
     """All verbs, in the order of the listing."""
-    return [name for names in VERBS.values() for name in names]
+    return [name for names in COMMANDS.values() for name in names]
 
 
 def summary(verb: str) -> str:
@@ -78,7 +106,7 @@ def listing() -> str:
     lines += ["usage: robot-rl <verb> [group=choice …] [key=value …]", "       robot-rl <verb> --help"]
     lines += ["       (--key value and --key=value are other ways to write key=value;"]
     lines += ["        plugins=[my_package.my_tasks] imports modules of yours first, with every verb)", ""]
-    for who, names in VERBS.items():
+    for who, names in COMMANDS.items():
         lines += [who, *_lines(names), ""]
     return "\n".join(lines).rstrip()
 

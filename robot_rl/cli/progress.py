@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
@@ -17,6 +17,12 @@ _LINE_EVERY = 10.0
 """Seconds between lines of plain text."""
 _RATE_OVER = 30.0
 """Seconds of the past that the rate is taken over."""
+
+
+class ProgressReporter(Protocol):
+    """Where progress is shown."""
+
+    def update(self, step: int, **figures: float) -> None: ...
 
 
 class Progress:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from robot_rl.bench.control import ControlFigures, measure_control
 from robot_rl.errors import UserError
+from robot_rl.graphics import try_backend
 from robot_rl.hardware.client import RobotError
 from robot_rl.machine import describe_machine
-from robot_rl.rendering import try_backend
 
 
 @dataclass

@@ -21,8 +21,8 @@ from robot_rl.bench.sim import TaskSpeed, check_tasks, measure_task
 from robot_rl.bench.threads import measure_threads, thread_counts
 from robot_rl.cli.progress import progress
 from robot_rl.errors import mistakes
+from robot_rl.graphics import try_backend
 from robot_rl.machine import describe_machine, describe_versions
-from robot_rl.rendering import try_backend
 
 _TASKS = ("Lift", "PickPlaceCan", "Door", "Stack", "NutAssemblySquare", "ToolHang")
 _TWO_ARMS = ("TwoArmLift", "TwoArmPegInHole", "TwoArmHandover", "TwoArmTransport")

@@ -18,12 +18,12 @@ from robot_rl.errors import mistakes
 from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import TEST, InitialStates, check_split, load_states
 from robot_rl.evaluation.records import read_record, record_path, summary_of, write_record
+from robot_rl.evaluation.saved_policies import Saved, saved_policies
 from robot_rl.factory import choose_device, load_networks, make_vector_env, side_by_side, task_of, wrap
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.training.provenance import check_frozen, current_code
-from robot_rl.training.saved_policies import Saved, saved_policies
 
 
 @dataclass

@@ -19,11 +19,13 @@ from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
+from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.learner import train_async
 from robot_rl.hil.validation import refuse_what_cannot_work
-from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
+from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
+from robot_rl.methods.offline import OfflineMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
 from robot_rl.policies.registry import BASES
 from robot_rl.policies.wrappers.wrapper import save_wrapper
@@ -46,7 +48,6 @@ from robot_rl.training.on_policy import train_on_policy
 from robot_rl.training.online import train_online
 from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.training.provenance import current_code, describe_sittings
-from robot_rl.training.saved_policies import keep_policy
 
 GROUPS = {
     "task": {"*": TaskConfig},

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from robot_rl.envs.task import render_of
+
 
 def refuse_differences(
     recorded: Mapping[str, Any],
@@ -49,13 +51,6 @@ def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str
     seen = [camera for camera in cameras if camera in spec["cameras"]]
     size = spec["image_size"] if seen else None
     return {**environment, "observation_spec": {**spec, "cameras": seen, "image_size": size}}
-
-
-def render_of(environment: Mapping[str, Any]) -> str | None:
-    """How the images of a described environment look, or None if it observes none."""
-    if not environment.get("observation_spec", {}).get("cameras"):
-        return None
-    return environment.get("render", "robosuite")  # from before there was a choice
 
 
 # How long an episode may last changes neither what an observation nor what an action means.

@@ -169,3 +169,8 @@ class Dataset:
         spec = self.observation_spec
         keys = [*spec.state_keys, *(f"images.{camera}" for camera in spec.cameras)]
         return make_observation({key: self[key] for key in keys}, spec)
+
+
+def load_dataset(path: str | Path) -> Dataset:
+    """Open a dataset for reading; refuses what is damaged."""
+    return Dataset(Path(path))

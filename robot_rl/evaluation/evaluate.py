@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_rl.cli.progress import ProgressReporter
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder, write_file
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.seeds import episode_seed
-from robot_rl.training.loop import ProgressReporter
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 from robot_rl.evaluation.evaluate import Outcome, Summary
 from robot_rl.evaluation.initial_states import InitialStates
+from robot_rl.evaluation.saved_policies import Saved
 from robot_rl.hardware.durable import make_folder
 from robot_rl.runs import write_text
-from robot_rl.training.saved_policies import Saved
 
 
 def record_path(directory: Path, saved: Saved) -> Path:

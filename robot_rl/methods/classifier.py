@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.learning.config import STATE_ALONE
 from robot_rl.learning.learner import Result
-from robot_rl.methods.method import DatasetContext, OfflineMethod
+from robot_rl.methods.offline import DatasetContext, OfflineMethod
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.vision import random_shift

@@ -1,4 +1,4 @@
-"""The interface of a method: what it is configured by, and the parts that it gives to a training run.
+"""The interface of methods that act: their configuration, and the parts that they give to a training run.
 
 A method knows neither processes nor training loops: the run asks it for an agent and a learner, and chooses
 the loop. `docs/architecture.md` shows how the parts fit together.
@@ -10,27 +10,14 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from robot_rl.data.dataset import Dataset
 from robot_rl.envs.action import ActionSpec, one_step
 from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
-from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
+from robot_rl.learning.learner import OnlineLearner, OnPolicyLearner
 from robot_rl.learning.sampling import Window
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
-from robot_rl.policies.bases.imitation import ImitationConfig
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
-
-
-@dataclass(frozen=True)
-class DatasetContext:
-    """What an offline method learns from."""
-
-    dataset: Dataset
-    base: ImitationConfig | None
-    """Which base policy to train; None for a method that trains none."""
-    seed: int
-    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -80,21 +67,6 @@ class AgentConfig(Protocol):
     name: str
     steps: int
     num_envs: int
-
-
-class OfflineMethod(ABC):
-    """Learns from a dataset."""
-
-    name: ClassVar[str]
-    config_type: ClassVar[type]
-    acts: ClassVar[bool] = True
-    """Whether the result is a policy, which must fit the task's environment."""
-    next_step: ClassVar[str] = "Measure it with `robot-rl eval policy={run}`"
-    """What to do with the result."""
-
-    @abstractmethod
-    def build_learner(self, context: DatasetContext) -> OfflineLearner:
-        """Raises ValueError where the dataset does not suit the method."""
 
 
 class AgentMethod(ABC):

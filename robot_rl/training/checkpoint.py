@@ -8,8 +8,7 @@ to `state.json`. Nothing is unpickled. The name is the step: `checkpoints/000120
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from robot_rl.hardware.durable import make_folder, publish
+from robot_rl.hardware.durable import whole_directory
 from robot_rl.runs import list_checkpoints
 
 FORMAT_VERSION = 1
@@ -64,27 +63,6 @@ def save_checkpoint(
         os.replace(old, removing)
         shutil.rmtree(removing)
     return final
-
-
-@contextmanager
-def whole_directory(final: Path) -> Iterator[Path]:
-    """A folder to write into, which takes its place, on disk, once all of it is written.
-
-    What was in that place is replaced.
-    """
-    building = final.with_name(f".building-{final.name}")
-    make_folder(final.parent)
-    if building.exists():
-        shutil.rmtree(building)
-    building.mkdir()
-    try:
-        yield building
-        if final.exists():
-            shutil.rmtree(final)
-        publish(building, final)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

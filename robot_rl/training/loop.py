@@ -3,21 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from robot_rl.cli.progress import ProgressReporter
 from robot_rl.errors import mistakes
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import RunLogger
-
-
-class ProgressReporter(Protocol):
-    """Where progress is shown."""
-
-    def update(self, step: int, **figures: float) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.evaluate import Summary, evaluate
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.records import write_record
+from robot_rl.evaluation.saved_policies import Saved
 from robot_rl.factory import load_networks, make_vector_env, wrap
 from robot_rl.training.logger import RunLogger
-from robot_rl.training.saved_policies import Saved
 
 FOLDER = "evaluations"
 _NUM_ENVS = 4  # as `robot-rl eval`, whose result for the last checkpoint is then the same

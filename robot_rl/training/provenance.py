@@ -13,7 +13,7 @@ from typing import Any
 
 import robot_rl
 from robot_rl.errors import UserError
-from robot_rl.training import saved_policies
+from robot_rl.evaluation import saved_policies
 
 # What a result can depend on; pages, tests and results do not count.
 _MATTERS = ("hardware", "envs", "policies", "robot_rl", "configs", "sim_assets", "benchmarks/protocol")

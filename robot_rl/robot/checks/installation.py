@@ -16,8 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from robot_rl.assets import asset_path
-from robot_rl.graphics import LIBRARIES
-from robot_rl.rendering import Trial, try_backend
+from robot_rl.graphics import LIBRARIES, Trial, try_backend
 
 _NEEDED_BYTES = 2 * 1024**3
 _MODULES = {

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from robot_rl.data.compatibility import render_of
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.envs.robot_state import TIME_LEFT
+from robot_rl.envs.task import render_of
 from robot_rl.hardware.spec import RobotSpec
 
 

@@ -15,7 +15,7 @@ from robot_rl.bench.sim import TaskSpeed, measure_task
 from robot_rl.bench.threads import thread_counts
 from robot_rl.cli import main as cli
 from robot_rl.commands import bench_sim
-from robot_rl.rendering import Trial
+from robot_rl.graphics import Trial
 
 SPEED = TaskSpeed(8, 2, 1.6, 1.2, 4, 0.6, 180, 6, 9.5, 3.25, True, 0.0, 400, 0.99)
 MACHINE = {"cpu": "a processor", "cores": 4, "versions": {"mujoco": "3.9.0"}}

@@ -12,7 +12,7 @@ import pytest
 
 from robot_rl import __version__
 from robot_rl.cli import main as cli
-from robot_rl.commands import VERBS
+from robot_rl.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -21,7 +21,7 @@ def test_alone_it_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["help"], ["--help"], ["-h"]):
         assert cli.main(arguments) == 0
         text = capsys.readouterr().out
-        for who, names in VERBS.items():
+        for who, names in COMMANDS.items():
             assert who in text
             for name in names:
                 assert f"  {name} " in text
@@ -30,7 +30,7 @@ def test_alone_it_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_verb_is_listed() -> None:
     modules = {path.stem for path in (ROOT / "robot_rl" / "commands").glob("*.py")} - {"__init__"}
-    assert modules == {name.replace(" ", "_") for names in VERBS.values() for name in names}
+    assert modules == {name.replace(" ", "_") for names in COMMANDS.values() for name in names}
 
 
 def test_the_listing_loads_nothing_heavy() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robot_rl.commands import VERBS
+from robot_rl.cli.main import COMMANDS
 from robot_rl.data.replay import SOURCES
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.plugins import VARIABLE
@@ -236,4 +236,4 @@ def test_on_policy_learning_is_refused(
 
 
 def test_the_actor_is_a_verb() -> None:
-    assert "actor" in VERBS["who trains"]
+    assert "actor" in COMMANDS["who trains"]

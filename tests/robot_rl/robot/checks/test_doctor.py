@@ -9,8 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from robot_rl.commands import doctor
-from robot_rl.graphics import LIBRARIES, choose_backend
-from robot_rl.rendering import Trial, judge, try_backend
+from robot_rl.graphics import LIBRARIES, Trial, choose_backend, judge, try_backend
 from robot_rl.robot.checks import installation as checks
 from robot_rl.robot.checks.installation import Check
 

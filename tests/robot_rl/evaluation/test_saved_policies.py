@@ -11,10 +11,10 @@ import pytest
 from robot_rl.commands import eval as eval_verb
 from robot_rl.commands import train as train_verb
 from robot_rl.errors import UserError
+from robot_rl.evaluation.saved_policies import Saved, keep_policy, saved_policies
 from robot_rl.factory import policy_directory
 from robot_rl.policies.store import read_record
 from robot_rl.training.provenance import Code
-from robot_rl.training.saved_policies import Saved, keep_policy, saved_policies
 from tests.conftest import Verb
 from tests.robot_rl.training.test_training import assert_same, final_state, residual
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from robot_rl.hardware.durable import whole_directory
 from robot_rl.runs import list_checkpoints
-from robot_rl.training.checkpoint import whole_directory
 
 FOLDER = "policies"
 _RECORD = "saved.json"
