@@ -5,6 +5,7 @@ MuJoCo takes its OpenGL once per process, when it is imported, and a broken driv
 
 import ctypes
 import json
+import os
 import re
 import subprocess
 import sys
