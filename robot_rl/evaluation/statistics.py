@@ -1,11 +1,10 @@
 """Statistics of success counts and of the scores of several runs."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binomtest, norm, trim_mean
+from scipy.stats import binomtest, trim_mean
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -22,14 +21,8 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
         raise ValueError(f"{successes} successes in {n} trials: needs 0 <= successes <= n and n >= 1")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} is not between 0 and 1")
-    z = float(norm.ppf(0.5 + confidence / 2))
-    p = successes / n
-    center = (p + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    # The bounds are exact at the ends; rounding must not move them past the proportion.
-    low = 0.0 if successes == 0 else center - half
-    high = 1.0 if successes == n else center + half
-    return low, high
+    low, high = binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    return float(low), float(high)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 from torch import Tensor, nn
 
-from robot_rl.evaluation.statistics import wilson
 from robot_rl.learning.config import STATE_ALONE
 from robot_rl.learning.learner import Result
 from robot_rl.methods.offline import DatasetContext, OfflineMethod
@@ -234,8 +234,8 @@ class ClassifierLearner:
             if (shown := frames.success[rows]).any():
                 successes += 1
                 found += bool((taken & shown).any())
-        interval = wilson(alarms, len(numbers))
-        return Rates(len(numbers), alarms, interval, others, false_frames, successes, found)
+        low, high = binomtest(alarms, len(numbers)).proportion_ci(method="wilson")
+        return Rates(len(numbers), alarms, (float(low), float(high)), others, false_frames, successes, found)
 
     def save_policy(self, directory: Path, environment: Mapping[str, Any]) -> None:
         self.calibrate()
