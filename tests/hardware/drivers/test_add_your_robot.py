@@ -55,6 +55,8 @@ def tree(tmp_path: Path) -> Path:
     """What a user has."""
     for name in ("hardware", "configs/robot", "tests/hardware"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "robot_rl", tmp_path / "robot_rl", symlinks=True, ignore=skip)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 

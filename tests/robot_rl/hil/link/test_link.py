@@ -119,8 +119,8 @@ def actor(address: str, tmp_path: Path) -> Iterator[Acting]:
 
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hellos and new connections within milliseconds, where it is seconds else."""
-    for name, ms in (("outbox.AGAIN", 20), ("line._HELLO", 20), ("line._SILENT", 60)):
-        monkeypatch.setattr(f"robot_rl.hil.{name}", ms * MS)
+    for name, ms in (("outbox.AGAIN", 20), ("client._HELLO", 20), ("client._SILENT", 60)):
+        monkeypatch.setattr(f"robot_rl.hil.link.{name}", ms * MS)
 
 
 def until(done: Callable[[], bool], *turns: Callable[[], None]) -> None:
