@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from robot_rl.cli.compose import compose
-from robot_rl.cli.main import load_verb
+from robot_rl.cli.main import load_command
 
 # On a busy machine an example takes long, which says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,34 +25,34 @@ SMALL_RL = (
     "threads=1",
 )
 
-Verb = Callable[..., None]
+RunCommand = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
-def verb() -> Verb:
-    """Runs a verb in this process: `verb("train", "method=bc", …)`."""
+def robot_rl() -> RunCommand:
+    """Runs a command in this process: `robot_rl("train", "method=bc", …)`."""
     torch.set_num_threads(1)
 
     def run(name: str, *arguments: str) -> None:
-        module = load_verb(name)
-        module.run(compose(module, arguments)[0])
+        command = load_command(name)
+        command.run(compose(command, arguments)[0])
 
     return run
 
 
 @pytest.fixture(scope="session")
-def demonstrations(tmp_path_factory: pytest.TempPathFactory, verb: Verb) -> Path:
+def demonstrations(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
     """Three episodes of the Lift expert."""
     path = tmp_path_factory.mktemp("demonstrations") / "lift.zarr"
-    verb("collect", f"data={path}", "episodes=3", "noise=0.1")
+    robot_rl("collect", f"data={path}", "episodes=3", "noise=0.1")
     return path
 
 
 @pytest.fixture(scope="session")
-def base_run(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstrations: Path) -> Path:
+def base_run(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, demonstrations: Path) -> Path:
     """The run of a small diffusion policy."""
     runs = tmp_path_factory.mktemp("runs")
-    verb(
+    robot_rl(
         "train",
         "method=bc",
         f"data={demonstrations}",
@@ -66,9 +66,11 @@ def base_run(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstration
 
 
 @pytest.fixture(scope="session")
-def act_run(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstrations: Path) -> Path:
+def act_run(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, demonstrations: Path) -> Path:
     """The run of a small base policy without noise."""
     runs = tmp_path_factory.mktemp("act")
     small = ("base.width=16", "base.heads=2", "base.layers=1", "method.steps=2", "threads=1")
-    verb("train", "method=bc", "base=act", f"data={demonstrations}", f"runs_dir={runs}", "name=act", *small)
+    robot_rl(
+        "train", "method=bc", "base=act", f"data={demonstrations}", f"runs_dir={runs}", "name=act", *small
+    )
     return runs / "act"

@@ -18,7 +18,7 @@ from robot_rl.policies.registry import BASES
 from robot_rl.report.figures import IN_THE_CURVE, TITLES
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.logger import read_metrics
-from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 
 SMALL_PPO = ("method.num_envs=2", "method.rollout_steps=4", "method.hidden=[16,16]", "threads=1")
 TASKS = sorted(path.stem for path in asset_path("configs", "task").glob("*.yaml"))
@@ -70,17 +70,17 @@ def test_every_base_policy_learns_and_samples(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"classifier"}))  # which does not act
 def test_every_method_trains_and_its_policy_acts(
-    name: str, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    name: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     common = [f"method={name}", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run"]
     common.append("log_every=1")
     if name == "bc":
-        verb("train", *common, "method.steps=2", "threads=1", *SMALL_BASE)
+        robot_rl("train", *common, "method.steps=2", "threads=1", *SMALL_BASE)
     elif name == "residual_ppo":
-        verb("train", *common, f"base={base_run}", "method.steps=24", *SMALL_PPO)
+        robot_rl("train", *common, f"base={base_run}", "method.steps=24", *SMALL_PPO)
     else:
         small = ["method.steps=24", "method.warmup_steps=8", *SMALL_RL]
-        verb("train", *common, f"base={base_run}", *small)
+        robot_rl("train", *common, f"base={base_run}", *small)
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
     # What a report draws of it has titles for people.
     assert set(read_metrics(tmp_path / "run" / "metrics.csv")) <= {*TITLES, *IN_THE_CURVE}

@@ -1,10 +1,10 @@
-"""Configuration: a verb's YAML, its groups' choices and the user's overrides, checked by dataclasses.
+"""Configuration: a command's YAML, its groups' choices and the user's overrides, checked by dataclasses.
 
-`configs/<verb>.yaml` holds Hydra's defaults list and the values that differ from those of the
-verb's `Config`. Each group is a folder `configs/<group>/` with one small file per choice, checked
-by the dataclass that the verb's `GROUPS` names for it ("*": for all choices). A group whose choices all have
-one dataclass (`task`) takes files of the user's own as well: see `robot_rl.cli.user_files`. Nothing here,
-and no resolver, evaluates Python.
+`configs/<command>.yaml` holds Hydra's defaults list and the values that differ from those of the
+command's `Config`. Each group is a folder `configs/<group>/` with one small file per choice, checked
+by the dataclass that the command's `GROUPS` names for it ("*": for all choices). A group whose choices
+all have one dataclass (`task`) takes the user's own files as well: see `robot_rl.cli.user_files`. Nothing
+here, and no resolver, evaluates Python.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Verb:
-    """A verb of the command line: what it is configured by and what it runs."""
+class Command:
+    """A command of robot-rl: its configuration and the function that runs it."""
 
     name: str
     config: type
@@ -66,7 +66,7 @@ class Verb:
 class Draft:
     """A checked configuration in which mandatory values may still be missing."""
 
-    verb: Verb
+    command: Command
     values: DictConfig
     chosen: dict[str, str | None]
     """The choice of each group; None for none, "???" if the user must choose."""
@@ -76,27 +76,27 @@ class Draft:
         return [option for option in options(self.values) if option.key not in self.chosen]
 
 
-def compose(verb: Verb, arguments: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """The configuration of a verb from `key=value` arguments.
+def compose(command: Command, arguments: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
+    """The configuration of a command from `key=value` arguments.
 
     Returns:
-        The verb's `Config` with its groups as instances of their dataclasses, and the same as plain
+        The command's `Config` with its groups as instances of their dataclasses, and the same as plain
         values with the chosen names under `groups` (`restore` reads it back).
 
     Raises:
         UserError: an unknown key or choice, a wrong type, a missing mandatory value.
     """
-    made = draft(verb, arguments)
+    made = draft(command, arguments)
     for group, choice in made.chosen.items():
         if choice == "???":
-            raise UserError(f"{group} is required: add {group}={'|'.join(verb.choices(group))}")
+            raise UserError(f"{group} is required: add {group}={'|'.join(command.choices(group))}")
     for option in made.options():
         if option.value == "???":
             raise UserError(f"{option.key} is required: add {option.key}=…  ({option.meaning})")
     return _finish(made)
 
 
-def restore(verb: Verb, plain: Mapping[str, Any]) -> Any:
+def restore(command: Command, plain: Mapping[str, Any]) -> Any:
     """The typed configuration of plain values that `compose` returned (of an earlier run).
 
     Raises:
@@ -104,7 +104,7 @@ def restore(verb: Verb, plain: Mapping[str, Any]) -> Any:
     """
     values = {key: value for key, value in plain.items() if key != "groups"}
     chosen = dict(plain.get("groups", {}))
-    return _finish(Draft(verb, _structured(verb, chosen, OmegaConf.create(values)), chosen))[0]
+    return _finish(Draft(command, _structured(command, chosen, OmegaConf.create(values)), chosen))[0]
 
 
 def load_group(group: str, choice: str, schema: type[T]) -> T:
@@ -129,23 +129,23 @@ def load_group(group: str, choice: str, schema: type[T]) -> T:
         return cast(T, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values)))
 
 
-def draft(verb: Verb, arguments: Sequence[str]) -> Draft:
+def draft(command: Command, arguments: Sequence[str]) -> Draft:
     """`compose` without the check that nothing is missing."""
-    pairs, chosen, paths = _choose(verb, split(arguments, partial(spelled_key, verb), flags(verb)))
-    usual, files = _default_choices(verb), _files(verb, chosen)
+    pairs, chosen, paths = _choose(command, split(arguments, partial(spelled_key, command), flags(command)))
+    usual, files = _default_choices(command), _files(command, chosen)
     selection = []
     for group, choice in chosen.items():
         if choice == "???" or group in files:
             selection += [f"~{group}"] if usual[group] is not None else []
         elif choice is not None:
             selection.append(f"{group}={choice}")
-    root = verb.root if (verb.configs / f"{verb.root}.yaml").is_file() else None
-    with initialize_config_dir(str(verb.configs), version_base="1.3"):
+    root = command.root if (command.configs / f"{command.root}.yaml").is_file() else None
+    with initialize_config_dir(str(command.configs), version_base="1.3"):
         composed = hydra_compose(root, selection)
     # As plain values: Hydra's config refuses new entries in the dicts of an option.
     plain = cast(dict[str, Any], OmegaConf.to_container(composed))
     values = OmegaConf.create({**plain, **files})
-    made = Draft(verb, _structured(verb, chosen, values), chosen)
+    made = Draft(command, _structured(command, chosen, values), chosen)
     for group, path in paths.items():
         assign(made, Override(f"{group}.path", path, path))
     for key, text in pairs:
@@ -155,14 +155,14 @@ def draft(verb: Verb, arguments: Sequence[str]) -> Draft:
 
 
 def _choose(
-    verb: Verb, pairs: list[tuple[str, str]]
+    command: Command, pairs: list[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], dict[str, str | None], dict[str, str]]:
     """Take the choices of groups out of the arguments; the last of several counts.
 
     Returns:
         The other arguments; the choice of each group; the path of each group that was chosen by one.
     """
-    chosen = _default_choices(verb)
+    chosen = _default_choices(command)
     values: list[tuple[str, str]] = []
     paths: dict[str, str] = {}
     keys = {key for key, _ in pairs}
@@ -173,10 +173,10 @@ def _choose(
             continue
         paths.pop(key, None)
         choice = text.strip("'\"")
-        valid = verb.choices(key)
-        if choice in valid or (verb.takes_files(key) and find_file(key, choice)):
+        valid = command.choices(key)
+        if choice in valid or (command.takes_files(key) and find_file(key, choice)):
             chosen[key] = choice
-        elif choice == "null" and _default_choices(verb)[key] is None:
+        elif choice == "null" and _default_choices(command)[key] is None:
             chosen[key] = None
         elif "run" in valid and ("/" in choice or Path(choice).exists()):
             # A path in place of a name: something that an earlier run made.
@@ -187,40 +187,40 @@ def _choose(
     return values, chosen, paths
 
 
-def _files(verb: Verb, chosen: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
+def _files(command: Command, chosen: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
     """The plain values of the choices that are not Hydra's to find."""
     found: dict[str, dict[str, Any]] = {}
     for group, choice in chosen.items():
         if choice in (None, "???"):
             continue
-        schema = verb.schema(group, choice)
+        schema = command.schema(group, choice)
         assert schema is not None
-        if verb.takes_files(group) and (path := find_file(group, choice)):
+        if command.takes_files(group) and (path := find_file(group, choice)):
             found[group] = check_file(group, path, schema)
-        elif not (verb.configs / group / f"{choice}.yaml").is_file():
+        elif not (command.configs / group / f"{choice}.yaml").is_file():
             found[group] = {}  # a plugin's, or given by keys alone
     return found
 
 
-def _default_choices(verb: Verb) -> dict[str, str | None]:
-    """The defaults list of the verb's YAML."""
-    path = verb.configs / f"{verb.root}.yaml"
+def _default_choices(command: Command) -> dict[str, str | None]:
+    """The defaults list of the command's YAML."""
+    path = command.configs / f"{command.root}.yaml"
     plain = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     assert isinstance(plain, dict), path
     entries = plain.get("defaults", [])
     listed = {key: choice for entry in entries if isinstance(entry, dict) for key, choice in entry.items()}
-    if set(listed) != set(verb.groups):
+    if set(listed) != set(command.groups):
         raise AssertionError(
-            f"{path}: the defaults list has {sorted(listed)}, GROUPS has {sorted(verb.groups)}"
+            f"{path}: the defaults list has {sorted(listed)}, GROUPS has {sorted(command.groups)}"
         )
     return listed
 
 
-def _structured(verb: Verb, chosen: Mapping[str, str | None], values: DictConfig) -> DictConfig:
-    """Plain values under the dataclasses of the verb and of the chosen groups."""
-    typed = OmegaConf.structured(verb.config)
+def _structured(command: Command, chosen: Mapping[str, str | None], values: DictConfig) -> DictConfig:
+    """Plain values under the dataclasses of the command and of the chosen groups."""
+    typed = OmegaConf.structured(command.config)
     for group, choice in chosen.items():
-        schema = verb.schema(group, choice) if choice not in (None, "???") else None
+        schema = command.schema(group, choice) if choice not in (None, "???") else None
         typed[group] = OmegaConf.structured(schema) if schema else None
     try:
         merged = OmegaConf.merge(typed, values)
@@ -237,7 +237,7 @@ def _finish(made: Draft) -> tuple[Any, dict[str, Any]]:
             typed = OmegaConf.to_object(made.values)
     except OmegaConfBaseException as error:
         raise UserError(
-            f"{getattr(error, 'full_key', None) or made.verb.name}: {_first_line(error)}"
+            f"{getattr(error, 'full_key', None) or made.command.name}: {_first_line(error)}"
         ) from error
     return typed, {**cast(dict[str, Any], plain), "groups": dict(made.chosen)}
 

@@ -1,4 +1,4 @@
-"""`robot-rl <verb> --help`: every option with its value, type and meaning."""
+"""`robot-rl <command> --help`: every option with its value, type and meaning."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from robot_rl.cli.compose import Draft, Verb, draft
+from robot_rl.cli.compose import Command, Draft, draft
 from robot_rl.cli.options import Option, meanings
 
 PLUGINS = (
@@ -15,20 +15,20 @@ PLUGINS = (
 )
 
 
-def print_help(verb: Verb, arguments: Sequence[str] = (), console: Console | None = None) -> None:
-    """Print the options of a verb, with those of the groups' choices in `arguments` or by default.
+def print_help(command: Command, arguments: Sequence[str] = (), console: Console | None = None) -> None:
+    """Print the options of a command, with those of the groups' choices in `arguments` or by default.
 
     Raises:
         UserError: the arguments hold something that is refused.
     """
-    made = draft(verb, arguments)
+    made = draft(command, arguments)
     console = console or Console(highlight=False)
-    console.print(f"[bold]robot-rl {verb.name}[/bold]: {verb.summary}\n")
+    console.print(f"[bold]robot-rl {command.name}[/bold]: {command.summary}\n")
     console.print(
-        Text(f"usage: robot-rl {verb.name} {'[group=choice …] ' if verb.groups else ''}[key=value …]")
+        Text(f"usage: robot-rl {command.name} {'[group=choice …] ' if command.groups else ''}[key=value …]")
     )
     console.print(Text(PLUGINS))
-    if verb.groups:
+    if command.groups:
         console.print("[bold]groups[/bold]")
         console.print(_choices_table(made))
     groups: dict[str, list[Option]] = {"options": []}
@@ -38,7 +38,7 @@ def print_help(verb: Verb, arguments: Sequence[str] = (), console: Console | Non
         groups.setdefault(title, []).append(option)
     for group, choice in made.chosen.items():
         if choice == "???":
-            console.print(f"options of {group}: robot-rl {verb.name} {group}=… --help\n", markup=False)
+            console.print(f"options of {group}: robot-rl {command.name} {group}=… --help\n", markup=False)
     for title, group_options in groups.items():
         if group_options:
             console.print(f"[bold]{title}[/bold]")
@@ -63,12 +63,12 @@ def value_text(value: Any) -> str:
 
 def _choices_table(made: Draft) -> Table:
     table = _table()
-    meaning = meanings(made.verb.config)
+    meaning = meanings(made.command.config)
     for group, choice in made.chosen.items():
         given = "… (required)" if choice == "???" else value_text(choice)
-        names = made.verb.choices(group)
+        names = made.command.choices(group)
         path = ", or the path of a run" if "run" in names else ""
-        path = ", or a file's path" if made.verb.takes_files(group) else path
+        path = ", or a file's path" if made.command.takes_files(group) else path
         table.add_row(Text(f"  {group}={given}"), Text(f"{meaning[group]} ({' | '.join(names)}{path})"))
     table.add_row("", "")
     return table

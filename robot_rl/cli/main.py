@@ -1,4 +1,4 @@
-"""The command line: `robot-rl <verb> [group=choice …] [key=value …] [plugins=[module]]`."""
+"""The command line: `robot-rl <command> [group=choice …] [key=value …] [plugins=[module]]`."""
 
 import ast
 import gc
@@ -17,7 +17,7 @@ from robot_rl.graphics import choose_backend
 from robot_rl.hardware.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from robot_rl.cli.compose import Verb
+    from robot_rl.cli.compose import Command
 
 choose_backend()
 
@@ -69,31 +69,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             gc.freeze()
 
 
-def load_verb(name: str) -> "Verb":
-    """Import a verb's module: that of `bench sim` is `commands/bench_sim.py`.
+def load_command(name: str) -> "Command":
+    """Import a command's module: that of `bench sim` is `commands/bench_sim.py`.
 
     Raises:
-        UserError: there is no such verb.
+        UserError: there is no such command.
     """
-    from robot_rl.cli.compose import Verb
+    from robot_rl.cli.compose import Command
 
-    if name not in verb_names():
-        spelled = nearest(name, verb_names())
+    if name not in command_names():
+        spelled = nearest(name, command_names())
         hint = f"did you mean robot-rl {spelled}? " if spelled else ""
-        raise UserError(f"there is no verb {name!r}; {hint}robot-rl alone lists the verbs")
+        raise UserError(f"there is no command {name!r}; {hint}robot-rl alone lists the commands")
     module = import_module(f"robot_rl.commands.{_module(name)}")
-    return Verb(name, module.Config, module.run, getattr(module, "GROUPS", {}), summary(name))
+    return Command(name, module.Config, module.run, getattr(module, "GROUPS", {}), summary(name))
 
 
-def verb_names() -> list[str]:
-    """All verbs, in the order of the listing."""
+def command_names() -> list[str]:
+    """All commands, in the order of the listing."""
     return [name for names in COMMANDS.values() for name in names]
 
 
-def summary(verb: str) -> str:
-    """First line of a verb's docstring; read without importing it, since that may import torch."""
-    text = ast.get_docstring(ast.parse((_FOLDER / f"{_module(verb)}.py").read_text(encoding="utf-8")))
-    assert text, f"verb {verb} has no docstring"
+def summary(command: str) -> str:
+    """First line of a command's docstring; read without importing it, since that may import torch."""
+    text = ast.get_docstring(ast.parse((_FOLDER / f"{_module(command)}.py").read_text(encoding="utf-8")))
+    assert text, f"command {command} has no docstring"
     return text.splitlines()[0]
 
 
@@ -103,9 +103,9 @@ def listing() -> str:
         f"robot-rl {__version__}: a learned base policy, improved by reinforcement learning, deployed",
         "",
     ]
-    lines += ["usage: robot-rl <verb> [group=choice …] [key=value …]", "       robot-rl <verb> --help"]
+    lines += ["usage: robot-rl <command> [group=choice …] [key=value …]", "       robot-rl <command> --help"]
     lines += ["       (--key value and --key=value are other ways to write key=value;"]
-    lines += ["        plugins=[my_package.my_tasks] imports modules of yours first, with every verb)", ""]
+    lines += ["        plugins=[my_package.my_tasks] imports modules of yours first, with every command)", ""]
     for who, names in COMMANDS.items():
         lines += [who, *_lines(names), ""]
     return "\n".join(lines).rstrip()
@@ -122,35 +122,35 @@ def _dispatch(arguments: list[str]) -> None:
         print(__version__)
         return
     name, rest = _split_name(rest)
-    if not rest and name not in verb_names() and (family := _family(name)):
+    if not rest and name not in command_names() and (family := _family(name)):
         with _reader_may_leave():
             print("\n".join([f"usage: robot-rl {name} <which> [key=value …]", "", *_lines(family)]))
         return
     plugins, rest = _split_plugins(rest)
     with mistakes():
         load_plugins(plugins)
-    verb = load_verb(name)
+    command = load_command(name)
     if asks_help:
         from robot_rl.cli.help import print_help
 
         with _reader_may_leave():
-            print_help(verb, rest)
+            print_help(command, rest)
         return
     from robot_rl.cli.compose import compose
 
-    config, _ = compose(verb, rest)
-    verb.run(config)
+    config, _ = compose(command, rest)
+    command.run(config)
 
 
 def _split_name(arguments: list[str]) -> tuple[str, list[str]]:
-    """The name of the verb, of two words where the first begins such verbs, and the other arguments."""
+    """The name of the command, of two words where the first begins such commands, and the other arguments."""
     first, two = arguments[0], " ".join(arguments[:2])
-    words = 2 if two in verb_names() or (_family(first) and first not in verb_names()) else 1
+    words = 2 if two in command_names() or (_family(first) and first not in command_names()) else 1
     return " ".join(arguments[:words]), arguments[words:]
 
 
 def _split_plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The modules of `plugins=[…]`, which a verb must find registered, and the other arguments."""
+    """The modules of `plugins=[…]`, which a command must find registered, and the other arguments."""
     names: list[str] = []
     rest: list[str] = []
     left = iter(arguments)
@@ -168,16 +168,16 @@ def _split_plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _family(word: str) -> list[str]:
-    """The verbs of two words that begin with this one."""
-    return [name for name in verb_names() if name.startswith(f"{word} ")]
+    """The commands of two words that begin with this one."""
+    return [name for name in command_names() if name.startswith(f"{word} ")]
 
 
-def _module(verb: str) -> str:
-    return verb.replace(" ", "_")
+def _module(command: str) -> str:
+    return command.replace(" ", "_")
 
 
 def _lines(names: Sequence[str]) -> list[str]:
-    width = max(map(len, verb_names())) + 1
+    width = max(map(len, command_names())) + 1
     return [f"  {name:<{width}} {summary(name)}" for name in names]
 
 

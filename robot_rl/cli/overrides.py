@@ -35,7 +35,7 @@ def split(
     """Arguments as (key, text of the value).
 
     Args:
-        arguments: of the command line, after the verb.
+        arguments: of the command line, after the command.
         spelled: the valid key, or `group=choice`, that a word means; asked only for advice.
         flags: keys that are true or false.
 

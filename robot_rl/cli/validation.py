@@ -13,7 +13,7 @@ from robot_rl.cli.user_files import ALONE
 from robot_rl.errors import UserError
 
 if TYPE_CHECKING:
-    from robot_rl.cli.compose import Draft, Verb
+    from robot_rl.cli.compose import Command, Draft
 
 
 def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
@@ -37,16 +37,18 @@ def check_key(draft: "Draft", key: str, text: str) -> None:
     if key in keys or _within(key, known):
         return
     group = key.partition(".")[0]
-    owners = [choice for choice in _choices(draft.verb, group) if key in _keys_of(draft.verb, group, choice)]
+    owners = [
+        choice for choice in _choices(draft.command, group) if key in _keys_of(draft.command, group, choice)
+    ]
     if owners:
         now = {None: "not set", "???": "not chosen"}.get(draft.chosen[group], draft.chosen[group])
         raise UserError(f"{key} belongs to {group}={'|'.join(owners)}, and {group} is {now}")
     if any(other.startswith(f"{key}.") for other in keys):
         raise UserError(f"{key} is a section; set one of its keys, e.g. {_first_below(key, keys)}=…")
-    found = nearest_key(key, list(dict.fromkeys([*keys, *draft.chosen, *all_keys(draft.verb)])))
+    found = nearest_key(key, list(dict.fromkeys([*keys, *draft.chosen, *all_keys(draft.command)])))
     if found:
         raise UserError(f"unknown key {key}; did you mean {' or '.join(f'{k}={text}' for k in found)}?")
-    raise UserError(f"unknown key {key}; robot-rl {draft.verb.name} --help lists all keys")
+    raise UserError(f"unknown key {key}; robot-rl {draft.command.name} --help lists all keys")
 
 
 def as_list(draft: "Draft", key: str, text: str) -> str:
@@ -75,42 +77,42 @@ def assign(draft: "Draft", override: Override) -> None:
         ) from error
 
 
-def spelled_key(verb: "Verb", word: str) -> str | None:
+def spelled_key(command: "Command", word: str) -> str | None:
     """The key, or `group=choice`, that a word of the command line most likely means, or None."""
-    for group in verb.groups:
-        if word in verb.choices(group):
+    for group in command.groups:
+        if word in command.choices(group):
             return f"{group}={word}"
-    found = nearest_key(word, [*verb.groups, *all_keys(verb)])
+    found = nearest_key(word, [*command.groups, *all_keys(command)])
     return found[0] if found else None
 
 
-def all_keys(verb: "Verb") -> list[str]:
-    """Every key of a verb, whatever is chosen."""
-    return list(dict.fromkeys(option.key for option in _all_options(verb)))
+def all_keys(command: "Command") -> list[str]:
+    """Every key of a command, whatever is chosen."""
+    return list(dict.fromkeys(option.key for option in _all_options(command)))
 
 
-def flags(verb: "Verb") -> set[str]:
-    """The keys of a verb that are true or false, whatever is chosen."""
-    return {option.key for option in _all_options(verb) if option.type_name == "bool"}
+def flags(command: "Command") -> set[str]:
+    """The keys of a command that are true or false, whatever is chosen."""
+    return {option.key for option in _all_options(command) if option.type_name == "bool"}
 
 
-def _choices(verb: "Verb", group: str) -> list[str]:
-    return verb.choices(group) if group in verb.groups else []
+def _choices(command: "Command", group: str) -> list[str]:
+    return command.choices(group) if group in command.groups else []
 
 
-def _all_options(verb: "Verb") -> Iterator[Option]:
-    yield from options(OmegaConf.structured(verb.config))
-    for group in verb.groups:
-        for choice in verb.choices(group):
-            yield from _options_of(verb, group, choice)
+def _all_options(command: "Command") -> Iterator[Option]:
+    yield from options(OmegaConf.structured(command.config))
+    for group in command.groups:
+        for choice in command.choices(group):
+            yield from _options_of(command, group, choice)
 
 
-def _keys_of(verb: "Verb", group: str, choice: str) -> list[str]:
-    return [option.key for option in _options_of(verb, group, choice)]
+def _keys_of(command: "Command", group: str, choice: str) -> list[str]:
+    return [option.key for option in _options_of(command, group, choice)]
 
 
-def _options_of(verb: "Verb", group: str, choice: str) -> Iterator[Option]:
-    schema = verb.schema(group, choice)
+def _options_of(command: "Command", group: str, choice: str) -> Iterator[Option]:
+    schema = command.schema(group, choice)
     assert schema is not None
     return options(OmegaConf.structured(schema), f"{group}.")
 

@@ -1,6 +1,6 @@
 """The main job from end to end: demonstrations, a weak base policy, RL on top, evaluation, report.
 
-Every stage is a verb of its own with the settings below; what is done already is not done again,
+Every stage is a command of its own with the settings below; what is done already is not done again,
 so the same command goes on with a demo that was stopped.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robot_rl.cli.compose import compose
-from robot_rl.cli.main import load_verb
+from robot_rl.cli.main import load_command
 from robot_rl.factory import load_networks
 from robot_rl.policies.store import fingerprint
 from robot_rl.runs import write_run_record, write_text
@@ -56,7 +56,7 @@ def run(config: Config) -> None:
     common = [f"task={config.task}", f"seed={config.seed}", f"data={data}"]
     training = [*common, f"runs_dir={home}", f"device={config.device}"]
     with stages("collect"):
-        _verb(
+        _run(
             "collect",
             *common,
             f"episodes={config.episodes}",
@@ -64,7 +64,7 @@ def run(config: Config) -> None:
             f"skill={config.skill}",
         )
     with stages("base"):
-        _verb(
+        _run(
             "train",
             "method=bc",
             "base=diffusion",
@@ -75,7 +75,7 @@ def run(config: Config) -> None:
             "base.inference_steps=5",
         )
     with stages("tuned"):
-        _verb(
+        _run(
             "train",
             "method=residual_chunk",
             f"base={base}",
@@ -86,7 +86,7 @@ def run(config: Config) -> None:
         )
     with stages("eval"):
         if not _is_evaluated(tuned, config.eval_episodes):
-            _verb(
+            _run(
                 "eval",
                 f"policy={tuned}",
                 f"episodes={config.eval_episodes}",
@@ -95,16 +95,16 @@ def run(config: Config) -> None:
             )
     record = json.loads((tuned / "run.json").read_text())
     write_run_record(tuned, **{**record, "wall_seconds": stages.total, "stages": stages.seconds})
-    _verb("report", f"run={tuned}")
+    _run("report", f"run={tuned}")
     for name in ("report.html", "report.json"):
         shutil.copyfile(tuned / name, home / name)
     print(f"demo: all stages in {stages.total / 60:.1f} minutes; look at {home / 'report.html'}")
 
 
-def _verb(name: str, *arguments: str) -> None:
+def _run(name: str, *arguments: str) -> None:
     print(f"\n$ robot-rl {name} {' '.join(arguments)}", flush=True)
-    verb = load_verb(name)
-    verb.run(compose(verb, arguments)[0])
+    command = load_command(name)
+    command.run(compose(command, arguments)[0])
 
 
 def _is_evaluated(run: Path, episodes: int) -> bool:

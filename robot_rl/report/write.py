@@ -75,8 +75,8 @@ def _videos(data: RunData, policies: list[Policy]) -> list[dict[str, str]]:
     def outcome(policy: Policy) -> str:
         if data.video_episode not in policy.outcomes:
             return ""
-        verb = "succeeds after" if policy.outcomes[data.video_episode] else "does not succeed in"
-        return f"{verb} {policy.lengths[data.video_episode]} steps"
+        result = "succeeds after" if policy.outcomes[data.video_episode] else "does not succeed in"
+        return f"{result} {policy.lengths[data.video_episode]} steps"
 
     return [
         {

@@ -219,7 +219,7 @@ def test_a_flood_does_not_keep_the_arm_from_its_ticks(server: Server, operator: 
 
 
 def test_a_second_server_at_the_address_is_refused_in_one_line(server: Server) -> None:
-    ended = _verb("robot", "driver=sim_panda", f"address={server.address}")
+    ended = _robot_rl("robot", "driver=sim_panda", f"address={server.address}")
     assert ended.returncode == 2
     assert ended.stderr.strip() == (
         f"robot-rl: another server is at {server.address}; stop it or choose another address"
@@ -235,14 +235,14 @@ def test_a_second_server_at_the_address_is_refused_in_one_line(server: Server) -
         (["driver=sim_panda", "lease_ms=5"], "lease_ms is 5; choose 10 to 1000"),
     ],
 )
-def test_the_verb_says_in_one_line_what_cannot_work(arguments: list[str], says: str) -> None:
-    ended = _verb("robot", *arguments)
+def test_the_command_says_in_one_line_what_cannot_work(arguments: list[str], says: str) -> None:
+    ended = _robot_rl("robot", *arguments)
     assert ended.returncode == 2
     assert says in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
 
 
-def test_the_verb_serves_a_robot_and_ends_well(tmp_path: Path) -> None:
+def test_the_command_serves_a_robot_and_ends_well(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path / 'r'}"
     command = [sys.executable, "-m", "robot_rl", "robot", "driver=sim_panda", f"address={address}"]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment())
@@ -264,13 +264,13 @@ def test_the_verb_serves_a_robot_and_ends_well(tmp_path: Path) -> None:
         server.wait()
 
 
-def test_the_verb_makes_keys(tmp_path: Path) -> None:
-    ended = _verb("robot", "keys", "name=pi", f"keys={tmp_path / 'keys'}")
+def test_the_command_makes_keys(tmp_path: Path) -> None:
+    ended = _robot_rl("robot", "keys", "name=pi", f"keys={tmp_path / 'keys'}")
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "keys" / "clients" / "pi.json").exists()
 
 
-def _verb(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def _robot_rl(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "robot_rl", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=_environment())
 

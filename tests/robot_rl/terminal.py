@@ -1,4 +1,4 @@
-"""A verb on a terminal of its own, as a person uses it."""
+"""A command in a terminal, as a person uses it."""
 
 import os
 import pty

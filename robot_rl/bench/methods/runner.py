@@ -138,10 +138,10 @@ class Runner:
     def _doing(self) -> str:
         """The runs in work and how far they are."""
         texts = []
-        for planned, verb in list(self._now.items()):
+        for planned, command in list(self._now.items()):
             metrics = planned.home(self._runs_dir) / planned.name / "metrics.csv"
             part = f"{_last_step(metrics) / planned.protocol.steps:.0%}"
-            shown = part if planned.entry.collect is None and verb == "train" else verb
+            shown = part if planned.entry.collect is None and command == "train" else command
             texts.append(f"{planned.label} {shown}")
         return ", ".join(texts) or "preparing"
 

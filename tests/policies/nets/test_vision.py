@@ -13,7 +13,7 @@ from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.vision import ConvEncoder, ViTEncoder, random_shift
 from robot_rl.policies.registry import BASES
 from robot_rl.policies.store import fingerprint, load_base, save_policy
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 
 SIZE = (84, 84)
 CAMERAS = ("agentview", "robot0_eye_in_hand")
@@ -212,13 +212,13 @@ def test_cameras_without_a_size_are_refused() -> None:
     assert BASES["flow"].policy(config, 3, 2, (), SIZE).spec.image_size is None
 
 
-def test_image_policy_learns_from_demonstrations_on_disk(verb: Verb, tmp_path: Path) -> None:
+def test_image_policy_learns_from_demonstrations_on_disk(robot_rl: RunCommand, tmp_path: Path) -> None:
     seen = ("task.cameras=[agentview]", "task.state_keys=[robot0_eef_pos,robot0_gripper_qpos]")
     data = tmp_path / "lift.zarr"
-    verb("collect", "task=lift", *seen, f"data={data}", "episodes=1")
+    robot_rl("collect", "task=lift", *seen, f"data={data}", "episodes=1")
     method = ["method=bc", "method.steps=80", "method.batch_size=16", "method.lr_warmup=5"]
     run = [f"data={data}", f"runs_dir={tmp_path}", "name=run", "log_every=10", "threads=1"]
-    verb("train", *seen, *method, *run, "base=diffusion", "base.width=64", "base.depth=1")
+    robot_rl("train", *seen, *method, *run, "base=diffusion", "base.width=64", "base.depth=1")
 
     rows = [line.split(",") for line in (tmp_path / "run" / "metrics.csv").read_text().splitlines()]
     losses = [float(row[3]) for row in rows if row[2] == "learn/loss"]

@@ -4,12 +4,14 @@ import json
 
 import pytest
 
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 
 
 @pytest.mark.full
-def test_the_figures_of_control_are_complete(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
-    verb("bench control", "seconds=1", "json=true")
+def test_the_figures_of_control_are_complete(
+    robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    robot_rl("bench control", "seconds=1", "json=true")
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(figures["round_trip_us"]) == {"p50", "p99", "curve_p99"}
     assert set(figures["loop_lateness_us"]) == {"p50", "p99", "overrun_fraction"}

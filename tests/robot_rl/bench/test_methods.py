@@ -36,7 +36,7 @@ from robot_rl.factory import make_env, policy_directory
 from robot_rl.policies.store import load_base, read_record
 from robot_rl.training.logger import read_metrics
 from robot_rl.training.provenance import Code
-from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics, residual
 
 SHIPPED = Path(__file__).parents[3] / "benchmarks" / "protocol"
@@ -341,12 +341,12 @@ def test_results_of_a_run(filled: tuple[Path, str]) -> None:
 
 
 @pytest.mark.full
-def test_the_last_evaluation_is_that_of_robot_rl_eval(filled: tuple[Path, str], verb: Verb) -> None:
+def test_the_last_evaluation_is_that_of_robot_rl_eval(filled: tuple[Path, str], robot_rl: RunCommand) -> None:
     """Though it has other networks, environments and neighbours."""
     home, _ = filled
     run = home / "runs" / "validation" / "lift" / "residual_s0"
     # The task of the run has shorter episodes, which the policy's files say too.
-    verb("eval", f"policy={run}", "episodes=2", "device=cpu")
+    robot_rl("eval", f"policy={run}", "episodes=2", "device=cpu")
     with (run / "eval" / "episodes.csv").open(newline="") as file:
         tuned = [row for row in csv.DictReader(file) if row["policy"] == "tuned"]
     final = json.loads((home / "results" / "validation" / "lift" / "residual_s0.json").read_text())["final"]
@@ -440,15 +440,15 @@ def test_imitation_whose_result_is_gone_does_not_collect_again(
     path = home / "results" / "validation" / "lift" / "bc_s1.json"
     before = json.loads(path.read_text())
     path.unlink()
-    run, verbs = Crew.run, []
+    run, commands = Crew.run, []
 
     def noted(crew: Crew, arguments: list[str], log: Path) -> int:
-        verbs.append(arguments[0])
+        commands.append(arguments[0])
         return run(crew, arguments, log)
 
     monkeypatch.setattr(Crew, "run", noted)
     assert bench(home, "only=bc") == 0
-    assert verbs == ["train", "eval"]
+    assert commands == ["train", "eval"]
     after = json.loads(path.read_text())
     assert (after["final"], after["wall_seconds"]) == (before["final"], before["wall_seconds"])
 
@@ -559,20 +559,20 @@ def test_a_crew_stops_cleanly(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_evaluation_leaves_no_trace_in_training(
-    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     """Nor does a run that is stopped, or ends without a word, lose any of it when it goes on."""
-    verb("train", *residual(demonstrations, base_run, tmp_path, "plain", 120))
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "plain", 120))
     evaluated = ("eval_every=40", "eval_episodes=2")
-    verb("train", *residual(demonstrations, base_run, tmp_path, "straight", 120), *evaluated)
-    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 80), *evaluated)
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "straight", 120), *evaluated)
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "resumed", 80), *evaluated)
     often = (*evaluated, "checkpoint_every=40")
-    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 120), *often)
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "resumed", 120), *often)
     plain, straight, resumed, cut = (tmp_path / name for name in ("plain", "straight", "resumed", "cut"))
-    verb("train", *residual(demonstrations, base_run, tmp_path, "cut", 120), *often)
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "cut", 120), *often)
     # As if it had ended between step 80, where it was evaluated and saved, and 120.
     shutil.rmtree(cut / "checkpoints" / "00000120")
-    verb("train", *residual(demonstrations, base_run, tmp_path, "cut", 120), *often)
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "cut", 120), *often)
     for run in (straight, resumed, cut):
         assert_same(final_state(plain), final_state(run))
     assert metrics(straight) == metrics(cut)
@@ -587,15 +587,15 @@ def test_evaluation_leaves_no_trace_in_training(
 
 
 def test_what_cannot_be_evaluated_is_refused(
-    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     options = residual(demonstrations, base_run, tmp_path, "run", 120)
     with pytest.raises(UserError, match=r"eval_episodes=101: the list lift\.safetensors has 100 states"):
-        verb("train", *options, "eval_every=40", "eval_episodes=101")
+        robot_rl("train", *options, "eval_every=40", "eval_episodes=101")
     with pytest.raises(UserError, match="eval_every=-1"):
-        verb("train", *options, "eval_every=-1")
+        robot_rl("train", *options, "eval_every=-1")
     with pytest.raises(UserError, match="method=bc takes none"):
-        verb("train", "method=bc", f"data={demonstrations}", f"runs_dir={tmp_path}", "eval_every=5")
+        robot_rl("train", "method=bc", f"data={demonstrations}", f"runs_dir={tmp_path}", "eval_every=5")
     assert not list(tmp_path.iterdir())
 
 

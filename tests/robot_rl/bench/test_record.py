@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])
 def test_the_figures_of_recording_are_complete(
-    verb: Verb, capsys: pytest.CaptureFixture[str], encoding: str
+    robot_rl: RunCommand, capsys: pytest.CaptureFixture[str], encoding: str
 ) -> None:
-    verb("bench record", "seconds=6", f"encoding={encoding}", "json=true")
+    robot_rl("bench record", "seconds=6", f"encoding={encoding}", "json=true")
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["lost_frames"] >= figures["dropped_by_cameras"] >= 0
     assert figures["commit_ms_p99"] > 0
@@ -26,8 +26,10 @@ def test_the_figures_of_recording_are_complete(
 
 
 @pytest.mark.full
-def test_the_figures_of_reading_are_complete(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
-    verb("bench data", "seconds=0.1", "image_size=[32,48]", "device=cpu", "json=true")
+def test_the_figures_of_reading_are_complete(
+    robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    robot_rl("bench data", "seconds=0.1", "image_size=[32,48]", "device=cpu", "json=true")
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     for kind in ("zarr", "video"):
         assert min(figures[kind].values()) > 0

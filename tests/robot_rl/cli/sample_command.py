@@ -1,6 +1,6 @@
 """Try a configuration.
 
-A verb of the tests, declared as the real ones are.
+A command of the tests, declared as the real ones are.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from robot_rl.cli.compose import Verb
+from robot_rl.cli.compose import Command
 from robot_rl.envs.task import TaskConfig
 
 
@@ -96,16 +96,16 @@ FILES = {
     "task/can.yaml": "name: can\nenv: PickPlaceCan\nhorizon: 300\n",
     "method/bc.yaml": "steps: 50\n",
     "method/residual.yaml": "horizon: ${task.horizon}\n",
-    "method/other.yaml": "x: 1\n",  # another verb's
+    "method/other.yaml": "x: 1\n",  # another command's
     "base/diffusion.yaml": "",
     "base/run.yaml": "",
 }
 
 
-def sample_verb(folder: Path) -> Verb:
-    """The verb, with its YAML files written into `folder`."""
+def sample_command(folder: Path) -> Command:
+    """The command, with its YAML files written into `folder`."""
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return Verb("sample", Config, run, GROUPS, "Try a configuration.", folder)
+    return Command("sample", Config, run, GROUPS, "Try a configuration.", folder)

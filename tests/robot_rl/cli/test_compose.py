@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 
 from robot_rl.assets import asset_path
-from robot_rl.cli.compose import Verb, compose, load_group, restore
+from robot_rl.cli.compose import Command, compose, load_group, restore
 from robot_rl.cli.help import print_help
-from robot_rl.cli.main import load_verb, verb_names
+from robot_rl.cli.main import command_names, load_command
 from robot_rl.cli.options import meanings, type_name
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
-from tests.robot_rl.cli.sample_command import Config, Device, Diffusion, Residual, Run, sample_verb
+from tests.robot_rl.cli.sample_command import Config, Device, Diffusion, Residual, Run, sample_command
 
 NEEDED = ["name=x", "base=diffusion"]
 
 
 @pytest.fixture
-def verb(tmp_path: Path) -> Verb:
-    return sample_verb(tmp_path)
+def command(tmp_path: Path) -> Command:
+    return sample_command(tmp_path)
 
 
-def test_groups_come_out_as_their_dataclasses(verb: Verb) -> None:
-    config, plain = compose(verb, [*NEEDED, "task=can", "method=residual", "device=cuda", "limit=3"])
+def test_groups_come_out_as_their_dataclasses(command: Command) -> None:
+    config, plain = compose(command, [*NEEDED, "task=can", "method=residual", "device=cuda", "limit=3"])
     assert isinstance(config, Config)
     assert config.task == TaskConfig(name="can", env="PickPlaceCan", horizon=300)
     assert config.method == Residual(horizon=300)
@@ -34,21 +34,21 @@ def test_groups_come_out_as_their_dataclasses(verb: Verb) -> None:
     assert plain["groups"] == {"task": "can", "method": "residual", "base": "diffusion"}
 
 
-def test_restore_reads_what_compose_returned(verb: Verb) -> None:
-    config, plain = compose(verb, [*NEEDED, "method=residual", "method.scale=[1,2]", "task.env_args.a=1"])
-    assert restore(verb, plain) == config
+def test_restore_reads_what_compose_returned(command: Command) -> None:
+    config, plain = compose(command, [*NEEDED, "method=residual", "method.scale=[1,2]", "task.env_args.a=1"])
+    assert restore(command, plain) == config
     with pytest.raises(UserError, match="n_steps"):
-        restore(verb, {**plain, "method": {"n_steps": 1}})
+        restore(command, {**plain, "method": {"n_steps": 1}})
 
 
-def test_path_in_place_of_a_choice(verb: Verb, tmp_path: Path) -> None:
-    config, plain = compose(verb, ["name=x", "base=runs/lift bc, 2/"])
+def test_path_in_place_of_a_choice(command: Command, tmp_path: Path) -> None:
+    config, plain = compose(command, ["name=x", "base=runs/lift bc, 2/"])
     assert config.base == Run("runs/lift bc, 2/")
     assert plain["groups"]["base"] == "run"
-    config, _ = compose(verb, ["name=x", f"base={tmp_path}", "base.path=elsewhere"])
+    config, _ = compose(command, ["name=x", f"base={tmp_path}", "base.path=elsewhere"])
     assert config.base == Run("elsewhere")
     with pytest.raises(UserError, match="there is no such method"):
-        compose(verb, [*NEEDED, "method=runs/x"])
+        compose(command, [*NEEDED, "method=runs/x"])
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_path_in_place_of_a_choice(verb: Verb, tmp_path: Path) -> None:
         ("name=${seed}", "7"),
     ],
 )
-def test_strings(verb: Verb, argument: str, value: str) -> None:
-    assert compose(verb, ["base=diffusion", argument])[0].name == value
+def test_strings(command: Command, argument: str, value: str) -> None:
+    assert compose(command, ["base=diffusion", argument])[0].name == value
 
 
-def test_last_of_several_counts(verb: Verb) -> None:
-    assert compose(verb, [*NEEDED, "seed=1", "seed=2", "method=residual", "method=bc"])[0].seed == 2
-    assert compose(verb, ["name=x", "base=runs/x", "base=diffusion"])[0].base == Diffusion()
+def test_last_of_several_counts(command: Command) -> None:
+    assert compose(command, [*NEEDED, "seed=1", "seed=2", "method=residual", "method=bc"])[0].seed == 2
+    assert compose(command, ["name=x", "base=runs/x", "base=diffusion"])[0].base == Diffusion()
 
 
 REFUSALS = [
@@ -112,26 +112,26 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("argument", "answer"), REFUSALS)
-def test_refusal_says_what_to_write(verb: Verb, argument: str, answer: str) -> None:
+def test_refusal_says_what_to_write(command: Command, argument: str, answer: str) -> None:
     with pytest.raises(UserError) as error:
-        compose(verb, [*NEEDED, argument])
+        compose(command, [*NEEDED, argument])
     assert answer in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_parted_values(verb: Verb) -> None:
+def test_parted_values(command: Command) -> None:
     with pytest.raises(UserError, match=r"write seed=3 in place of -seed$"):
-        compose(verb, [*NEEDED, "-seed", "3"])
+        compose(command, [*NEEDED, "-seed", "3"])
     with pytest.raises(UserError, match=r"did you mean seed=3\?"):
-        compose(verb, [*NEEDED, "seed", "3"])
+        compose(command, [*NEEDED, "seed", "3"])
 
 
-def test_dashes_are_another_way_to_write_it(verb: Verb) -> None:
+def test_dashes_are_another_way_to_write_it(command: Command) -> None:
     config, _ = compose(
-        verb, ["--name", "a=b", "--base=diffusion", "--task", "can", "seed=2", "--limit", "-3"]
+        command, ["--name", "a=b", "--base=diffusion", "--task", "can", "seed=2", "--limit", "-3"]
     )
     assert (config.name, config.task.name, config.seed, config.limit) == ("a=b", "can", 2, -3)
-    config, _ = compose(verb, [*NEEDED, "method=residual", "--method.n-step", "5"])
+    config, _ = compose(command, [*NEEDED, "method=residual", "--method.n-step", "5"])
     assert config.method.n_step == 5
 
 
@@ -145,36 +145,38 @@ def test_dashes_are_another_way_to_write_it(verb: Verb) -> None:
         (["--resume=false"], False),
     ],
 )
-def test_a_flag_alone_is_true(verb: Verb, arguments: list[str], value: bool) -> None:
-    assert compose(verb, ["resume=false", *NEEDED, *arguments])[0].resume is value
+def test_a_flag_alone_is_true(command: Command, arguments: list[str], value: bool) -> None:
+    assert compose(command, ["resume=false", *NEEDED, *arguments])[0].resume is value
 
 
 @pytest.mark.parametrize("text", ["a,b", "[a,b]", "a, b", "['a',b]"])
-def test_a_list_may_be_written_without_its_brackets(verb: Verb, text: str) -> None:
-    assert compose(verb, [*NEEDED, f"task.cameras={text}"])[0].task.cameras == ["a", "b"]
+def test_a_list_may_be_written_without_its_brackets(command: Command, text: str) -> None:
+    assert compose(command, [*NEEDED, f"task.cameras={text}"])[0].task.cameras == ["a", "b"]
 
 
-def test_a_list_of_one_or_none(verb: Verb) -> None:
-    assert compose(verb, [*NEEDED, "task.image_size=84"])[0].task.image_size == [84]
-    assert compose(verb, [*NEEDED, "task.image_size="])[0].task.image_size == []
+def test_a_list_of_one_or_none(command: Command) -> None:
+    assert compose(command, [*NEEDED, "task.image_size=84"])[0].task.image_size == [84]
+    assert compose(command, [*NEEDED, "task.image_size="])[0].task.image_size == []
 
 
-def test_mandatory_values(verb: Verb) -> None:
+def test_mandatory_values(command: Command) -> None:
     with pytest.raises(UserError, match=r"base is required: add base=diffusion\|run"):
-        compose(verb, ["name=x"])
+        compose(command, ["name=x"])
     with pytest.raises(UserError, match=r"name is required: add name=…  \(Name of the run.\)"):
-        compose(verb, ["base=diffusion"])
+        compose(command, ["base=diffusion"])
     with pytest.raises(UserError, match=r"base\.path is required"):
-        compose(verb, ["name=x", "base=run"])
+        compose(command, ["name=x", "base=run"])
 
 
-def test_a_dataclass_may_refuse_values(verb: Verb) -> None:
+def test_a_dataclass_may_refuse_values(command: Command) -> None:
     with pytest.raises(UserError, match=r"method\.n_step=0: must be at least 1"):
-        compose(verb, [*NEEDED, "method=residual", "method.n_step=0"])
+        compose(command, [*NEEDED, "method=residual", "method.n_step=0"])
 
 
-def test_help_shows_every_option_of_what_is_chosen(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
-    print_help(verb, ["method=residual"])
+def test_help_shows_every_option_of_what_is_chosen(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_help(command, ["method=residual"])
     text = " ".join(capsys.readouterr().out.split())
     assert "method=residual Method. (bc | residual)" in text
     assert "base=… (required) Base policy. (diffusion | run, or the path of a run)" in text
@@ -197,7 +199,7 @@ def test_load_group() -> None:
         load_group("task", "lft", TaskConfig)
 
 
-# The real verbs.
+# The real commands.
 
 
 def test_tasks_load() -> None:
@@ -209,24 +211,24 @@ def test_tasks_load() -> None:
         assert task.state_keys
 
 
-def schemas_of(verb: Verb) -> set[type]:
-    return {verb.config, *(schema for group in verb.groups.values() for schema in group.values())}
+def schemas_of(command: Command) -> set[type]:
+    return {command.config, *(schema for group in command.groups.values() for schema in group.values())}
 
 
-@pytest.mark.parametrize("name", verb_names())
+@pytest.mark.parametrize("name", command_names())
 def test_every_field_says_what_it_means(name: str) -> None:
-    for schema in schemas_of(load_verb(name)):
+    for schema in schemas_of(load_command(name)):
         assert is_dataclass(schema)
         for field in fields(schema):
             assert meanings(schema).get(field.name, "").endswith((".", "…", ")", "]")), (schema, field.name)
 
 
-@pytest.mark.parametrize("name", verb_names())
+@pytest.mark.parametrize("name", command_names())
 def test_every_choice_composes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    verb = load_verb(name)
-    print_help(verb)
-    for group, schemas in verb.groups.items():
-        assert set(schemas) - {"*"} <= set(verb.choices(group)), f"configs/{group} lacks a file"
-        for choice in verb.choices(group):
-            print_help(verb, [f"{group}={choice}"])
+    command = load_command(name)
+    print_help(command)
+    for group, schemas in command.groups.items():
+        assert set(schemas) - {"*"} <= set(command.choices(group)), f"configs/{group} lacks a file"
+        for choice in command.choices(group):
+            print_help(command, [f"{group}={choice}"])
             assert f"{group}={choice}" in capsys.readouterr().out

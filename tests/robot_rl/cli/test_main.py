@@ -17,7 +17,7 @@ from robot_rl.cli.main import COMMANDS
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_alone_it_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alone_it_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["help"], ["--help"], ["-h"]):
         assert cli.main(arguments) == 0
         text = capsys.readouterr().out
@@ -28,7 +28,7 @@ def test_alone_it_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
                 assert cli.summary(name) in text
 
 
-def test_every_verb_is_listed() -> None:
+def test_every_command_is_listed() -> None:
     modules = {path.stem for path in (ROOT / "robot_rl" / "commands").glob("*.py")} - {"__init__"}
     assert modules == {name.replace(" ", "_") for names in COMMANDS.values() for name in names}
 
@@ -48,13 +48,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["doctor", "--help"], ["help", "doctor"], ["doctor", "-h"]])
-def test_help_of_a_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 0
     assert "runs_dir=runs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["bench"], ["bench", "--help"], ["help", "bench"]])
-def test_first_word_of_several_verbs_lists_them(
+def test_first_word_of_several_commands_lists_them(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(arguments) == 0
@@ -64,7 +64,7 @@ def test_first_word_of_several_verbs_lists_them(
     assert "doctor" not in text
 
 
-def test_help_of_a_verb_of_two_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_command_of_two_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "sim", "--help"]) == 0
     text = capsys.readouterr().out
     assert "usage: robot-rl bench sim [key=value …]" in text
@@ -74,9 +74,9 @@ def test_help_of_a_verb_of_two_words(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["bench", "smi"], "robot-rl: there is no verb 'bench smi'; did you mean robot-rl bench sim?"),
-        (["docter"], "robot-rl: there is no verb 'docter'; did you mean robot-rl doctor?"),
-        (["--help-me"], "robot-rl: there is no verb '--help-me'; robot-rl alone lists the verbs"),
+        (["bench", "smi"], "robot-rl: there is no command 'bench smi'; did you mean robot-rl bench sim?"),
+        (["docter"], "robot-rl: there is no command 'docter'; did you mean robot-rl doctor?"),
+        (["--help-me"], "robot-rl: there is no command '--help-me'; robot-rl alone lists the commands"),
         (
             ["doctor", "-runs-dir=x"],
             "robot-rl: options have two dashes or none: write runs_dir=x in place of",
@@ -95,7 +95,7 @@ def test_mistakes_get_one_line(arguments: list[str], answer: str, capsys: pytest
 
 @pytest.fixture
 def hello(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A verb `hello`, as a module that is already imported."""
+    """A command `hello`, as a module that is already imported."""
 
     @dataclass
     class Config:
@@ -105,19 +105,19 @@ def hello(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     module = types.ModuleType("robot_rl.commands.hello")
     module.__dict__.update(Config=Config, run=lambda config: print("hello " * config.times))
     monkeypatch.setitem(sys.modules, "robot_rl.commands.hello", module)
-    monkeypatch.setattr(cli, "verb_names", lambda: ["hello"])
-    monkeypatch.setattr(cli, "summary", lambda verb: "Say hello.")
+    monkeypatch.setattr(cli, "command_names", lambda: ["hello"])
+    monkeypatch.setattr(cli, "summary", lambda command: "Say hello.")
     return module
 
 
-def test_a_verb_runs_with_its_configuration(
+def test_a_command_runs_with_its_configuration(
     hello: types.ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["hello", "times=2"]) == 0
     assert capsys.readouterr().out.split() == ["hello", "hello"]
 
 
-def test_a_verb_may_exit_with_its_own_code(hello: types.ModuleType) -> None:
+def test_a_command_may_exit_with_its_own_code(hello: types.ModuleType) -> None:
     def run(config: object) -> None:
         raise SystemExit(1)
 

@@ -1,4 +1,4 @@
-"""Modules of the user's own, imported before a verb runs."""
+"""Modules of the user's own, imported before a command runs."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from robot_rl.cli.compose import compose
-from robot_rl.cli.main import load_verb, main
+from robot_rl.cli.main import load_command, main
 from robot_rl.envs.experts import EXPERTS
 from robot_rl.hardware.drivers.registry import DRIVERS
 from robot_rl.hardware.plugins import VARIABLE, load_plugins
@@ -61,7 +61,7 @@ def test_what_a_plugin_registers_can_be_used(here: Path, capsys: pytest.CaptureF
     assert os.environ[VARIABLE] == "my_tasks", "what this starts knows it too"
     assert main(["teleop", "--plugins", "my_tasks", "device=knob", "--help"]) == 0
     assert "device.turns=3" in capsys.readouterr().out
-    device = compose(load_verb("teleop"), ["device=knob", "device.turns=4"])[0].device
+    device = compose(load_command("teleop"), ["device=knob", "device.turns=4"])[0].device
     assert (device.turns, device.make(None)) == (4, device)
 
 

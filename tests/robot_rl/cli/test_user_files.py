@@ -6,7 +6,7 @@ import pytest
 
 from robot_rl.cli.compose import compose, load_group, restore
 from robot_rl.cli.help import print_help
-from robot_rl.cli.main import load_verb
+from robot_rl.cli.main import load_command
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
 from robot_rl.robot.robots import robot_path
@@ -24,13 +24,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_task_is_named_by_its_path_or_in_the_current_folder(here: Path) -> None:
-    verb = load_verb("collect")
-    by_name, plain = compose(verb, ["task=short_lift", "task.horizon=60"])
-    by_path, _ = compose(verb, ["task=configs/task/short_lift.yaml", "task.horizon=60"])
+    command = load_command("collect")
+    by_name, plain = compose(command, ["task=short_lift", "task.horizon=60"])
+    by_path, _ = compose(command, ["task=configs/task/short_lift.yaml", "task.horizon=60"])
     assert by_name == by_path
     assert by_name.task == TaskConfig("short_lift", "Lift", horizon=60, state_keys=["cube_pos"])
     assert by_name.data == "data/short_lift.zarr"
-    assert restore(verb, plain) == by_name
+    assert restore(command, plain) == by_name
     assert load_group("task", "short_lift", TaskConfig) == load_group(
         "task", str(here / "configs" / "task" / "short_lift.yaml"), TaskConfig
     )
@@ -38,21 +38,21 @@ def test_a_task_is_named_by_its_path_or_in_the_current_folder(here: Path) -> Non
 
 def test_a_file_of_ones_own_comes_before_a_shipped_one(here: Path) -> None:
     (here / "configs" / "task" / "lift.yaml").write_text(LIFT, encoding="utf-8")
-    assert compose(load_verb("collect"))[0].task.horizon == 50
+    assert compose(load_command("collect"))[0].task.horizon == 50
 
 
-def test_a_verb_without_a_usual_task_takes_one_too(here: Path) -> None:
-    assert compose(load_verb("robot"), ["task=short_lift"])[0].task.horizon == 50
-    assert compose(load_verb("robot"), ["task.env=Lift"])[0].task == TaskConfig("Lift", "Lift")
+def test_a_command_without_a_usual_task_takes_one_too(here: Path) -> None:
+    assert compose(load_command("robot"), ["task=short_lift"])[0].task.horizon == 50
+    assert compose(load_command("robot"), ["task.env=Lift"])[0].task == TaskConfig("Lift", "Lift")
 
 
 def test_an_environment_alone_is_a_task() -> None:
-    config, plain = compose(load_verb("collect"), ["task.env=Wipe", "task.horizon=30"])
+    config, plain = compose(load_command("collect"), ["task.env=Wipe", "task.horizon=30"])
     assert config.task == TaskConfig("Wipe", "Wipe", horizon=30)
     assert config.data == "data/Wipe.zarr"
-    assert restore(load_verb("collect"), plain) == config
+    assert restore(load_command("collect"), plain) == config
     # With a file chosen, the key changes the file's.
-    assert compose(load_verb("collect"), ["task=lift", "task.env=Wipe"])[0].task.name == "lift"
+    assert compose(load_command("collect"), ["task=lift", "task.env=Wipe"])[0].task.name == "lift"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_an_environment_alone_is_a_task() -> None:
 def test_a_file_that_is_no_task_is_refused_in_one_line(here: Path, text: str, said: str) -> None:
     (here / "configs" / "task" / "short_lift.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(UserError) as error:
-        compose(load_verb("collect"), ["task=short_lift"])
+        compose(load_command("collect"), ["task=short_lift"])
     assert said in " ".join(str(error.value).split())
 
 
@@ -81,11 +81,11 @@ def test_a_file_that_is_no_task_is_refused_in_one_line(here: Path, text: str, sa
 )
 def test_a_task_that_is_not_there_is_refused(here: Path, argument: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        compose(load_verb("collect"), [argument])
+        compose(load_command("collect"), [argument])
 
 
 def test_help_names_the_tasks_of_the_current_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_help(load_verb("collect"), ["task=short_lift"])
+    print_help(load_command("collect"), ["task=short_lift"])
     text = " ".join(capsys.readouterr().out.split())
     assert "short_lift | square" in text
     assert "or a file's path" in text

@@ -16,7 +16,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import notes_of, sources_of
 from robot_rl.data.selection import Choice, chosen
 from robot_rl.data.validation import faults
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import same_data, write
 
 
@@ -24,10 +24,10 @@ def rows_of(dataset: Dataset, episodes: list[int], key: str) -> np.ndarray:
     return np.concatenate([dataset[key][dataset.episodes[number]] for number in episodes])
 
 
-def test_a_merged_dataset_has_all_episodes_in_order(tmp_path: Path, verb: Verb) -> None:
+def test_a_merged_dataset_has_all_episodes_in_order(tmp_path: Path, robot_rl: RunCommand) -> None:
     one = write(tmp_path / "a.zarr", (5, 40), ("front",))
     other = write(tmp_path / "b.zarr", (7,), ("front",), first=5, horizon=99)
-    verb("data merge", f"datasets=[{one.path},{other.path}]", f"out={tmp_path}/m.zarr")
+    robot_rl("data merge", f"datasets=[{one.path},{other.path}]", f"out={tmp_path}/m.zarr")
     merged = Dataset(tmp_path / "m.zarr")
     for key in one.keys:
         np.testing.assert_array_equal(merged[key], np.concatenate([one[key], other[key]]))
@@ -46,19 +46,19 @@ def test_a_merged_dataset_has_all_episodes_in_order(tmp_path: Path, verb: Verb) 
     assert faults(merged.path) == []
 
 
-def test_a_video_is_copied_and_not_made_anew(tmp_path: Path, verb: Verb) -> None:
+def test_a_video_is_copied_and_not_made_anew(tmp_path: Path, robot_rl: RunCommand) -> None:
     one = write(tmp_path / "a.zarr", (5, 8), ("front",), video=True)
-    verb("data split", f"dataset={one.path}", f"out={tmp_path}/x.zarr", "episodes=[1]")
+    robot_rl("data split", f"dataset={one.path}", f"out={tmp_path}/x.zarr", "episodes=[1]")
     assert (tmp_path / "x.zarr/videos/front/000000.mp4").read_bytes() == (
         one.path / "videos/front/000001.mp4"
     ).read_bytes()
     assert faults(tmp_path / "x.zarr") == []
 
 
-def test_a_split_and_its_rest_are_the_whole(tmp_path: Path, verb: Verb) -> None:
+def test_a_split_and_its_rest_are_the_whole(tmp_path: Path, robot_rl: RunCommand) -> None:
     whole = write(tmp_path / "a.zarr", tuple(range(3, 13)))
     out = [f"out={tmp_path}/t.zarr", f"rest={tmp_path}/v.zarr"]
-    verb("data split", f"dataset={whole.path}", *out, "fraction=0.7", "seed=4")
+    robot_rl("data split", f"dataset={whole.path}", *out, "fraction=0.7", "seed=4")
     train, rest = Dataset(tmp_path / "t.zarr"), Dataset(tmp_path / "v.zarr")
     assert (train.num_episodes, rest.num_episodes) == (7, 3)
     picked = [[note["index"] for note in notes_of(part)] for part in (train, rest)]
@@ -109,18 +109,20 @@ def test_what_cannot_be_chosen_is_named(tmp_path: Path, choice: dict[str, Any], 
     ],
 )
 def test_datasets_of_different_environments_are_refused_by_what_differs(
-    tmp_path: Path, verb: Verb, changes: dict[str, Any], answer: str
+    tmp_path: Path, robot_rl: RunCommand, changes: dict[str, Any], answer: str
 ) -> None:
     write(tmp_path / "a.zarr", (4,))
     write(tmp_path / "b.zarr", (4,), **changes)
     with pytest.raises(ValueError, match="cannot be merged") as error:
-        verb("data merge", f"datasets=[{tmp_path}/a.zarr,{tmp_path}/b.zarr]", f"out={tmp_path}/m.zarr")
+        robot_rl("data merge", f"datasets=[{tmp_path}/a.zarr,{tmp_path}/b.zarr]", f"out={tmp_path}/m.zarr")
     assert answer in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr", "b.zarr"]
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", ".hidden", "", 3])
-def test_a_camera_of_a_dataset_names_no_file_elsewhere(tmp_path: Path, verb: Verb, name: object) -> None:
+def test_a_camera_of_a_dataset_names_no_file_elsewhere(
+    tmp_path: Path, robot_rl: RunCommand, name: object
+) -> None:
     write(tmp_path / "a.zarr", (4,), cameras=["front"])
     attributes = tmp_path / "a.zarr" / "meta" / ".zattrs"
     content = json.loads(attributes.read_text())
@@ -131,24 +133,24 @@ def test_a_camera_of_a_dataset_names_no_file_elsewhere(tmp_path: Path, verb: Ver
         ("data convert", f"dataset={tmp_path}/a.zarr", "images=video"),
     ):
         with pytest.raises(ValueError, match="names no array or camera"):
-            verb(*words, f"out={tmp_path}/out.zarr")
+            robot_rl(*words, f"out={tmp_path}/out.zarr")
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
 
 
-def test_other_arrays_are_refused_unless_they_are_left_out(tmp_path: Path, verb: Verb) -> None:
+def test_other_arrays_are_refused_unless_they_are_left_out(tmp_path: Path, robot_rl: RunCommand) -> None:
     write(tmp_path / "a.zarr", (4,))
     other = write(tmp_path / "b.zarr", (4,))
     part = module.Part(other, [0])
     module.rewrite([part], tmp_path / "c.zarr", drop=["time"])
     arguments = [f"datasets=[{tmp_path}/a.zarr,{tmp_path}/c.zarr]", f"out={tmp_path}/m.zarr"]
     with pytest.raises(ValueError, match=r"time: missing against int64 \[\]; drop=\[time\] leaves them out"):
-        verb("data merge", *arguments)
-    verb("data merge", *arguments, "drop=[time]")
+        robot_rl("data merge", *arguments)
+    robot_rl("data merge", *arguments, "drop=[time]")
     assert "time" not in Dataset(tmp_path / "m.zarr").keys
 
 
 def test_datasets_of_different_actors_are_merged_and_each_step_keeps_who_acted(
-    tmp_path: Path, verb: Verb
+    tmp_path: Path, robot_rl: RunCommand
 ) -> None:
     one = write(tmp_path / "a.zarr", (5,))
     other = write(tmp_path / "b.zarr", (6,), first=1, sources=["human", "nobody", "policy"])
@@ -161,7 +163,7 @@ def test_datasets_of_different_actors_are_merged_and_each_step_keeps_who_acted(
     content["collection"]["expert"] = "put"
     attributes.write_text(json.dumps(content))
     paths = ",".join(f"{tmp_path}/{name}.zarr" for name in "abd")
-    verb("data merge", f"datasets=[{paths}]", f"out={tmp_path}/m.zarr")
+    robot_rl("data merge", f"datasets=[{paths}]", f"out={tmp_path}/m.zarr")
     merged = Dataset(tmp_path / "m.zarr")
     assert merged.collection["sources"] == ["nobody", "policy", "human", "script"]
     assert sources_of(merged) == [*sources_of(one), *sources_of(other), Counter(script=4)]
@@ -169,7 +171,9 @@ def test_datasets_of_different_actors_are_merged_and_each_step_keeps_who_acted(
     assert faults(merged.path) == []
 
 
-def test_nothing_is_left_of_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: Verb) -> None:
+def test_nothing_is_left_of_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, robot_rl: RunCommand
+) -> None:
     whole = write(tmp_path / "a.zarr", (4, 5, 6))
     calls = []
 
@@ -182,7 +186,7 @@ def test_nothing_is_left_of_what_failed(tmp_path: Path, monkeypatch: pytest.Monk
     real = module.arrays_of_all
     monkeypatch.setattr(module, "arrays_of_all", full)
     with pytest.raises(OSError, match="No space"):
-        verb(
+        robot_rl(
             "data split",
             f"dataset={whole.path}",
             f"out={tmp_path}/x.zarr",
@@ -193,31 +197,31 @@ def test_nothing_is_left_of_what_failed(tmp_path: Path, monkeypatch: pytest.Monk
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
 
 
-def test_what_a_killed_one_left_is_no_hindrance(tmp_path: Path, verb: Verb) -> None:
+def test_what_a_killed_one_left_is_no_hindrance(tmp_path: Path, robot_rl: RunCommand) -> None:
     whole = write(tmp_path / "a.zarr", (4, 5))
     left = tmp_path / ".writing-x.zarr"
     write(left, (3,))
-    verb("data split", f"dataset={whole.path}", f"out={tmp_path}/x.zarr", "episodes=[1]")
+    robot_rl("data split", f"dataset={whole.path}", f"out={tmp_path}/x.zarr", "episodes=[1]")
     assert Dataset(tmp_path / "x.zarr").seeds.tolist() == [101]
     assert not left.exists()
 
 
-def test_images_change_their_form_and_nothing_else_does(tmp_path: Path, verb: Verb) -> None:
+def test_images_change_their_form_and_nothing_else_does(tmp_path: Path, robot_rl: RunCommand) -> None:
     whole = write(tmp_path / "a.zarr", (5, 40), ("front",))
-    verb("data convert", f"dataset={whole.path}", f"out={tmp_path}/v.zarr", "images=video")
+    robot_rl("data convert", f"dataset={whole.path}", f"out={tmp_path}/v.zarr", "images=video")
     video = Dataset(tmp_path / "v.zarr")
     same_data(whole, video, ["images.front"])
     assert "images.front" not in video.keys
-    verb("data convert", f"dataset={video.path}", f"out={tmp_path}/z.zarr", "images=zarr")
+    robot_rl("data convert", f"dataset={video.path}", f"out={tmp_path}/z.zarr", "images=zarr")
     arrays = Dataset(tmp_path / "z.zarr")
     np.testing.assert_array_equal(arrays["images.front"], video["images.front"])
     assert np.abs(arrays["images.front"].astype(int) - whole["images.front"]).mean() < 4
     assert faults(arrays.path) == faults(video.path) == []
 
 
-def test_what_is_there_is_never_replaced(tmp_path: Path, verb: Verb) -> None:
+def test_what_is_there_is_never_replaced(tmp_path: Path, robot_rl: RunCommand) -> None:
     whole = write(tmp_path / "a.zarr", (5, 4))
     (tmp_path / "b.zarr").write_text("mine")
     with pytest.raises(ValueError, match="exists; choose another path"):
-        verb("data split", f"dataset={whole.path}", f"out={tmp_path}/b.zarr", "episodes=[0]")
+        robot_rl("data split", f"dataset={whole.path}", f"out={tmp_path}/b.zarr", "episodes=[0]")
     assert (tmp_path / "b.zarr").read_text() == "mine"

@@ -10,7 +10,7 @@ from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.store import save_policy
 from robot_rl.runs import list_checkpoints, open_run, write_run_record
 from robot_rl.training.logger import RunLogger
-from tests.conftest import SMALL_BASE, Verb
+from tests.conftest import SMALL_BASE, RunCommand
 from tests.disk import Disk
 from tests.robot_rl.data import small_dataset
 from tests.robot_rl.data.recorded import Motion, record
@@ -32,34 +32,36 @@ def test_an_episode_counts_when_all_of_it_is_on_the_disk(disk: Disk, tmp_path: P
     assert disk.commits == [[]] * 4
 
 
-def test_collected_episodes_stay(disk: Disk, tmp_path: Path, verb: Verb) -> None:
-    verb("collect", f"data={tmp_path}/new/lift.zarr", "episodes=1")
+def test_collected_episodes_stay(disk: Disk, tmp_path: Path, robot_rl: RunCommand) -> None:
+    robot_rl("collect", f"data={tmp_path}/new/lift.zarr", "episodes=1")
     assert disk.lost(tmp_path / "new") == []
     assert disk.commits == [[]]
 
 
-def test_derived_merged_split_and_converted_datasets_stay(disk: Disk, tmp_path: Path, verb: Verb) -> None:
+def test_derived_merged_split_and_converted_datasets_stay(
+    disk: Disk, tmp_path: Path, robot_rl: RunCommand
+) -> None:
     record(tmp_path / "x.raw", Motion())
     derive(RawDataset(tmp_path / "x.raw"), tmp_path / "out" / "derived.zarr", Plan(rate=20.0))
     a, b = (small_dataset.write(tmp_path / name, (4, 5), ("front",)).path for name in ("a.zarr", "b.zarr"))
-    verb("data merge", f"datasets=[{a},{b}]", f"out={tmp_path}/out/merged.zarr")
-    verb(
+    robot_rl("data merge", f"datasets=[{a},{b}]", f"out={tmp_path}/out/merged.zarr")
+    robot_rl(
         "data split",
         f"dataset={a}",
         f"out={tmp_path}/out/one.zarr",
         f"rest={tmp_path}/out/two.zarr",
         "episodes=[0]",
     )
-    verb("data convert", f"dataset={a}", f"out={tmp_path}/out/a.hdf5")
-    verb("data convert", f"dataset={a}", f"out={tmp_path}/out/lerobot", "to=lerobot", "images=image")
-    verb("data convert", f"dataset={tmp_path}/out/a.hdf5", f"out={tmp_path}/out/back.zarr")
-    verb("data view", f"dataset={a}", f"out={tmp_path}/out/a.html")
+    robot_rl("data convert", f"dataset={a}", f"out={tmp_path}/out/a.hdf5")
+    robot_rl("data convert", f"dataset={a}", f"out={tmp_path}/out/lerobot", "to=lerobot", "images=image")
+    robot_rl("data convert", f"dataset={tmp_path}/out/a.hdf5", f"out={tmp_path}/out/back.zarr")
+    robot_rl("data view", f"dataset={a}", f"out={tmp_path}/out/a.html")
     assert disk.lost(tmp_path / "out") == []
     assert len(list((tmp_path / "out").iterdir())) == 8
 
 
-def test_a_trained_run_stays(disk: Disk, tmp_path: Path, verb: Verb, demonstrations: Path) -> None:
-    verb(
+def test_a_trained_run_stays(disk: Disk, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path) -> None:
+    robot_rl(
         "train",
         "method=bc",
         f"data={demonstrations}",

@@ -168,11 +168,11 @@ def test_info_says_what_there_is(path: Path, capsys: pytest.CaptureFixture[str])
     assert told["labels"] == "2 operator=carl"
 
 
-@pytest.mark.parametrize("verb", ["info", "validate", "view", "convert"])
+@pytest.mark.parametrize("command", ["info", "validate", "view", "convert"])
 def test_what_is_no_dataset_is_told_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    more = [f"out={tmp_path}/out.zarr"] if verb == "convert" else []
+    more = [f"out={tmp_path}/out.zarr"] if command == "convert" else []
     (tmp_path / "photos").mkdir()
     (tmp_path / "text.hdf5").write_text("words")
     for name, answer in (
@@ -180,6 +180,6 @@ def test_what_is_no_dataset_is_told_in_a_line(
         ("text.hdf5", "is a file, and no HDF5"),
         ("nothing", "does not exist"),
     ):
-        assert main(["data", verb, f"dataset={tmp_path / name}", *more]) == 2
+        assert main(["data", command, f"dataset={tmp_path / name}", *more]) == 2
         assert answer in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "text.hdf5"]

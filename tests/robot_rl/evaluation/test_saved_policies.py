@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from robot_rl.commands import eval as eval_verb
-from robot_rl.commands import train as train_verb
+from robot_rl.commands import eval as eval_command
+from robot_rl.commands import train as train_command
 from robot_rl.errors import UserError
 from robot_rl.evaluation.saved_policies import Saved, keep_policy, saved_policies
 from robot_rl.factory import policy_directory
 from robot_rl.policies.store import read_record
 from robot_rl.training.provenance import Code
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, residual
 
 
@@ -57,12 +57,14 @@ def test_none_and_damaged_ones_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstrations: Path, base_run: Path) -> Path:
+def run(
+    tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, demonstrations: Path, base_run: Path
+) -> Path:
     """A finished run of a clean commit that kept its policy twice."""
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_verb, "current_code", lambda: Code("abc", dirty=False))
-        verb("train", *residual(demonstrations, base_run, folder, "run", 120), "save_every=40")
+        patch.setattr(train_command, "current_code", lambda: Code("abc", dirty=False))
+        robot_rl("train", *residual(demonstrations, base_run, folder, "run", 120), "save_every=40")
     return folder / "run"
 
 
@@ -76,21 +78,21 @@ def test_the_last_kept_policy_is_that_of_the_last_checkpoint(run: Path) -> None:
 
 
 def test_keeping_policies_leaves_no_trace_in_training(
-    run: Path, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    run: Path, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     """And a run that was cut off, and goes on from its last checkpoint, keeps the same ones."""
     plain = residual(demonstrations, base_run, tmp_path, "run", 120)
-    verb("train", *plain, "checkpoint_every=60")
+    robot_rl("train", *plain, "checkpoint_every=60")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "00000120")
-    verb("train", *plain, "checkpoint_every=60", "save_every=40")
+    robot_rl("train", *plain, "checkpoint_every=60", "save_every=40")
     assert_same(final_state(tmp_path / "run"), final_state(run))
     assert fingerprints(tmp_path / "run") == fingerprints(run)
 
 
 def test_each_kept_policy_is_measured_on_test_states_and_once(
-    run: Path, tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eval_verb, "current_code", lambda: Code("def", dirty=False))
+    monkeypatch.setattr(eval_command, "current_code", lambda: Code("def", dirty=False))
     options = (
         f"policy={run}",
         "split=test",
@@ -99,7 +101,7 @@ def test_each_kept_policy_is_measured_on_test_states_and_once(
         "curve_episodes=2",
         f"out={tmp_path}",
     )
-    verb("eval", *options)
+    robot_rl("eval", *options)
     records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
     assert [(record["step"], len(record["success"])) for record in records][-1] == (120, 3)
     assert {len(record["success"]) for record in records[:-1]} <= {2}
@@ -107,17 +109,17 @@ def test_each_kept_policy_is_measured_on_test_states_and_once(
     assert len({record["fingerprint"] for record in records}) == len(records)
     for record in records:
         assert (record["split"], record["commit"], record["trained_by"]) == ("test", "def", ["abc"])
-    monkeypatch.setattr(eval_verb, "evaluate", lambda *_: pytest.fail("measured again"))
-    verb("eval", *options)
+    monkeypatch.setattr(eval_command, "evaluate", lambda *_: pytest.fail("measured again"))
+    robot_rl("eval", *options)
 
 
 def test_the_states_of_a_split_are_all_used_unless_fewer_are_asked_for(
-    run: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+    run: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Test results do not replace those on validation states, and say which states they are of."""
-    monkeypatch.setattr(eval_verb, "current_code", lambda: Code("def", dirty=False))
-    verb("eval", f"policy={run}", "episodes=2")
-    verb("eval", f"policy={run}", "split=test", "episodes=3")
+    monkeypatch.setattr(eval_command, "current_code", lambda: Code("def", dirty=False))
+    robot_rl("eval", f"policy={run}", "episodes=2")
+    robot_rl("eval", f"policy={run}", "split=test", "episodes=3")
     lists = {"eval": "lift.safetensors", "eval/test": "lift_test.safetensors"}
     for (folder, name), episodes, split in zip(lists.items(), (2, 3), ("validation", "test"), strict=True):
         summary = json.loads((run / folder / "summary.json").read_text())
@@ -126,19 +128,19 @@ def test_the_states_of_a_split_are_all_used_unless_fewer_are_asked_for(
             assert len(list(csv.DictReader(file))) == 2 * episodes
     asked: list[int] = []
     monkeypatch.setattr(
-        eval_verb, "_evaluate", lambda config, _n, _e, initial, *_: asked.append(len(initial.states))
+        eval_command, "_evaluate", lambda config, _n, _e, initial, *_: asked.append(len(initial.states))
     )
-    verb("eval", f"policy={run}")
-    verb("eval", f"policy={run}", "split=test")
+    robot_rl("eval", f"policy={run}")
+    robot_rl("eval", f"policy={run}", "split=test")
     assert asked == [100, 500]
 
 
 def test_test_states_are_refused_for_a_changed_program(
-    run: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+    run: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eval_verb, "current_code", lambda: Code("def", dirty=True))
+    monkeypatch.setattr(eval_command, "current_code", lambda: Code("def", dirty=True))
     with pytest.raises(UserError, match="split=test: the checkout has changes that are not committed"):
-        verb("eval", f"policy={run}", "split=test")
+        robot_rl("eval", f"policy={run}", "split=test")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_test_states_are_refused_for_a_changed_program(
     ],
 )
 def test_what_cannot_be_measured_is_refused(
-    run: Path, verb: Verb, options: tuple[str, ...], message: str
+    run: Path, robot_rl: RunCommand, options: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        verb("eval", f"policy={run}", *options)
+        robot_rl("eval", f"policy={run}", *options)

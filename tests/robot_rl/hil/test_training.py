@@ -15,7 +15,7 @@ from robot_rl.data.replay import SOURCES
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.plugins import VARIABLE
 from robot_rl.training.logger import read_metrics
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.hardware.processes import eventually
 from tests.robot_rl.hil.training import HUMAN, SMALL, Training, arguments
 from tests.robot_rl.robot.deploy.test_deploy import serving
@@ -47,12 +47,12 @@ def sure_help(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.full
 @pytest.mark.usefixtures("sure_help")
 def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
-    verb: Verb, demonstrations: Path, base_run: Path, tmp_path: Path
+    robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     """In lockstep, where the same seed gives the same run."""
     for name in ("first", "second"):
         more = ("method.steps=300", "hil.lockstep=true", "task.horizon=120")
-        verb("train", *arguments(demonstrations, base_run, tmp_path, name, *more))
+        robot_rl("train", *arguments(demonstrations, base_run, tmp_path, name, *more))
     state = final_state(tmp_path / "first")
     assert_same(state, final_state(tmp_path / "second"))
     assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
@@ -86,10 +86,10 @@ def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
 @pytest.mark.usefixtures("sure_help")
 @pytest.mark.parametrize("method", ["residual", "expo", "dsrl", "dsrl_na", "ibrl", "rlpd"])
 def test_every_method_learns_from_interventions(
-    method: str, verb: Verb, demonstrations: Path, base_run: Path, tmp_path: Path
+    method: str, robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     small = [option for option in SMALL if "critic_warmup" not in option]
-    verb(
+    robot_rl(
         "train",
         f"method={method}",
         "hil=on",
@@ -181,13 +181,13 @@ def test_an_actor_goes_on_while_its_learner_is_stopped(begin: Begin) -> None:
 @pytest.mark.full
 @pytest.mark.usefixtures("sure_help")
 def test_a_served_arm_is_the_persons_while_they_drive(
-    verb: Verb, demonstrations: Path, base_run: Path, tmp_path: Path
+    robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     """A simulated task behind its server, which the expert sees by what the robot measures."""
     (tmp_path / "robot").mkdir()
     with serving(tmp_path / "robot", "task=lift", "states=seeds") as (address, _):
         more = ("method.steps=250", f"hil.robot={address}", "task.horizon=120")
-        verb("train", *arguments(demonstrations, base_run, tmp_path, "run", *more))
+        robot_rl("train", *arguments(demonstrations, base_run, tmp_path, "run", *more))
         with RobotClient(address, "test", timeout=30.0) as robot:
             modes = [event.text for event in robot.events() if event.what in ("mode", "lease")]
     assert any("(human) to actor" in text for text in modes)
@@ -197,7 +197,7 @@ def test_a_served_arm_is_the_persons_while_they_drive(
 
 
 def test_what_cannot_work_is_refused(
-    verb: Verb, demonstrations: Path, base_run: Path, tmp_path: Path
+    robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     here = arguments(demonstrations, base_run, tmp_path, "run", "method.steps=50")
     for more, said in (
@@ -216,15 +216,15 @@ def test_what_cannot_work_is_refused(
         (["hil.device.port=1"], "and hil.operator=scripted: leave it out"),
     ):
         with pytest.raises(ValueError, match=said):
-            verb("train", *here, *more)
+            robot_rl("train", *here, *more)
     assert not (tmp_path / "run").exists()
 
 
 def test_on_policy_learning_is_refused(
-    verb: Verb, demonstrations: Path, base_run: Path, tmp_path: Path
+    robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="does not learn from what others did"):
-        verb(
+        robot_rl(
             "train",
             "method=residual_ppo",
             "hil=on",
@@ -235,5 +235,5 @@ def test_on_policy_learning_is_refused(
         )
 
 
-def test_the_actor_is_a_verb() -> None:
+def test_the_actor_is_a_command() -> None:
     assert "actor" in COMMANDS["who trains"]

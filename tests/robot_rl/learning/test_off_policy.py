@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robot_rl.cli.compose import compose
-from robot_rl.cli.main import load_verb
+from robot_rl.cli.main import load_command
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.imitation import imitation_loss
 from robot_rl.learning.off_policy import kept_samples
@@ -81,4 +81,4 @@ def test_the_part_of_demonstrations_goes_from_first_to_last(
 )
 def test_a_method_refuses_options_that_it_does_not_use(method: str, option: str) -> None:
     with pytest.raises(ValueError, match=option.split("=")[0]):
-        compose(load_verb("train"), [f"method={method}", "base=uniform", f"method.{option}"])
+        compose(load_command("train"), [f"method={method}", "base=uniform", f"method.{option}"])

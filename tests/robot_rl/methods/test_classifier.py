@@ -14,7 +14,7 @@ from robot_rl.methods.classifier import REPORT, ClassifierConfig, label, split, 
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.robot.deploy.judge import load_classifier
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 
 SIZE = 84
 DIM = {"name": "x", "kind": "delta", "unit": "m", "scale": 0.05, "frame": "base"}
@@ -61,8 +61,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trained(verb: Verb, dataset: Path, runs: Path, name: str, *more: str) -> Path:
-    verb("train", *SMALL, f"data={dataset}", f"runs_dir={runs}", f"name={name}", *more)
+def trained(robot_rl: RunCommand, dataset: Path, runs: Path, name: str, *more: str) -> Path:
+    robot_rl("train", *SMALL, f"data={dataset}", f"runs_dir={runs}", f"name={name}", *more)
     return runs / name
 
 
@@ -93,9 +93,9 @@ def test_no_more_false_alarms_than_asked_for(part: float, threshold: float) -> N
 
 
 def test_it_finds_success_on_episodes_that_it_has_not_seen(
-    verb: Verb, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    robot_rl: RunCommand, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = trained(verb, dataset, tmp_path, "good", "method.steps=60", "method.unclear_steps=2")
+    run = trained(robot_rl, dataset, tmp_path, "good", "method.steps=60", "method.unclear_steps=2")
     report = json.loads((run / REPORT).read_text())
     assert (report["episodes"], report["calibrated_by"], report["successes"]) == (4, 4, 2)
     assert (report["found"], report["false_alarms"], report["false_frames"]) == (2, 0, 0)
@@ -115,9 +115,11 @@ def test_it_finds_success_on_episodes_that_it_has_not_seen(
         assert bool(classifier.judge(obs)) is shows
 
 
-def test_a_resumed_training_ends_in_the_same_weights(verb: Verb, dataset: Path, tmp_path: Path) -> None:
+def test_a_resumed_training_ends_in_the_same_weights(
+    robot_rl: RunCommand, dataset: Path, tmp_path: Path
+) -> None:
     runs = [
-        trained(verb, dataset, tmp_path, name, "method.steps=6", f"checkpoint_every={every}")
+        trained(robot_rl, dataset, tmp_path, name, "method.steps=6", f"checkpoint_every={every}")
         for name, every in (("whole", 6), ("parts", 3))
     ]
     # As if it had been stopped in the middle.
@@ -125,26 +127,28 @@ def test_a_resumed_training_ends_in_the_same_weights(verb: Verb, dataset: Path, 
     for path in sorted(newest.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     newest.rmdir()
-    trained(verb, dataset, tmp_path, "parts", "method.steps=6", "checkpoint_every=3")
+    trained(robot_rl, dataset, tmp_path, "parts", "method.steps=6", "checkpoint_every=3")
     first, second = (load_classifier(str(run))[0].state_dict() for run in runs)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_a_classifier_is_no_policy_and_a_policy_no_classifier(
-    verb: Verb, dataset: Path, tmp_path: Path, base_run: Path
+    robot_rl: RunCommand, dataset: Path, tmp_path: Path, base_run: Path
 ) -> None:
-    run = trained(verb, dataset, tmp_path, "short", "method.steps=1", "method.encoder=state")
+    run = trained(robot_rl, dataset, tmp_path, "short", "method.steps=1", "method.encoder=state")
     with pytest.raises(UserError, match="holds a SuccessClassifier, which does not act"):
-        verb("eval", f"policy={run}")
+        robot_rl("eval", f"policy={run}")
     with pytest.raises(ValueError, match="holds no classifier"):
         load_classifier(str(base_run))
 
 
-def test_without_images_or_data_it_says_what_to_do(verb: Verb, demonstrations: Path, tmp_path: Path) -> None:
+def test_without_images_or_data_it_says_what_to_do(
+    robot_rl: RunCommand, demonstrations: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=r"has no images: choose method\.encoder=state"):
-        trained(verb, demonstrations, tmp_path, "blind")
+        trained(robot_rl, demonstrations, tmp_path, "blind")
     with pytest.raises(UserError, match="add data="):
-        verb("train", *SMALL, f"runs_dir={tmp_path}", "name=none")
+        robot_rl("train", *SMALL, f"runs_dir={tmp_path}", "name=none")
     assert not list(tmp_path.iterdir())
 
 

@@ -15,7 +15,7 @@ from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.wrappers.dsrl import DSRL, DSRLSpec
-from tests.conftest import SMALL_RL, Verb
+from tests.conftest import SMALL_RL, RunCommand
 
 STATE, ACTION, H, EXECUTE, N, B = 4, 3, 6, 2, 3, 8
 CPU = torch.device("cpu")
@@ -173,18 +173,18 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str
 
 @pytest.mark.parametrize("method", ["dsrl", "dsrl_na"])
 def test_base_that_noise_does_not_steer_is_refused_before_training(
-    method: str, tmp_path: Path, verb: Verb, demonstrations: Path, act_run: Path
+    method: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, act_run: Path
 ) -> None:
     common = [f"data={demonstrations}", f"runs_dir={tmp_path}"]
     with pytest.raises(ValueError, match=r"residual, ibrl or residual_ppo"):
-        verb("train", f"method={method}", f"base={act_run}", "name=rl", *common, *SMALL_RL)
+        robot_rl("train", f"method={method}", f"base={act_run}", "name=rl", *common, *SMALL_RL)
     assert not (tmp_path / "rl").exists()
 
 
-def test_windows_must_be_whole_chunks(tmp_path: Path, verb: Verb, base_run: Path) -> None:
+def test_windows_must_be_whole_chunks(tmp_path: Path, robot_rl: RunCommand, base_run: Path) -> None:
     common = [f"base={base_run}", f"runs_dir={tmp_path}", "name=rl", *SMALL_RL]
     with pytest.raises(ValueError, match="multiple of 4"):
-        verb("train", "method=dsrl", "method.n_step=6", *common)
+        robot_rl("train", "method=dsrl", "method.n_step=6", *common)
 
 
 def test_the_actors_chunks_come_nearer_to_what_succeeded() -> None:

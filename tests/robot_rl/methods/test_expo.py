@@ -17,7 +17,7 @@ from robot_rl.policies.bases.imitation import ImitationConfig
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.wrappers.expo import Expo, ExpoSpec
-from tests.conftest import SMALL_RL, Verb
+from tests.conftest import SMALL_RL, RunCommand
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
 SMALL = ExpoConfig(
@@ -253,11 +253,11 @@ def test_values_that_cannot_work_are_refused(changes: dict, message: str) -> Non
 
 
 def test_bases_that_cannot_work_are_refused_before_training(
-    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path, act_run: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path, act_run: Path
 ) -> None:
     def train(base: Path, *changes: str) -> None:
         common = ["method=expo", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run", f"base={base}"]
-        verb("train", *common, "method.steps=24", "method.warmup_steps=8", *SMALL_RL, *changes)
+        robot_rl("train", *common, "method.steps=24", "method.warmup_steps=8", *SMALL_RL, *changes)
 
     with pytest.raises(ValueError, match="no seeds to rank"):
         train(act_run, "method.faster=true")

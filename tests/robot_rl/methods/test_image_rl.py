@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.cli.compose import compose
-from robot_rl.cli.main import load_verb
+from robot_rl.cli.main import load_command
 from robot_rl.factory import load_networks, load_policy, make_env
 from robot_rl.learning import off_policy as offpolicy
 from robot_rl.learning.off_policy import shifted
@@ -21,7 +21,7 @@ from robot_rl.policies.store import save_policy
 from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
 from robot_rl.policies.wrappers.residual_chunk import ResidualChunk
 from robot_rl.policies.wrappers.wrapper import Wrapper
-from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
 STATE, ACTION, B, SIZE = 3, 2, 8, (24, 24)
@@ -116,19 +116,21 @@ def test_a_restored_learner_goes_on_the_same() -> None:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory, verb: Verb) -> Path:
+def seen(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
     """Two demonstrations of Lift with images."""
     path = tmp_path_factory.mktemp("seen") / "lift.zarr"
-    verb("collect", f"data={path}", "episodes=2", "noise=0.1", *SEEN)
+    robot_rl("collect", f"data={path}", "episodes=2", "noise=0.1", *SEEN)
     return path
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory, verb: Verb, seen: Path) -> Path:
+def seeing(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, seen: Path) -> Path:
     """The run of a small base that looks at them."""
     runs = tmp_path_factory.mktemp("seeing")
     short = ("method.steps=2", "method.batch_size=8", "threads=1")
-    verb("train", "method=bc", f"data={seen}", f"runs_dir={runs}", "name=base", *short, *SEEN, *SMALL_BASE)
+    robot_rl(
+        "train", "method=bc", f"data={seen}", f"runs_dir={runs}", "name=base", *short, *SEEN, *SMALL_BASE
+    )
     return runs / "base"
 
 
@@ -140,10 +142,10 @@ def command(method: str, base: Path, data: Path, runs: Path, name: str, *more: s
 
 @pytest.mark.parametrize("method", [pytest.param("residual", marks=pytest.mark.full), "dsrl_na"])
 def test_a_resumed_run_ends_where_the_straight_one_does(
-    method: str, tmp_path: Path, verb: Verb, seen: Path, seeing: Path
+    method: str, tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
 ) -> None:
     for name, steps in (("straight", 48), ("resumed", 26), ("resumed", 48)):
-        verb("train", *command(method, seeing, seen, tmp_path, name, f"method.steps={steps}"))
+        robot_rl("train", *command(method, seeing, seen, tmp_path, name, f"method.steps={steps}"))
     straight = final_state(tmp_path / "straight")
     images = straight["replay"]["data.images.agentview"]
     assert images.dtype == torch.uint8
@@ -169,7 +171,7 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_whatever_a_method_learns_from_is_shifted(
-    name: str, tmp_path: Path, verb: Verb, seen: Path, seeing: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[Tensor] = []
     forward = ObservationEncoder.forward
@@ -188,7 +190,7 @@ def test_whatever_a_method_learns_from_is_shifted(
     monkeypatch.setattr(DiffusionPolicy, "_features", watched_base)
     monkeypatch.setattr(offpolicy, "random_shift", lambda images, _: torch.full_like(images, 7))
     method = name.split()[0]
-    verb(
+    robot_rl(
         "train",
         *command(method, seeing, seen, tmp_path, "run", "method.steps=20", *METHODS[name]),
         *(["method.n_step=12"] if method != "dsrl" else []),
@@ -201,7 +203,7 @@ def test_whatever_a_method_learns_from_is_shifted(
 
 
 def test_images_for_the_method_alone_or_for_the_base_alone(
-    tmp_path: Path, verb: Verb, seen: Path, seeing: Path, base_run: Path
+    tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path, base_run: Path
 ) -> None:
     """And demonstrations that have more images than are looked at."""
     looks: dict[str, tuple[Any, Any]] = {}
@@ -210,7 +212,7 @@ def test_images_for_the_method_alone_or_for_the_base_alone(
         ("base", seeing, "method=dsrl_na", "method.steps=20", "method.encoder=state"),
         ("neither", base_run, "method=residual", "method.steps=20", "task.cameras=[]"),
     ):
-        verb("train", *command("residual", base, seen, tmp_path, name, *more))
+        robot_rl("train", *command("residual", base, seen, tmp_path, name, *more))
         networks, _ = load_networks(tmp_path / name)
         assert isinstance(networks, Wrapper)
         looks[name] = networks.spec.encoder.cameras, networks.base.spec.cameras
@@ -223,7 +225,7 @@ def test_images_for_the_method_alone_or_for_the_base_alone(
 
 def test_what_cannot_work_is_refused_before_training(
     tmp_path: Path,
-    verb: Verb,
+    robot_rl: RunCommand,
     demonstrations: Path,
     seen: Path,
     seeing: Path,
@@ -232,7 +234,7 @@ def test_what_cannot_work_is_refused_before_training(
 ) -> None:
     def refused(said: str, base: Path, data: Path, *more: str, method: str = "residual") -> None:
         with pytest.raises(ValueError, match=said) as caught:
-            verb("train", *command(method, base, data, tmp_path, "run", "method.steps=20", *more))
+            robot_rl("train", *command(method, base, data, tmp_path, "run", "method.steps=20", *more))
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
 
@@ -246,10 +248,10 @@ def test_what_cannot_work_is_refused_before_training(
     refused(r"set method\.replay_capacity=2\d or less", seeing, seen)
     ppo = ["method=residual_ppo", f"base={base_run}", f"runs_dir={tmp_path}", "name=run", *SEEN]
     with pytest.raises(ValueError, match="residual_ppo would learn from the state alone"):
-        verb("train", *ppo)
+        robot_rl("train", *ppo)
 
 
-def test_two_arms(tmp_path: Path, verb: Verb) -> None:
+def test_two_arms(tmp_path: Path, robot_rl: RunCommand) -> None:
     """One policy of both arms and grippers, on a task with neither an expert nor demonstrations."""
     keys = ("robot0_right_eef_pos", "robot0_left_eef_pos", "pot_pos")
     task = [
@@ -259,7 +261,7 @@ def test_two_arms(tmp_path: Path, verb: Verb) -> None:
         "task.robots=Baxter",
         f"task.state_keys=[{','.join(keys)}]",
     ]
-    config, _ = compose(load_verb("train"), [*task, "method=residual", "base=uniform"])
+    config, _ = compose(load_command("train"), [*task, "method=residual", "base=uniform"])
     env = make_env(config.task)
     assert len(env.action_spec) == 14
     small = DiffusionConfig(horizon=4, execute=2, width=16, depth=1, train_steps=4, inference_steps=2)
@@ -268,7 +270,7 @@ def test_two_arms(tmp_path: Path, verb: Verb) -> None:
     scales = ["method.scale=0.5", "method.gripper_scale=0.25"]
     alone = ["method.demo_ratio=0", "method.steps=30", "method.warmup_steps=10"]
     run = [f"base={tmp_path / 'base'}", f"runs_dir={tmp_path}", "name=run"]
-    verb("train", "method=residual_chunk", *task, *run, *scales, *alone, *SMALL_RL)
+    robot_rl("train", "method=residual_chunk", *task, *run, *scales, *alone, *SMALL_RL)
     state = final_state(tmp_path / "run")
     assert state["learner"]["updates"] == 10 + 20
     assert state["replay"]["data.action"].shape[2:] == (14,)

@@ -15,7 +15,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
 from robot_rl.policies.wrappers.residual_ppo import GaussianResidual
 from robot_rl.training.on_policy import Rollout
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
 STATE, ACTION = 3, 2
@@ -221,17 +221,19 @@ def command(base: Path, runs: Path, name: str, steps: int, *more: str) -> list[s
     ]
 
 
-def test_a_resumed_run_ends_where_the_straight_one_does(tmp_path: Path, verb: Verb, base_run: Path) -> None:
+def test_a_resumed_run_ends_where_the_straight_one_does(
+    tmp_path: Path, robot_rl: RunCommand, base_run: Path
+) -> None:
     """Also where it stopped within a rollout, an episode and a chunk."""
-    verb("train", *command(base_run, tmp_path, "straight", 150))
-    verb("train", *command(base_run, tmp_path, "resumed", 90))
-    verb("train", *command(base_run, tmp_path, "resumed", 150))
+    robot_rl("train", *command(base_run, tmp_path, "straight", 150))
+    robot_rl("train", *command(base_run, tmp_path, "resumed", 90))
+    robot_rl("train", *command(base_run, tmp_path, "resumed", 150))
     straight = final_state(tmp_path / "straight")
     assert straight["episodes"]["begun"] > 4
     assert_same(straight, final_state(tmp_path / "resumed"))
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
     assert len(metrics(tmp_path / "straight")["learn/passes"]) == 4
-    verb("train", *command(base_run, tmp_path, "other", 150), "seed=1")
+    robot_rl("train", *command(base_run, tmp_path, "other", 150), "seed=1")
     other = final_state(tmp_path / "other")
     states = [state["rollout"]["data"]["state"] for state in (straight, other)]
     assert not np.array_equal(*states)

@@ -15,7 +15,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import load_policy_files
 from robot_rl.policies.wrappers.rlpd import RLPD, RLPDSpec
 from robot_rl.policies.wrappers.wrapper import save_wrapper
-from tests.conftest import SMALL_RL, Verb
+from tests.conftest import SMALL_RL, RunCommand
 
 STATE, ACTION = 5, 3
 FRAMES = {"state": np.zeros((2, STATE), np.float32)}
@@ -74,12 +74,12 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_base", [False, True])
 def test_trains_with_and_without_a_base(
-    with_base: bool, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    with_base: bool, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     base = base_run if with_base else "uniform"
     small = ["method.steps=40", "method.warmup_steps=8", "checkpoint_every=16"]
-    verb("train", "method=rlpd", f"base={base}", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run",
-         *small, *SMALL_RL)  # fmt: skip
+    where = [f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run"]
+    robot_rl("train", "method=rlpd", f"base={base}", *where, *small, *SMALL_RL)
     networks, meta = load_networks(tmp_path / "run")
     assert meta["method"] == "rlpd"
     assert isinstance(networks, RLPD)
@@ -166,11 +166,11 @@ def test_the_grippers_target_looks_ahead_by_double_q() -> None:
 
 @pytest.mark.parametrize("every", [40, 16])
 def test_trains_and_resumes_with_a_grippers_critic(
-    every: int, tmp_path: Path, verb: Verb, demonstrations: Path
+    every: int, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
 ) -> None:
     small = ["method.steps=40", "method.warmup_steps=8", f"checkpoint_every={every}"]
     common = ("method=rlpd", "method.gripper_critic=true", "base=uniform", f"data={demonstrations}")
-    verb("train", *common, f"runs_dir={tmp_path}", "name=run", *small, *SMALL_RL)
+    robot_rl("train", *common, f"runs_dir={tmp_path}", "name=run", *small, *SMALL_RL)
     networks, _ = load_networks(tmp_path / "run")
     assert isinstance(networks, RLPD)
     assert networks.gripper is not None
@@ -179,6 +179,6 @@ def test_trains_and_resumes_with_a_grippers_critic(
         whole = networks.state_dict()
         newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
         shutil.rmtree(newest)
-        verb("train", *common, f"runs_dir={tmp_path}", "name=run", *small, *SMALL_RL)
+        robot_rl("train", *common, f"runs_dir={tmp_path}", "name=run", *small, *SMALL_RL)
         again = load_networks(tmp_path / "run")[0].state_dict()
         assert all(torch.equal(whole[name], again[name]) for name in whole)

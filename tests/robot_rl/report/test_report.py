@@ -156,8 +156,8 @@ def test_captions_say_how_the_shown_episode_went(run: Path) -> None:
     text = Page(write_report(run)).text
     assert "Episode 7 of the evaluation" in text
     for row in rows:
-        verb = "succeeds after" if row["success"] == "1" else "does not succeed in"
-        assert f"{row['policy'].capitalize()} {verb} {row['length']} steps" in text
+        result = "succeeds after" if row["success"] == "1" else "does not succeed in"
+        assert f"{row['policy'].capitalize()} {result} {row['length']} steps" in text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from robot_rl.hardware.protocol.messages import Mode
 from tests.hardware.processes import Server, serving
 
 ROBOTS = Path(__file__).resolve().parents[3] / "configs" / "robot"
-Verb = Callable[..., None]
+RunCommand = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +51,22 @@ def own(tmp_path: Path) -> Path:
     ],
 )
 def test_a_mistake_is_said_before_anything_moves(
-    arguments: list[str], says: str, server: Server, robot: RobotClient, verb: Verb
+    arguments: list[str], says: str, server: Server, robot: RobotClient, robot_rl: RunCommand
 ) -> None:
     begun = robot.events()[-1].seq
     with pytest.raises(UserError, match=says):
-        verb("robot latency", f"address={server.address}", "go=true", *arguments)
+        robot_rl("robot latency", f"address={server.address}", "go=true", *arguments)
     assert not any(event.what == "mode" for event in robot.events(begun))
 
 
 def test_a_file_that_could_not_be_written_is_found_before_anything_moves(
-    server: Server, robot: RobotClient, own: Path, verb: Verb
+    server: Server, robot: RobotClient, own: Path, robot_rl: RunCommand
 ) -> None:
     with own.open("a") as file:
         file.write("\nlatency: # of the old arm\n  action: {ms: 1, spread_ms: 1, measured: 2026-01-01}\n")
     before = own.read_text()
     with pytest.raises(UserError, match="comments, which would be lost"):
-        verb("robot latency", f"address={server.address}", "go=true", f"write={own}")
+        robot_rl("robot latency", f"address={server.address}", "go=true", f"write={own}")
     assert own.read_text() == before
     assert robot.sample().mode is Mode.IDLE
 
@@ -74,28 +74,28 @@ def test_a_file_that_could_not_be_written_is_found_before_anything_moves(
 def test_without_consent_nothing_moves(
     server: Server,
     robot: RobotClient,
-    verb: Verb,
+    robot_rl: RunCommand,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     with pytest.raises(UserError, match="only with its operator's consent: give go=true"):
-        verb("robot latency", f"address={server.address}")
+        robot_rl("robot latency", f"address={server.address}")
     assert "will swing joint1 by 0.060 rad to either side" in capsys.readouterr().out
     assert robot.sample().mode is Mode.IDLE
 
 
-def test_a_robot_in_fault_is_left_alone(server: Server, robot: RobotClient, verb: Verb) -> None:
+def test_a_robot_in_fault_is_left_alone(server: Server, robot: RobotClient, robot_rl: RunCommand) -> None:
     robot.arm()
     robot.stop("a hand in the way")
     with pytest.raises(UserError, match="in the mode fault: it has to be idle or armed"):
-        verb("robot latency", f"address={server.address}", "go=true")
+        robot_rl("robot latency", f"address={server.address}", "go=true")
     robot.acknowledge("the hand is gone")
 
 
-def test_without_a_robot_there_is_a_line(tmp_path: Path, verb: Verb) -> None:
+def test_without_a_robot_there_is_a_line(tmp_path: Path, robot_rl: RunCommand) -> None:
     with pytest.raises(UserError, match="no connection"):
-        verb("robot latency", f"address=ipc://{tmp_path / 'r'}", "go=true")
+        robot_rl("robot latency", f"address=ipc://{tmp_path / 'r'}", "go=true")
 
 
 @pytest.mark.full
@@ -103,7 +103,7 @@ def test_what_was_measured_is_printed_and_written_and_the_arm_is_as_it_was(
     server: Server,
     robot: RobotClient,
     own: Path,
-    verb: Verb,
+    robot_rl: RunCommand,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -112,7 +112,7 @@ def test_what_was_measured_is_printed_and_written_and_the_arm_is_as_it_was(
     monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or "")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     text = own.read_text()
-    verb("robot latency", f"address={server.address}", f"write={own}", "seconds=6")
+    robot_rl("robot latency", f"address={server.address}", f"write={own}", "seconds=6")
     assert asked == ["Enter begins: "]
     out = capsys.readouterr().out
     assert "server acts" in out
@@ -128,12 +128,16 @@ def test_what_was_measured_is_printed_and_written_and_the_arm_is_as_it_was(
 
 @pytest.mark.full
 def test_what_was_refused_is_said_and_is_not_written(
-    server: Server, own: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: Server,
+    own: Path,
+    robot_rl: RunCommand,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("robot_rl.hardware.latency.correlation.LEAST", 1.1)
     text = own.read_text()
     with pytest.raises(SystemExit) as ended:
-        verb("robot latency", f"address={server.address}", f"write={own}", "go=true", "seconds=6")
+        robot_rl("robot latency", f"address={server.address}", f"write={own}", "go=true", "seconds=6")
     assert ended.value.code == 1
     told = capsys.readouterr()
     assert "action was not measured: the correlation is" in told.err

@@ -16,12 +16,14 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.recording.client import RecorderProcess
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.hardware.processes import Process, eventually
 
 
 @pytest.mark.full
-def test_what_was_done_behind_the_bridge_is_a_dataset_of_the_task(tmp_path: Path, verb: Verb) -> None:
+def test_what_was_done_behind_the_bridge_is_a_dataset_of_the_task(
+    tmp_path: Path, robot_rl: RunCommand
+) -> None:
     env = make_env(load_group("task", "lift", TaskConfig))
     environment = env.describe()
     env.close()
@@ -46,7 +48,7 @@ def test_what_was_done_behind_the_bridge_is_a_dataset_of_the_task(tmp_path: Path
             arm.close()
     finally:
         server.kill()
-    verb("data derive", f"raw={tmp_path}/x.raw", f"out={tmp_path}/x.zarr", "task=lift", "max_age_ms=5000")
+    robot_rl("data derive", f"raw={tmp_path}/x.raw", f"out={tmp_path}/x.zarr", "task=lift", "max_age_ms=5000")
     dataset = Dataset(tmp_path / "x.zarr")
     refuse_differences(dataset.environment, environment, "it")
     assert dataset.num_steps >= 20

@@ -13,30 +13,30 @@ from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationConfig
 from robot_rl.training.components import RunBase, Source, build_off_policy, replay_rows
-from tests.conftest import SMALL_RL, Verb
+from tests.conftest import SMALL_RL, RunCommand
 
 
-def refused(said: str, verb: Verb, runs: Path, *options: str) -> None:
+def refused(said: str, robot_rl: RunCommand, runs: Path, *options: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
-        verb("train", f"runs_dir={runs}", "name=rl", *SMALL_RL, *options)
+        robot_rl("train", f"runs_dir={runs}", "name=rl", *SMALL_RL, *options)
     assert "\n" not in str(caught.value)
     assert not (runs / "rl").exists()
 
 
 @pytest.mark.parametrize("method", ["residual_chunk", "dsrl_na", "expo"])
 def test_windows_hold_the_chunks_that_are_judged(
-    method: str, tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    method: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     said = f"set method.n_step={ImitationConfig.execute} or more"
     short = f"method.n_step={ImitationConfig.execute - 1}"
-    refused(said, verb, tmp_path, f"method={method}", f"base={base_run}", f"data={demonstrations}", short)
+    refused(said, robot_rl, tmp_path, f"method={method}", f"base={base_run}", f"data={demonstrations}", short)
 
 
 def test_a_base_without_noise_is_refused_where_noise_is_learned_from(
-    tmp_path: Path, verb: Verb, demonstrations: Path, act_run: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, act_run: Path
 ) -> None:
     said = "takes no noise.*use method=residual, ibrl or residual_ppo"
-    refused(said, verb, tmp_path, "method=residual_chunk", f"base={act_run}", f"data={demonstrations}")
+    refused(said, robot_rl, tmp_path, "method=residual_chunk", f"base={act_run}", f"data={demonstrations}")
 
 
 @pytest.mark.parametrize("method", ["residual", "residual_chunk", "expo", "ibrl", "rlpd", "dsrl", "dsrl_na"])

@@ -19,7 +19,7 @@ from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import read_metrics
 from robot_rl.training.loop import NotFinite
 from robot_rl.training.online import Updater, check_reward
-from tests.conftest import SMALL_BASE, SMALL_RL, Verb
+from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 
 
 def assert_same(a: Any, b: Any, path: str = "") -> None:
@@ -83,23 +83,23 @@ def residual(demonstrations: Path, base: Path, runs: Path, name: str, steps: int
 
 
 def test_a_resumed_bc_run_ends_where_the_straight_one_does(
-    tmp_path: Path, verb: Verb, demonstrations: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
 ) -> None:
-    verb("train", *bc(demonstrations, tmp_path, "straight", 40))
-    verb("train", *bc(demonstrations, tmp_path, "resumed", 20))
-    verb("train", *bc(demonstrations, tmp_path, "resumed", 40))
+    robot_rl("train", *bc(demonstrations, tmp_path, "straight", 40))
+    robot_rl("train", *bc(demonstrations, tmp_path, "resumed", 20))
+    robot_rl("train", *bc(demonstrations, tmp_path, "resumed", 40))
     assert_same(final_state(tmp_path / "straight"), final_state(tmp_path / "resumed"))
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
 
 
 def test_a_resumed_rl_run_ends_where_the_straight_one_does(
-    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     """Weights, optimisers, replay, simulators, chunks in execution and generators, to the bit."""
-    verb("train", *residual(demonstrations, base_run, tmp_path, "straight", 160))
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "straight", 160))
     # 90 steps are in the middle of an episode and of a chunk.
-    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 90))
-    verb("train", *residual(demonstrations, base_run, tmp_path, "resumed", 160))
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "resumed", 90))
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "resumed", 160))
     straight = final_state(tmp_path / "straight")
     assert straight["learner"]["updates"] == 10 + 120
     assert straight["episodes"]["begun"] > 4
@@ -108,10 +108,14 @@ def test_a_resumed_rl_run_ends_where_the_straight_one_does(
 
 
 def test_critics_warm_up_between_two_steps_and_a_stop_meanwhile_changes_nothing(
-    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    robot_rl: RunCommand,
+    demonstrations: Path,
+    base_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     warmup = "method.critic_warmup=80"
-    verb("train", *residual(demonstrations, base_run, tmp_path, "straight", 100), warmup)
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "straight", 100), warmup)
     straight = final_state(tmp_path / "straight")
     assert straight["learner"]["updates"] == 80 + 60
     # Both slots: the base for the 20 steps of the warm-up, and while the last updates of it are made.
@@ -130,35 +134,35 @@ def test_critics_warm_up_between_two_steps_and_a_stop_meanwhile_changes_nothing(
 
     monkeypatch.setattr(Updater, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        verb("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
+        robot_rl("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
     assert 40 <= final_state(tmp_path / "stopped")["learner"]["updates"] < 80
-    verb("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "stopped", 100), warmup)
     assert_same(straight, final_state(tmp_path / "stopped"))
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(
-    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     for name in ("first", "second"):
-        verb("train", *residual(demonstrations, base_run, tmp_path, name, 80))
-    verb("train", *residual(demonstrations, base_run, tmp_path, "other", 80), "seed=1")
+        robot_rl("train", *residual(demonstrations, base_run, tmp_path, name, 80))
+    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "other", 80), "seed=1")
     first, second, other = (final_state(tmp_path / name) for name in ("first", "second", "other"))
     assert_same(first, second)
     assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
     assert not torch.equal(first["replay"]["data.state"], other["replay"]["data.state"])
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path: Path, verb: Verb, demonstrations: Path) -> None:
-    verb("train", *bc(demonstrations, tmp_path, "run", 20))
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path, robot_rl: RunCommand, demonstrations: Path) -> None:
+    robot_rl("train", *bc(demonstrations, tmp_path, "run", 20))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "checkpoints").rglob("*")}
-    verb("train", *bc(demonstrations, tmp_path, "run", 20))
+    robot_rl("train", *bc(demonstrations, tmp_path, "run", 20))
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "checkpoints").rglob("*")}
     assert before == after
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
-    tmp_path: Path, verb: Verb, demonstrations: Path, number: signal.Signals
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, number: signal.Signals
 ) -> None:
     steps = 3000
     command = [sys.executable, "-m", "robot_rl", "train", *bc(demonstrations, tmp_path, "stopped", steps)]
@@ -175,27 +179,27 @@ def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
     assert "the same command goes on from here" in errors
     stopped_at = final_state(tmp_path / "stopped")["step"]
     assert 0 < stopped_at < steps
-    verb("train", *bc(demonstrations, tmp_path, "stopped", stopped_at + 20))
-    verb("train", *bc(demonstrations, tmp_path, "straight", stopped_at + 20))
+    robot_rl("train", *bc(demonstrations, tmp_path, "stopped", stopped_at + 20))
+    robot_rl("train", *bc(demonstrations, tmp_path, "straight", stopped_at + 20))
     assert_same(final_state(tmp_path / "straight"), final_state(tmp_path / "stopped"))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
-    tmp_path: Path, verb: Verb, demonstrations: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
 ) -> None:
     arguments = [*bc(demonstrations, tmp_path, "run", 40), "checkpoint_every=10", "method.lr_warmup=0"]
     with pytest.raises(ValueError, match=r"became NaN or infinite at step 5\d*") as caught:
-        verb("train", *arguments, "method.lr=1e30")
+        robot_rl("train", *arguments, "method.lr=1e30")
     assert "last checkpoint is untouched" in str(caught.value)
     assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
 
 
 def test_a_learner_that_runs_away_stops_the_run_and_its_batch_is_kept(
-    tmp_path: Path, verb: Verb, demonstrations: Path, base_run: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     arguments = residual(demonstrations, base_run, tmp_path, "run", 160)
     with pytest.raises(ValueError, match=r"critic_loss.* became NaN or infinite at step 4\d") as caught:
-        verb("train", *arguments, "checkpoint_every=40", "method.critic_lr=1e30")
+        robot_rl("train", *arguments, "checkpoint_every=40", "method.critic_lr=1e30")
     batch = load_file(tmp_path / "run" / "not_finite_batch.safetensors")
     assert "not_finite_batch.safetensors" in str(caught.value)
     # Nothing is wrong with the data: it is the critics that are.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from robot_rl.data.dataset import Dataset
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import as_recorded
 
 PYTHON = os.environ.get("ROBOMIMIC_PYTHON", sys.executable)
@@ -42,9 +42,11 @@ def has_trained(told: dict[str, Any]) -> bool:
 
 @pytest.mark.full
 @pytest.mark.parametrize("task", ["lift", "square"])
-def test_robomimic_reads_plays_back_and_trains_on_a_file(task: str, tmp_path: Path, verb: Verb) -> None:
-    verb("collect", f"task={task}", f"data={tmp_path}/x.zarr", "episodes=4", "noise=0.1")
-    verb("data convert", f"dataset={tmp_path}/x.zarr", f"out={tmp_path}/x.hdf5")
+def test_robomimic_reads_plays_back_and_trains_on_a_file(
+    task: str, tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    robot_rl("collect", f"task={task}", f"data={tmp_path}/x.zarr", "episodes=4", "noise=0.1")
+    robot_rl("data convert", f"dataset={tmp_path}/x.zarr", f"out={tmp_path}/x.hdf5")
     dataset = Dataset(tmp_path / "x.zarr")
     told = in_robomimic(tmp_path / "x.hdf5")
 
@@ -65,8 +67,8 @@ def test_robomimic_reads_plays_back_and_trains_on_a_file(task: str, tmp_path: Pa
 
 
 @pytest.mark.full
-def test_robomimic_trains_on_what_was_recorded_of_a_served_task(tmp_path: Path, verb: Verb) -> None:
-    verb("collect", f"data={tmp_path}/collected.zarr", "episodes=4")
+def test_robomimic_trains_on_what_was_recorded_of_a_served_task(tmp_path: Path, robot_rl: RunCommand) -> None:
+    robot_rl("collect", f"data={tmp_path}/collected.zarr", "episodes=4")
     as_recorded(Dataset(tmp_path / "collected.zarr"), tmp_path / "x.zarr")
-    verb("data convert", f"dataset={tmp_path}/x.zarr", f"out={tmp_path}/x.hdf5")
+    robot_rl("data convert", f"dataset={tmp_path}/x.zarr", f"out={tmp_path}/x.hdf5")
     assert has_trained(in_robomimic(tmp_path / "x.hdf5"))

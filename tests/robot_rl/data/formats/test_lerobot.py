@@ -19,7 +19,7 @@ import pytest
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.formats.lerobot.files import faults
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import HEIGHT, RATE, WIDTH, same_data, write
 
 LENGTHS = (40, 7, 9)
@@ -33,16 +33,16 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def videos(source: Dataset, verb: Verb) -> Path:
+def videos(source: Dataset, robot_rl: RunCommand) -> Path:
     out = source.path.parent / "videos"
-    verb("data convert", f"dataset={source.path}", f"out={out}", "to=lerobot")
+    robot_rl("data convert", f"dataset={source.path}", f"out={out}", "to=lerobot")
     return out
 
 
 @pytest.fixture(scope="module")
-def pictures(source: Dataset, verb: Verb) -> Path:
+def pictures(source: Dataset, robot_rl: RunCommand) -> Path:
     out = source.path.parent / "pictures"
-    verb("data convert", f"dataset={source.path}", f"out={out}", "to=lerobot", "images=image")
+    robot_rl("data convert", f"dataset={source.path}", f"out={out}", "to=lerobot", "images=image")
     return out
 
 
@@ -200,15 +200,15 @@ def test_videos_have_an_image_for_each_step_at_its_time(videos: Path, source: Da
 
 
 def test_ours_have_no_fault_and_come_back(
-    videos: Path, pictures: Path, source: Dataset, tmp_path: Path, verb: Verb
+    videos: Path, pictures: Path, source: Dataset, tmp_path: Path, robot_rl: RunCommand
 ) -> None:
     for path in (videos, pictures):
         assert faults(path) == []
-    verb("data convert", f"dataset={pictures}", f"out={tmp_path}/p.zarr")
+    robot_rl("data convert", f"dataset={pictures}", f"out={tmp_path}/p.zarr")
     exact = Dataset(tmp_path / "p.zarr")
     same_data(source, exact)
     assert (source.environment, source.collection) == (exact.environment, exact.collection)
-    verb("data convert", f"dataset={videos}", f"out={tmp_path}/v.zarr")
+    robot_rl("data convert", f"dataset={videos}", f"out={tmp_path}/v.zarr")
     near = Dataset(tmp_path / "v.zarr")
     same_data(source, near, [f"images.{camera}" for camera in CAMERAS])
     for camera in CAMERAS:
@@ -218,9 +218,11 @@ def test_ours_have_no_fault_and_come_back(
         assert np.abs(difference[..., 0].mean((1, 2))).max() < 2.5
 
 
-def test_a_simulated_dataset_comes_back_to_the_bit(demonstrations: Path, tmp_path: Path, verb: Verb) -> None:
-    verb("data convert", f"dataset={demonstrations}", f"out={tmp_path}/l", "to=lerobot")
-    verb("data convert", f"dataset={tmp_path}/l", f"out={tmp_path}/b.zarr")
+def test_a_simulated_dataset_comes_back_to_the_bit(
+    demonstrations: Path, tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    robot_rl("data convert", f"dataset={demonstrations}", f"out={tmp_path}/l", "to=lerobot")
+    robot_rl("data convert", f"dataset={tmp_path}/l", f"out={tmp_path}/b.zarr")
     one, other = Dataset(demonstrations), Dataset(tmp_path / "b.zarr")
     same_data(one, other)
     assert one.environment == other.environment
@@ -245,11 +247,11 @@ def foreign(path: Path, to: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["videos", "pictures"])
 def test_anothers_are_understood(
-    videos: Path, pictures: Path, source: Dataset, tmp_path: Path, verb: Verb, kind: str
+    videos: Path, pictures: Path, source: Dataset, tmp_path: Path, robot_rl: RunCommand, kind: str
 ) -> None:
     path = foreign(videos if kind == "videos" else pictures, tmp_path / "other")
     assert faults(path) == []
-    verb("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
+    robot_rl("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
     dataset = Dataset(tmp_path / "x.zarr")
     assert dataset.success.tolist() == [True, False, True]
     assert dataset.environment["robot"] == "arm"

@@ -16,15 +16,15 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.formats.robomimic.file import faults
 from robot_rl.data.playback import play, playback_env
 from robot_rl.data.writer import DatasetWriter
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.robot_rl.data.formats.foreign import AFTER, collect
 from tests.robot_rl.data.small_dataset import as_recorded, same_data, write
 
 
 @pytest.fixture(scope="module")
-def exported(demonstrations: Path, tmp_path_factory: pytest.TempPathFactory, verb: Verb) -> Path:
+def exported(demonstrations: Path, tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
     path = tmp_path_factory.mktemp("robomimic") / "lift.hdf5"
-    verb("data convert", f"dataset={demonstrations}", f"out={path}")
+    robot_rl("data convert", f"dataset={demonstrations}", f"out={path}")
     return path
 
 
@@ -100,7 +100,7 @@ def test_plain_robosuite_acts_the_file_as_it_was(exported: Path) -> None:
 
 
 def test_episodes_that_begin_otherwise_are_counted(
-    demonstrations: Path, tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
+    demonstrations: Path, tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dataset = Dataset(demonstrations)
     env = playback_env(dataset)
@@ -116,37 +116,37 @@ def test_episodes_that_begin_otherwise_are_counted(
     writer = DatasetWriter(tmp_path / "a.zarr", dataset.environment, dataset.collection)
     writer.append({key: dataset[key][rows] for key in dataset.keys}, success=True, seed=1)
     writer.append(episode, success=False, seed=2)
-    verb("data convert", f"dataset={tmp_path}/a.zarr", f"out={tmp_path}/a.hdf5")
+    robot_rl("data convert", f"dataset={tmp_path}/a.zarr", f"out={tmp_path}/a.hdf5")
     assert "1 of 2 episodes do not begin as robomimic begins" in capsys.readouterr().err
 
 
 def test_what_was_recorded_of_a_served_task_says_which_environment_it_is(
-    demonstrations: Path, tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
+    demonstrations: Path, tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     as_recorded(Dataset(demonstrations), tmp_path / "a.zarr")
-    verb("data convert", f"dataset={tmp_path}/a.zarr", f"out={tmp_path}/a.hdf5")
+    robot_rl("data convert", f"dataset={tmp_path}/a.zarr", f"out={tmp_path}/a.hdf5")
     assert "robomimic can train on the file and act in its task" in capsys.readouterr().err
     with h5py.File(tmp_path / "a.hdf5", "r") as file:
         told = json.loads(file["data"].attrs["env_args"])
         assert (told["env_name"], told["type"], told["env_kwargs"]["robots"]) == ("Lift", 1, ["Panda"])
         observed = {"robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos", "robot0_joint_pos", "object"}
         assert set(file["data/demo_0/obs"]) == observed
-    verb("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
+    robot_rl("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
     same_data(Dataset(tmp_path / "a.zarr"), Dataset(tmp_path / "b.zarr"))
 
 
 def test_our_file_comes_back_to_the_bit(
-    exported: Path, demonstrations: Path, tmp_path: Path, verb: Verb
+    exported: Path, demonstrations: Path, tmp_path: Path, robot_rl: RunCommand
 ) -> None:
-    verb("data convert", f"dataset={exported}", f"out={tmp_path}/back.zarr")
+    robot_rl("data convert", f"dataset={exported}", f"out={tmp_path}/back.zarr")
     one, other = Dataset(demonstrations), Dataset(tmp_path / "back.zarr")
     same_data(one, other)
     assert (one.environment, one.collection) == (other.environment, other.collection)
 
 
-def test_a_robots_dataset_with_images_comes_back_to_the_bit(tmp_path: Path, verb: Verb) -> None:
+def test_a_robots_dataset_with_images_comes_back_to_the_bit(tmp_path: Path, robot_rl: RunCommand) -> None:
     one = write(tmp_path / "a.zarr", (40, 7), ("front", "wrist"))
-    verb("data convert", f"dataset={one.path}", f"out={tmp_path}/a.hdf5")
+    robot_rl("data convert", f"dataset={one.path}", f"out={tmp_path}/a.hdf5")
     assert faults(tmp_path / "a.hdf5") == []
     with h5py.File(tmp_path / "a.hdf5", "r") as file:
         demo = file["data/demo_0"]
@@ -156,21 +156,21 @@ def test_a_robots_dataset_with_images_comes_back_to_the_bit(tmp_path: Path, verb
         np.testing.assert_array_equal(demo["next_obs/front_image"][-1], demo["obs/front_image"][-1])
         assert [name.decode() for name in file["mask/failure"]] == ["demo_1"]
         assert demo["states"].shape == (40, 0)
-    verb("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
+    robot_rl("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
     other = Dataset(tmp_path / "b.zarr")
     same_data(one, other)
     assert one.collection == other.collection
 
 
 def test_a_file_from_which_somebody_has_taken_episodes_comes_back_without_them(
-    tmp_path: Path, verb: Verb
+    tmp_path: Path, robot_rl: RunCommand
 ) -> None:
     one = write(tmp_path / "a.zarr", (4, 5, 6))
-    verb("data convert", f"dataset={one.path}", f"out={tmp_path}/a.hdf5")
+    robot_rl("data convert", f"dataset={one.path}", f"out={tmp_path}/a.hdf5")
     with h5py.File(tmp_path / "a.hdf5", "r+") as file:
         del file["data/demo_1"]
     assert "data says that there are 15 steps in all, there are 10" in faults(tmp_path / "a.hdf5")
-    verb("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
+    robot_rl("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
     other = Dataset(tmp_path / "b.zarr")
     assert other.seeds.tolist() == [100, 102]
     assert [note["outcome"] for note in other.collection["episodes"]] == ["success", "success"]
@@ -181,9 +181,11 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return collect(tmp_path_factory.mktemp("foreign") / "demo.hdf5")
 
 
-def test_robosuites_own_collection_becomes_a_dataset(collected: Path, tmp_path: Path, verb: Verb) -> None:
+def test_robosuites_own_collection_becomes_a_dataset(
+    collected: Path, tmp_path: Path, robot_rl: RunCommand
+) -> None:
     assert faults(collected) == []
-    verb("data convert", f"dataset={collected}", f"out={tmp_path}/x.zarr")
+    robot_rl("data convert", f"dataset={collected}", f"out={tmp_path}/x.zarr")
     dataset = Dataset(tmp_path / "x.zarr")
     assert dataset.environment["task"] == "lift"
     assert dataset.success.tolist() == [True, True]
@@ -209,9 +211,9 @@ def test_robosuites_own_collection_becomes_a_dataset(collected: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("frame", ["world", "base"])
-def test_absolute_actions_become_poses(frame: str, tmp_path: Path, verb: Verb) -> None:
+def test_absolute_actions_become_poses(frame: str, tmp_path: Path, robot_rl: RunCommand) -> None:
     path = collect(tmp_path / "demo.hdf5", episodes=1, absolute=frame)
-    verb("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
+    robot_rl("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
     dataset = Dataset(tmp_path / "x.zarr")
     assert dataset.environment["input_type"] == "absolute"
     assert dataset["action"].shape[1] == 10
@@ -223,10 +225,10 @@ def test_absolute_actions_become_poses(frame: str, tmp_path: Path, verb: Verb) -
 
 
 def test_images_are_drawn_of_the_states_for_the_cameras_that_are_asked_for(
-    collected: Path, tmp_path: Path, verb: Verb
+    collected: Path, tmp_path: Path, robot_rl: RunCommand
 ) -> None:
     camera = ["task=lift", "task.cameras=[agentview]", "task.image_size=[32,32]"]
-    verb("data convert", f"dataset={collected}", f"out={tmp_path}/x.zarr", *camera)
+    robot_rl("data convert", f"dataset={collected}", f"out={tmp_path}/x.zarr", *camera)
     dataset = Dataset(tmp_path / "x.zarr")
     images = dataset["images.agentview"]
     assert images.shape == (dataset.num_steps, 32, 32, 3)

@@ -24,7 +24,7 @@ from robot_rl.hardware.protocol.messages import Code, Mode
 from robot_rl.hardware.recording.log import read_log, record_head
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.spec import CameraSpec, Delay, Latency
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.robot_rl.data.recorded import (
     BEGUN,
     ROBOT,
@@ -241,7 +241,7 @@ def test_an_episode_with_a_hole_is_left_out_with_the_reason(tmp_path: Path, reas
 
 
 def test_a_short_gap_is_bridged_and_flagged(
-    tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = record(
         tmp_path / "x.raw",
@@ -250,7 +250,7 @@ def test_a_short_gap_is_bridged_and_flagged(
         Motion(lost=lambda stream, t: stream == "wrist" and 0.7 < t < 0.9),
     )
     capsys.readouterr()
-    verb("data derive", f"raw={root}", f"out={tmp_path}/x.zarr")
+    robot_rl("data derive", f"raw={root}", f"out={tmp_path}/x.zarr")
     said = capsys.readouterr().err
     dataset = Dataset(tmp_path / "x.zarr")
     wrist, state, short = notes_of(dataset)
@@ -262,7 +262,7 @@ def test_a_short_gap_is_bridged_and_flagged(
     assert f"episode 0 is flagged: no wrist for {age:.0f} ms; what was known last bridges it" in said
     assert "episode 1 is flagged: no state for" in said
     assert "bridged_ms" not in short
-    verb("data derive", f"raw={root}", f"out={tmp_path}/y.zarr", "max_age_ms=250")
+    robot_rl("data derive", f"raw={root}", f"out={tmp_path}/y.zarr", "max_age_ms=250")
     assert Dataset(tmp_path / "y.zarr").num_episodes == 1
 
 
@@ -344,19 +344,21 @@ def test_what_cannot_be_one_dataset_is_refused_and_leaves_nothing(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["depth.raw", "x.raw"]
 
 
-def test_the_verbs_derive_and_repair(tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_derive_and_repair(
+    tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = record(tmp_path / "x.raw", Motion(seconds=0.5), Motion(seconds=0.5, outcome="discarded"))
     # As a recorder leaves it that was killed before the rename.
     (root / "episode_000001").rename(root / "open-0123")
     out = tmp_path / "x.zarr"
-    verb("data derive", f"raw={root}", f"out={out}", "rate=10", "cameras=[front]", "name=stack")
+    robot_rl("data derive", f"raw={root}", f"out={out}", "rate=10", "cameras=[front]", "name=stack")
     said = capsys.readouterr()
     assert f"{out}: 1 of 1 episodes, 4 steps" in said.out
     assert "1 not committed: see `robot-rl data repair`" in said.err
     assert Dataset(out).environment["task"] == "stack"
-    verb("data repair", f"raw={root}")
+    robot_rl("data repair", f"raw={root}")
     assert "episode 1: discarded, 0.5 s" in capsys.readouterr().out
-    verb("data repair", f"raw={root}")
+    robot_rl("data repair", f"raw={root}")
     assert capsys.readouterr().out == f"{root}: 0 repaired\n"
 
 
@@ -430,12 +432,12 @@ def test_what_is_known_of_an_episode_goes_into_the_dataset(tmp_path: Path) -> No
 
 
 def test_recordings_of_a_served_task_say_that_they_are_of_one(
-    tmp_path: Path, verb: Verb, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served = msgspec.structs.replace(ROBOT, driver="robosuite", name="lift")
     for robot, name in ((served, "served"), (ROBOT, "own")):
         record(tmp_path / f"{name}.raw", Motion(), robot=robot)
         capsys.readouterr()
-        verb("data derive", f"raw={tmp_path}/{name}.raw", f"out={tmp_path}/{name}.zarr")
+        robot_rl("data derive", f"raw={tmp_path}/{name}.raw", f"out={tmp_path}/{name}.zarr")
         said = capsys.readouterr().err
         assert ("task=lift makes a dataset of the task" in said) == (robot is served)

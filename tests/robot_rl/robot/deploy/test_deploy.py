@@ -21,7 +21,7 @@ from robot_rl.hardware.connection import NoAnswer
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.policies.store import read_record
 from robot_rl.robot.deploy.judge import load_classifier
-from tests.conftest import SMALL_BASE, Verb
+from tests.conftest import SMALL_BASE, RunCommand
 from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
 
 STEPS = 12
@@ -116,14 +116,14 @@ def test_a_classifier_may_judge_success(
     policy: Path,
     demonstrations: Path,
     tmp_path: Path,
-    verb: Verb,
+    robot_rl: RunCommand,
     threshold: float,
     success: bool,
     steps: int,
 ) -> None:
     run = tmp_path / "judge"
     common = (f"data={demonstrations}", f"runs_dir={tmp_path}", "name=judge", "threads=1")
-    verb("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
+    robot_rl("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
     classifier, _ = load_classifier(str(run))
     classifier.threshold.fill_(threshold)
     saved = policy_directory(run)
@@ -244,12 +244,14 @@ class Person:
 
 
 @pytest.mark.full
-def test_a_person_prepares_the_scene_and_judges_where_the_robot_does_not(verb: Verb, tmp_path: Path) -> None:
+def test_a_person_prepares_the_scene_and_judges_where_the_robot_does_not(
+    robot_rl: RunCommand, tmp_path: Path
+) -> None:
     """The simulated arm, which says nothing of success; the policy looks at the arm alone."""
     seen = ("task.state_keys=[robot0_eef_pos,robot0_gripper_qpos]", f"data={tmp_path / 'lift.zarr'}")
-    verb("collect", *seen, "episodes=1")
+    robot_rl("collect", *seen, "episodes=1")
     training = ("method=bc", "method.steps=3", "threads=1", *SMALL_BASE)
-    verb("train", *seen, f"runs_dir={tmp_path}", "name=bc", *training)
+    robot_rl("train", *seen, f"runs_dir={tmp_path}", "name=bc", *training)
     (tmp_path / "arm").mkdir()
     with serving(tmp_path / "arm", "driver=sim_panda") as (address, _):
         person = Person(tmp_path / "bc", address, "episodes=3")
@@ -278,15 +280,15 @@ def test_a_person_prepares_the_scene_and_judges_where_the_robot_does_not(verb: V
 
 
 @pytest.mark.full
-def test_success_through_the_bridge_is_that_of_simulation(verb: Verb, tmp_path: Path) -> None:
+def test_success_through_the_bridge_is_that_of_simulation(robot_rl: RunCommand, tmp_path: Path) -> None:
     """A policy of some skill, on the same starts with the same noise; in real time, as fast as the arm."""
     data, starts = tmp_path / "lift.zarr", 40
-    verb("collect", f"data={data}", "episodes=40", "noise=0.3")
+    robot_rl("collect", f"data={data}", "episodes=40", "noise=0.3")
     size = ("base.width=128", "base.inference_steps=5")
     where = (f"data={data}", f"runs_dir={tmp_path}", "name=bc", "threads=1")
-    verb("train", "method=bc", *where, "method.steps=3000", *size)
+    robot_rl("train", "method=bc", *where, "method.steps=3000", *size)
     policy = tmp_path / "bc"
-    verb("eval", f"policy={policy}", f"episodes={starts}")
+    robot_rl("eval", f"policy={policy}", f"episodes={starts}")
     plain = json.loads((policy / "eval" / "summary.json").read_text())["policies"]["base"]["success"]
     (tmp_path / "lift").mkdir()
     with serving(tmp_path / "lift", "task=lift") as (address, _):

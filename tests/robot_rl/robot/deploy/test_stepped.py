@@ -32,19 +32,19 @@ from robot_rl.robot.deploy.fit import check_fit
 from robot_rl.robot.deploy.job import deploy
 from robot_rl.robot.deploy.outcomes import Outcomes
 from robot_rl.seeds import episode_seed
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.envs.stepped_bridge import SteppedBridge
 
 HORIZON = 60
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, verb: Verb, demonstrations: Path) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, demonstrations: Path) -> Path:
     """A policy that can repeat what was demonstrated."""
     runs = tmp_path_factory.mktemp("runs")
     size = ("base.width=64", "base.depth=2", "base.train_steps=16", "base.inference_steps=4")
     common = (f"data={demonstrations}", f"runs_dir={runs}", "name=bc", "threads=1")
-    verb("train", "method=bc", *common, "method.steps=400", *size)
+    robot_rl("train", "method=bc", *common, "method.steps=400", *size)
     return runs / "bc"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from robot_rl.cli.compose import compose, load_group
-from robot_rl.cli.main import load_verb
+from robot_rl.cli.main import load_command
 from robot_rl.envs.task import TaskConfig
 from robot_rl.robot.teleop.card import task_words
 
@@ -28,12 +28,12 @@ def test_the_suggested_command_means_the_task_that_was_served(
     task = replace(load_group("task", "lift", TaskConfig), **changes)
     found = task_words(task)
     assert found == ["task=lift", *words]
-    config, _ = compose(load_verb("data derive"), ["raw=x", "out=y", *found])
+    config, _ = compose(load_command("data derive"), ["raw=x", "out=y", *found])
     assert config.task == task
 
 
 def test_a_task_without_a_file_is_named_by_its_environment() -> None:
     task = TaskConfig(env="Wipe", cameras=["agentview"])
     found = task_words(task)
-    config, _ = compose(load_verb("data derive"), ["raw=x", "out=y", *found])
+    config, _ = compose(load_command("data derive"), ["raw=x", "out=y", *found])
     assert config.task == task

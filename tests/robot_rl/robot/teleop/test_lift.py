@@ -25,7 +25,7 @@ from robot_rl.hardware.recording.log import LogWriter
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.teleop.device import Sample
 from robot_rl.hardware.teleop.stream import StreamHeader
-from tests.conftest import Verb
+from tests.conftest import RunCommand
 from tests.hardware.processes import ROOT, eventually
 from tests.robot_rl.scripted_hand import lift
 
@@ -52,7 +52,7 @@ def write_stream(path: Path, samples: list[Sample]) -> None:
 
 
 @pytest.mark.full
-def test_a_replayed_hand_lifts_the_cube_and_a_dataset_has_it(tmp_path: Path, verb: Verb) -> None:
+def test_a_replayed_hand_lifts_the_cube_and_a_dataset_has_it(tmp_path: Path, robot_rl: RunCommand) -> None:
     write_stream(tmp_path / "lift.device", hand_for(0))
     done = subprocess.run(
         [
@@ -71,7 +71,7 @@ def test_a_replayed_hand_lifts_the_cube_and_a_dataset_has_it(tmp_path: Path, ver
     (episode,) = RawDataset(tmp_path / "lift.raw").episodes.values()
     assert episode.footer is not None
     assert episode.footer.outcome == "success"
-    verb(
+    robot_rl(
         "data derive",
         f"raw={tmp_path}/lift.raw",
         f"out={tmp_path}/lift.zarr",
