@@ -52,7 +52,7 @@ class Desk:
             keys: required on a network.
             clock: of this machine.
             learner: a uuid of this process.
-            welcome: what a new actor is told. Raises ValueError to refuse it.
+            welcome: what a new actor is told, with the newest weights. Raises ValueError to refuse it.
 
         Raises:
             ValueError: the address is taken, or is on a network and has no keys.
@@ -183,6 +183,7 @@ class Desk:
             except ValueError as error:
                 reply(self._router, route, encode(Refused(reason=str(error))))
                 return
+            assert answer.weights.version >= self._version, "a welcome brings the newest weights"
             self.place = (answer.episode, answer.index)
             self._version = answer.weights.version
             self._src, self._connection = hello.src, hello.connection

@@ -51,11 +51,12 @@ def weights(learner: "Learner", version: int) -> Weights:
 
 
 class Learner:
-    """A desk that welcomes whoever comes, at the place where it stands."""
+    """A desk that welcomes each actor at its next record, with the newest weights that it has published."""
 
     def __init__(self, address: str) -> None:
         self.taken: list[Record] = []
         self.id = uuid.uuid4().hex
+        self.newest = WEIGHTS
         self.desk = Desk(parse(address), None, MonotonicClock(), self.id, self._welcome)
 
     def _welcome(self, hello: Hello) -> Welcome:
@@ -70,8 +71,13 @@ class Learner:
             steps=0,
             job={},
             files={},
-            weights=WEIGHTS,
+            weights=self.newest,
         )
+
+    def publish(self, version: int) -> Weights:
+        self.newest = weights(self, version)
+        self.desk.publish(self.newest)
+        return self.newest
 
     def turn(self, wait_ms: int = 5) -> None:
         self.taken += self.desk.records(wait_ms)
@@ -143,7 +149,7 @@ def test_records_arrive_in_order_and_are_acknowledged(learner: Learner, actor: A
 
 def test_weights_and_the_end_come_to_the_actor(learner: Learner, actor: Acting) -> None:
     actor.greet(learner)
-    learner.desk.publish(weights(learner, 3))
+    learner.publish(3)
     until(lambda: actor.line.weights is not None, actor.line.exchange)
     assert actor.line.weights is not None
     assert (actor.line.weights.version, actor.line.weights.warm) == (3, True)
@@ -168,7 +174,7 @@ def test_weights_of_a_learner_that_goes_on_from_a_checkpoint_count_anew(
     address: str, learner: Learner, actor: Acting
 ) -> None:
     actor.greet(learner)
-    learner.desk.publish(weights(learner, 7))
+    learner.publish(7)
     until(lambda: actor.line.weights is not None, actor.line.exchange)
     learner.desk.close()
     again = Learner(address)
@@ -178,7 +184,7 @@ def test_weights_of_a_learner_that_goes_on_from_a_checkpoint_count_anew(
         until(lambda: bool(again.taken), actor.line.exchange, again.turn)
         # Those of its welcome, and then its next.
         until(lambda: actor.line.weights == WEIGHTS, actor.line.exchange)
-        again.desk.publish(weights(again, 1))
+        again.publish(1)
         until(lambda: actor.line.weights == weights(again, 1), actor.line.exchange)
     finally:
         again.desk.close()
@@ -198,7 +204,7 @@ def test_in_lockstep_weights_that_were_lost_are_asked_for_again(
         return send(message)
 
     monkeypatch.setattr(learner.desk, "send", lossy)
-    learner.desk.publish(weights(learner, 1))
+    learner.publish(1)
     actor.box.begin(0)
     actor.box.add(step(0, 0))
     ended = Event()
@@ -211,6 +217,35 @@ def test_in_lockstep_weights_that_were_lost_are_asked_for_again(
         learning.join()
     assert len(lost) == 2
     assert actor.line.weights == weights(learner, 1)
+
+
+def test_a_repeated_hello_does_not_take_the_weights_back(address: str, learner: Learner) -> None:
+    """An impatient actor has said hello by a second connection before its first welcome came."""
+    context = zmq.Context()
+    try:
+        first, second = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
+
+        def answer(socket: "zmq.Socket[bytes]", message: Hello | Step) -> FromLearner:
+            socket.send(encode(message))
+            until(lambda: bool(socket.poll(0)), learner.turn)
+            return from_learner(socket.recv())
+
+        for socket in (first, second):
+            socket.connect(f"{address}/ctrl")
+        welcome = answer(first, hello("actor", 0))
+        assert isinstance(welcome, Welcome)
+        assert welcome.weights == WEIGHTS
+        newest = learner.publish(1)
+        stale = answer(second, hello("actor", 1))
+        assert isinstance(stale, Welcome)
+        assert stale.weights == newest
+        ack = answer(second, step(0, 0))
+        assert isinstance(ack, Ack)
+        assert ack.version == 1
+        # The actor has taken the first welcome and none after it, and asks for what it lacks.
+        assert answer(second, hello("actor", 1, welcomed=learner.id)) == newest
+    finally:
+        context.destroy(linger=0)
 
 
 def test_a_learner_that_began_anew_gets_what_it_lacks(address: str, learner: Learner, actor: Acting) -> None:
