@@ -38,7 +38,8 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
     """robosuite's environment, whose reward is 1 at success, and the task with nothing left open.
 
     Raises:
-        ValueError: robosuite has no such environment or robot, or they do not go together.
+        ValueError: robosuite has no such environment or robot, they do not go together, or a value of
+            `env_args` is of a wrong type.
     """
     kind = _kind(task)
     robots = list(task.robots) or (["Panda", "Panda"] if issubclass(kind, TwoArmEnv) else ["Panda"])
@@ -46,8 +47,7 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
     _check_robots(task)
     _check_arguments(task)
     with_cameras = bool(task.cameras) and task.render == "robosuite"
-    sim = robosuite.make(
-        task.env,
+    options = dict(
         robots=robots,
         controller_configs=[_controllers(task, robot) for robot in robots],
         control_freq=task.control_freq,
@@ -62,6 +62,16 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
         seed=task.model_seed,
         **task.env_args,
     )
+    try:
+        sim = robosuite.make(task.env, **options)
+    except (TypeError, AttributeError, IndexError, AssertionError) as error:
+        if not task.env_args:
+            raise
+        # robosuite does not check the types of its arguments.
+        raise ValueError(
+            f"task.env_args={task.env_args}: {task.env} cannot be built with these values "
+            f"({type(error).__name__}: {error})"
+        ) from error
     if getattr(sim, "single_object_mode", 0) == 1:
         raise ValueError(
             f"task {task.name!r}: {task.env} draws another object in each episode, and with it what is "

@@ -32,11 +32,11 @@ _MAY_CHANGE = {
 }
 
 
-def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
-    """Take a directory for a run with this configuration, or go on in one that has it already.
+def check_run(directory: Path, resolved: Mapping[str, Any]) -> None:
+    """Check that a run with this configuration can start or resume in a directory; writes nothing.
 
     Raises:
-        UserError: the directory belongs to another configuration or to somebody else.
+        UserError: if the directory holds another configuration or is not a run.
     """
     path = directory / "config.yaml"
     if path.is_file():
@@ -58,8 +58,17 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
             _started(record)
     elif directory.is_dir() and any(directory.iterdir()):
         raise UserError(f"{directory} exists and is not a run (no config.yaml); choose another name=…")
+
+
+def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
+    """Create the directory of a run with this configuration, or update its `config.yaml`.
+
+    Raises:
+        UserError: see `check_run`.
+    """
+    check_run(directory, resolved)
     make_folder(directory)
-    write_text(path, yaml.safe_dump(dict(resolved), sort_keys=False))
+    write_text(directory / "config.yaml", yaml.safe_dump(dict(resolved), sort_keys=False))
 
 
 def check_is_run(directory: Path) -> None:

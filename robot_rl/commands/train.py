@@ -29,7 +29,7 @@ from robot_rl.methods.offline import OfflineMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
 from robot_rl.policies.registry import BASES
 from robot_rl.policies.wrappers.wrapper import save_wrapper
-from robot_rl.runs import now, open_run, write_run_record, write_text
+from robot_rl.runs import check_run, now, open_run, write_run_record, write_text
 from robot_rl.training.allocator import keep_freed_memory
 from robot_rl.training.components import (
     OfflineComponents,
@@ -122,15 +122,20 @@ def run(config: Config) -> None:
                 task, episodes = config.task, config.eval_episodes
                 evaluation = PeriodicEvaluation(task, episodes, device, save_policy, clock)
                 closing.callback(evaluation.close)
-            open_run(directory, resolved(config))
-        facts = {**_facts(config, device), **describe_sittings(directory, code)}
-        # Before the first step, so that a run that is cut off tells what it ran on too.
-        write_run_record(directory, started, **facts)
+            content = resolved(config)
+            check_run(directory, content)
+        facts = _facts(config, device)
         logger = RunLogger(directory, clock=clock)
         closing.callback(logger.close)
         unit = "updates" if isinstance(method, OfflineMethod) else "env steps"
         stop = closing.enter_context(stop_on_signal())
         progress = closing.enter_context(progress_bar(config.method.steps, config.name, unit))
+
+        def begin() -> None:
+            # Before the first step, so that a run that is cut off has a record too.
+            open_run(directory, content)
+            facts.update(describe_sittings(directory, code))
+            write_run_record(directory, started, **facts)
 
         def evaluate(step: int) -> None:
             if evaluation:
@@ -139,7 +144,7 @@ def run(config: Config) -> None:
         def keep(step: int) -> None:
             keep_policy(directory, step, logger.seconds, save_policy)
 
-        loop = Run(directory, logger, progress, stop, save_policy, evaluate, keep)
+        loop = Run(directory, logger, progress, stop, save_policy, evaluate, keep, begin)
         try:
             finished = train(config, method, components, source, loop)
         except NotFinite as error:

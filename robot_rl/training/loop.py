@@ -43,6 +43,8 @@ class Run:
     """Measures the policy as it is at an environment step, without a trace in the training."""
     keep: Callable[[int], None] | None = None
     """Keeps the policy as it is at an environment step, to be measured afterwards."""
+    begin: Callable[[], None] | None = None
+    """Writes the run's configuration and record, once its newest checkpoint has been read."""
 
     @property
     def checkpoints(self) -> Path:
@@ -54,13 +56,19 @@ class NotFinite(RuntimeError):
 
 
 def restored(run: Run) -> dict[str, Any] | None:
-    """The newest checkpoint of a run; its logger is restored already."""
+    """The newest checkpoint of a run, None at its start; its logger is restored already.
+
+    Raises:
+        UserError: if the checkpoint is damaged or does not match metrics.csv; the run is left as it was.
+    """
     found = list_checkpoints(run.checkpoints)
-    if not found:
-        return None
+    state = None
     with mistakes():
-        state = load_checkpoint(found[-1])
-    run.logger.load_state_dict(state["logger"])
+        if found:
+            state = load_checkpoint(found[-1])
+            run.logger.load_state_dict(state["logger"])
+        if run.begin:
+            run.begin()
     return state
 
 
