@@ -16,8 +16,8 @@ from robot_rl.envs.observation import (
 )
 from robot_rl.envs.robot_action import RobotAction, move_between, moved_by
 from robot_rl.envs.robot_state import SUCCESS, RobotState
-from robot_rl.hardware.cameras.alignment import Moment, newest_moment
-from robot_rl.hardware.cameras.reader import FrameReader, Seen, StaleFrame
+from robot_rl.hardware.cameras.alignment import AlignedImages, newest_aligned
+from robot_rl.hardware.cameras.reader import CameraImage, FrameReader, StaleFrame
 from robot_rl.hardware.client import CommandRefused, RobotClient
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError
@@ -242,7 +242,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
     def _observe(self, newest: State, since: int = 0) -> tuple[Observation, dict[str, Any]]:
         """What there is to see: now or, with cameras, at the newest moment `since` that all have seen."""
         info: dict[str, Any] = {}
-        images: dict[str, Seen] = {}
+        images: dict[str, CameraImage] = {}
         state = newest
         if self._late:
             moment = self._look(since)
@@ -258,11 +258,11 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             raw[IMAGE_PREFIX + camera], ages[camera] = seen.image, seen.age_ms
         return make_observation(raw, self.observation_spec), {"ages_ms": ages, **info}
 
-    def _look(self, since: int) -> Moment:
+    def _look(self, since: int) -> AlignedImages:
         assert self._frames is not None
         try:
             # A beginning is waited for: images may be from before it.
-            moment = newest_moment(self._frames, self._late, since, self._client.timeout if since else 0.0)
+            moment = newest_aligned(self._frames, self._late, since, self._client.timeout if since else 0.0)
         except StaleFrame as stale:
             raise RobotError(str(stale)) from stale
         camera = max(moment.off, key=moment.off.__getitem__)

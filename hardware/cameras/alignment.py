@@ -3,24 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from robot_rl.hardware.cameras.reader import FrameReader, Seen
+from robot_rl.hardware.cameras.reader import CameraImage, FrameReader
 
 
 @dataclass(frozen=True)
-class Moment:
+class AlignedImages:
     """What the cameras saw at about one time."""
 
     t: int
     """On the server's clock, ns."""
-    seen: Mapping[str, Seen]
+    seen: Mapping[str, CameraImage]
     """An image of each camera."""
     off: Mapping[str, int]
     """How far each of them is from `t`, ns."""
 
 
-def newest_moment(
+def newest_aligned(
     frames: FrameReader, late: Mapping[str, int], since: int = 0, timeout: float = 0.0
-) -> Moment:
+) -> AlignedImages:
     """The newest moment that all cameras have seen, and of each the image nearest to it.
 
     Args:
@@ -35,4 +35,4 @@ def newest_moment(
     t = min(frames.captured(camera, since + after, timeout) - after for camera, after in late.items())
     seen = {camera: frames.nearest(camera, t + after, since + after) for camera, after in late.items()}
     off = {camera: abs(seen[camera].t_capture - after - t) for camera, after in late.items()}
-    return Moment(t, seen, off)
+    return AlignedImages(t, seen, off)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robot_rl.hardware.cameras.monitor import CameraMonitor
 from robot_rl.hardware.cameras.settings import CameraSettings
-from robot_rl.hardware.cameras.watch import CameraWatch
 from robot_rl.hardware.cameras.wire import Failed, Report, Start
 from robot_rl.hardware.child_process import child_environment
 
@@ -22,8 +22,8 @@ _GRACE = 2.0
 class CameraProcess:
     """One camera, whatever process it has just now. For one thread, which must live as long."""
 
-    def __init__(self, settings: CameraSettings, watch: CameraWatch) -> None:
-        self.watch = watch
+    def __init__(self, settings: CameraSettings, monitor: CameraMonitor) -> None:
+        self.monitor = monitor
         self.process: subprocess.Popen[bytes] | None = None
         self._settings = settings
         self._doom: str | None = None
@@ -34,7 +34,7 @@ class CameraProcess:
     def restart(self, now: int) -> None:
         """Start it, or end it and start it anew."""
         if self.process is None:
-            self.watch.restart(now)
+            self.monitor.restart(now)
         else:
             self._again = True
             self._kill("restarted by name")
@@ -46,24 +46,24 @@ class CameraProcess:
         if isinstance(report, Failed):
             self._last_words = report
             return False
-        self.watch.image(report)
+        self.monitor.image(report)
         return True
 
     def look(self, now: int, endpoint: str) -> None:
         """Start it, end it or leave it alone."""
         if self.process is None:
-            if self.watch.is_due(now):
+            if self.monitor.is_due(now):
                 self._start(now, endpoint)
         elif self.process.poll() is not None:
             # When it is first found dead, its last words may still be on their way.
             if self._found_dead:
                 self._bury(now)
             self._found_dead = True
-        elif self._doom is None and (reason := self.watch.verdict(now)):
+        elif self._doom is None and (reason := self.monitor.verdict(now)):
             self._kill(reason)
 
     def _start(self, now: int, endpoint: str) -> None:
-        first, dropped = self.watch.start(now)
+        first, dropped = self.monitor.start(now)
         order = Start(
             settings=self._settings, endpoint=endpoint, server=os.getpid(), first=first, dropped=dropped
         )
@@ -92,15 +92,15 @@ class CameraProcess:
         code, self.process = self.process.returncode, None
         if self._again:
             self._again = False
-            self.watch.restart(now)
+            self.monitor.restart(now)
         elif self._doom is not None:
-            self.watch.ended(now, self._doom)
+            self.monitor.ended(now, self._doom)
         elif self._last_words is not None:
-            self.watch.ended(now, self._last_words.reason, final=self._last_words.final)
+            self.monitor.ended(now, self._last_words.reason, final=self._last_words.final)
         elif code < 0:
-            self.watch.ended(now, f"its process was ended by {signal.Signals(-code).name}")
+            self.monitor.ended(now, f"its process was ended by {signal.Signals(-code).name}")
         else:
-            self.watch.ended(now, f"its process ended with exit code {code}; see its output")
+            self.monitor.ended(now, f"its process ended with exit code {code}; see its output")
 
 
 def end_all(cameras: Iterable[CameraProcess]) -> None:

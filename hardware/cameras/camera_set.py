@@ -10,8 +10,8 @@ import msgspec
 import zmq
 
 from robot_rl.hardware.cameras.camera_process import CameraProcess, end_all
-from robot_rl.hardware.cameras.settings import CameraSettings, WatchLimits
-from robot_rl.hardware.cameras.watch import CameraStatus, CameraWatch, OnEvent
+from robot_rl.hardware.cameras.monitor import CameraMonitor, CameraStatus, OnEvent
+from robot_rl.hardware.cameras.settings import CameraSettings, MonitorLimits
 from robot_rl.hardware.cameras.wire import Report, server_socket
 from robot_rl.hardware.clock import MS, MonotonicClock
 
@@ -33,7 +33,7 @@ class CameraSet:
         cameras: Sequence[CameraSettings],
         images: "zmq.Socket[bytes]",
         on_event: OnEvent,
-        limits: WatchLimits | None = None,
+        limits: MonitorLimits | None = None,
     ) -> None:
         """Start nothing yet.
 
@@ -42,7 +42,7 @@ class CameraSet:
         """
         _check_distinct("name", [camera.spec.name for camera in cameras])
         _check_distinct("serial", [camera.spec.serial for camera in cameras])
-        limits = limits or WatchLimits()
+        limits = limits or MonitorLimits()
         self._images = images
         self._clock = MonotonicClock()
         self._decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
@@ -50,7 +50,7 @@ class CameraSet:
         self._endpoint = f"ipc://{self._folder.name}/reports"
         self._reports = server_socket(images.context, self._endpoint)
         self._cameras = {
-            camera.spec.name: CameraProcess(camera, CameraWatch(camera, limits, on_event))
+            camera.spec.name: CameraProcess(camera, CameraMonitor(camera, limits, on_event))
             for camera in cameras
         }
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -144,7 +144,7 @@ class CameraSet:
     def _statuses(self) -> tuple[int, dict[str, CameraStatus]]:
         """When it was looked, and what was seen; replaced as a whole, so that no thread waits for another."""
         now = self._clock.now()
-        return now, {name: camera.watch.status(now) for name, camera in self._cameras.items()}
+        return now, {name: camera.monitor.status(now) for name, camera in self._cameras.items()}
 
 
 def _check_distinct(what: str, values: list[str]) -> None:

@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -16,11 +17,9 @@ import zmq
 from numpy.typing import NDArray
 
 from robot_rl.hardware.cameras.capture_clock import CaptureClock
-from robot_rl.hardware.cameras.device import CameraError, WrongCamera
-from robot_rl.hardware.cameras.devices import make_device
-from robot_rl.hardware.cameras.mailbox import Mailbox
-from robot_rl.hardware.cameras.publisher import Publisher, Taken
-from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.cameras.device import CameraDevice, CameraError, WrongCamera
+from robot_rl.hardware.cameras.publisher import DropOldestQueue, Publisher, Taken
+from robot_rl.hardware.cameras.settings import CameraSettings, Custom, OpenCV, RealSense
 from robot_rl.hardware.cameras.wire import Failed, Start
 
 QUEUE = 2
@@ -38,14 +37,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    mailbox: Mailbox[Taken | Failed] = Mailbox(QUEUE)
-    publisher = Publisher(zmq.Context.instance(), start, mailbox)
+    pending: DropOldestQueue[Taken | Failed] = DropOldestQueue(QUEUE)
+    publisher = Publisher(zmq.Context.instance(), start, pending)
     publisher.start()
     try:
-        take_images(start, mailbox, lambda: stop.is_set() or not publisher.is_alive())
+        take_images(start, pending, lambda: stop.is_set() or not publisher.is_alive())
     except CameraError as error:
         name, final = start.settings.spec.name, isinstance(error, WrongCamera)
-        mailbox.put(Failed(camera=name, pid=os.getpid(), reason=str(error), final=final))
+        pending.put(Failed(camera=name, pid=os.getpid(), reason=str(error), final=final))
         publisher.join()
         return 1
     publisher.stop()
@@ -63,7 +62,7 @@ def die_with(server: int) -> None:
         sys.exit(1)
 
 
-def take_images(start: Start, mailbox: Mailbox[Taken | Failed], stopped: Callable[[], bool]) -> None:
+def take_images(start: Start, pending: DropOldestQueue[Taken | Failed], stopped: Callable[[], bool]) -> None:
     """Open the camera and put its images into the mailbox until `stopped`.
 
     Raises:
@@ -85,9 +84,33 @@ def take_images(start: Start, mailbox: Mailbox[Taken | Failed], stopped: Callabl
             if raw is None or number is None:
                 continue
             check_image(raw.image, settings)
-            mailbox.put(Taken(raw.image, number, clock.captured(raw), max(0, raw.t_device or 0), raw.t_recv))
+            pending.put(Taken(raw.image, number, clock.captured(raw), max(0, raw.t_device or 0), raw.t_recv))
     finally:
         device.close()
+
+
+def make_device(settings: CameraSettings) -> CameraDevice:
+    """The camera, not open yet.
+
+    Raises:
+        ImportError, AttributeError: a custom camera's factory is not there.
+    """
+    spec, source = settings.spec, settings.source
+    if isinstance(source, RealSense):
+        from robot_rl.hardware.cameras.realsense import RealSenseCamera
+
+        return RealSenseCamera(spec, source)
+    if isinstance(source, OpenCV):
+        from robot_rl.hardware.cameras.opencv import OpenCVCamera
+
+        return OpenCVCamera(spec, source)
+    if isinstance(source, Custom):
+        module, _, factory = source.factory.partition(":")
+        device: CameraDevice = getattr(importlib.import_module(module), factory)(spec, **source.options)
+        return device
+    from robot_rl.hardware.cameras.sim import SimCamera
+
+    return SimCamera(spec, source)
 
 
 class Numbers:

@@ -3,7 +3,9 @@
 import os
 import threading
 import zlib
+from collections import deque
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -11,7 +13,6 @@ import zmq
 from numpy.typing import NDArray
 
 from robot_rl.hardware.cameras.compression import compress, compress_png
-from robot_rl.hardware.cameras.mailbox import Mailbox
 from robot_rl.hardware.cameras.wire import Failed, Image, Report, Start, report_socket
 from robot_rl.hardware.protocol.arrays import Encoding, Frame, encode_image
 
@@ -19,6 +20,8 @@ _WAIT = 100
 """ms that it waits for the server or for an image, before it looks whether to stop."""
 _LAST_WORDS = 1000
 """ms that it waits for the server to take the reason of a failure."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,17 +35,38 @@ class Taken:
     t_recv: int
 
 
+class DropOldestQueue(Generic[T]):
+    """Holds the newest few items."""
+
+    def __init__(self, capacity: int) -> None:
+        self._items: deque[T] = deque(maxlen=capacity)
+        self._filled = threading.Condition()
+
+    def put(self, item: T) -> None:
+        """Add an item; a full mailbox loses its oldest."""
+        with self._filled:
+            self._items.append(item)
+            self._filled.notify()
+
+    def get(self, timeout: float) -> T | None:
+        """Take the oldest that is left, None where there is none within `timeout` [s]."""
+        with self._filled:
+            if not self._filled.wait_for(lambda: self._items, timeout):
+                return None
+            return self._items.popleft()
+
+
 class Publisher(threading.Thread):
     """Pushes what is in the mailbox, until `stop` or a `Failed`.
 
     While the server takes nothing, images stay in the mailbox, which loses the oldest.
     """
 
-    def __init__(self, context: zmq.Context, start: Start, mailbox: Mailbox[Taken | Failed]) -> None:
+    def __init__(self, context: zmq.Context, start: Start, pending: DropOldestQueue[Taken | Failed]) -> None:
         super().__init__(name="publisher", daemon=True)
         self._context = context
         self._start = start
-        self._mailbox = mailbox
+        self._pending = pending
         self._stopping = threading.Event()
         self._next = start.first
         self._dropped = start.dropped
@@ -57,7 +81,7 @@ class Publisher(threading.Thread):
             while not self._stopping.is_set():
                 if not socket.poll(_WAIT, zmq.POLLOUT):
                     continue
-                item = self._mailbox.get(_WAIT * 1e-3)
+                item = self._pending.get(_WAIT * 1e-3)
                 if isinstance(item, Failed):
                     socket.poll(_LAST_WORDS, zmq.POLLOUT)
                     socket.send(self._encoder.encode(item), zmq.NOBLOCK)

@@ -33,7 +33,7 @@ class StaleFrame(Exception):
 
 
 @dataclass(frozen=True)
-class Seen:
+class CameraImage:
     """An image and what is known about it."""
 
     image: NDArray
@@ -84,7 +84,7 @@ class FrameReader:
         """Images per camera that came as something else and were not used."""
         return {name: listener.damaged + self._unreadable[name] for name, listener in self._listeners.items()}
 
-    def newest(self, name: str) -> Seen:
+    def newest(self, name: str) -> CameraImage:
         """The newest image of a camera; the same one again while there is no newer one.
 
         Raises:
@@ -97,7 +97,7 @@ class FrameReader:
             raise StaleFrame(name, seen.age_ms, self._max_age_ms)
         return seen
 
-    def nearest(self, name: str, t: int, since: int = 0) -> Seen:
+    def nearest(self, name: str, t: int, since: int = 0) -> CameraImage:
         """Of the last `KEPT` images of a camera, captured `since` [ns], the one captured nearest to `t` [ns].
 
         Raises:
@@ -127,7 +127,7 @@ class FrameReader:
                 raise StaleFrame(name, age_ms, most)
             listener.wait(count, left)
 
-    def wait(self, timeout: float) -> dict[str, Seen]:
+    def wait(self, timeout: float) -> dict[str, CameraImage]:
         """Images of all cameras, as soon as each has a fresh one.
 
         Raises:
@@ -149,7 +149,7 @@ class FrameReader:
         for listener in self._listeners.values():
             listener.close()
 
-    def _first_readable(self, name: str, frames: list[_Taken]) -> Seen:
+    def _first_readable(self, name: str, frames: list[_Taken]) -> CameraImage:
         known = self._images[name]
         # Those that are no longer kept are forgotten.
         self._images[name] = known = {
@@ -161,7 +161,7 @@ class FrameReader:
             image = known[frame.number]
             if image is not None:
                 age_ms = (self._clock.now() - frame.t_capture) / MS
-                return Seen(image, frame.number, frame.t_capture, age_ms, frame)
+                return CameraImage(image, frame.number, frame.t_capture, age_ms, frame)
         raise StaleFrame(name, math.inf, self._max_age_ms)
 
     def _image(self, name: str, frame: Frame, payload: memoryview) -> NDArray | None:

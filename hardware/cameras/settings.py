@@ -39,7 +39,7 @@ class Sim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     feed: str
     """Endpoint where the simulated arm publishes what is to be seen (`feed.py`)."""
     drawing: Factory = "robot_rl.hardware.cameras.sim:Plain"
-    """What draws it: called with model, data, the camera's name, height and width, it gives a `Drawing`."""
+    """Renderer factory: called with model, data, camera name, height and width; returns a `SceneRenderer`."""
 
 
 class Custom(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="custom"):
@@ -93,7 +93,7 @@ class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return isinstance(self.source, RealSense) and self.source.stream == "depth"
 
 
-class WatchLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MonitorLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the server puts up with."""
 
     start_ms: MS = 15_000

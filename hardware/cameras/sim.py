@@ -17,7 +17,7 @@ from robot_rl.hardware.cameras.settings import Sim
 from robot_rl.hardware.spec import CameraSpec
 
 
-class Drawing(Protocol):
+class SceneRenderer(Protocol):
     """A camera's image of a scene, as its `MjData` is."""
 
     def frame(self) -> NDArray[np.uint8]:
@@ -39,7 +39,7 @@ class SimCamera:
         self._first: int | None = None
         self._number = 0
         self._view: RenderView | None = None
-        self._drawing: Drawing | None = None
+        self._drawing: SceneRenderer | None = None
         self.serial = ""
 
     def open(self) -> None:

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from robot_rl.hardware.durable import sync
-from robot_rl.hardware.recording.log import LogWriter, read_log, record_head
+from robot_rl.hardware.recording.log import LogWriter, read_log, record_header
 from robot_rl.hardware.recording.records import FORMAT, Clock, Footer, Header, Received
-from robot_rl.hardware.recording.tally import MESSAGES
+from robot_rl.hardware.recording.stream_counter import MESSAGE_STREAMS
 
 OPEN: Final = "open-"
 _LOG: Final = "log"
@@ -72,7 +72,7 @@ class EpisodeWriter:
     def write(self, record: Received | Clock) -> bool:
         """Add a record; False if the disk did not take it."""
         log = _LOG
-        if isinstance(record, Received) and record.stream not in MESSAGES:
+        if isinstance(record, Received) and record.stream not in MESSAGE_STREAMS:
             log = record.stream
         return self._try(lambda: self._append(log, record))
 
@@ -119,7 +119,7 @@ class EpisodeWriter:
             log.close()
 
 
-class Damaged(ValueError):
+class DamagedEpisode(ValueError):
     """A recording that is not what was written: it has other bytes, or lacks some."""
 
 
@@ -127,7 +127,7 @@ class Episode:
     """An episode to be read, committed or not. What is read of a committed one is what was written.
 
     The footer has the number of records of each log. Where fewer can be read, the end of `messages` or
-    `images` raises `Damaged`.
+    `images` raises `DamagedEpisode`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -143,7 +143,7 @@ class Episode:
         """
         version = self._first(_LOG, _Version)
         if version is None:
-            raise Damaged(f"{self.folder} is damaged: its log has no header")
+            raise DamagedEpisode(f"{self.folder} is damaged: its log has no header")
         if version.format > FORMAT:
             raise ValueError(f"{self.folder} has format {version.format}; this program reads up to {FORMAT}")
         header = self._first(_LOG, Header)
@@ -194,7 +194,7 @@ class Episode:
 
     def _all(self, path: Path, kind: Any) -> Iterator[Any]:
         if not path.is_file():
-            raise Damaged(f"{path} is missing")
+            raise DamagedEpisode(f"{path} is missing")
         number = end = 0
         for number, (end, record) in enumerate(_read(path, kind), 1):  # noqa: B007
             yield record
@@ -203,10 +203,10 @@ class Episode:
             return
         if footer.records:
             if number != (written := footer.records.get(path.name, 0)):
-                raise Damaged(f"{path} is damaged: {number} of its {written} records can be read")
+                raise DamagedEpisode(f"{path} is damaged: {number} of its {written} records can be read")
         # A recovered episode ends where its recorder was killed, maybe within a record.
         elif footer.outcome != "recovered" and not footer.trouble and end < path.stat().st_size:
-            raise Damaged(f"{path} is damaged: what follows byte {end} cannot be read")
+            raise DamagedEpisode(f"{path} is damaged: what follows byte {end} cannot be read")
 
     def _first(self, name: str, kind: type[R]) -> R | None:
         path = self.folder / name
@@ -222,7 +222,7 @@ def write_footer(folder: Path, footer: Footer) -> None:
     payload = msgspec.msgpack.encode(footer)
     file = os.open(folder / _FOOTER, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
     try:
-        head = record_head(payload)
+        head = record_header(payload)
         size = os.pwritev(file, (head, payload), 0)
         if size < len(head) + len(payload):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / _FOOTER))
@@ -256,4 +256,4 @@ def _read(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
         try:
             yield end, decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Damaged(f"{path} is damaged: {error}") from error
+            raise DamagedEpisode(f"{path} is damaged: {error}") from error

@@ -21,7 +21,7 @@ _HEAD: Final = struct.Struct("<II")
 _BUFFER: Final = 1 << 20
 
 
-def record_head(payload: bytes | bytearray | memoryview) -> bytes:
+def record_header(payload: bytes | bytearray | memoryview) -> bytes:
     """What stands before a payload in a log."""
     assert 0 < len(payload) <= MAX_RECORD, len(payload)
     return _HEAD.pack(len(payload), zlib.crc32(payload))
@@ -49,7 +49,7 @@ class LogWriter:
         Raises:
             OSError: it could not be written, as on a full disk; the log is as before.
         """
-        head = record_head(payload)
+        head = record_header(payload)
         whole = len(head) + len(payload)
         try:
             written = os.pwritev(self._file, (head, payload), self.size)

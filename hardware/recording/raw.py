@@ -7,10 +7,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from robot_rl.hardware.durable import make_folder, sync
-from robot_rl.hardware.recording.episode import OPEN, Damaged, Episode, EpisodeWriter, write_footer
+from robot_rl.hardware.recording.episode import OPEN, DamagedEpisode, Episode, EpisodeWriter, write_footer
 from robot_rl.hardware.recording.log import read_log
 from robot_rl.hardware.recording.records import Footer, Header, Received
-from robot_rl.hardware.recording.tally import MESSAGES, Tally, number_of, silences
+from robot_rl.hardware.recording.stream_counter import (
+    MESSAGE_STREAMS,
+    StreamCounter,
+    describe_silences,
+    sequence_number,
+)
 
 _COMMITTED: Final = "episode_"
 _LOCK: Final = "recorder.lock"
@@ -117,7 +122,7 @@ class RawWriter:
                 continue
             try:
                 # A whole footer was written by a recorder that was killed before the rename: it holds.
-                footer = None if episode.footer else recovered(episode)
+                footer = None if episode.footer else recovered_footer(episode)
             except ValueError as error:
                 left[folder] = str(error)
                 continue
@@ -134,25 +139,25 @@ class RawWriter:
         return number
 
 
-def recovered(episode: Episode) -> Footer:
+def recovered_footer(episode: Episode) -> Footer:
     """What can be said of an episode whose recorder was killed.
 
     Raises:
         ValueError: a record cannot be read, or is of a stream that its header does not name.
     """
     header = episode.header
-    streams = (*MESSAGES, *header.cameras)
-    tallies = {stream: Tally(header.t) for stream in streams}
+    streams = (*MESSAGE_STREAMS, *header.cameras)
+    counters = {stream: StreamCounter(header.t) for stream in streams}
     for record in episode.messages():
         if isinstance(record, Received):
-            if record.stream not in tallies:
-                raise Damaged(f"{episode.folder} is damaged: it has a record of {record.stream!r:.80}")
-            tallies[record.stream].take(number_of(record.stream, record.frame), record.t)
+            if record.stream not in counters:
+                raise DamagedEpisode(f"{episode.folder} is damaged: it has a record of {record.stream!r:.80}")
+            counters[record.stream].take(sequence_number(record.stream, record.frame), record.t)
     for camera in header.cameras:
         for record in episode.images(camera):
-            tallies[camera].take(number_of(camera, record.frame), record.t)
-    end = max(tally.last for tally in tallies.values())
-    counts = {stream: tally.end(end) for stream, tally in tallies.items()}
+            counters[camera].take(sequence_number(camera, record.frame), record.t)
+    end = max(counter.last for counter in counters.values())
+    counts = {stream: counter.end(end) for stream, counter in counters.items()}
     return Footer(
         outcome="recovered",
         t=end,
@@ -160,7 +165,7 @@ def recovered(episode: Episode) -> Footer:
         tw=header.tw + end - header.t,
         counts=counts,
         records={log.name: sum(1 for _ in read_log(log)) for log in episode.logs},
-        trouble=(*silences(counts, header.cameras), "its recorder was killed"),
+        trouble=(*describe_silences(counts, header.cameras), "its recorder was killed"),
     )
 
 

@@ -20,8 +20,13 @@ from robot_rl.hardware.recording.episode import EpisodeWriter
 from robot_rl.hardware.recording.raw import RawWriter
 from robot_rl.hardware.recording.records import FORMAT, Clock, Footer, Header, Labels, Outcome, Received
 from robot_rl.hardware.recording.requests import Ended, Status
-from robot_rl.hardware.recording.streams import Heard, Streams
-from robot_rl.hardware.recording.tally import MESSAGES, Tally, number_of, silences
+from robot_rl.hardware.recording.stream_counter import (
+    MESSAGE_STREAMS,
+    StreamCounter,
+    describe_silences,
+    sequence_number,
+)
+from robot_rl.hardware.recording.stream_listener import ReceivedMessage, StreamListener
 
 _TIMEOUT: Final = 1.0
 """s that the server's answer is waited for."""
@@ -73,13 +78,13 @@ class Recorder:
         with ExitStack() as taken:
             taken.callback(lambda: self._line.close())
             self.cameras = self._chosen(cameras)
-            self.streams = Streams(address, self.cameras, keys, insecure, self._clock)
+            self.streams = StreamListener(address, self.cameras, keys, insecure, self._clock)
             taken.callback(self.streams.close)
             self.writer = taken.enter_context(RawWriter(root))
             self._taken = taken.pop_all()
         self._decoder = msgspec.msgpack.Decoder(_Seen)
         self._seen: _Seen | None = None
-        self._tallies = {stream: Tally(0) for stream in self.streams.names}
+        self._counters = {stream: StreamCounter(0) for stream in self.streams.names}
         self._episode: EpisodeWriter | None = None
         self._header: Header | None = None
         self._look_due = self._clock_due = 0
@@ -143,7 +148,9 @@ class Recorder:
         except OSError as error:
             raise RecorderError(f"no episode can be begun: {error}") from error
         self._header = header
-        self._tallies = {stream: Tally(header.t, tally.next) for stream, tally in self._tallies.items()}
+        self._counters = {
+            stream: StreamCounter(header.t, counter.next) for stream, counter in self._counters.items()
+        }
         self._clock_due = 0
         return header.episode
 
@@ -166,14 +173,14 @@ class Recorder:
         episode, header = self._episode, self._header
         self._episode = self._header = None
         began, t = self._clock.now(), self._line.server_time()
-        counts = {stream: tally.end(t) for stream, tally in self._tallies.items()}
+        counts = {stream: counter.end(t) for stream, counter in self._counters.items()}
         footer = Footer(
             outcome=outcome,
             t=t,
             tw=time.time_ns(),
             counts=counts,
             labels=labels,
-            trouble=(*silences(counts, self.cameras), *trouble),
+            trouble=(*describe_silences(counts, self.cameras), *trouble),
         )
         try:
             number = self.writer.commit(episode, footer)
@@ -191,15 +198,15 @@ class Recorder:
     def status(self) -> Status:
         """How it does."""
         header = self._header
-        tallies = self._tallies if header else {}
+        counters = self._counters if header else {}
         disk = os.statvfs(self.writer.root)
         ages = {stream: self.streams.age(stream) for stream in self.streams.names}
         return Status(
             mode=None if self._seen is None or self.streams.silent() else self._seen.mode,
             episode=header.episode if header else "",
             seconds=(self._line.server_time() - header.t) / 1e9 if header else 0.0,
-            received={stream: tally.received for stream, tally in tallies.items()},
-            missing=sum(tally.lost + tally.unwritten for tally in tallies.values()),
+            received={stream: counter.received for stream, counter in counters.items()},
+            missing=sum(counter.lost + counter.unwritten for counter in counters.values()),
             age_ms={stream: None if age is None else age / MS for stream, age in ages.items()},
             newest=self._seen.t_sample if self._seen else 0,
             free_bytes=disk.f_bavail * disk.f_frsize,
@@ -210,26 +217,26 @@ class Recorder:
     # ---- streams ---------------------------------------------------------------------------------------
 
     def wait(self, timeout: int) -> set[int]:
-        """Write down what comes within `timeout` [ms]; see `Streams.wait`."""
+        """Write down what comes within `timeout` [ms]; see `StreamListener.wait`."""
         ready = self.streams.wait(timeout)
         self._write(self.streams.take())
         if self._clock.now() >= self._look_due:
             self._look()
         return ready
 
-    def _write(self, heard: Iterable[Heard]) -> None:
+    def _write(self, heard: Iterable[ReceivedMessage]) -> None:
         for stream, came, frame in heard:
             try:
-                number = number_of(stream, frame)
+                number = sequence_number(stream, frame)
                 if stream == "state":
                     self._see(self._decoder.decode(frame))
             except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError):
                 # It is damaged: its number never comes, so it is counted as lost.
                 continue
-            tally, t = self._tallies[stream], self._line.to_server(came)
-            tally.take(number, t)
+            counter, t = self._counters[stream], self._line.to_server(came)
+            counter.take(number, t)
             if self._episode and not self._episode.write(Received(stream=stream, t=t, frame=frame)):
-                tally.unwritten += 1
+                counter.unwritten += 1
 
     def _see(self, seen: _Seen) -> None:
         self._seen = seen
@@ -288,6 +295,6 @@ class Recorder:
         if missing := sorted(set(chosen) - set(known)):
             has = ", ".join(known) or "none"
             raise ValueError(f"{self.robot} publishes no camera {', '.join(missing)}; it has {has}")
-        if clash := sorted(set(chosen) & set(MESSAGES)):
+        if clash := sorted(set(chosen) & set(MESSAGE_STREAMS)):
             raise ValueError(f"a camera cannot be recorded as {', '.join(clash)}: give it another name")
         return chosen

@@ -8,7 +8,7 @@ LAPSE_S: Final = 10
 """A clutch that is not held lapses after so long without a sign of its operator."""
 
 
-class Toggle:
+class ToggleClutch:
     """For devices without a key that says when it is let go. Times are ns."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Toggle:
         if self.on(now):
             self._touched = now
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release it."""
         self._on = False
 

@@ -7,6 +7,8 @@ import msgspec
 
 Mark = Literal["begin", "success", "failure", "discard", "home", "arm", "disarm", "stop", "quit"]
 """What a person can ask for besides motion."""
+Controls = tuple[tuple[str, str], ...]
+"""Keys or buttons of a device, and what they do."""
 STALE_HOLD_MS: Final = 150
 """A sample that is older moves nothing: the arm holds."""
 STALE_DISENGAGE_MS: Final = 500
@@ -41,7 +43,7 @@ class Device(Protocol):
     def name(self) -> str: ...
 
     @property
-    def card(self) -> tuple[tuple[str, str], ...]:
+    def controls(self) -> Controls:
         """Its keys and what they do, for the operator's card."""
         ...
 
@@ -67,9 +69,9 @@ class Device(Protocol):
 
 
 @runtime_checkable
-class Latching(Protocol):
+class LatchingClutch(Protocol):
     """A device whose clutch stays engaged by itself: whoever disengages for it has to say so."""
 
-    def let_go(self) -> None:
+    def release_clutch(self) -> None:
         """The clutch is open, from now until it is pressed."""
         ...

@@ -38,11 +38,11 @@ class Dynamixels:
         try:
             opened = self._port.setBaudRate(baudrate)
         except PermissionError:
-            raise DeviceError(f"{path}: permission denied; {_MEND}") from None
+            raise DeviceError(f"{path}: permission denied; {_FIX}") from None
         except _GONE as error:
             reason = getattr(error, "strerror", None) or error
-            mend = _MEND if "ermission" in str(error) else "is the leader plugged in?"
-            raise DeviceError(f"{path}: {str(reason).lower()}; {mend}") from None
+            fix = _FIX if "ermission" in str(error) else "is the leader plugged in?"
+            raise DeviceError(f"{path}: {str(reason).lower()}; {fix}") from None
         if not opened:
             raise DeviceError(f"device.baudrate={baudrate}: a Dynamixel has no such rate")
 
@@ -94,4 +94,4 @@ def _port(sdk: Any, path: str) -> Any:
     return Port(path)
 
 
-_MEND: Final = "as root: usermod -aG dialout <you>, and log in anew"
+_FIX: Final = "as root: usermod -aG dialout <you>, and log in anew"

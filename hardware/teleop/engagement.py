@@ -26,7 +26,7 @@ from robot_rl.hardware.clock import MS
 from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS, Sample
 
 
-class Hold(StrEnum):
+class ClutchState(StrEnum):
     """What holds between the device and the arm."""
 
     LAPSED = "lapsed"
@@ -38,7 +38,7 @@ class Hold(StrEnum):
     """The device is late: the arm holds, and follows again if a pressed clutch is heard of in time."""
 
 
-class Seen(StrEnum):
+class ClutchInput(StrEnum):
     """What there is of the device."""
 
     PRESSED = "pressed"
@@ -49,65 +49,65 @@ class Seen(StrEnum):
     """Older than `STALE_DISENGAGE_MS`, or there is none."""
 
 
-TABLE: Final[Mapping[Hold, Mapping[Seen, Hold]]] = {
-    Hold.LAPSED: {
-        Seen.PRESSED: Hold.LAPSED,
-        Seen.OPEN: Hold.RELEASED,
-        Seen.LATE: Hold.LAPSED,
-        Seen.SILENT: Hold.LAPSED,
+TRANSITIONS: Final[Mapping[ClutchState, Mapping[ClutchInput, ClutchState]]] = {
+    ClutchState.LAPSED: {
+        ClutchInput.PRESSED: ClutchState.LAPSED,
+        ClutchInput.OPEN: ClutchState.RELEASED,
+        ClutchInput.LATE: ClutchState.LAPSED,
+        ClutchInput.SILENT: ClutchState.LAPSED,
     },
-    Hold.RELEASED: {
-        Seen.PRESSED: Hold.ENGAGED,
-        Seen.OPEN: Hold.RELEASED,
-        Seen.LATE: Hold.RELEASED,
-        Seen.SILENT: Hold.LAPSED,
+    ClutchState.RELEASED: {
+        ClutchInput.PRESSED: ClutchState.ENGAGED,
+        ClutchInput.OPEN: ClutchState.RELEASED,
+        ClutchInput.LATE: ClutchState.RELEASED,
+        ClutchInput.SILENT: ClutchState.LAPSED,
     },
-    Hold.ENGAGED: {
-        Seen.PRESSED: Hold.ENGAGED,
-        Seen.OPEN: Hold.RELEASED,
-        Seen.LATE: Hold.HELD,
-        Seen.SILENT: Hold.LAPSED,
+    ClutchState.ENGAGED: {
+        ClutchInput.PRESSED: ClutchState.ENGAGED,
+        ClutchInput.OPEN: ClutchState.RELEASED,
+        ClutchInput.LATE: ClutchState.HELD,
+        ClutchInput.SILENT: ClutchState.LAPSED,
     },
-    Hold.HELD: {
-        Seen.PRESSED: Hold.ENGAGED,
-        Seen.OPEN: Hold.RELEASED,
-        Seen.LATE: Hold.HELD,
-        Seen.SILENT: Hold.LAPSED,
+    ClutchState.HELD: {
+        ClutchInput.PRESSED: ClutchState.ENGAGED,
+        ClutchInput.OPEN: ClutchState.RELEASED,
+        ClutchInput.LATE: ClutchState.HELD,
+        ClutchInput.SILENT: ClutchState.LAPSED,
     },
 }
 
 
-def seen(sample: Sample | None, now: int) -> Seen:
+def clutch_input(sample: Sample | None, now: int) -> ClutchInput:
     """What the newest sample means at `now` [ns]."""
     if sample is None or now - sample.t > STALE_DISENGAGE_MS * MS:
-        return Seen.SILENT
+        return ClutchInput.SILENT
     if now - sample.t > STALE_HOLD_MS * MS:
-        return Seen.LATE
-    return Seen.PRESSED if sample.enable else Seen.OPEN
+        return ClutchInput.LATE
+    return ClutchInput.PRESSED if sample.enable else ClutchInput.OPEN
 
 
 class Engagement:
     """The state of the table, for one device."""
 
     def __init__(self) -> None:
-        self.state = Hold.LAPSED
+        self.state = ClutchState.LAPSED
 
     @property
     def engaged(self) -> bool:
         """The arm follows."""
-        return self.state is Hold.ENGAGED
+        return self.state is ClutchState.ENGAGED
 
-    def step(self, sample: Sample | None, now: int) -> Hold:
+    def step(self, sample: Sample | None, now: int) -> ClutchState:
         """The state with the newest sample at `now` [ns]."""
-        self.state = TABLE[self.state][seen(sample, now)]
+        self.state = TRANSITIONS[self.state][clutch_input(sample, now)]
         return self.state
 
     def lapse(self) -> None:
         """Something is wrong: the clutch has to be pressed anew."""
-        self.state = Hold.LAPSED
+        self.state = ClutchState.LAPSED
 
 
-def as_text() -> str:
+def table_text() -> str:
     """The table as it stands in this module's documentation."""
-    rows = [(state, what, after) for state, row in TABLE.items() for what, after in row.items()]
+    rows = [(state, what, after) for state, row in TRANSITIONS.items() for what, after in row.items()]
     return "\n".join(f"{state:<8}  {what:<7}  {after}" for state, what, after in rows)

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
-from robot_rl.hardware.teleop.hands import live, the_only
-from robot_rl.hardware.teleop.reader import FileDevice
+from robot_rl.hardware.teleop.reader import FileDevice, apply_deadzone, find_single
 
 STILL_MS: Final = 1000
 DEAD: Final = 0.12
@@ -55,7 +54,7 @@ class Range(NamedTuple):
 
     def part(self, value: int) -> float:
         """-1 to 1, without the dead zone around the middle."""
-        return live(2 * (value - self.low) / (self.high - self.low) - 1, DEAD)
+        return apply_deadzone(2 * (value - self.low) / (self.high - self.low) - 1, DEAD)
 
 
 class Held(NamedTuple):
@@ -101,7 +100,7 @@ class GamepadDecoder:
     # Each event has its own time: none is of unknown age.
     forget = feed
 
-    def let_go(self) -> None:
+    def release_clutch(self) -> None:
         """The deadman is held by a finger, and open without it."""
 
     def sample(self, now: int) -> Sample:
@@ -138,7 +137,7 @@ class Gamepad(FileDevice):
     """The one of the settings, or the only one."""
 
     def __init__(self, settings: GamepadSettings, clock: Clock | None = None) -> None:
-        card = (
+        controls = (
             ("RB", "deadman: hold it to move"),
             ("left stick", "forward, back, left, right (x, y of the base)"),
             ("right stick", "up, down; turn about the vertical"),
@@ -153,7 +152,7 @@ class Gamepad(FileDevice):
         )
         gone = "the gamepad is gone: plug it in and start again"
         decoder = GamepadDecoder({}, lambda: Held({}, frozenset()))
-        super().__init__("gamepad", card, partial(self._events, settings.path), decoder, gone, clock)
+        super().__init__("gamepad", controls, partial(self._events, settings.path), decoder, gone, clock)
 
     @contextmanager
     def _events(self, path: str | None) -> Iterator[int]:
@@ -180,13 +179,15 @@ def _evdev(path: str | None) -> Any:
         nodes = sorted(Path("/dev/input").glob("event*"))
         closed = [node for node in nodes if not os.access(node, os.R_OK)]
         if nodes and len(closed) == len(nodes):
-            raise DeviceError(f"no device in /dev/input may be read; {_MEND}")
-        path = str(the_only([node for node in nodes if node not in closed and _is_gamepad(node)], "gamepad"))
+            raise DeviceError(f"no device in /dev/input may be read; {_FIX}")
+        path = str(
+            find_single([node for node in nodes if node not in closed and _is_gamepad(node)], "gamepad")
+        )
     try:
         return evdev.InputDevice(path)
     except OSError as error:
-        mend = _MEND if error.errno in (errno.EACCES, errno.EPERM) else "is it plugged in?"
-        raise DeviceError(f"gamepad: {path}: {(error.strerror or '').lower()}; {mend}") from None
+        fix = _FIX if error.errno in (errno.EACCES, errno.EPERM) else "is it plugged in?"
+        raise DeviceError(f"gamepad: {path}: {(error.strerror or '').lower()}; {fix}") from None
 
 
 def _is_gamepad(node: Path) -> bool:
@@ -200,4 +201,4 @@ def _is_gamepad(node: Path) -> bool:
     return _SOUTH in has.get(_KEY, ()) and {_X, _Y} <= set(has.get(_ABS, ()))
 
 
-_MEND: Final = "as root: usermod -aG input <you>, and log in anew"
+_FIX: Final = "as root: usermod -aG input <you>, and log in anew"

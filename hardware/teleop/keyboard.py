@@ -12,8 +12,8 @@ import msgspec
 
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.teleop.device import Sample
-from robot_rl.hardware.teleop.keys import CARD, CLUTCH_CARD, GONE, LATE_MS, Keys, terminal
 from robot_rl.hardware.teleop.reader import FileDevice
+from robot_rl.hardware.teleop.terminal_keys import CLUTCH_CONTROL, CONTROLS, GONE, LATE_MS, Keys, terminal
 
 PRESS_MS: Final = 150
 """How long a press moves; more than any terminal leaves between two repeats."""
@@ -50,8 +50,8 @@ class KeyboardDecoder:
         self._moves_until = 0
         self._keys.forget(data, now)
 
-    def let_go(self) -> None:
-        self._keys.let_go()
+    def release_clutch(self) -> None:
+        self._keys.release_clutch()
 
     def sample(self, now: int) -> Sample:
         motion = self._motion if now < self._moves_until else (0.0,) * 6
@@ -69,13 +69,13 @@ class KeyboardDecoder:
 
 def keyboard(_: KeyboardSettings, clock: Clock | None = None) -> FileDevice:
     """The terminal that the program was started in."""
-    card = (
-        CLUTCH_CARD,
+    controls = (
+        CLUTCH_CONTROL,
         ("i k", "forward, back (x of the base)"),
         ("j l", "left, right (y)"),
         ("u o", "up, down (z)"),
         ("Shift", "with one of these: turn about that axis"),
         ("g r", "gripper: grasp, release"),
-        *CARD,
+        *CONTROLS,
     )
-    return FileDevice("keyboard", card, terminal, KeyboardDecoder(), GONE, clock, LATE_MS)
+    return FileDevice("keyboard", controls, terminal, KeyboardDecoder(), GONE, clock, LATE_MS)

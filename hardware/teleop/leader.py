@@ -52,11 +52,11 @@ class LeaderSettings:
 
 
 class Leader(DeviceThread):
-    """Reads its motors a hundred times a second. It has no clutch of its own (`Panel` gives it one)."""
+    """Reads its motors a hundred times a second. It has no clutch of its own (`KeyedDevice` gives it one)."""
 
     def __init__(self, settings: LeaderSettings, clock: Clock | None = None) -> None:
-        card = (("leader arm", "the arm's joints follow it"), ("trigger", "opens and closes the gripper"))
-        super().__init__("leader", card[: 2 if settings.gripper_id is not None else 1], clock)
+        controls = (("leader arm", "the arm's joints follow it"), ("trigger", "opens and closes the gripper"))
+        super().__init__("leader", controls[: 2 if settings.gripper_id is not None else 1], clock)
         self._settings = settings
         self._motors: Dynamixels | None = None
         self._heard = 0

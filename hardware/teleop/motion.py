@@ -36,7 +36,7 @@ class Speed:
                 raise ValueError(f"a speed of {value:g}: it must be more than 0")
 
 
-class Aim(NamedTuple):
+class Target(NamedTuple):
     """What a `RobotClient.command` takes."""
 
     mode: CommandMode
@@ -44,7 +44,7 @@ class Aim(NamedTuple):
     gripper: float | None
 
 
-class Unfit(Exception):
+class CannotFollow(Exception):
     """This sample cannot move this arm: why, for the operator."""
 
 
@@ -81,7 +81,7 @@ class RateMotion:
 
     def __init__(self, spec: RobotSpec, speed: Speed) -> None:
         if self.mode not in spec.modes:
-            raise Unfit(
+            raise CannotFollow(
                 f"{spec.name} takes {', '.join(spec.modes)}, and this device gives motions of its tool"
             )
         self._linear = min(speed.linear, spec.limits.linear_velocity)
@@ -118,7 +118,7 @@ class JointMotion:
 
     def __init__(self, spec: RobotSpec) -> None:
         if self.mode not in spec.modes:
-            raise Unfit(f"{spec.name} takes {', '.join(spec.modes)}, and this device gives joints")
+            raise CannotFollow(f"{spec.name} takes {', '.join(spec.modes)}, and this device gives joints")
         self._spec = spec
         self._offset: list[float] = []
         self._ramp = 0.0
@@ -128,7 +128,9 @@ class JointMotion:
     def step(self, sample: Sample, state: State, dt: float) -> tuple[float, ...] | None:
         joints = self._spec.joints
         if len(sample.joints) != len(joints):
-            raise Unfit(f"the leader has {len(sample.joints)} joints, {self._spec.name} has {len(joints)}")
+            raise CannotFollow(
+                f"the leader has {len(sample.joints)} joints, {self._spec.name} has {len(joints)}"
+            )
         self._require_steady(sample)
         self._before = sample
         if not self._offset:
@@ -157,7 +159,7 @@ class JointMotion:
         most = _JITTER + _FASTEST * (sample.t - before.t) * 1e-9
         for name, old, new in zip(self._spec.joints, before.joints, sample.joints, strict=True):
             if abs(new - old) > most:
-                raise Unfit(
+                raise CannotFollow(
                     f"the leader's {name} jumped by {new - old:+.2f} rad in "
                     f"{(sample.t - before.t) / 1e6:.0f} ms: look after its motor and its cable"
                 )

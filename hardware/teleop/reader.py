@@ -4,29 +4,28 @@ import os
 import select
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 import msgspec
 
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
-from robot_rl.hardware.teleop.device import STALE_HOLD_MS, DeviceError, Mark, Sample
+from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Controls, DeviceError, Mark, Sample
 
 LOOK_MS: Final = 20
 """Longest time between two looks at a device that says nothing."""
 _JOIN: Final = 2.0
 _MOST: Final = 4096
 
-Card = tuple[tuple[str, str], ...]
-
 
 class DeviceThread(ABC):
     """What devices share: the newest sample, marks that are given once, a fault that stays."""
 
-    def __init__(self, name: str, card: Card, clock: Clock | None = None) -> None:
-        self.name, self.card = name, card
+    def __init__(self, name: str, controls: Controls, clock: Clock | None = None) -> None:
+        self.name, self.controls = name, controls
         self._clock = clock or MonotonicClock()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -103,7 +102,7 @@ class Decoder(Protocol):
         """It has waited for so long that nobody knows when it came."""
         ...
 
-    def let_go(self) -> None:
+    def release_clutch(self) -> None:
         """The clutch is open, if it is one that stays engaged by itself."""
         ...
 
@@ -118,7 +117,7 @@ class FileDevice(DeviceThread):
     def __init__(
         self,
         name: str,
-        card: Card,
+        controls: Controls,
         opened: Callable[[], AbstractContextManager[int]],
         decoder: Decoder,
         gone: str,
@@ -136,7 +135,7 @@ class FileDevice(DeviceThread):
             clock: of this machine.
             late_ms: after so long without a look, what waits there is to be forgotten.
         """
-        super().__init__(name, card, clock)
+        super().__init__(name, controls, clock)
         self._late = late_ms * MS
         self._opened, self._decoder, self._gone = opened, decoder, gone
         self._held: AbstractContextManager[int] | None = None
@@ -144,9 +143,9 @@ class FileDevice(DeviceThread):
         self._poll = select.poll()
         self._looked = 0
 
-    def let_go(self) -> None:
-        """See `Latching`."""
-        self._decoder.let_go()
+    def release_clutch(self) -> None:
+        """See `LatchingClutch`."""
+        self._decoder.release_clutch()
 
     def _open(self) -> None:
         held = self._opened()
@@ -185,3 +184,22 @@ class FileDevice(DeviceThread):
         if self._held is not None:
             self._held.__exit__(None, None, None)
             self._held = None
+
+
+def find_single(found: Sequence[Path], what: str) -> Path:
+    """The one that there is.
+
+    Raises:
+        DeviceError: there is none, or there are several.
+    """
+    if not found:
+        raise DeviceError(f"no {what} is plugged in; device.path=… names one that is not known")
+    if len(found) > 1:
+        raise DeviceError(f"there are {', '.join(map(str, found))}: choose with device.path=…")
+    return found[0]
+
+
+def apply_deadzone(part: float, dead: float) -> float:
+    """A deflection of -1 to 1 without the dead zone around 0, in which a hand is still."""
+    beyond = min(abs(part), 1.0) - dead
+    return (beyond / (1 - dead)) * (1.0 if part > 0 else -1.0) if beyond > 0 else 0.0

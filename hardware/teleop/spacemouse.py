@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.teleop.clutch import LAPSE_S, Toggle
+from robot_rl.hardware.teleop.clutch import LAPSE_S, ToggleClutch
 from robot_rl.hardware.teleop.device import DeviceError, Sample
-from robot_rl.hardware.teleop.hands import live, the_only
-from robot_rl.hardware.teleop.reader import FileDevice
+from robot_rl.hardware.teleop.reader import FileDevice, apply_deadzone, find_single
 
 FULL: Final = 350
 """What an axis reports at its end."""
@@ -49,7 +48,7 @@ class SpaceMouseDecoder:
     """`Decoder` of its reports: 1 is translation (and in some models rotation), 2 rotation, 3 buttons."""
 
     def __init__(self) -> None:
-        self._clutch = Toggle()
+        self._clutch = ToggleClutch()
         self._halves: list[tuple[float, ...]] = [(0.0,) * 3, (0.0,) * 3]
         self._reported = [0, 0]
         self._buttons = 0
@@ -70,11 +69,11 @@ class SpaceMouseDecoder:
             self._clutch.touch(now)
 
     def forget(self, data: bytes, now: int) -> None:
-        self._clutch.let_go()
+        self._clutch.release()
         self._halves = [(0.0,) * 3, (0.0,) * 3]
 
-    def let_go(self) -> None:
-        self._clutch.let_go()
+    def release_clutch(self) -> None:
+        self._clutch.release()
 
     def sample(self, now: int) -> Sample:
         moved = [t for t, half in zip(self._reported, self._halves, strict=True) if any(half)]
@@ -84,7 +83,7 @@ class SpaceMouseDecoder:
         )
 
     def _turn(self, half: int, body: bytes, now: int) -> None:
-        axes = [live(value / FULL, DEAD) for value in struct.unpack("<3h", body)]
+        axes = [apply_deadzone(value / FULL, DEAD) for value in struct.unpack("<3h", body)]
         # 0.0 less them: no -0.0, which a person reading a recording would wonder at.
         self._halves[half] = tuple(0.0 - axes[axis] for axis in _TO_BASE)
         self._reported[half] = now
@@ -94,13 +93,15 @@ class SpaceMouseDecoder:
 
 def spacemouse(settings: SpaceMouseSettings, clock: Clock | None = None) -> FileDevice:
     """The one of the settings, or the only one."""
-    card = (
+    controls = (
         ("cap", "moves and turns the tool as the cap: push away is forward (x of the base)"),
         ("left button", f"clutch: engage, release; it lapses after {LAPSE_S} s of rest"),
         ("right button", "gripper: grasp, release"),
     )
     gone = "the SpaceMouse is gone: plug it in and start again"
-    return FileDevice("spacemouse", card, partial(opened, settings.path), SpaceMouseDecoder(), gone, clock)
+    return FileDevice(
+        "spacemouse", controls, partial(opened, settings.path), SpaceMouseDecoder(), gone, clock
+    )
 
 
 @contextmanager
@@ -110,12 +111,12 @@ def opened(path: str | None) -> Iterator[int]:
     Raises:
         DeviceError: there is none, there are several, or it may not be read.
     """
-    found = Path(path) if path else the_only(find(), "SpaceMouse")
+    found = Path(path) if path else find_single(find(), "SpaceMouse")
     try:
         file = os.open(found, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        mend = UDEV if error.errno in (errno.EACCES, errno.EPERM) else "is it plugged in?"
-        raise DeviceError(f"SpaceMouse: {found}: {(error.strerror or '').lower()}; {mend}") from None
+        fix = UDEV if error.errno in (errno.EACCES, errno.EPERM) else "is it plugged in?"
+        raise DeviceError(f"SpaceMouse: {found}: {(error.strerror or '').lower()}; {fix}") from None
     try:
         yield file
     finally:

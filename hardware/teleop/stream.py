@@ -13,8 +13,15 @@ import msgspec
 
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.recording.log import LogWriter, read_log
-from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, Device, DeviceError, Latching, Mark, Sample
-from robot_rl.hardware.teleop.reader import Card
+from robot_rl.hardware.teleop.device import (
+    STALE_DISENGAGE_MS,
+    Controls,
+    Device,
+    DeviceError,
+    LatchingClutch,
+    Mark,
+    Sample,
+)
 
 
 class StreamHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stream"):
@@ -28,7 +35,7 @@ class StreamEnded(DeviceError):
     """All that was recorded has been played."""
 
 
-class Recorded:
+class RecordedDevice:
     """A device whose samples are written down while they are used, by a thread of its own."""
 
     def __init__(self, device: Device, path: Path, say: Callable[[str], None]) -> None:
@@ -43,8 +50,8 @@ class Recorded:
         return self._device.name
 
     @property
-    def card(self) -> Card:
-        return self._device.card
+    def controls(self) -> Controls:
+        return self._device.controls
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
@@ -67,10 +74,10 @@ class Recorded:
     ) -> None:
         self._opened.close()
 
-    def let_go(self) -> None:
-        """See `Latching`."""
-        if isinstance(self._device, Latching):
-            self._device.let_go()
+    def release_clutch(self) -> None:
+        """See `LatchingClutch`."""
+        if isinstance(self._device, LatchingClutch):
+            self._device.release_clutch()
 
     def read(self) -> Sample | None:
         """See `Device`."""
@@ -128,10 +135,10 @@ class ReplaySettings:
             raise ValueError(f"device.speed={self.speed:g}: it must be more than 0")
 
 
-class Replay:
+class ReplayDevice:
     """A recorded stream in place of a device: its first sample is that of the first `read`."""
 
-    card: Card = (("recorded stream", "moves the arm by itself: keep a hand at the emergency stop"),)
+    controls: Controls = (("recorded stream", "moves the arm by itself: keep a hand at the emergency stop"),)
 
     def __init__(self, settings: ReplaySettings, clock: Clock | None = None) -> None:
         self._settings = settings

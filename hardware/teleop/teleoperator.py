@@ -8,8 +8,8 @@ from robot_rl.hardware.clock import MS
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.spec import RobotSpec
 from robot_rl.hardware.teleop.device import Sample
-from robot_rl.hardware.teleop.engagement import Engagement, Hold
-from robot_rl.hardware.teleop.motion import Aim, JointMotion, Motion, RateMotion, Speed, Unfit
+from robot_rl.hardware.teleop.engagement import ClutchState, Engagement
+from robot_rl.hardware.teleop.motion import CannotFollow, JointMotion, Motion, RateMotion, Speed, Target
 
 _FUTURE: Final = 1 * MS
 """One clock for all: what is later than now by more was stamped by another."""
@@ -35,11 +35,11 @@ class Teleoperator:
         self.notice = ""
 
     @property
-    def state(self) -> Hold:
+    def state(self) -> ClutchState:
         """Of the clutch."""
         return self._engagement.state
 
-    def update(self, sample: Sample | None, state: State, now: int) -> Aim | None:
+    def update(self, sample: Sample | None, state: State, now: int) -> Target | None:
         """What to command at `now` [ns]; None is to hold.
 
         Args:
@@ -52,17 +52,17 @@ class Teleoperator:
             self.lapse(flaw)
             return None
         after = self._engagement.step(sample, now)
-        if after is not Hold.ENGAGED:
+        if after is not ClutchState.ENGAGED:
             self._motion = None
             if after is not before:
                 self.notice = _WHY.get(after, "")
-            elif after is Hold.LAPSED and not self.notice and sample is not None and sample.enable:
+            elif after is ClutchState.LAPSED and not self.notice and sample is not None and sample.enable:
                 self.notice = "open the clutch, then press it"
             return None
         assert sample is not None
         try:
             return self._follow(sample, state, now)
-        except Unfit as unfit:
+        except CannotFollow as unfit:
             self.lapse(str(unfit))
             return None
 
@@ -82,7 +82,7 @@ class Teleoperator:
         if self._motion:
             self._motion.restart()
 
-    def _follow(self, sample: Sample, state: State, now: int) -> Aim | None:
+    def _follow(self, sample: Sample, state: State, now: int) -> Target | None:
         if self._motion is None:
             self._motion = JointMotion(self._spec) if sample.joints else RateMotion(self._spec, self._speed)
             self._stepped, self._gripper_at_press = now, sample.gripper
@@ -92,7 +92,7 @@ class Teleoperator:
         self.notice = self._motion.notice
         if goal is None:
             return None
-        return Aim(self._motion.mode, goal, self._opening(sample.gripper))
+        return Target(self._motion.mode, goal, self._opening(sample.gripper))
 
     def _opening(self, asked: float | None) -> float | None:
         """What a person changed since the press: what is in the hand is not let go by a clutch."""
@@ -125,6 +125,6 @@ class Teleoperator:
 
 
 _WHY: Final = {
-    Hold.HELD: "the device is silent: the arm holds",
-    Hold.LAPSED: "the device was silent: press the clutch anew",
+    ClutchState.HELD: "the device is silent: the arm holds",
+    ClutchState.LAPSED: "the device was silent: press the clutch anew",
 }

@@ -23,12 +23,11 @@ from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.policies.store import fingerprint
 from robot_rl.policies.wrappers.wrapper import Wrapper
-from robot_rl.robot.deploy.beginnings import RESETS, usual_reset
-from robot_rl.robot.deploy.fit import check_fit
-from robot_rl.robot.deploy.images import images_of
-from robot_rl.robot.deploy.job import deploy, make_controller
-from robot_rl.robot.deploy.judge import judging
-from robot_rl.robot.deploy.outcomes import Outcomes
+from robot_rl.robot.deploy.cameras import camera_reader
+from robot_rl.robot.deploy.deployment import check_robot_fits, deploy, make_controller
+from robot_rl.robot.deploy.judge import classifier_judge
+from robot_rl.robot.deploy.resets import RESETS, default_reset
+from robot_rl.robot.deploy.results import DeploymentResults
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.robots import default_address
 
@@ -96,16 +95,16 @@ def run(config: Config) -> None:
                     config.robot, config.name, "policy", keys=keys, insecure=config.insecure, timeout=_TIMEOUT
                 )
             )
-            reset = config.reset or usual_reset(robot.spec)
-            check_fit(robot.spec, robot.lease_ms, environment)
+            reset = config.reset or default_reset(robot.spec)
+            check_robot_fits(robot.spec, robot.lease_ms, environment)
             cameras = environment["observation_spec"]["cameras"]
             period = 1 / environment["control_freq"]
             frames = ended.enter_context(
-                images_of(robot, config.robot, cameras, period, keys, config.insecure)
+                camera_reader(robot, config.robot, cameras, period, keys, config.insecure)
             )
             judge = None
             if config.success:
-                looks = judging(config.success, robot, config.robot, period, keys, config.insecure)
+                looks = classifier_judge(config.success, robot, config.robot, period, keys, config.insecure)
                 judge = ended.enter_context(looks)
             stop = ended.enter_context(stop_on_signal())
             turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
@@ -135,7 +134,7 @@ def run(config: Config) -> None:
                 "lookahead_ms": config.lookahead_ms,
                 "seed": config.seed,
             }
-            outcomes = Outcomes(out, facts, controller.timing)
+            outcomes = DeploymentResults(out, facts, controller.timing)
         if config.turns_with:
             print(f"it takes turns with {config.turns_with}", flush=True)
         how = deploy(controller, outcomes, config.episodes, config.seed)

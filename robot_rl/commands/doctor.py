@@ -1,4 +1,4 @@
-"""Check this machine, or a robot: says the mend for each fault.
+"""Check this machine, or a robot: suggests a fix for each problem.
 
 Without a robot: packages, graphics, disk. With a robot's address its server is asked for a few seconds (the
 network, clocks, the loop, cameras, a latched fault); with the name of a driver it is checked whether this
@@ -56,7 +56,7 @@ def show(checks: Iterable[Check]) -> int:
         unknown += not check.known
         if not check.ok:
             faults += 1
-            print(f"{'':<6}{'mend:':<15}{check.mend}", flush=True)
+            print(f"{'':<6}{'fix:':<15}{check.fix}", flush=True)
     result = f"{faults} {'fault' if faults == 1 else 'faults'}" if faults else "all is well"
     print(f"\n{result}{f'; {unknown} not known from here (?)' if unknown else ''}")
     return faults

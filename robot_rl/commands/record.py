@@ -15,7 +15,7 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.records import OUTCOMES, Outcome
-from robot_rl.robot.keyboard import Keyboard
+from robot_rl.hardware.teleop.terminal_keys import KeyReader
 from robot_rl.robot.recording_session import HELP, record_by_keys, record_by_time
 from robot_rl.robot.robots import default_address
 
@@ -67,7 +67,7 @@ def run(config: Config) -> None:
                 outcome: Outcome = config.outcome  # type: ignore[assignment]
                 record_by_time(recorder, config.seconds, config.episodes, outcome, config.labels, _say, stop)
             else:
-                keyboard = ended.enter_context(Keyboard())
+                keyboard = ended.enter_context(KeyReader())
                 print(HELP, flush=True)
                 record_by_keys(recorder, keyboard, config.labels, _say, _show, stop)
         except RecorderError as error:

@@ -20,7 +20,7 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hardware.server import RobotServer, Show
 from robot_rl.robot.robots import default_address, serve_arm, serve_task
-from robot_rl.robot.status import Status
+from robot_rl.robot.status import StatusPrinter
 
 GROUPS = {"task": {"*": TaskConfig}}
 
@@ -56,7 +56,7 @@ class Config:
 
 def run(config: Config) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP."""
-    status = Status()
+    status = StatusPrinter()
     with ExitStack() as ended:
         with mistakes():
             server = _build(config, status.show, ended)
@@ -82,7 +82,7 @@ def _build(config: Config, show: Show, ended: ExitStack) -> RobotServer:
     )
 
 
-def _serve(config: Config, server: RobotServer, status: Status) -> None:
+def _serve(config: Config, server: RobotServer, status: StatusPrinter) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: server.close_soon())
     print(f"{server.name} at {config.address}, session {server.session[:8]}; Ctrl-C ends it", flush=True)

@@ -25,19 +25,19 @@ from robot_rl.hardware.realtime import COMMANDS, runs_first
 from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.recorder import RecorderError
-from robot_rl.hardware.teleop.board import Board
 from robot_rl.hardware.teleop.device import Device, DeviceError
 from robot_rl.hardware.teleop.devices import DEVICES, make_device
 from robot_rl.hardware.teleop.motion import Speed
-from robot_rl.hardware.teleop.stream import Recorded
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
+from robot_rl.hardware.teleop.stream import RecordedDevice
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from robot_rl.robot.robots import default_address
+from robot_rl.robot.teleop.background_recorder import BackgroundRecorder
 from robot_rl.robot.teleop.card import operator_card, task_words
-from robot_rl.robot.teleop.episodes import Episodes
-from robot_rl.robot.teleop.recording import Recording
-from robot_rl.robot.teleop.screen import Screen
-from robot_rl.robot.teleop.session import Session
-from robot_rl.robot.teleop.simulated import serving
+from robot_rl.robot.teleop.episodes import TeleopEpisodes
+from robot_rl.robot.teleop.screen import TerminalScreen
+from robot_rl.robot.teleop.session import TeleopSession
+from robot_rl.robot.teleop.simulated import simulated_server
 
 GROUPS = {"task": {"*": TaskConfig}, "device": DEVICES}
 _TIMEOUT = 2.0
@@ -82,14 +82,14 @@ def run(config: Config) -> None:
         with mistakes(), _given():
             address = config.address or default_address()
             if config.task is not None:
-                address = ended.enter_context(serving(config.task))
+                address = ended.enter_context(simulated_server(config.task))
             keys = load_client_keys(Path(config.keys)) if config.keys else None
-            board = Board(address, keys, config.insecure)
-            robot = ended.enter_context(_connect(board))
-            screen = Screen(board.say)
+            display = OperatorDisplay(address, keys, config.insecure)
+            robot = ended.enter_context(_connect(display))
+            screen = TerminalScreen(display.say)
             recording, first = _recording(config, address, screen, ended)
-            device = ended.enter_context(_device(config, board, screen))
-            episodes = Episodes(robot, recording, first, screen.say)
+            device = ended.enter_context(_device(config, display, screen))
+            episodes = TeleopEpisodes(robot, recording, first, screen.say)
             speed = Speed(config.speed, config.turn)
             print(operator_card(robot.spec, address, device, speed, _recorded(config)), flush=True)
             episodes.prepare()
@@ -98,7 +98,7 @@ def run(config: Config) -> None:
         ended.enter_context(screen)
         stop = ended.enter_context(stop_on_signal(signal.SIGHUP))
         teleoperator = Teleoperator(robot.spec, speed)
-        session = Session(robot, device, teleoperator, episodes, screen, board, MonotonicClock())
+        session = TeleopSession(robot, device, teleoperator, episodes, screen, display, MonotonicClock())
         why = _drive(session, stop)
     print("the arm is at rest and held" if not why else f"robot-rl: {why}", file=sys.stderr)
     _say_what_next(config)
@@ -108,7 +108,7 @@ def run(config: Config) -> None:
         raise KeyboardInterrupt
 
 
-def _drive(session: Session, stop: Stop) -> str:
+def _drive(session: TeleopSession, stop: Stop) -> str:
     try:
         with runs_first(COMMANDS):
             return session.run(stop)
@@ -116,18 +116,18 @@ def _drive(session: Session, stop: Stop) -> str:
         return str(error)
 
 
-def _connect(at: Board) -> RobotClient:
+def _connect(at: OperatorDisplay) -> RobotClient:
     return RobotClient(at.address, "teleop", "operator", keys=at.keys, insecure=at.insecure, timeout=_TIMEOUT)
 
 
-def _device(config: Config, board: Board, screen: Screen) -> Device:
-    device = make_device(config.device, board)
-    return Recorded(device, Path(config.record_device), screen.say) if config.record_device else device
+def _device(config: Config, display: OperatorDisplay, screen: TerminalScreen) -> Device:
+    device = make_device(config.device, display)
+    return RecordedDevice(device, Path(config.record_device), screen.say) if config.record_device else device
 
 
 def _recording(
-    config: Config, address: str, screen: Screen, ended: ExitStack
-) -> tuple[Recording | None, int]:
+    config: Config, address: str, screen: TerminalScreen, ended: ExitStack
+) -> tuple[BackgroundRecorder | None, int]:
     """The recorder, and how many episodes there are already."""
     if config.out is None:
         return None, 0
@@ -140,7 +140,7 @@ def _recording(
     )
     ended.enter_context(recorder)
     labels = {"device": _name(config), **config.labels}
-    return Recording(recorder, labels, screen.say), len(RawDataset(Path(config.out)).episodes)
+    return BackgroundRecorder(recorder, labels, screen.say), len(RawDataset(Path(config.out)).episodes)
 
 
 def _name(config: Config) -> str:

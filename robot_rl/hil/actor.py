@@ -20,7 +20,7 @@ from robot_rl.hil.takeover import SOURCE, Driver, Takeover
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.robot.deploy.controller import LATE
-from robot_rl.robot.deploy.person import Stopped
+from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.seeds import episode_seed
 
 _WAIT_NS: Final = 200_000_000

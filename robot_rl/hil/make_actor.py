@@ -16,9 +16,9 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import Clock, MonotonicClock
 from robot_rl.hardware.protocol.messages import Role
 from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys, may
-from robot_rl.hardware.teleop.board import Board
 from robot_rl.hardware.teleop.devices import make_device
 from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.actor import Actor
 from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
@@ -31,11 +31,11 @@ from robot_rl.hil.operators.person import Person
 from robot_rl.hil.operators.scripted import ScriptedOperator
 from robot_rl.hil.scene import RobotScene, Scene, SimScene
 from robot_rl.policies.wrappers.wrapper import Wrapper
-from robot_rl.robot.deploy.beginnings import RESETS, Ready, beginning, by_enter, usual_reset
-from robot_rl.robot.deploy.fit import check_fit
-from robot_rl.robot.deploy.images import images_of
-from robot_rl.robot.deploy.judge import judging
-from robot_rl.robot.deploy.person import at_terminal
+from robot_rl.robot.deploy.cameras import camera_reader
+from robot_rl.robot.deploy.deployment import check_robot_fits
+from robot_rl.robot.deploy.judge import classifier_judge
+from robot_rl.robot.deploy.resets import RESETS, WaitUntilReady, default_reset, make_reset, ready_on_enter
+from robot_rl.robot.deploy.terminal import open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.seeds import episode_seed
 
@@ -83,13 +83,13 @@ def make_actor(
     # The actor must not repeat the exploration noise of an earlier actor.
     seed = episode_seed(job.seed, "actor", welcome.episode)
     policy = networks.policy(1, seed=seed, exploration=job.exploration)
-    board = Board(job.hil.robot or "", _robot_keys(job.hil))
+    display = OperatorDisplay(job.hil.robot or "", _robot_keys(job.hil))
 
     def tell(line: str) -> None:
         say(line)
-        board.say(line)
+        display.say(line)
 
-    operator, scene = _make_scene(job, envs, board, stop, tell, ended)
+    operator, scene = _make_scene(job, envs, display, stop, tell, ended)
     actor = Actor(
         scene, operator, policy, networks, line, job, clock, steps=welcome.steps, stop=stop, say=tell
     )
@@ -100,16 +100,16 @@ def make_actor(
 def _make_scene(
     job: ActorJob,
     envs: RobosuiteVectorEnv,
-    board: Board,
+    display: OperatorDisplay,
     stop: Callable[[], bool],
     say: Callable[[str], None],
     ended: ExitStack,
 ) -> tuple[Operator, Scene]:
     config = job.hil
-    person = _person(job, envs, board, say, ended) if config.has_person else None
+    person = _person(job, envs, display, say, ended) if config.has_person else None
     if config.robot:
-        robot = _robot(config, board.keys, ended)
-        scene: Scene = _robot_scene(job, envs, robot, board.keys, person, stop, say, ended)
+        robot = _robot(config, display.keys, ended)
+        scene: Scene = _robot_scene(job, envs, robot, display.keys, person, stop, say, ended)
         sim = _mirror(job, robot, ended).now if config.operator == SCRIPTED else None
     else:
         assert isinstance(envs, ThreadVectorEnv)
@@ -129,19 +129,19 @@ def _make_scene(
 def _person(
     job: ActorJob,
     envs: RobosuiteVectorEnv,
-    board: Board,
+    display: OperatorDisplay,
     say: Callable[[str], None],
     ended: ExitStack,
 ) -> Person:
     config = job.hil
-    device = ended.enter_context(make_device(device_settings(config.operator, config.device), board))
-    for keys, does in device.card:
+    device = ended.enter_context(make_device(device_settings(config.operator, config.device), display))
+    for keys, does in device.controls:
         if keys not in _NOT_IN_TRAINING:
             say(f"{keys}: {does}")
     speed = Speed(config.linear, config.angular)
     clock = MonotonicClock()
     freq = job.task.control_freq
-    return Person(device, board, envs.action_spec, freq, speed, clock, config.fraction, job.seed)
+    return Person(device, display, envs.action_spec, freq, speed, clock, config.fraction, job.seed)
 
 
 def _robot(config: HilConfig, keys: ClientKeys | None, ended: ExitStack) -> RobotClient:
@@ -175,19 +175,23 @@ def _robot_scene(
     config = job.hil
     assert config.robot is not None
     environment = envs.describe()
-    check_fit(robot.spec, robot.lease_ms, environment)
-    reset = config.reset or usual_reset(robot.spec)
+    check_robot_fits(robot.spec, robot.lease_ms, environment)
+    reset = config.reset or default_reset(robot.spec)
     if reset not in RESETS:
         raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
-    ready: Ready | None = None
+    ready: WaitUntilReady | None = None
     if reset == "operator":
-        ready = person.ready(stop, say) if person else by_enter(ended.enter_context(at_terminal()), stop)
-    prepare = beginning(reset, robot, ready)
+        ready = (
+            person.ready(stop, say)
+            if person
+            else ready_on_enter(ended.enter_context(open_terminal_keys()), stop)
+        )
+    prepare = make_reset(reset, robot, ready)
     period = 1 / job.task.control_freq
-    frames = ended.enter_context(images_of(robot, config.robot, job.task.cameras, period, keys, False))
+    frames = ended.enter_context(camera_reader(robot, config.robot, job.task.cameras, period, keys, False))
     judge: Judge | None = None
     if config.success:
-        sees = ended.enter_context(judging(config.success, robot, config.robot, period, keys, False))
+        sees = ended.enter_context(classifier_judge(config.success, robot, config.robot, period, keys, False))
         judge = lambda state: bool(person and person.succeeded) or sees(state)  # noqa: E731
     elif SUCCESS not in robot.spec.sensors:
         if person is None:

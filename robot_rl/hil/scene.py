@@ -121,7 +121,7 @@ class RobotScene:
     def waits(self) -> str:
         if (state := self._client.sample()).mode is Mode.FAULT:
             return f"the robot is in fault, {state.fault}: look at it, then arm it"
-        return "it is the other's turn" if self._turns and self._turns.others() else ""
+        return "it is the other's turn" if self._turns and self._turns.is_others_turn() else ""
 
     def reset(self, number: int, seed: int) -> Observation:
         obs, _ = self._env.reset(seed=number)

@@ -8,7 +8,7 @@ from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.records import Outcome
 from robot_rl.hardware.recording.requests import Ended, Status
-from robot_rl.robot.keyboard import Keyboard
+from robot_rl.hardware.teleop.terminal_keys import KeyReader
 
 KEYS: Final[Mapping[str, Outcome]] = {"s": "success", "f": "failure", "d": "discarded"}
 HELP: Final = "b begin, s success, f failure, d discard, q quit"
@@ -24,7 +24,7 @@ Labels = Mapping[str, str]
 Say = Callable[[str], None]
 
 
-class Keyed:
+class KeyedRecorder:
     """A recorder whose episodes begin and end by keys."""
 
     def __init__(self, recorder: RecorderProcess, labels: Labels, say: Say) -> None:
@@ -58,7 +58,7 @@ class Keyed:
 
 def record_by_keys(
     recorder: RecorderProcess,
-    keyboard: Keyboard,
+    keyboard: KeyReader,
     labels: Labels,
     say: Say,
     show: Say,
@@ -73,7 +73,7 @@ def record_by_keys(
         say: prints a line.
         show: replaces the line that is there.
     """
-    keyed = Keyed(recorder, labels, say)
+    keyed = KeyedRecorder(recorder, labels, say)
     while not stopped():
         key = keyboard.key(_REFRESH)
         status = keyed.press(key)

@@ -31,7 +31,7 @@ _IMAGES = 30.0
 """Its images per second."""
 
 
-class Served(NamedTuple):
+class ServedRobot(NamedTuple):
     """A robot for a `RobotServer`."""
 
     driver: Driver
@@ -46,7 +46,7 @@ def default_address() -> str:
     return f"ipc://{runtime}/robot" if runtime else f"ipc:///tmp/robot-{os.getuid()}"
 
 
-def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> Served:
+def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> ServedRobot:
     """An arm.
 
     Args:
@@ -65,15 +65,15 @@ def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> Served:
     robot = msgspec.structs.replace(robot, spec=msgspec.structs.replace(robot.spec, cameras=specs))
     driver = make_driver(robot, MonotonicClock())
     if not drawn:
-        return Served(driver, settings, latency=robot.latency)
+        return ServedRobot(driver, settings, latency=robot.latency)
     if not isinstance(driver, SimDriver):
         raise ValueError(f"{robot.spec.name} is not simulated: give its cameras as .yaml files")
     scene = SimCameras(driver, drawn)
     ended.callback(scene.close)
-    return Served(driver, [*settings, *scene.settings], [scene.show], robot.latency)
+    return ServedRobot(driver, [*settings, *scene.settings], [scene.show], robot.latency)
 
 
-def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served:
+def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> ServedRobot:
     """A simulated task, with its cameras; its episodes begin at saved initial states.
 
     Args:
@@ -95,10 +95,10 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
     if states != SEEDS:
         driver.starts = load_states(driver.env, Path(states) if states else None).states
     if not driver.spec.cameras:
-        return Served(driver)
+        return ServedRobot(driver)
     scene = SimCameras(driver, driver.spec.cameras, DRAWING)
     ended.callback(scene.close)
-    return Served(driver, scene.settings, [scene.show])
+    return ServedRobot(driver, scene.settings, [scene.show])
 
 
 def robot_path(name: str) -> Path:

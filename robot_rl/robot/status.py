@@ -10,7 +10,7 @@ _LINE_EVERY = 10.0
 _REFRESH = 0.2
 
 
-class Status:
+class StatusPrinter:
     """Says how the robot does, from a thread of its own: a terminal that hangs must not hold up the arm."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from robot_rl.hardware.teleop.web.certificate import fingerprint, own_certificate
+from robot_rl.hardware.teleop.web.certificate import fingerprint, self_signed_certificate
 from robot_rl.hardware.teleop.web.settings import OWN, WebSettings, is_loopback
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9_.-]+))(?::\d{1,5})?")
@@ -74,7 +74,7 @@ def make_access(settings: WebSettings) -> Access:
     if certificate is None:
         return Access(host, port, None, "", token, known)
     if certificate == OWN:
-        certificate, key = map(str, own_certificate(names))
+        certificate, key = map(str, self_signed_certificate(names))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

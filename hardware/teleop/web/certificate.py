@@ -21,7 +21,7 @@ _VALID: Final = datetime.timedelta(days=820)
 _SPARE: Final = datetime.timedelta(days=7)
 
 
-def own_certificate(names: Sequence[str]) -> tuple[Path, Path]:
+def self_signed_certificate(names: Sequence[str]) -> tuple[Path, Path]:
     """Certificate and key for these names and addresses, made at the first call and used until it runs out.
 
     Raises:

@@ -11,11 +11,11 @@ import segno
 
 from robot_rl.hardware.clock import Clock, MonotonicClock
 from robot_rl.hardware.connection import RobotError
-from robot_rl.hardware.teleop.board import Board
-from robot_rl.hardware.teleop.device import DeviceError, Sample
+from robot_rl.hardware.teleop.device import Controls, DeviceError, Sample
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.web.access import make_access
-from robot_rl.hardware.teleop.web.robot_watch import RobotWatch
-from robot_rl.hardware.teleop.web.seat import Seat
+from robot_rl.hardware.teleop.web.browser_control import BrowserControl
+from robot_rl.hardware.teleop.web.robot_observer import RobotObserver
 from robot_rl.hardware.teleop.web.server import WebServer
 from robot_rl.hardware.teleop.web.settings import WebSettings
 
@@ -27,7 +27,7 @@ class WebDevice:
     reads this device.
     """
 
-    def __init__(self, settings: WebSettings, board: Board, clock: Clock | None = None) -> None:
+    def __init__(self, settings: WebSettings, display: OperatorDisplay, clock: Clock | None = None) -> None:
         """Open nothing yet.
 
         Args:
@@ -38,14 +38,14 @@ class WebDevice:
         Raises:
             ValueError: its certificate's files are none, or there is no robot's server to show.
         """
-        if not board.address:
+        if not display.address:
             raise ValueError(
                 "device=web shows a robot's server and can stop it: it needs the server's address"
             )
         self._access = make_access(settings)
-        self._board = board
+        self._display = display
         self._clock = clock or MonotonicClock()
-        self._seat = Seat()
+        self._control = BrowserControl()
         self._opened = ExitStack()
         self._server: WebServer | None = None
         self.url = ""
@@ -56,18 +56,18 @@ class WebDevice:
         return "web"
 
     @property
-    def card(self) -> tuple[tuple[str, str], ...]:
+    def controls(self) -> Controls:
         return (("page", self.url or "its link is printed when it is opened"),)
 
     def __enter__(self) -> Self:
-        board = self._board
+        display = self._display
         with ExitStack() as opened:
             try:
-                watch = RobotWatch(board, self._clock)
+                observer = RobotObserver(display, self._clock)
             except RobotError as error:
                 raise DeviceError(str(error)) from error
-            opened.callback(watch.close)
-            server = WebServer(self._access, board, self._clock, self._seat, watch)
+            opened.callback(observer.close)
+            server = WebServer(self._access, display, self._clock, self._control, observer)
             opened.callback(server.close)
             try:
                 self.url = self._access.url(server.start())
@@ -87,7 +87,7 @@ class WebDevice:
     def read(self) -> Sample | None:
         if self._server is not None:
             self._server.check()
-        return self._seat.read()
+        return self._control.read()
 
     def _invitation(self) -> str:
         """Where to open it; also as a QR code where a phone could."""

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.teleop.board import Program
+from robot_rl.hardware.teleop.operator_display import ProgramStatus
 
 MAX_MESSAGE: Final = 4096
 """Bytes of the longest one from a browser."""
@@ -136,7 +136,7 @@ class View(Outgoing, frozen=True, kw_only=True, tag="view"):
     trouble: str
     """Why nothing is known of the arm; empty if it is."""
     arm: Arm
-    program: Program
+    program: ProgramStatus
     control: Literal["you", "other", "nobody"]
     controller: str
     """Name of the browser that controls."""

@@ -14,14 +14,14 @@ from websockets.http11 import Request, Response
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import RobotError
-from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.web.access import Access
-from robot_rl.hardware.teleop.web.browser import RUDE, Browser, House
+from robot_rl.hardware.teleop.web.browser import POLICY_VIOLATION, BrowserSession, PageContext
+from robot_rl.hardware.teleop.web.browser_control import BrowserControl
+from robot_rl.hardware.teleop.web.camera_images import CameraImages
 from robot_rl.hardware.teleop.web.messages import MAX_MESSAGE, Hello, decode
 from robot_rl.hardware.teleop.web.page import Page
-from robot_rl.hardware.teleop.web.pictures import Pictures
-from robot_rl.hardware.teleop.web.robot_watch import RobotWatch, StopLine
-from robot_rl.hardware.teleop.web.seat import Seat
+from robot_rl.hardware.teleop.web.robot_observer import RobotObserver, StopClient
 
 MOST: Final = 8
 """Browsers at a time."""
@@ -44,17 +44,17 @@ class WebServer:
     def __init__(
         self,
         access: Access,
-        board: Board,
+        display: OperatorDisplay,
         clock: Clock,
-        seat: Seat,
-        watch: RobotWatch,
+        control: BrowserControl,
+        observer: RobotObserver,
     ) -> None:
-        self._access, self._board, self._clock = access, board, clock
-        self._seat, self._watch = seat, watch
+        self._access, self._display, self._clock = access, display, clock
+        self._control, self._observer = control, observer
         self._page = Page()
         self._numbers = itertools.count(1)
         self._stops = ThreadPoolExecutor(1, "web stop")
-        self._line = StopLine(board)
+        self._line = StopClient(display)
         self._listening: Future[int] = Future()
         self._failure: BaseException | None = None
         self._end: Callable[[], object] = lambda: None
@@ -93,15 +93,17 @@ class WebServer:
 
     async def _serve(self) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
-        cameras = [camera.name for camera in self._watch.spec.cameras]
+        cameras = [camera.name for camera in self._observer.spec.cameras]
         await loop.run_in_executor(self._stops, self._line.prepare)
         access = self._access
-        with Pictures(self._board, cameras, self._clock) as pictures:
-            house = House(self._clock, self._seat, self._watch, pictures, self._board, self._stop)
+        with CameraImages(self._display, cameras, self._clock) as images:
+            context = PageContext(
+                self._clock, self._control, self._observer, images, self._display, self._stop
+            )
 
             async def meet(socket: ServerConnection) -> None:
                 try:
-                    await self._meet(socket, house)
+                    await self._meet(socket, context)
                 except BaseException as error:
                     # The library would only log it.
                     self._failure = self._failure or (error if isinstance(error, Exception) else None)
@@ -130,22 +132,22 @@ class WebServer:
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
         return self._page.answer(request, self._access, connection.local_address[0])
 
-    async def _meet(self, socket: ServerConnection, house: House) -> None:
+    async def _meet(self, socket: ServerConnection, context: PageContext) -> None:
         try:
             async with asyncio.timeout(_PATIENCE):
                 hello = decode(await socket.recv())
         except (TimeoutError, ValueError):
-            await socket.close(RUDE, "it has not said hello")
+            await socket.close(POLICY_VIOLATION, "it has not said hello")
             return
         except ConnectionClosed:
             return
         if not isinstance(hello, Hello) or not self._access.admits(hello.token):
             await socket.close(WRONG_TOKEN, "wrong token")
-        elif len(house.browsers) >= MOST:
+        elif len(context.browsers) >= MOST:
             await socket.close(FULL, f"there are {MOST} browsers already")
         else:
             name = f"browser {next(self._numbers)} ({socket.remote_address[0]})"
-            await Browser(name, socket, house).run()
+            await BrowserSession(name, socket, context).run()
 
     def _stop(self, reason: str) -> "Future[str]":
         def stop() -> str:

@@ -18,7 +18,7 @@ from robot_rl.envs.robot_state import RobotState
 from robot_rl.envs.scene_state import REBUILT, SCENE
 from robot_rl.hardware.durable import make_folder, publish
 from robot_rl.hardware.protocol.codec import ProtocolError
-from robot_rl.hardware.recording.episode import Damaged
+from robot_rl.hardware.recording.episode import DamagedEpisode
 from robot_rl.hardware.recording.episode import Episode as Raw
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import Count, Outcome
@@ -110,7 +110,7 @@ class _Derivation:
         for done, (number, raw) in enumerate(self._raw.episodes.items(), 1):
             try:
                 self._add(number, raw)
-            except (LeftOut, Damaged, ProtocolError) as reason:
+            except (LeftOut, DamagedEpisode, ProtocolError) as reason:
                 self._left_out[number] = str(reason)
             show(done)
         if self._writer is None:
@@ -125,7 +125,7 @@ class _Derivation:
     def _add(self, number: int, raw: Raw) -> None:
         footer, header = raw.footer, raw.header
         if footer is None:
-            raise Damaged(f"{raw.folder} is damaged: its footer cannot be read")
+            raise DamagedEpisode(f"{raw.folder} is damaged: its footer cannot be read")
         if footer.outcome not in self._plan.outcomes:
             raise LeftOut(footer.outcome)
         if self._robot is not None and header.spec.sha256 != self._robot.sha256:

@@ -8,7 +8,7 @@ from itertools import chain
 from robot_rl.hardware.recording.episode import Episode
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import Received
-from robot_rl.hardware.recording.tally import number_of
+from robot_rl.hardware.recording.stream_counter import sequence_number
 
 
 @dataclass(frozen=True)
@@ -87,4 +87,4 @@ def _read_all(episode: Episode, cameras: tuple[str, ...]) -> None:
     for record in chain(episode.messages(), *map(episode.images, cameras)):
         if isinstance(record, Received):
             # It looks whether the message is whole.
-            number_of(record.stream, record.frame)
+            sequence_number(record.stream, record.frame)

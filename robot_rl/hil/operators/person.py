@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from robot_rl.envs.action import ActionSpec
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import RobotError
-from robot_rl.hardware.teleop.board import Board
-from robot_rl.hardware.teleop.device import Device, DeviceError, Latching, Mark
-from robot_rl.hardware.teleop.engagement import Engagement, Hold, Seen, seen
+from robot_rl.hardware.teleop.device import Device, DeviceError, LatchingClutch, Mark
+from robot_rl.hardware.teleop.engagement import ClutchInput, ClutchState, Engagement, clutch_input
 from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.operators.operator import Consent, Hand, Outcome, Verdict, may_take_over
 from robot_rl.hil.takeover import Action, Cue
-from robot_rl.robot.deploy.beginnings import Ready
-from robot_rl.robot.deploy.person import Stopped
+from robot_rl.robot.deploy.resets import WaitUntilReady
+from robot_rl.robot.deploy.terminal import Stopped
 
 MOVED: Final = 0.05
 """Of full deflection: a device that is moved by more with its clutch open stops the policy."""
@@ -41,7 +41,7 @@ class Person:
     def __init__(
         self,
         device: Device,
-        board: Board,
+        display: OperatorDisplay,
         spec: ActionSpec,
         control_freq: float,
         speed: Speed,
@@ -64,7 +64,7 @@ class Person:
         Raises:
             ValueError: an action that a device cannot give.
         """
-        self._device, self._board, self._clock = device, board, clock
+        self._device, self._display, self._clock = device, display, clock
         self._fraction, self._seed = fraction, seed
         self._engagement = Engagement()
         self._verdict: Verdict = ""
@@ -97,15 +97,15 @@ class Person:
         self._lapse()
         self._verdict, self.succeeded = "", False
         self._since: int | None = None
-        self._board.program = replace(
-            self._board.program, task="training", episode=number, running=False, marks=()
+        self._display.program = replace(
+            self._display.program, task="training", episode=number, running=False, marks=()
         )
         self._allowed = may_take_over(self._seed, number, self._fraction)
         marks = sample.marks if sample else ()
         stop, self._stop = self._stop or "stop" in marks, False
         asks: Literal["", "stop", "arm"] = "stop" if stop else "arm" if "arm" in marks else ""
         self._disarmed = (self._disarmed or "disarm" in marks) and asks != "arm"
-        if seen(sample, self._clock.now()) not in (Seen.PRESSED, Seen.OPEN):
+        if clutch_input(sample, self._clock.now()) not in (ClutchInput.PRESSED, ClutchInput.OPEN):
             return Consent(f"nothing is heard of the {self._device.name}", asks)
         return Consent("it was disarmed: arm it" if self._disarmed else "", asks)
 
@@ -138,23 +138,23 @@ class Person:
                 self._ready.set()
             self._disarmed |= "disarm" in marks
 
-    def ready(self, stop: Callable[[], bool], say: Callable[[str], None]) -> Ready:
+    def ready(self, stop: Callable[[], bool], say: Callable[[str], None]) -> WaitUntilReady:
         """The mark `begin`, within `elsewhere`; or the user wants to end, as `stop` says."""
 
-        def await_ready(number: int) -> None:
+        def wait_until_ready(number: int) -> None:
             self._ready.clear()
-            self._board.program = replace(self._board.program, episode=number, marks=("begin",))
+            self._display.program = replace(self._display.program, episode=number, marks=("begin",))
             say(f"episode {number}: prepare the scene, then press b (begin)")
             while not self._ready.wait(_WAIT_S):
                 if stop() or self._disarmed:
                     raise Stopped
 
-        return await_ready
+        return wait_until_ready
 
     def look(self, now: int) -> Hand:
         self._since = now if self._since is None else self._since
         seconds = (now - self._since) / 1e9
-        self._board.program = replace(self._board.program, running=True, seconds=seconds, marks=_ENDS)
+        self._display.program = replace(self._display.program, running=True, seconds=seconds, marks=_ENDS)
         try:
             sample = self._device.read()
         except DeviceError:
@@ -171,34 +171,34 @@ class Person:
             # Also from when the scene was prepared.
             self._verdict = self._verdict or "discard"
         self.succeeded = self._verdict == "success"
-        before, what = self._engagement.state, seen(sample, now)
+        before, what = self._engagement.state, clutch_input(sample, now)
         state = self._engagement.step(sample, now)
-        if state is Hold.LAPSED and before is not Hold.LAPSED:
+        if state is ClutchState.LAPSED and before is not ClutchState.LAPSED:
             self._lapse()
         if not self._allowed:
             return Hand(Cue.OPEN, verdict=self._verdict)
-        if what is Seen.SILENT:
+        if what is ClutchInput.SILENT:
             return Hand(Cue.SILENT, verdict=self._verdict)
-        if what is Seen.LATE:
+        if what is ClutchInput.LATE:
             return Hand(Cue.LATE, verdict=self._verdict)
         assert sample is not None
-        if before is not Hold.ENGAGED:
+        if before is not ClutchState.ENGAGED:
             self._at_press = sample.gripper
-        if state is Hold.ENGAGED:
+        if state is ClutchState.ENGAGED:
             return Hand(Cue.DRIVING, self._action(sample.motion, sample.gripper), self._verdict)
         moved = max(map(abs, sample.motion), default=0.0) > MOVED
         return Hand(Cue.MOVED if moved else Cue.OPEN, verdict=self._verdict)
 
     def ended(self, outcome: Outcome) -> None:
-        before = self._board.program
+        before = self._display.program
         outcomes = (*before.outcomes, outcome)[-_KEPT:]
-        self._board.program = replace(before, running=False, seconds=None, outcomes=outcomes, marks=())
+        self._display.program = replace(before, running=False, seconds=None, outcomes=outcomes, marks=())
 
     def _lapse(self) -> None:
         """The clutch has to be pressed anew."""
         self._engagement.lapse()
-        if isinstance(self._device, Latching):
-            self._device.let_go()
+        if isinstance(self._device, LatchingClutch):
+            self._device.release_clutch()
 
     def _action(self, motion: tuple[float, ...], opening: float | None) -> Action:
         # What is in the hand is not let go by a clutch: the gripper follows once a person has changed it.

@@ -34,7 +34,7 @@ def check_library(package: str, extra: str) -> Check:
     """It is installed and can be imported."""
     check = check_package(Requirement(package))
     if check.detail == "not installed":
-        return dataclasses.replace(check, mend=f"{sys.executable} -m pip install 'robot-rl[{extra}]'")
+        return dataclasses.replace(check, fix=f"{sys.executable} -m pip install 'robot-rl[{extra}]'")
     return check
 
 
@@ -65,8 +65,8 @@ def ur_checks(host: str, port: int = _DASHBOARD_PORT) -> Iterator[Check]:
         yield _unreachable(host, port, error)
         return
     yield Check("controller", True, f"{host}, {version}")
-    mend = "at the teach pendant: Settings, System, Remote Control on; then Remote at the top right"
-    yield Check("remote control", remote == "true", "on" if remote == "true" else f"off ({remote})", mend)
+    fix = "at the teach pendant: Settings, System, Remote Control on; then Remote at the top right"
+    yield Check("remote control", remote == "true", "on" if remote == "true" else f"off ({remote})", fix)
     running = mode.upper().endswith("RUNNING")
     yield Check("arm mode", running, mode, "at the teach pendant: switch the arm on and release its brakes")
     normal = safety.upper().endswith(("NORMAL", "REDUCED"))
@@ -92,5 +92,5 @@ def _dashboard(host: str, port: int, questions: tuple[str, ...]) -> list[str]:
 
 def _unreachable(host: str, port: int, error: OSError) -> Check:
     reason = (error.strerror or str(error)).lower()
-    mend = f"see the arm's power, the cable and options.host: ping {host}"
-    return Check("controller", False, f"{host} port {port}: {reason}", mend)
+    fix = f"see the arm's power, the cable and options.host: ping {host}"
+    return Check("controller", False, f"{host} port {port}: {reason}", fix)

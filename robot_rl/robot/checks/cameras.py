@@ -9,7 +9,7 @@ from robot_rl.hardware.protocol.arrays import Frame
 from robot_rl.hardware.protocol.messages import Event
 from robot_rl.hardware.spec import CameraSpec, RobotSpec
 from robot_rl.robot.checks.installation import Check
-from robot_rl.robot.checks.watch import Watch, lost
+from robot_rl.robot.checks.observation import ServerObservation, count_missing
 
 RATE = 0.8
 """Part of a camera's rate below which it is slow, as for the server's own watch."""
@@ -23,7 +23,7 @@ LATELY = 60.0
 """Time within which a camera should not have been started anew, s."""
 
 
-def camera_checks(spec: RobotSpec, seen: Watch) -> Iterator[Check]:
+def camera_checks(spec: RobotSpec, seen: ServerObservation) -> Iterator[Check]:
     """One for each camera."""
     for camera in spec.cameras:
         told = [event for event in seen.events if is_about(event, camera.name)]
@@ -36,7 +36,7 @@ def is_about(event: Event, camera: str) -> bool:
 
 
 def check_camera(
-    camera: CameraSpec, images: Sequence[tuple[int, Frame]], told: Sequence[Event], seen: Watch
+    camera: CameraSpec, images: Sequence[tuple[int, Frame]], told: Sequence[Event], seen: ServerObservation
 ) -> Check:
     """New images come, often enough, all of them, and soon; and the server did not have to start it anew.
 
@@ -53,23 +53,23 @@ def check_camera(
         return Check(name, False, detail, "see its cable and serial number; then start the server anew")
     frames = [frame for _, frame in images]
     rate = (len(frames) - 1) / ((images[-1][0] - images[0][0]) * 1e-9)
-    missing = lost([frame.number for frame in frames])
+    missing = count_missing([frame.number for frame in frames])
     age = float(np.median([received - frame.t_capture for received, frame in images])) / MS
     detail = f"{rate:.1f} images a second of {camera.rate:g}, {missing} lost, {age:.0f} ms old"
     silent = (seen.ended - images[-1][0]) * 1e-9
     if silent > max(SILENT, AGE / camera.rate):
-        mend = "see its cable; a camera that has failed stays off until the server is started anew"
-        return Check(name, False, f"{detail}, and then none for {silent:.1f} s{said}", mend)
+        fix = "see its cable; a camera that has failed stays off until the server is started anew"
+        return Check(name, False, f"{detail}, and then none for {silent:.1f} s{said}", fix)
     lately = [event for event in told if event.what == "camera_down" and seen.ended - event.tm < LATELY * 1e9]
     if lately:
         detail += f"; down {len(lately)} times in {LATELY:g} s: {_reason(lately[-1])}"
         return Check(name, False, detail, "see its cable and its power, or take another one")
     if rate < RATE * camera.rate:
-        mend = "another USB port or cable, more light, or fewer images a second"
-        return Check(name, False, f"{detail}{said}", mend)
-    mend = "write encoding: jpeg, ask for fewer images a second, or take a wire in place of Wi-Fi"
+        fix = "another USB port or cable, more light, or fewer images a second"
+        return Check(name, False, f"{detail}{said}", fix)
+    fix = "write encoding: jpeg, ask for fewer images a second, or take a wire in place of Wi-Fi"
     good = missing <= LOST * (missing + len(frames)) and age <= AGE * 1e3 / camera.rate
-    return Check(name, good, detail, mend)
+    return Check(name, good, detail, fix)
 
 
 def _reason(event: Event) -> str:

@@ -48,7 +48,7 @@ class Check:
     name: str
     ok: bool
     detail: str
-    mend: str = ""
+    fix: str = ""
     """The command that mends a fault."""
     known: bool = True
     """Whether it can be found out from here; what cannot is no fault."""
@@ -114,7 +114,7 @@ def check_package(
         importer(_MODULES.get(name, name))
     except Exception as error:
         reason = " ".join(str(error).split())
-        return Check(name, False, f"{version} cannot be imported: {reason}", _mend_import(reason, install))
+        return Check(name, False, f"{version} cannot be imported: {reason}", _fix_import(reason, install))
     return Check(name, True, version)
 
 
@@ -147,10 +147,10 @@ def check_rendering(
         also = f"; {', '.join(others)} works too" if others else ""
         return Check("rendering", True, f"{chosen}, {tried[chosen].milliseconds:.1f} ms a frame{also}")
     problem = tried[chosen].problem if chosen else "neither libEGL nor libOSMesa is here"
-    mend = "sudo apt-get install -y libegl1 libgl1 libosmesa6"
+    fix = "sudo apt-get install -y libegl1 libgl1 libosmesa6"
     if working:
-        mend = f"export MUJOCO_GL={working[0]}"
-    return Check("rendering", False, f"{chosen or 'no backend'}: {problem}", mend)
+        fix = f"export MUJOCO_GL={working[0]}"
+    return Check("rendering", False, f"{chosen or 'no backend'}: {problem}", fix)
 
 
 def check_writable(folder: Path) -> Check:
@@ -161,8 +161,8 @@ def check_writable(folder: Path) -> Check:
             file.write(b"robot-rl")
             file.flush()
     except OSError as error:
-        mend = f"sudo chown $(id -un) {parent.resolve()}   (or runs_dir=<another folder>)"
-        return Check("runs folder", False, f"{parent.resolve()} cannot be written: {error.strerror}", mend)
+        fix = f"sudo chown $(id -un) {parent.resolve()}   (or runs_dir=<another folder>)"
+        return Check("runs folder", False, f"{parent.resolve()} cannot be written: {error.strerror}", fix)
     return Check("runs folder", True, str(folder.resolve()))
 
 
@@ -171,8 +171,8 @@ def check_disk(folder: Path, free: int) -> Check:
     detail = f"{free / 1024**3:.1f} GiB free"
     if free < _NEEDED_BYTES:
         where = existing_parent(folder).resolve()
-        mend = f"free some space on the disk of {where}   (or runs_dir=<another folder>)"
-        return Check("disk", False, f"{detail}, {_NEEDED_BYTES / 1024**3:.0f} GiB are needed", mend)
+        fix = f"free some space on the disk of {where}   (or runs_dir=<another folder>)"
+        return Check("disk", False, f"{detail}, {_NEEDED_BYTES / 1024**3:.0f} GiB are needed", fix)
     return Check("disk", True, detail)
 
 
@@ -201,7 +201,7 @@ def _project() -> dict[str, Any]:
     return tomllib.loads(asset_path("pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def _mend_import(reason: str, install: str) -> str:
+def _fix_import(reason: str, install: str) -> str:
     if "MUJOCO_GL" in reason:
         return "unset MUJOCO_GL"
     # The name of the library ends at its ".so".

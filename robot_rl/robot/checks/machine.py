@@ -39,8 +39,8 @@ def check_kernel(needed: bool, root: Path = Path("/sys"), version: str = "") -> 
     detail = f"{platform.release()}, {'real-time' if realtime else 'not a real-time kernel'}"
     if not realtime and not needed:
         detail += ", which this arm does without"
-    mend = "sudo pro enable realtime-kernel   (Ubuntu; elsewhere a kernel with PREEMPT_RT), then reboot"
-    return Check("kernel", realtime or not needed, detail, mend)
+    fix = "sudo pro enable realtime-kernel   (Ubuntu; elsewhere a kernel with PREEMPT_RT), then reboot"
+    return Check("kernel", realtime or not needed, detail, fix)
 
 
 def check_governor(root: Path = Path("/sys")) -> Check:
@@ -49,8 +49,8 @@ def check_governor(root: Path = Path("/sys")) -> Check:
     if not files:
         return Check("cpu governor", True, "there is none to be seen (a virtual machine?)", known=False)
     governors = sorted({file.read_text().strip() for file in files})
-    mend = "sudo cpupower frequency-set -g performance"
-    return Check("cpu governor", governors == ["performance"], ", ".join(governors), mend)
+    fix = "sudo cpupower frequency-set -g performance"
+    return Check("cpu governor", governors == ["performance"], ", ".join(governors), fix)
 
 
 def check_memlock(limit: int) -> Check:
@@ -58,13 +58,13 @@ def check_memlock(limit: int) -> Check:
     unlimited = limit == resource.RLIM_INFINITY
     detail = "unlimited" if unlimited else f"{limit / 1024**2:.0f} MiB of {_MEMLOCK / 1024**2:.0f}"
     line = f"echo '@robot - memlock {_MEMLOCK // 1024}' >> /etc/security/limits.d/robot.conf"
-    mend = f"as root: {line}; then log in anew"
-    return Check("locked memory", unlimited or limit >= _MEMLOCK, detail, mend)
+    fix = f"as root: {line}; then log in anew"
+    return Check("locked memory", unlimited or limit >= _MEMLOCK, detail, fix)
 
 
 def check_encryption() -> Check:
     """libzmq can encrypt, which every address on a network needs."""
     detail = f"libzmq {zmq.zmq_version()}, pyzmq {zmq.__version__}, "
     curve = zmq.has("curve")
-    mend = "python -m pip install --force-reinstall --only-binary :all: pyzmq"
-    return Check("encryption", curve, detail + ("with CURVE" if curve else "without CURVE"), mend)
+    fix = "python -m pip install --force-reinstall --only-binary :all: pyzmq"
+    return Check("encryption", curve, detail + ("with CURVE" if curve else "without CURVE"), fix)

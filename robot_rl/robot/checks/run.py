@@ -13,12 +13,12 @@ from robot_rl.hardware.protocol.messages import Role, Welcome
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.robot.checks.arms import arm_checks
 from robot_rl.robot.checks.cameras import camera_checks
+from robot_rl.robot.checks.connection import ServerTarget, connect
 from robot_rl.robot.checks.installation import Check
 from robot_rl.robot.checks.machine import check_encryption, machine_checks
-from robot_rl.robot.checks.reach import Where, connect
+from robot_rl.robot.checks.observation import SECONDS, observe
 from robot_rl.robot.checks.server import server_checks
 from robot_rl.robot.checks.usb import usb_checks
-from robot_rl.robot.checks.watch import SECONDS, watch
 from robot_rl.robot.robots import robot_path
 
 SIMULATED = frozenset({"sim", "robosuite"})
@@ -36,10 +36,10 @@ def robot_checks(robot: str, role: str, keys: str | None, insecure: bool) -> Ite
     if role not in get_args(Role):
         raise ValueError(f"role={role}: choose {', '.join(get_args(Role))}")
     own = load_client_keys(Path(keys)) if keys else None
-    return check_served(Where(parse(robot), own, insecure, cast(Role, role)))
+    return check_served(ServerTarget(parse(robot), own, insecure, cast(Role, role)))
 
 
-def check_served(where: Where, seconds: float = SECONDS) -> Iterator[Check]:
+def check_served(target: ServerTarget, seconds: float = SECONDS) -> Iterator[Check]:
     """A robot's server, and this machine if it runs here.
 
     Raises:
@@ -47,13 +47,13 @@ def check_served(where: Where, seconds: float = SECONDS) -> Iterator[Check]:
     """
     yield check_encryption()
     try:
-        first, line = connect(where)
+        first, line = connect(target)
         yield from first
         if line is None:
             return
         with closing(line):
-            seen = watch(where, line, seconds)
-            yield from server_checks(where.address, line.welcome, line.offset(), seen)
+            seen = observe(target, line, seconds)
+            yield from server_checks(target.address, line.welcome, line.offset(), seen)
             yield from camera_checks(line.welcome.spec, seen)
             yield from _its_machine(line.welcome)
     except RobotError as error:

@@ -10,7 +10,7 @@ from robot_rl.hardware.protocol.endpoints import Address
 from robot_rl.hardware.protocol.messages import Mode, State, Welcome
 from robot_rl.hardware.spec import RobotSpec
 from robot_rl.robot.checks.installation import Check
-from robot_rl.robot.checks.watch import Probe, Watch, lost
+from robot_rl.robot.checks.observation import Probe, ServerObservation, count_missing
 
 WALL = 1000.0
 """How far wall clocks may be apart, ms: they are for people, who compare logs."""
@@ -28,7 +28,9 @@ GRIPPER = 5000.0
 """Age of the gripper's reading, ms: while it moves, which takes seconds, some cannot be read."""
 
 
-def server_checks(address: Address, welcome: Welcome, offset: Estimate, seen: Watch) -> Iterator[Check]:
+def server_checks(
+    address: Address, welcome: Welcome, offset: Estimate, seen: ServerObservation
+) -> Iterator[Check]:
     """All of them, from what was seen."""
     spec = welcome.spec
     yield check_spec_hash(welcome)
@@ -60,8 +62,8 @@ def check_clock(welcome: Welcome, offset: Estimate) -> Check:
         return Check("clock", True, "the server is on this machine: one clock")
     bound = offset.bound / MS
     ahead = f"{offset.offset / MS:.2f} ms ahead of this machine's, known to {bound:.2f} ms"
-    mend = "a wire in place of Wi-Fi; nothing else that fills the line"
-    return Check("clock", bound <= BOUND, f"{ahead}, drift {offset.drift:.0f} ppm", mend)
+    fix = "a wire in place of Wi-Fi; nothing else that fills the line"
+    return Check("clock", bound <= BOUND, f"{ahead}, drift {offset.drift:.0f} ppm", fix)
 
 
 def check_wall_clock(probes: Sequence[Probe]) -> Check:
@@ -70,34 +72,34 @@ def check_wall_clock(probes: Sequence[Probe]) -> Check:
         return Check("time of day", True, "nothing was answered", known=False)
     apart = float(np.median([probe.wall for probe in probes])) / MS
     stepped = float(np.ptp([probe.apart for probe in probes])) / MS
-    mend = "sudo timedatectl set-ntp true   (on both machines)"
+    fix = "sudo timedatectl set-ntp true   (on both machines)"
     if stepped > STEP:
-        return Check("time of day", False, f"the server's was set by {stepped:.0f} ms meanwhile", mend)
+        return Check("time of day", False, f"the server's was set by {stepped:.0f} ms meanwhile", fix)
     detail = f"the server's is {apart:+.1f} ms from this machine's"
-    return Check("time of day", abs(apart) <= WALL, detail, mend)
+    return Check("time of day", abs(apart) <= WALL, detail, fix)
 
 
-def check_round_trip(lease_ms: int, seen: Watch) -> Check:
+def check_round_trip(lease_ms: int, seen: ServerObservation) -> Check:
     """A request is answered well within the time in which a commander has to be heard again."""
-    mend = "a wire in place of Wi-Fi, fewer images, or a longer lease: robot-rl robot … lease_ms=…"
+    fix = "a wire in place of Wi-Fi, fewer images, or a longer lease: robot-rl robot … lease_ms=…"
     asked = len(seen.probes) + seen.unanswered
     if not seen.probes:
-        return Check("round trip", False, f"none of {asked} requests was answered", mend)
+        return Check("round trip", False, f"none of {asked} requests was answered", fix)
     p50, p99 = np.percentile([probe.round_trip / MS for probe in seen.probes], (50, 99))
     detail = f"{p50:.1f} ms p50, {p99:.1f} ms p99 of {asked}; the lease lasts {lease_ms} ms"
     if seen.unanswered:
         detail += f"; {seen.unanswered} without an answer"
-    return Check("round trip", not seen.unanswered and p99 <= lease_ms / 2, detail, mend)
+    return Check("round trip", not seen.unanswered and p99 <= lease_ms / 2, detail, fix)
 
 
-def check_states(spec: RobotSpec, seen: Watch) -> Check:
+def check_states(spec: RobotSpec, seen: ServerObservation) -> Check:
     """A state at every tick, and all of them arrive."""
     states = seen.states
     if len(states) < 2:
         detail = f"{len(states)} in {seen.seconds:.1f} s; there should be {spec.rate:g} a second"
         return Check("states", False, detail, "see whether a firewall lets all seven ports through")
     numbers = [state.seq for _, state in states]
-    missing = lost(numbers)
+    missing = count_missing(numbers)
     sent = (numbers[-1] - numbers[0]) / ((states[-1][1].tm - states[0][1].tm) * 1e-9)
     silent = (seen.ended - states[-1][0]) * 1e-9
     ages = [(received - state.t_sample) / MS for received, state in states if state.t_sample]
@@ -107,8 +109,8 @@ def check_states(spec: RobotSpec, seen: Watch) -> Check:
         return Check("states", False, f"{detail}; none for {silent:.1f} s", "see the server's output")
     if sent < SLOW * spec.rate:
         return Check("states", False, detail, "the server is too slow: see its loop, or a lower rate")
-    mend = "a wire in place of Wi-Fi; fewer images at a time"
-    return Check("states", missing <= LOST * len(numbers), detail, mend)
+    fix = "a wire in place of Wi-Fi; fewer images at a time"
+    return Check("states", missing <= LOST * len(numbers), detail, fix)
 
 
 def check_loop(spec: RobotSpec, first: State, newest: State) -> Check:
@@ -122,8 +124,8 @@ def check_loop(spec: RobotSpec, first: State, newest: State) -> Check:
         f"ticks {p50:.2f} ms late p50, {p99:.2f} ms p99, of {period:g} ms; "
         f"{loop.overruns - before.overruns} overruns now, {loop.overruns} of {loop.ticks} ticks in all"
     )
-    mend = "at the robot: robot-rl doctor robot=<driver>; end other programs there, or choose a lower rate"
-    return Check("loop", p99 <= period / 2, detail, mend)
+    fix = "at the robot: robot-rl doctor robot=<driver>; end other programs there, or choose a lower rate"
+    return Check("loop", p99 <= period / 2, detail, fix)
 
 
 def check_mode(address: Address, state: State) -> Check:
@@ -131,8 +133,8 @@ def check_mode(address: Address, state: State) -> Check:
     who = f", commanded by {state.lease_holder}" if state.lease_holder else ""
     if state.mode is Mode.FAULT:
         with_client = f'with RobotClient("{address}", "<you>", "operator") as robot'
-        mend = f'look at the arm; then {with_client}: robot.acknowledge("<what it was>")'
-        return Check("arm", False, f"fault: {state.fault}", mend)
+        fix = f'look at the arm; then {with_client}: robot.acknowledge("<what it was>")'
+        return Check("arm", False, f"fault: {state.fault}", fix)
     if state.mode is Mode.DISCONNECTED:
         return Check("arm", False, "disconnected", "start the server anew")
     return Check("arm", True, f"{state.mode}{who}")
@@ -140,9 +142,9 @@ def check_mode(address: Address, state: State) -> Check:
 
 def check_gripper(state: State, received: int) -> Check:
     """It is read."""
-    mend = "see its power and its cable; then start the server anew"
+    fix = "see its power and its cable; then start the server anew"
     if state.gripper is None:
-        return Check("gripper", False, "it has never been read", mend)
+        return Check("gripper", False, "it has never been read", fix)
     age = (received - state.gripper.t) / MS
     detail = f"{state.gripper.opening:.2f} open, {age:.0f} ms ago"
-    return Check("gripper", age <= GRIPPER, detail, mend)
+    return Check("gripper", age <= GRIPPER, detail, fix)

@@ -74,8 +74,8 @@ def realsense_checks(serials: Sequence[str], context: Any = None) -> Iterator[Ch
     for serial in serials:
         if serial not in devices:
             there = ", ".join(sorted(devices)) or "none"
-            mend = "see its cable, and the serial in the robot's file: rs-enumerate-devices -s"
-            yield Check("realsense", False, f"{serial} is not there (there are: {there})", mend)
+            fix = "see its cable, and the serial in the robot's file: rs-enumerate-devices -s"
+            yield Check("realsense", False, f"{serial} is not there (there are: {there})", fix)
             continue
         firmware = told(devices[serial], info.firmware_version)
         newest = told(devices[serial], info.recommended_firmware_version)
@@ -92,11 +92,11 @@ def check_video(name: str, path: Path) -> Check:
     """A camera of OpenCV's is there and may be read."""
     if not path.exists():
         there = ", ".join(sorted(other.name for other in path.parent.glob("*"))) or "none"
-        mend = "see its cable, and the serial in the robot's file"
-        return Check(f"camera {name}", False, f"there is no {path} (there are: {there})", mend)
+        fix = "see its cable, and the serial in the robot's file"
+        return Check(f"camera {name}", False, f"there is no {path} (there are: {there})", fix)
     if not os.access(path, os.R_OK | os.W_OK if path.is_char_device() else os.R_OK):
-        mend = "sudo usermod -aG video $(id -un), and log in anew"
-        return Check(f"camera {name}", False, f"{path} may not be used", mend)
+        fix = "sudo usermod -aG video $(id -un), and log in anew"
+        return Check(f"camera {name}", False, f"{path} may not be used", fix)
     return Check(f"camera {name}", True, str(path))
 
 

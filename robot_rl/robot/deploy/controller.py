@@ -11,8 +11,8 @@ from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
 from robot_rl.policies.acting import WrappedPolicy
-from robot_rl.robot.deploy.outcomes import Episode, Timing
-from robot_rl.robot.deploy.person import Stopped, Verdict
+from robot_rl.robot.deploy.results import EpisodeResult, StepTimes
+from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped
 from robot_rl.robot.deploy.turns import Turns
 
 LATE = 0.1
@@ -34,7 +34,7 @@ class Controller:
         period: float,
         *,
         stop: Callable[[], bool],
-        verdict: Verdict | None = None,
+        verdict: OperatorVerdict | None = None,
         turns: Turns | None = None,
     ) -> None:
         """Take both, which stay the caller's.
@@ -50,7 +50,7 @@ class Controller:
         """
         self._env, self._policy, self._clock, self._period = env, policy, clock, period * 1e3
         self._stop, self._verdict, self._turns = stop, verdict, turns
-        self.timing = Timing()
+        self.timing = StepTimes()
 
     def warm_up(self) -> None:
         """Let the policy decide without a robot, as its first decisions take long.
@@ -71,7 +71,7 @@ class Controller:
                 f"{self._period:.0f} ms: use a GPU, or a policy of fewer inference steps"
             )
 
-    def run(self, number: int, seed: int) -> Episode:
+    def run(self, number: int, seed: int) -> EpisodeResult:
         """One episode without exploration.
 
         Args:
@@ -98,7 +98,7 @@ class Controller:
         """
         self._env.close()
 
-    def _run(self, number: int, seed: int) -> Episode:
+    def _run(self, number: int, seed: int) -> EpisodeResult:
         if self._stop():
             raise Stopped
         if self._turns:
@@ -141,7 +141,7 @@ class Controller:
             # episode will show.
             with suppress(RequestRefused):
                 self._env.close()
-        return Episode(
+        return EpisodeResult(
             number, success, steps, seconds, seed, interrupted, refused, clipped, late, dict(oldest)
         )
 

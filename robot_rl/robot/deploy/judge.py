@@ -17,7 +17,7 @@ from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.spec import RobotSpec
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.store import load_policy_files
-from robot_rl.robot.deploy.images import images_of
+from robot_rl.robot.deploy.cameras import camera_reader
 
 
 def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
@@ -33,17 +33,17 @@ def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
 
 
 @contextmanager
-def judging(
+def classifier_judge(
     path: str, robot: RobotClient, address: str, period: float, keys: ClientKeys | None, insecure: bool
 ) -> Iterator["ClassifierJudge"]:
-    """A judge of a robot with images of its own; arguments as of `images_of`.
+    """A judge of a robot with images of its own; arguments as of `camera_reader`.
 
     Raises:
         ValueError: there is no classifier, or the robot does not measure what it looks at.
         RobotError: a camera gives no image.
     """
     classifier, observed = load_classifier(path)
-    with images_of(robot, address, classifier.spec.cameras, period, keys, insecure) as frames:
+    with camera_reader(robot, address, classifier.spec.cameras, period, keys, insecure) as frames:
         yield ClassifierJudge(classifier, observed, robot.spec, frames)
 
 

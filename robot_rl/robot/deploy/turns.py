@@ -11,7 +11,7 @@ from typing import Final
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.core.modes import COMMANDED
 from robot_rl.hardware.protocol.messages import Mode, State
-from robot_rl.robot.deploy.person import Stopped
+from robot_rl.robot.deploy.terminal import Stopped
 
 LOOK: Final = 0.05
 _FRESH: Final = 0.5
@@ -40,13 +40,13 @@ class Turns:
             Stopped: `stop` says so.
             RobotError: the server is lost.
         """
-        while self.others():
+        while self.is_others_turn():
             if stop():
                 raise Stopped
             time.sleep(LOOK)
         self.take()
 
-    def others(self) -> bool:
+    def is_others_turn(self) -> bool:
         """Whether it is the other's turn; to be asked every `LOOK` [s].
 
         An episode of the other's that ended before this client looked is not known of: who is not the first

@@ -14,12 +14,12 @@ from robot_rl.hardware.teleop.motion import Speed
 
 def operator_card(robot: RobotSpec, address: str, device: Device, speed: Speed, recorded: str) -> str:
     """The card, several lines."""
-    width = max(len(key) for key, _ in device.card)
+    width = max(len(key) for key, _ in device.controls)
     limits = robot.limits
     linear, angular = min(speed.linear, limits.linear_velocity), min(speed.angular, limits.angular_velocity)
     lines = [
         f"{robot.name} at {address}, by {device.name}",
-        *(f"  {key:<{width}}  {meaning}" for key, meaning in device.card),
+        *(f"  {key:<{width}}  {meaning}" for key, meaning in device.controls),
         f"Full speed is {linear:g} m/s, {angular:g} rad/s. Without the clutch nothing moves. A silent device "
         f"holds the arm after {STALE_HOLD_MS} ms, and after {STALE_DISENGAGE_MS} ms the clutch counts anew.",
         "The software e-stop is no substitute for the one that is wired to the arm: know where that is.",

@@ -8,10 +8,10 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RequestRefused
 from robot_rl.hardware.core import modes
 from robot_rl.hardware.protocol.messages import Code, Mode, State
-from robot_rl.hardware.teleop.board import Program
 from robot_rl.hardware.teleop.device import Mark
+from robot_rl.hardware.teleop.operator_display import ProgramStatus
 from robot_rl.robot.recording_session import STILL_OPEN
-from robot_rl.robot.teleop.recording import Recording
+from robot_rl.robot.teleop.background_recorder import BackgroundRecorder
 
 _NOTHING: Final = "nothing is recorded: out=… says where to"
 _ENDS: Final[Mapping[Mark, str]] = {"success": "s", "failure": "f", "discard": "d"}
@@ -22,11 +22,11 @@ _NOT_BEGUN: Final[Mapping[Mode, str]] = {
 """Modes in which no episode begins, and what is said then."""
 
 
-class Episodes:
+class TeleopEpisodes:
     """Of one robot. Where it has a scene, that begins anew after each."""
 
     def __init__(
-        self, robot: RobotClient, recording: Recording | None, first: int, say: Callable[[str], None]
+        self, robot: RobotClient, recording: BackgroundRecorder | None, first: int, say: Callable[[str], None]
     ) -> None:
         """Nothing happens yet.
 
@@ -52,7 +52,7 @@ class Episodes:
         """How the recording does, for people."""
         return self._recording.line if self._recording else "nothing is recorded"
 
-    def program(self, mode: Mode, text: str) -> Program:
+    def program(self, mode: Mode, text: str) -> ProgramStatus:
         """What a device with a screen shows of the episodes.
 
         Args:
@@ -61,9 +61,9 @@ class Episodes:
         """
         recording, marks = self._recording, self._marks(mode)
         if recording is None:
-            return Program(task="teleoperation, not recorded", marks=marks, text=text)
+            return ProgramStatus(task="teleoperation, not recorded", marks=marks, text=text)
         status = recording.status
-        return Program(
+        return ProgramStatus(
             task="recording",
             episode=self._first if status.last is None else status.last.number + 1,
             running=recording.open,

@@ -11,7 +11,7 @@ from typing import Final, Self
 _REFRESH: Final = 0.2
 
 
-class Screen:
+class TerminalScreen:
     """Lines that stay, and one that is replaced all the time; without a terminal, only those that stay."""
 
     def __init__(self, also: Callable[[str], None]) -> None:

@@ -7,14 +7,14 @@ from robot_rl.hardware.client import RobotClient, StaleState, Standing
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.messages import Mode, State
-from robot_rl.hardware.teleop.board import Board
-from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Device, DeviceError, Latching, Mark, Sample
-from robot_rl.hardware.teleop.drive import Drive
-from robot_rl.hardware.teleop.engagement import Hold
+from robot_rl.hardware.teleop.commander import Commander
+from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Device, DeviceError, LatchingClutch, Mark, Sample
+from robot_rl.hardware.teleop.engagement import ClutchState
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.stream import StreamEnded
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
-from robot_rl.robot.teleop.episodes import Episodes
-from robot_rl.robot.teleop.screen import Screen
+from robot_rl.robot.teleop.episodes import TeleopEpisodes
+from robot_rl.robot.teleop.screen import TerminalScreen
 
 PERIOD: Final = 20 * MS
 _BRAKING: Final = 2000 * MS
@@ -23,7 +23,7 @@ _LOST: Final = 5.0
 """s without a state after which the server is given up."""
 
 
-class Session:
+class TeleopSession:
     """One operator, one device, one arm; the main thread's."""
 
     def __init__(
@@ -31,14 +31,14 @@ class Session:
         robot: RobotClient,
         device: Device,
         teleoperator: Teleoperator,
-        episodes: Episodes,
-        screen: Screen,
-        board: Board,
+        episodes: TeleopEpisodes,
+        screen: TerminalScreen,
+        display: OperatorDisplay,
         clock: Clock,
     ) -> None:
         self._robot, self._device, self._teleoperator = robot, device, teleoperator
-        self._episodes, self._screen, self._board, self._clock = episodes, screen, board, clock
-        self._drive = Drive(robot, teleoperator)
+        self._episodes, self._screen, self._display, self._clock = episodes, screen, display, clock
+        self._commander = Commander(robot, teleoperator)
         self._quit = False
         self._gone = ""
         self._told = ""
@@ -60,7 +60,7 @@ class Session:
                 due = max(due + PERIOD, self._clock.now())
                 self._clock.sleep_until(due)
         finally:
-            self._drive.let_go()
+            self._commander.release()
         if not self._come_to_rest():
             return ended or "nothing is heard of the robot: look whether the arm is at rest"
         return ended
@@ -86,7 +86,7 @@ class Session:
             return ""
         except DeviceError as error:
             self._teleoperator.lapse(str(error))
-            self._drive.let_go()
+            self._commander.release()
             if self._gone:
                 return self._gone
             self._gone = str(error)
@@ -99,7 +99,7 @@ class Session:
             return ""
         self._follow(sample, state)
         if self._episodes.watch(state):
-            self._let_go(_ENDED)
+            self._hold(_ENDED)
         self._open_clutch(sample)
         self._report(state)
         return self._episodes.failure
@@ -111,27 +111,27 @@ class Session:
         except StaleState as stale:
             if stale.age > _LOST:
                 raise
-            self._let_go(str(stale))
+            self._hold(str(stale))
             self._screen.show(str(stale))
             return None
 
     def _follow(self, sample: Sample | None, state: State) -> None:
         # The age of a sample counts when it is used: the state may have been waited for.
-        aim = self._teleoperator.update(sample, state, self._clock.now())
-        if aim is not None and state.mode in _WAITS:
+        target = self._teleoperator.update(sample, state, self._clock.now())
+        if target is not None and state.mode in _WAITS:
             self._teleoperator.lapse(_WAITS[state.mode])
-            aim = None
-        self._drive.follow(aim, state)
+            target = None
+        self._commander.follow(target, state)
 
-    def _let_go(self, why: str) -> None:
+    def _hold(self, why: str) -> None:
         self._teleoperator.lapse(why)
-        self._drive.let_go()
+        self._commander.release()
 
     def _open_clutch(self, sample: Sample | None) -> None:
         """One that stays engaged by itself has to be open for the next press to engage it."""
-        lapsed = self._teleoperator.state is Hold.LAPSED
-        if lapsed and sample is not None and sample.enable and isinstance(self._device, Latching):
-            self._device.let_go()
+        lapsed = self._teleoperator.state is ClutchState.LAPSED
+        if lapsed and sample is not None and sample.enable and isinstance(self._device, LatchingClutch):
+            self._device.release_clutch()
 
     def _heed(self, mark: Mark) -> None:
         """Do what the operator asks for."""
@@ -143,14 +143,14 @@ class Session:
             elif mark == "arm":
                 self._arm()
             elif mark == "disarm":
-                self._let_go("")
+                self._hold("")
                 self._robot.disarm()
             elif mark == "home":
                 self._home()
             elif mark == "quit":
                 self._quit = self._episodes.may_quit()
             elif self._episodes.mark(mark):
-                self._let_go(_ENDED)
+                self._hold(_ENDED)
         except (RequestRefused, NoAnswer) as error:
             self._screen.say(f"{mark}: {error}")
 
@@ -164,24 +164,24 @@ class Session:
         self._robot.arm()
 
     def _home(self) -> None:
-        if self._teleoperator.state is Hold.ENGAGED:
-            self._drive.go_home()
+        if self._teleoperator.state is ClutchState.ENGAGED:
+            self._commander.go_home()
         else:
             self._screen.say("home: with the clutch engaged, which stops it when it is let go")
 
     def _report(self, state: State) -> None:
-        notice = self._gone or self._drive.refused or self._teleoperator.notice
+        notice = self._gone or self._commander.refused or self._teleoperator.notice
         # What changes all the time, as how far a leader is, comes after a colon and is shown below.
         topic = notice.partition(":")[0]
         if topic != self._told:
             self._screen.say(notice)
         self._told = topic
         parts = [f"{state.mode}" + (f" ({state.fault}): a acknowledges it" if state.fault else "")]
-        parts.append("going home" if self._drive.homing else f"clutch {self._teleoperator.state}")
-        if self._drive.clipped:
-            parts.append(f"at the limit {', '.join(self._drive.clipped)}")
+        parts.append("going home" if self._commander.homing else f"clutch {self._teleoperator.state}")
+        if self._commander.clipped:
+            parts.append(f"at the limit {', '.join(self._commander.clipped)}")
         self._screen.show("; ".join(filter(None, [*parts, notice, self._episodes.line])))
-        self._board.program = self._episodes.program(state.mode, notice)
+        self._display.program = self._episodes.program(state.mode, notice)
 
 
 _ENDED: Final = "the episode has ended: press the clutch anew"

@@ -34,7 +34,7 @@ _END: Final = 10.0
 
 
 @contextmanager
-def serving(task: TaskConfig) -> Iterator[str]:
+def simulated_server(task: TaskConfig) -> Iterator[str]:
     """The address of a server of the task, from when it answers until the end of the block.
 
     Raises:

@@ -9,8 +9,8 @@ import pytest
 import zmq
 
 from robot_rl.hardware.cameras.camera_set import CameraSet
-from robot_rl.hardware.cameras.settings import CameraSettings, Custom, WatchLimits
-from robot_rl.hardware.cameras.watch import CameraStatus
+from robot_rl.hardware.cameras.monitor import CameraStatus
+from robot_rl.hardware.cameras.settings import CameraSettings, Custom, MonitorLimits
 from robot_rl.hardware.protocol.arrays import Frame, decode_image
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets
@@ -19,7 +19,7 @@ from robot_rl.hardware.spec import CameraSpec
 DEVICES = "tests.hardware.cameras.devices_for_tests"
 PATIENCE = 120.0
 """s; how long a busy machine may take for anything at all."""
-PATIENT = WatchLimits(
+PATIENT = MonitorLimits(
     start_ms=90_000, stall_ms=20_000, rate_window_ms=60_000, restarts=100, backoff_ms=10, restart_window_ms=1
 )
 """Limits that no busy machine trips over."""
@@ -66,7 +66,7 @@ class Bench:
         self._every: dict[str, zmq.Socket[bytes]] = {}
         self.cameras: CameraSet
 
-    def start(self, *cameras: CameraSettings, limits: WatchLimits = PATIENT) -> CameraSet:
+    def start(self, *cameras: CameraSettings, limits: MonitorLimits = PATIENT) -> CameraSet:
         self._every = {
             camera.spec.name: self.clients.image(camera.spec.name, every=True) for camera in cameras
         }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import zmq
 
-from robot_rl.hardware.cameras.reader import FrameReader, Seen, StaleFrame
+from robot_rl.hardware.cameras.reader import CameraImage, FrameReader, StaleFrame
 from robot_rl.hardware.clock import SteppedClock
 from robot_rl.hardware.protocol.arrays import Encoding, Frame, encode_image
 from robot_rl.hardware.protocol.endpoints import parse
@@ -61,7 +61,7 @@ class Stage:
     def send(self, message: bytes) -> None:
         self._images.send(message)
 
-    def show(self, reader: FrameReader, number: int, camera: str = "wrist") -> Seen:
+    def show(self, reader: FrameReader, number: int, camera: str = "wrist") -> CameraImage:
         """Publish an image of now until the reader has it: it may have just connected."""
         sent = message(number, self.clock.now(), camera)
         return self.until(lambda: self.send(sent), reader, number, camera)
@@ -76,7 +76,7 @@ class Stage:
 
     def until(
         self, send: Callable[[], None], reader: FrameReader, number: int, camera: str = "wrist"
-    ) -> Seen:
+    ) -> CameraImage:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             send()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.cameras.alignment import newest_moment
+from robot_rl.hardware.cameras.alignment import newest_aligned
 from robot_rl.hardware.cameras.reader import FrameReader, StaleFrame
 from robot_rl.hardware.clock import MS
 from tests.hardware.cameras.stage import START, Stage
@@ -39,13 +39,13 @@ def reader(stage: Stage) -> FrameReader:
 
 
 def test_the_moment_is_the_newest_that_all_have_seen_by_what_they_show(reader: FrameReader) -> None:
-    moment = newest_moment(reader, LATE)
+    moment = newest_aligned(reader, LATE)
     # The front camera has seen a later moment, whatever its time stamps say.
     assert moment.t == START + 6 * PERIOD
     assert {camera: seen.number for camera, seen in moment.seen.items()} == {"wrist": 6, "front": 6}
     assert moment.off == {"wrist": 0, "front": 10 * MS}
     # Whoever believed the time stamps would take images of different moments for one.
-    believed = newest_moment(reader, dict.fromkeys(LATE, 0))
+    believed = newest_aligned(reader, dict.fromkeys(LATE, 0))
     assert {camera: seen.number for camera, seen in believed.seen.items()} == {"wrist": 6, "front": 4}
 
 
@@ -53,7 +53,7 @@ def test_of_a_camera_that_is_ahead_an_earlier_image_is_taken(stage: Stage, reade
     for number in (7, 8):
         stage.clock.sleep_until(START + number * PERIOD)
         stage.show_once(reader, number, "wrist")
-    moment = newest_moment(reader, LATE)
+    moment = newest_aligned(reader, LATE)
     assert moment.t == START + 6 * PERIOD + 10 * MS
     assert {camera: seen.number for camera, seen in moment.seen.items()} == {"wrist": 6, "front": 6}
 
@@ -62,14 +62,14 @@ def test_an_image_that_was_lost_shows_in_how_far_the_next_is_off(stage: Stage, r
     for number in (9, 10, 11, 12):
         stage.clock.sleep_until(START + number * PERIOD)
         stage.show_once(reader, number, "wrist")
-    assert newest_moment(reader, LATE).off == {"wrist": 80 * MS, "front": 0}
+    assert newest_aligned(reader, LATE).off == {"wrist": 80 * MS, "front": 0}
 
 
 def test_all_cameras_have_to_have_seen_what_came_after_the_beginning(reader: FrameReader) -> None:
     begun = START + 6 * PERIOD
-    assert newest_moment(reader, LATE, since=begun).t == begun
+    assert newest_aligned(reader, LATE, since=begun).t == begun
     with pytest.raises(StaleFrame, match="camera wrist"):
-        newest_moment(reader, LATE, since=begun + 1)
+        newest_aligned(reader, LATE, since=begun + 1)
     # By its time stamps the front camera would have; by what it shows it has not.
     with pytest.raises(StaleFrame, match="camera front"):
-        newest_moment(reader, {"front": LATE["front"]}, since=begun + 10 * MS + 1)
+        newest_aligned(reader, {"front": LATE["front"]}, since=begun + 10 * MS + 1)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from robot_rl.hardware.cameras.reader import FrameReader
-from robot_rl.hardware.cameras.settings import WatchLimits
+from robot_rl.hardware.cameras.settings import MonitorLimits
 from robot_rl.hardware.protocol.arrays import pixels
 from tests.hardware.cameras.conftest import DEVICES, PATIENCE, Bench, is_alive, pattern, until
 from tests.hardware.cameras.devices_for_tests import number_in
@@ -72,7 +72,7 @@ def test_a_killed_camera_is_reported_and_comes_back(bench: Bench) -> None:
 
 
 def test_a_stopped_camera_is_a_stalled_one_and_replaced(bench: Bench) -> None:
-    limits = WatchLimits(
+    limits = MonitorLimits(
         start_ms=90_000,
         stall_ms=3000,
         rate_window_ms=60_000,
@@ -90,7 +90,7 @@ def test_a_stopped_camera_is_a_stalled_one_and_replaced(bench: Bench) -> None:
 
 
 def test_a_camera_that_hangs_is_a_stalled_one(bench: Bench, tmp_path: Path) -> None:
-    limits = WatchLimits(
+    limits = MonitorLimits(
         start_ms=90_000,
         stall_ms=3000,
         rate_window_ms=60_000,
@@ -149,7 +149,7 @@ def test_images_of_another_size_are_refused(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("factory", "code"), [("dies_at_once", 7), ("misspelt", 1)])
 def test_restarts_come_to_an_end(bench: Bench, factory: str, code: int) -> None:
-    limits = WatchLimits(start_ms=90_000, restarts=1, backoff_ms=10, restart_window_ms=10**9)
+    limits = MonitorLimits(start_ms=90_000, restarts=1, backoff_ms=10, restart_window_ms=10**9)
     bench.start(pattern("wrist", factory=f"{DEVICES}:{factory}"), limits=limits)
     assert f"exit code {code}" in bench.wait_for("camera_failed", "wrist")
     assert bench.happened("wrist") == ["camera_down", "camera_failed"]

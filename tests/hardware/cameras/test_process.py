@@ -11,9 +11,8 @@ import zmq
 
 from robot_rl.hardware.cameras.compression import decompress
 from robot_rl.hardware.cameras.device import WrongCamera
-from robot_rl.hardware.cameras.mailbox import Mailbox
 from robot_rl.hardware.cameras.process import QUEUE, Numbers, check_image
-from robot_rl.hardware.cameras.publisher import Publisher, Taken
+from robot_rl.hardware.cameras.publisher import DropOldestQueue, Publisher, Taken
 from robot_rl.hardware.cameras.settings import CameraSettings, RealSense
 from robot_rl.hardware.cameras.wire import Failed, Image, Report, Start, server_socket
 from robot_rl.hardware.protocol.arrays import Frame, decode_image, pixels
@@ -45,8 +44,8 @@ class Wire:
         )
         context = zmq.Context.instance()
         self.socket = server_socket(context, endpoint)
-        self.mailbox: Mailbox[Taken | Failed] = Mailbox(QUEUE)
-        self.publisher = Publisher(context, start, self.mailbox)
+        self.pending: DropOldestQueue[Taken | Failed] = DropOldestQueue(QUEUE)
+        self.publisher = Publisher(context, start, self.pending)
         self.publisher.start()
 
     def receive(self) -> tuple[Report, list[bytes]]:
@@ -79,7 +78,7 @@ def wire(tmp_path: Path) -> Iterator[Wire]:
 def test_a_server_that_takes_nothing_does_not_hold_up_the_camera(wire: Wire) -> None:
     for number in range(500):
         # It would hang here if anything waited for the server.
-        wire.mailbox.put(taken(number))
+        wire.pending.put(taken(number))
     frames = [wire.image()[0]]
     while frames[-1].number != 499:
         frames.append(wire.image()[0])
@@ -95,7 +94,7 @@ def test_lost_images_are_counted_on_from_the_process_before(tmp_path: Path) -> N
     wire = Wire(tmp_path, first=100, dropped=7)
     counts = []
     for number in (100, 101, 103, 104, 110):
-        wire.mailbox.put(taken(number))
+        wire.pending.put(taken(number))
         frame, _ = wire.image()
         counts.append((frame.number, frame.dropped))
     wire.close()
@@ -107,7 +106,7 @@ def test_color_depth_and_jpeg_arrive_as_they_were_taken(tmp_path: Path, wire: Wi
     depth = np.arange(HEIGHT * WIDTH, dtype=np.uint16).reshape(HEIGHT, WIDTH)
     # Turned round, it is not contiguous.
     for number, image in enumerate((color, color[:, ::-1], depth)):
-        wire.mailbox.put(taken(number, image))
+        wire.pending.put(taken(number, image))
         frame, payload = wire.image()
         assert np.array_equal(pixels(frame, payload), image)
         assert frame.t_capture_raw == 5
@@ -115,7 +114,7 @@ def test_color_depth_and_jpeg_arrive_as_they_were_taken(tmp_path: Path, wire: Wi
     folder.mkdir()
     packed = Wire(folder, encoding="jpeg")
     smooth = np.broadcast_to(np.arange(HEIGHT, dtype=np.uint8)[:, None, None], (HEIGHT, WIDTH, 3))
-    packed.mailbox.put(taken(0, smooth))
+    packed.pending.put(taken(0, smooth))
     frame, payload = packed.image()
     packed.close()
     assert len(payload) < smooth.size / 10
@@ -126,7 +125,7 @@ def test_a_png_is_smaller_and_the_same_to_the_bit(tmp_path: Path) -> None:
     packed = Wire(tmp_path, encoding="png")
     image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     image[50:150, 60:200] = (200, 30, 40)
-    packed.mailbox.put(taken(0, image))
+    packed.pending.put(taken(0, image))
     frame, payload = packed.image()
     packed.close()
     assert frame.encoding == "png"
@@ -139,7 +138,7 @@ def test_equal_images_have_equal_fingerprints_and_others_not(wire: Wire) -> None
     for number, value in enumerate((3, 3, 4)):
         image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
         image[100, 200, 1] = value
-        wire.mailbox.put(taken(number, image))
+        wire.pending.put(taken(number, image))
         report, _ = wire.receive()
         assert isinstance(report, Image)
         prints.append(report.fingerprint)
@@ -147,8 +146,8 @@ def test_equal_images_have_equal_fingerprints_and_others_not(wire: Wire) -> None
 
 
 def test_the_last_words_come_after_the_images(wire: Wire) -> None:
-    wire.mailbox.put(taken(0))
-    wire.mailbox.put(Failed(camera="wrist", pid=1, reason="the cable came off", final=False))
+    wire.pending.put(taken(0))
+    wire.pending.put(Failed(camera="wrist", pid=1, reason="the cable came off", final=False))
     wire.image()
     assert wire.receive() == (Failed(camera="wrist", pid=1, reason="the cable came off", final=False), [])
     wire.publisher.join(30.0)

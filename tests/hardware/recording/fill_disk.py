@@ -13,11 +13,11 @@ import pytest
 from robot_rl.hardware.recording.episode import Episode, EpisodeWriter
 from robot_rl.hardware.recording.raw import RawDataset, RawWriter
 from robot_rl.hardware.recording.records import Received
-from robot_rl.hardware.recording.tally import Tally
-from tests.hardware.recording.samples import footer, header, record, tallies
+from robot_rl.hardware.recording.stream_counter import StreamCounter
+from tests.hardware.recording.samples import counters, footer, header, record
 
 
-def fill(episode: EpisodeWriter, counted: dict[str, Tally], index: int, more: int) -> int:
+def fill(episode: EpisodeWriter, counted: dict[str, StreamCounter], index: int, more: int) -> int:
     """Write until the disk has refused `more` records."""
     refused = 0
     while refused < more:
@@ -30,7 +30,7 @@ def fill(episode: EpisodeWriter, counted: dict[str, Tally], index: int, more: in
     return index
 
 
-def check(episode: Episode, counted: dict[str, Tally], last: int) -> None:
+def check(episode: Episode, counted: dict[str, StreamCounter], last: int) -> None:
     """It has what the disk took, in order, and nothing that it refused is half there."""
     found = dict.fromkeys(counted, 0)
     logs = [episode.messages(), *(episode.images(camera) for camera in episode.header.cameras)]
@@ -42,8 +42,8 @@ def check(episode: Episode, counted: dict[str, Tally], last: int) -> None:
             found[message.stream] += 1
             expected = record(round((message.t - 10**12) / 2_000_000) - 1)
             assert bytes(message.frame) == bytes(expected.frame)
-    assert found == {stream: tally.received - tally.unwritten for stream, tally in counted.items()}
-    assert sum(tally.received for tally in counted.values()) == last
+    assert found == {stream: counter.received - counter.unwritten for stream, counter in counted.items()}
+    assert sum(counter.received for counter in counted.values()) == last
 
 
 def main(disk: Path) -> None:
@@ -53,12 +53,12 @@ def main(disk: Path) -> None:
 
     with RawWriter(root) as writer:
         # Full in the middle, room again, full at the end: and committed on the full disk.
-        counted = tallies()
+        counted = counters()
         episode = writer.begin(header())
         last = fill(episode, counted, 0, 40)
         filler.unlink()
         last = fill(episode, counted, last, 40)
-        counts = {stream: tally.end(0) for stream, tally in counted.items()}
+        counts = {stream: counter.end(0) for stream, counter in counted.items()}
         assert writer.commit(episode, footer(counts=counts)) == 0
         done = RawDataset(root).episodes[0]
         assert done.footer is not None
@@ -78,7 +78,7 @@ def main(disk: Path) -> None:
     child = os.fork()
     if child == 0:
         with RawWriter(root) as writer:
-            fill(writer.begin(header()), tallies(), 0, 5)
+            fill(writer.begin(header()), counters(), 0, 5)
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     with RawWriter(root) as writer:

@@ -7,7 +7,7 @@ from robot_rl.hardware.protocol.arrays import Frame, encode_image
 from robot_rl.hardware.protocol.codec import encode
 from robot_rl.hardware.protocol.messages import Event, Mode, State
 from robot_rl.hardware.recording.records import FORMAT, Footer, Header, Received
-from robot_rl.hardware.recording.tally import MESSAGES, Tally
+from robot_rl.hardware.recording.stream_counter import MESSAGE_STREAMS, StreamCounter
 from tests.hardware.protocol.examples import SPEC
 
 CAMERAS = ("front", "wrist")
@@ -58,8 +58,8 @@ def record(index: int, begun: int = 10**12) -> Received:
     return Received(stream=stream, t=t, frame=memoryview(frame))
 
 
-def tallies(begun: int = 10**12, cameras: tuple[str, ...] = CAMERAS) -> dict[str, Tally]:
-    return {stream: Tally(begun, 1) for stream in (*MESSAGES, *cameras)}
+def counters(begun: int = 10**12, cameras: tuple[str, ...] = CAMERAS) -> dict[str, StreamCounter]:
+    return {stream: StreamCounter(begun, 1) for stream in (*MESSAGE_STREAMS, *cameras)}
 
 
 def footer(outcome: str = "success", **changes: object) -> Footer:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from robot_rl.hardware.recording.episode import Episode, EpisodeWriter
-from robot_rl.hardware.recording.log import read_log, record_head
+from robot_rl.hardware.recording.log import read_log, record_header
 from robot_rl.hardware.recording.raw import RawDataset, RawWriter
 from robot_rl.hardware.recording.records import FORMAT, Clock, Count, Header, Received
 from tests.hardware.recording.samples import CAMERAS, STEP, STREAMS, footer, header, record
@@ -167,7 +167,7 @@ def test_an_open_episode_that_cannot_be_read_stops_the_repair_of_no_other(root: 
         (folders[1] / "wrist.images").unlink()
         strange = msgspec.msgpack.encode(msgspec.structs.replace(record(0), stream="tail"))
         with (folders[2] / "log").open("ab") as file:
-            file.write(record_head(strange) + strange)
+            file.write(record_header(strange) + strange)
         whole = [kill(write(writer, 5)) for _ in range(2)]
         repaired, left = writer.repair()
     assert list(repaired) == [0, 1]
@@ -238,7 +238,7 @@ def test_an_episode_of_a_newer_program_or_a_damaged_one_is_named_and_hides_no_ot
     log = root / "episode_000000" / "log"
     (_, first), *_ = read_log(log)
     changed = msgspec.msgpack.encode({**msgspec.msgpack.decode(first), "mood": "good", "spec": "elsewhere"})
-    log.write_bytes(record_head(changed) + changed)
+    log.write_bytes(record_header(changed) + changed)
     os.truncate(root / "episode_000001" / "log", 3)
     found = RawDataset(root).episodes
     with pytest.raises(ValueError, match=f"episode_000000 has format {FORMAT + 1}"):

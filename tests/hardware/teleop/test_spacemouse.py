@@ -139,7 +139,7 @@ def test_the_clutch_lapses_when_nobody_touches_the_cap_and_when_the_program_lets
     decoder.feed(buttons(), 20_000 * MS)
     decoder.feed(buttons(0), 20_001 * MS)
     assert decoder.sample(20_002 * MS).enable
-    decoder.let_go()
+    decoder.release_clutch()
     assert not decoder.sample(20_003 * MS).enable
 
 

@@ -7,8 +7,14 @@ import pytest
 
 from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, DeviceError, Mark, Sample
-from robot_rl.hardware.teleop.motion import Aim, Speed
-from robot_rl.hardware.teleop.stream import Recorded, Replay, ReplaySettings, StreamEnded, read_stream
+from robot_rl.hardware.teleop.motion import Speed, Target
+from robot_rl.hardware.teleop.stream import (
+    RecordedDevice,
+    ReplayDevice,
+    ReplaySettings,
+    StreamEnded,
+    read_stream,
+)
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from tests.hardware.teleop.states import PANDA, state
 
@@ -19,7 +25,7 @@ class Hands:
     """A device that plays a list, in stepped time."""
 
     name = "hands"
-    card = ()
+    controls = ()
 
     def __init__(self, samples: list[Sample], clock: SteppedClock) -> None:
         self._samples, self._clock = samples, clock
@@ -48,7 +54,9 @@ def a_stream(start: int) -> list[Sample]:
     return samples
 
 
-def commands(device: Hands | Recorded | Replay, clock: SteppedClock, steps: int = 30) -> list[Aim | None]:
+def commands(
+    device: Hands | RecordedDevice | ReplayDevice, clock: SteppedClock, steps: int = 30
+) -> list[Target | None]:
     teleoperator, at = Teleoperator(PANDA, Speed()), state()
     aims = []
     for _ in range(steps):
@@ -57,25 +65,25 @@ def commands(device: Hands | Recorded | Replay, clock: SteppedClock, steps: int 
     return aims
 
 
-def record(path: Path) -> list[Aim | None]:
+def record(path: Path) -> list[Target | None]:
     clock = SteppedClock()
-    with Recorded(Hands(a_stream(clock.now()), clock), path, print) as device:
+    with RecordedDevice(Hands(a_stream(clock.now()), clock), path, print) as device:
         return commands(device, clock)
 
 
 def test_a_recorded_stream_gives_the_commands_of_its_recording(tmp_path: Path) -> None:
     aims = record(tmp_path / "x.device")
-    assert sum(aim is not None for aim in aims) >= 20
+    assert sum(target is not None for target in aims) >= 20
     for start in (1_000_000_000, 77_000_000_123):
         clock = SteppedClock(start)
-        with Replay(ReplaySettings(str(tmp_path / "x.device")), clock) as device:
+        with ReplayDevice(ReplaySettings(str(tmp_path / "x.device")), clock) as device:
             assert commands(device, clock) == aims
 
 
 def test_golden_commands(tmp_path: Path) -> None:
     aims = record(tmp_path / "x.device")
     assert aims[3] is None
-    assert aims[4] == Aim("cartesian_pose", (0.5, 0.0, 0.3, 1.0, 0.0, 0.0, 0.0), None)
+    assert aims[4] == Target("cartesian_pose", (0.5, 0.0, 0.3, 1.0, 0.0, 0.0, 0.0), None)
     last = aims[24]
     assert last is not None
     x, y, z, *quaternion = last.data
@@ -89,7 +97,7 @@ def test_golden_commands(tmp_path: Path) -> None:
 def test_marks_are_given_once_however_seldom_it_is_read(tmp_path: Path) -> None:
     record(tmp_path / "x.device")
     clock = SteppedClock()
-    with Replay(ReplaySettings(str(tmp_path / "x.device")), clock) as device:
+    with ReplayDevice(ReplaySettings(str(tmp_path / "x.device")), clock) as device:
         device.read()
         clock.advance(10 * STEP)
         sample = device.read()
@@ -104,7 +112,7 @@ def test_a_stream_is_played_faster(tmp_path: Path) -> None:
     record(tmp_path / "x.device")
     _, samples = read_stream(tmp_path / "x.device")
     clock = SteppedClock()
-    with Replay(ReplaySettings(str(tmp_path / "x.device"), speed=2.0), clock) as device:
+    with ReplayDevice(ReplaySettings(str(tmp_path / "x.device"), speed=2.0), clock) as device:
         device.read()
         clock.advance(6 * STEP)
         sample = device.read()
@@ -116,7 +124,7 @@ def test_a_stream_is_played_faster(tmp_path: Path) -> None:
 def test_its_end_is_said_when_the_arm_is_disengaged(tmp_path: Path) -> None:
     record(tmp_path / "x.device")
     clock = SteppedClock()
-    with Replay(ReplaySettings(str(tmp_path / "x.device")), clock) as device:
+    with ReplayDevice(ReplaySettings(str(tmp_path / "x.device")), clock) as device:
         device.read()
         clock.advance(24 * STEP + STALE_DISENGAGE_MS * MS)
         assert device.read() is not None
@@ -139,15 +147,15 @@ def test_what_was_torn_off_is_not_played(tmp_path: Path) -> None:
 def test_what_is_no_stream_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(DeviceError, match=why):
-        Replay(ReplaySettings(str(tmp_path / "x"))).__enter__()
+        ReplayDevice(ReplaySettings(str(tmp_path / "x"))).__enter__()
     with pytest.raises(DeviceError, match="no such file"):
-        Replay(ReplaySettings(str(tmp_path / "y"))).__enter__()
+        ReplayDevice(ReplaySettings(str(tmp_path / "y"))).__enter__()
 
 
 def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
     record(tmp_path / "x.device")
     with pytest.raises(DeviceError, match="exists; choose another record_device="):
-        Recorded(Hands([], SteppedClock()), tmp_path / "x.device", print).__enter__()
+        RecordedDevice(Hands([], SteppedClock()), tmp_path / "x.device", print).__enter__()
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_teleoperation(tmp_path: Path) -> None:
@@ -155,7 +163,9 @@ def test_a_full_disk_ends_the_recording_and_not_the_teleoperation(tmp_path: Path
     clock = SteppedClock()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with Recorded(Hands(a_stream(clock.now()), clock), tmp_path / "x.device", said.append) as device:
+        with RecordedDevice(
+            Hands(a_stream(clock.now()), clock), tmp_path / "x.device", said.append
+        ) as device:
             # The kernel refuses to let the file grow.
             resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
             assert len(commands(device, clock)) == 30

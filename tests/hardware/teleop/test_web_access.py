@@ -11,7 +11,7 @@ import pytest
 
 from robot_rl.hardware.teleop.web.access import Access
 from robot_rl.hardware.teleop.web.access import make_access as access_of
-from robot_rl.hardware.teleop.web.certificate import fingerprint, own_certificate
+from robot_rl.hardware.teleop.web.certificate import fingerprint, self_signed_certificate
 from robot_rl.hardware.teleop.web.settings import OWN, WebSettings
 
 
@@ -63,16 +63,16 @@ def test_a_certificate_is_made_once_and_for_this_machine_alone(home: Path) -> No
 def test_a_certificate_that_is_damaged_or_runs_out_is_made_anew(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certificate, _ = own_certificate(["localhost"])
+    certificate, _ = self_signed_certificate(["localhost"])
     first = fingerprint(certificate)
     monkeypatch.setattr("robot_rl.hardware.teleop.web.certificate._SPARE", timedelta(days=10000))
-    own_certificate(["localhost"])
+    self_signed_certificate(["localhost"])
     second = fingerprint(certificate)
     assert second != first
     monkeypatch.undo()
     monkeypatch.setenv("XDG_DATA_HOME", str(home.parent.parent))
     certificate.write_text("damaged")
-    own_certificate(["localhost"])
+    self_signed_certificate(["localhost"])
     assert fingerprint(certificate) not in (first, second)
 
 
@@ -85,7 +85,7 @@ def test_files_that_are_no_certificate_are_named(home: Path, tmp_path: Path) -> 
         make_access("0.0.0.0", 8443, "missing.pem")
     with pytest.raises(ValueError, match="is the key of a certificate"):
         make_access("127.0.0.1", 8443, None, "key.pem")
-    certificate, key = own_certificate(["localhost"])
+    certificate, key = self_signed_certificate(["localhost"])
     access = make_access("0.0.0.0", 8443, str(certificate), str(key))
     assert isinstance(access.tls, ssl.SSLContext)
     assert access.tls.minimum_version >= ssl.TLSVersion.TLSv1_2

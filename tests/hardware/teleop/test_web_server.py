@@ -21,12 +21,12 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.core import modes
 from robot_rl.hardware.protocol.messages import Mode
-from robot_rl.hardware.teleop.board import Board, Program
+from robot_rl.hardware.teleop.commander import Commander
 from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, DeviceError
-from robot_rl.hardware.teleop.drive import Drive
 from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay, ProgramStatus
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
-from robot_rl.hardware.teleop.web.certificate import own_certificate
+from robot_rl.hardware.teleop.web.certificate import self_signed_certificate
 from robot_rl.hardware.teleop.web.device import WebDevice
 from robot_rl.hardware.teleop.web.server import FULL, MOST
 from robot_rl.hardware.teleop.web.settings import WebSettings
@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def page(server: Server) -> Iterator[WebDevice]:
-    with WebDevice(WebSettings(port=0), Board(server.address)) as page:
+    with WebDevice(WebSettings(port=0), OperatorDisplay(server.address)) as page:
         yield page
 
 
@@ -73,12 +73,12 @@ def hand(server: Server, page: WebDevice, robot: RobotClient) -> Iterator[None]:
         clock = MonotonicClock()
         with server.client("hand", "operator") as client:
             teleoperator = Teleoperator(client.spec, Speed())
-            drive = Drive(client, teleoperator)
+            commander = Commander(client, teleoperator)
             while not ended.wait(0.02):
                 sample = page.read()
                 state = client.state(10.0)
-                drive.follow(teleoperator.update(sample, state, clock.now()), state)
-            drive.let_go()
+                commander.follow(teleoperator.update(sample, state, clock.now()), state)
+            commander.release()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -329,26 +329,28 @@ def test_marks_go_to_whoever_reads_the_device(page: WebDevice) -> None:
 
 
 def test_the_page_shows_what_the_program_does(server: Server) -> None:
-    board = Board(server.address)
-    with WebDevice(WebSettings(port=0), board) as page, Browser(page.url) as browser:
-        board.program = Program(task="recording", episode=3, running=True, outcomes=("success", "failure"))
+    display = OperatorDisplay(server.address)
+    with WebDevice(WebSettings(port=0), display) as page, Browser(page.url) as browser:
+        display.program = ProgramStatus(
+            task="recording", episode=3, running=True, outcomes=("success", "failure")
+        )
         browser.until(lambda: browser.view and browser.view["program"]["episode"] == 3)
         assert browser.view["program"]["outcomes"] == ["success", "failure"]
         assert browser.view["robot"] == "sim_panda"
         for n in range(20):
-            board.say(f"line {n}")
+            display.say(f"line {n}")
             browser.until(lambda n=n: len(browser.notices) > n)
         assert browser.notices == [f"line {n}" for n in range(20)]
         with Browser(page.url) as later:
             later.until(lambda: later.view)
-            board.say("and one more")
+            display.say("and one more")
             later.until(lambda: later.notices)
             assert later.notices == ["and one more"]
 
 
 @pytest.mark.full
 def test_the_page_shows_and_stops_a_robot_whose_server_began_anew(tmp_path: Path) -> None:
-    with serving(tmp_path) as first, WebDevice(WebSettings(port=0), Board(first.address)) as page:
+    with serving(tmp_path) as first, WebDevice(WebSettings(port=0), OperatorDisplay(first.address)) as page:
         with Browser(page.url) as browser:
             browser.until(lambda: browser.view and browser.view["arm"]["mode"] == "idle")
             first.process.kill()
@@ -367,10 +369,10 @@ def test_the_page_shows_and_stops_a_robot_whose_server_began_anew(tmp_path: Path
 
 
 def test_a_fault_of_the_program_reaches_whoever_reads_the_device(server: Server) -> None:
-    board = Board(server.address)
-    with WebDevice(WebSettings(port=0), board) as page, Browser(page.url) as browser:
+    display = OperatorDisplay(server.address)
+    with WebDevice(WebSettings(port=0), display) as page, Browser(page.url) as browser:
         browser.until(lambda: browser.view)
-        board.program = object()  # type: ignore[assignment]
+        display.program = object()  # type: ignore[assignment]
 
         def failed() -> bool:
             try:
@@ -504,9 +506,9 @@ def test_a_page_with_a_certificate_is_encrypted(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     settings = WebSettings(host="127.0.0.1", port=0, certificate="self")
-    with WebDevice(settings, Board(server.address)) as page:
+    with WebDevice(settings, OperatorDisplay(server.address)) as page:
         assert page.url.startswith("https://")
-        trust = ssl.create_default_context(cafile=str(own_certificate(["localhost"])[0]))
+        trust = ssl.create_default_context(cafile=str(self_signed_certificate(["localhost"])[0]))
         port = port_of(page)
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE, context=trust)
         connection.request("GET", "/")
@@ -525,10 +527,10 @@ def test_a_port_that_is_taken_and_a_robot_that_is_not_there_are_named(
     with pytest.raises(
         DeviceError, match=rf"127\.0\.0\.1:{port}: address already in use; choose another device.host or"
     ):
-        WebDevice(WebSettings(port=port), Board(server.address)).__enter__()
+        WebDevice(WebSettings(port=port), OperatorDisplay(server.address)).__enter__()
     (tmp_path / "r").mkdir(mode=0o700)
     with pytest.raises(DeviceError, match="see whether the server runs"):
-        WebDevice(WebSettings(port=0), Board(f"ipc://{tmp_path / 'r'}")).__enter__()
+        WebDevice(WebSettings(port=0), OperatorDisplay(f"ipc://{tmp_path / 'r'}")).__enter__()
 
 
 def test_there_is_room_for_so_many_browsers_and_no_more(page: WebDevice) -> None:
@@ -557,7 +559,7 @@ def test_there_is_room_for_so_many_browsers_and_no_more(page: WebDevice) -> None
 def seen_by_cameras(folder: Path) -> Iterator[WebDevice]:
     with (
         serving_with_cameras(folder, cameras={"left": {}, "right": {}}) as small,
-        WebDevice(WebSettings(port=0), Board(str(small.address))) as page,
+        WebDevice(WebSettings(port=0), OperatorDisplay(str(small.address))) as page,
     ):
         yield page
 

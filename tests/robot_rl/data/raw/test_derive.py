@@ -21,7 +21,7 @@ from robot_rl.data.windows import make_windows
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.protocol.messages import Code, Mode
-from robot_rl.hardware.recording.log import read_log, record_head
+from robot_rl.hardware.recording.log import read_log, record_header
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.spec import CameraSpec, Delay, Latency
 from tests.conftest import RunCommand
@@ -320,7 +320,7 @@ def test_a_camera_of_a_recording_names_no_file_elsewhere(tmp_path: Path) -> None
     payloads = [payload for _, payload in read_log(log)]
     for name in ("../../../evil", "/tmp/evil", "..", ""):
         payloads[0] = msgspec.msgpack.encode({**msgspec.msgpack.decode(payloads[0]), "cameras": [name]})
-        log.write_bytes(b"".join(record_head(payload) + payload for payload in payloads))
+        log.write_bytes(b"".join(record_header(payload) + payload for payload in payloads))
         out = tmp_path / "x.zarr"
         derived = derive(RawDataset(root), out, Plan(rate=RATE, images="video"))
         assert "episode_000000/log is damaged" in derived.left_out[0]

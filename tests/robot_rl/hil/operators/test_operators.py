@@ -16,15 +16,15 @@ from robot_rl.factory import make_env
 from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.connection import NoAnswer
 from robot_rl.hardware.protocol.messages import Gripped, State
-from robot_rl.hardware.teleop.board import Board
 from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
 from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.mirror import Mirror
 from robot_rl.hil.operators.operator import Consent
 from robot_rl.hil.operators.person import Person
 from robot_rl.hil.operators.scripted import LASTS_S, STALLED_S, ScriptedOperator, Watch
 from robot_rl.hil.takeover import Cue, Driver, Takeover
-from robot_rl.robot.deploy.person import Stopped
+from robot_rl.robot.deploy.terminal import Stopped
 from tests.hardware.processes import eventually
 
 TICK = 50 * MS
@@ -51,7 +51,7 @@ class Stick:
     """A device of a test."""
 
     name = "stick"
-    card = ()
+    controls = ()
 
     def __init__(self, clock: SteppedClock) -> None:
         self._clock = clock
@@ -92,13 +92,13 @@ def stick(clock: SteppedClock) -> Stick:
 
 
 @pytest.fixture
-def board() -> Board:
-    return Board("")
+def display() -> OperatorDisplay:
+    return OperatorDisplay("")
 
 
 @pytest.fixture
-def person(stick: Stick, board: Board, clock: SteppedClock, lift: RobosuiteEnv) -> Person:
-    made = Person(stick, board, lift.action_spec, 20, Speed(linear=0.25, angular=1.0), clock)
+def person(stick: Stick, display: OperatorDisplay, clock: SteppedClock, lift: RobosuiteEnv) -> Person:
+    made = Person(stick, display, lift.action_spec, 20, Speed(linear=0.25, angular=1.0), clock)
     stick.say(False)
     assert made.begin(0) == Consent()
     # The clutch has to be seen open before a press counts.
@@ -253,34 +253,34 @@ def test_what_was_disarmed_while_the_scene_was_prepared_does_not_begin(
 
 def test_an_operator_says_when_the_scene_is_prepared(person: Person, stick: Stick) -> None:
     leave, told = threading.Event(), []
-    await_ready = person.ready(leave.is_set, told.append)
+    wait_until_ready = person.ready(leave.is_set, told.append)
     with person.elsewhere(lambda: None):
         threading.Timer(0.2, stick.say, (False,), {"marks": ("begin",)}).start()
-        await_ready(3)
+        wait_until_ready(3)
         stick.say(False)
         assert told == ["episode 3: prepare the scene, then press b (begin)"]
         for end in (leave.set, partial(stick.say, False, marks=("disarm",))):
             end()
             with pytest.raises(Stopped):
-                await_ready(4)
+                wait_until_ready(4)
             leave.clear()
 
 
 def test_a_screen_shows_the_episode_and_how_the_last_ones_ended(
-    person: Person, board: Board, clock: SteppedClock
+    person: Person, display: OperatorDisplay, clock: SteppedClock
 ) -> None:
     clock.advance(20 * TICK)
     person.look(clock.now())
-    shown = board.program
+    shown = display.program
     assert (shown.task, shown.episode, shown.running, shown.seconds) == ("training", 0, True, 1.0)
     person.ended("failure")
     person.begin(1)
-    assert (board.program.episode, board.program.running) == (1, False)
+    assert (display.program.episode, display.program.running) == (1, False)
     person.look(clock.now())
-    assert board.program.seconds == 0
+    assert display.program.seconds == 0
     for _ in range(20):
         person.ended("success")
-    assert board.program.outcomes == ("success",) * 8
+    assert display.program.outcomes == ("success",) * 8
 
 
 # ---- the scripted one -------------------------------------------------------------------------------------

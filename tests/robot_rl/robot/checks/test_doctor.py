@@ -41,7 +41,7 @@ def test_other_pythons_are_a_fault(version: str) -> None:
     check = checks.check_python(version, checks.supported_pythons())
     assert not check.ok
     assert "3.11" in check.detail
-    assert "make setup" in check.mend
+    assert "make setup" in check.fix
 
 
 def test_package_in_range() -> None:
@@ -60,7 +60,7 @@ def test_package_out_of_range() -> None:
     assert not check.ok
     assert "3.10.0" in check.detail
     # Other packages stay as they are.
-    assert "pip install --no-deps 'mujoco<3.10,>=3.3'" in check.mend
+    assert "pip install --no-deps 'mujoco<3.10,>=3.3'" in check.fix
 
 
 def test_package_missing() -> None:
@@ -72,7 +72,7 @@ def test_package_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "mend"),
+    ("reason", "fix"),
     [
         ("libusb-1.0.so.0: cannot open shared object file", "sudo apt-get install -y libusb-1.0-0"),
         ("libGL.so.1: cannot open shared object file", "sudo apt-get install -y libgl1"),
@@ -82,11 +82,11 @@ def test_package_missing() -> None:
         ("undefined symbol: foo", "pip install --force-reinstall --no-deps"),
     ],
 )
-def test_package_that_cannot_be_imported(reason: str, mend: str) -> None:
+def test_package_that_cannot_be_imported(reason: str, fix: str) -> None:
     check = checks.check_package(MUJOCO, version("3.9.0"), failing(reason))
     assert not check.ok
     assert reason in check.detail
-    assert mend in check.mend
+    assert fix in check.fix
 
 
 def test_requirements_name_the_card() -> None:
@@ -103,10 +103,10 @@ def test_rendering() -> None:
     both = ("egl", "osmesa")
     assert checks.check_rendering("egl", both, trials(egl=None, osmesa=None)).ok
     check = checks.check_rendering("egl", both, trials(egl="the frame is black", osmesa=None))
-    assert (check.ok, check.mend) == (False, "export MUJOCO_GL=osmesa")
+    assert (check.ok, check.fix) == (False, "export MUJOCO_GL=osmesa")
     assert "the frame is black" in check.detail
     check = checks.check_rendering("", both, trials(egl="no", osmesa="no"))
-    assert check.mend == "sudo apt-get install -y libegl1 libgl1 libosmesa6"
+    assert check.fix == "sudo apt-get install -y libegl1 libgl1 libosmesa6"
 
 
 def test_frames() -> None:
@@ -139,7 +139,7 @@ def test_folder_and_disk(tmp_path: Path) -> None:
     if Path("/proc").is_dir():
         check = checks.check_writable(Path("/proc/runs"))
         assert not check.ok
-        assert "chown" in check.mend
+        assert "chown" in check.fix
 
 
 def test_device_and_cores() -> None:
@@ -167,4 +167,4 @@ def test_table_and_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     with pytest.raises(SystemExit) as exit_:
         doctor.run(doctor.Config())
     assert exit_.value.code == 1
-    assert "FAULT disk           full\n      mend:          rm -r old\n" in capsys.readouterr().out
+    assert "FAULT disk           full\n      fix:           rm -r old\n" in capsys.readouterr().out

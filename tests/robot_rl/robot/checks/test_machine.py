@@ -33,7 +33,7 @@ from robot_rl.robot.checks.machine import check_rights
 resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 for check in check_rights(missing()):
-    print(check.ok, check.name, check.mend)
+    print(check.ok, check.name, check.fix)
 """
 
 
@@ -71,7 +71,7 @@ def test_a_processor_that_slows_down_is_a_fault(tmp_path: Path) -> None:
 
 def test_memory_that_may_be_locked() -> None:
     assert not check_memlock(8 * 1024**2).ok
-    assert "memlock 102400" in check_memlock(8 * 1024**2).mend
+    assert "memlock 102400" in check_memlock(8 * 1024**2).fix
     assert check_memlock(100 * 1024**2).ok
     assert check_memlock(resource.RLIM_INFINITY).ok
 
@@ -94,7 +94,7 @@ def controller() -> Iterator[SimulatedArm]:
 def faults(checks: Iterator[Check]) -> list[str]:
     found = list(checks)
     assert found
-    assert all(check.mend for check in found if not check.ok)
+    assert all(check.fix for check in found if not check.ok)
     return [check.name for check in found if not check.ok]
 
 
@@ -124,7 +124,7 @@ def test_a_controller_that_is_not_there() -> None:
 def test_a_library_that_is_not_installed_is_named_with_its_extra() -> None:
     check = check_library("no-such-arms-library", "franka")
     assert (check.ok, check.detail) == (False, "not installed")
-    assert check.mend.endswith("-m pip install 'robot-rl[franka]'")
+    assert check.fix.endswith("-m pip install 'robot-rl[franka]'")
 
 
 def test_what_only_the_arm_itself_can_tell_is_not_pretended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_a_realsense_that_this_user_may_not_use(tmp_path: Path) -> None:
     check = check_access(devices, dev)
     assert not check.ok
     assert f"{dev}/bus/usb/002/007" in check.detail
-    assert "udevadm" in check.mend
+    assert "udevadm" in check.fix
     node = dev / "bus" / "usb" / "002" / "007"
     node.parent.mkdir(parents=True)
     node.touch()
@@ -186,7 +186,7 @@ def test_a_library_that_the_system_lacks() -> None:
     assert check_libusb().ok
     check = check_libusb(lambda name: ctypes.CDLL(f"not-{name}"))
     assert not check.ok
-    assert check.mend == "sudo apt-get install -y libusb-1.0-0"
+    assert check.fix == "sudo apt-get install -y libusb-1.0-0"
 
 
 def test_realsense_cameras_by_serial_and_firmware() -> None:

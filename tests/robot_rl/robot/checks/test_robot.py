@@ -23,11 +23,11 @@ from robot_rl.hardware.protocol.messages import Mode, SampleNow, State
 from robot_rl.hardware.protocol.security import load_client_keys, make_client_keys
 from robot_rl.robot.checks import server as server_module
 from robot_rl.robot.checks.cameras import check_camera
+from robot_rl.robot.checks.connection import ServerTarget, connect
 from robot_rl.robot.checks.installation import Check
-from robot_rl.robot.checks.reach import Where, connect
+from robot_rl.robot.checks.observation import Probe, ServerObservation, observe
 from robot_rl.robot.checks.run import check_served
 from robot_rl.robot.checks.server import check_spec_hash, check_states, check_wall_clock
-from robot_rl.robot.checks.watch import Probe, Watch, watch
 from tests.hardware.fault_proxy import FaultProxy, Faults
 from tests.hardware.processes import ROOT, Process, eventually
 
@@ -60,10 +60,10 @@ def well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def examined(address: str | Address, **where: Any) -> dict[str, Check]:
+def examined(address: str | Address, **target: Any) -> dict[str, Check]:
     """All checks of a server, by name."""
     address = parse(address) if isinstance(address, str) else address
-    return {check.name: check for check in check_served(Where(address, **where), LOOK)}
+    return {check.name: check for check in check_served(ServerTarget(address, **target), LOOK)}
 
 
 def the_fault(checks: dict[str, Check], name: str) -> Check:
@@ -71,8 +71,8 @@ def the_fault(checks: dict[str, Check], name: str) -> Check:
     check = checks[name]
     assert not check.ok, check
     assert check.known
-    assert check.mend
-    assert "\n" not in check.detail + check.mend
+    assert check.fix
+    assert "\n" not in check.detail + check.fix
     return check
 
 
@@ -82,7 +82,7 @@ def the_fault(checks: dict[str, Check], name: str) -> Check:
 def test_where_nobody_has_ever_served_nothing_is_made(tmp_path: Path) -> None:
     fault = the_fault(examined(f"ipc://{tmp_path / 'r'}"), "server")
     assert "nobody serves" in fault.detail
-    assert "robot-rl robot driver=" in fault.mend
+    assert "robot-rl robot driver=" in fault.fix
     assert not (tmp_path / "r").exists()
 
 
@@ -110,7 +110,7 @@ def test_a_server_whose_control_thread_hangs_is_named(server: tuple[Process, str
     time.sleep(0.5)
     fault = the_fault(examined(address), "server")
     assert "control thread hangs" in fault.detail
-    assert "the arm's own stop" in fault.mend
+    assert "the arm's own stop" in fault.fix
 
 
 def test_nobody_at_a_port_no_such_machine_and_another_program(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_nobody_at_a_port_no_such_machine_and_another_program(tmp_path: Path) ->
         assert "another program" in the_fault(examined(f"tcp://127.0.0.1:{port}"), "server").detail
     gone = the_fault(examined(f"tcp://127.0.0.1:{port}"), "server")
     assert "nobody serves" in gone.detail
-    unknown = Where(Address(host="no-such-machine.invalid", port=4000), insecure=True)
+    unknown = ServerTarget(Address(host="no-such-machine.invalid", port=4000), insecure=True)
     checks, line = connect(unknown)
     assert line is None
     assert "no machine is named" in checks[0].detail
@@ -151,12 +151,12 @@ def test_keys_that_do_not_open_are_told_apart(keyed: tuple[str, Path], tmp_path:
     late = load_client_keys(make_client_keys(keys, "late", "policy"))
     unknown = the_fault(examined(address, keys=late), "server")
     assert "does not know this client's key" in unknown.detail
-    assert "start the server anew" in unknown.mend
+    assert "start the server anew" in unknown.fix
     # A key that opens, but not as an operator: all else is looked at all the same.
     checks = examined(address, keys=eye, role="operator")
     role = the_fault(checks, "role")
     assert role.detail == "eye may be observer, not operator"
-    assert "role=operator" in role.mend
+    assert "role=operator" in role.fix
     assert checks["arm"].ok
     assert examined(address, keys=eye)["role"].detail == "observer"
 
@@ -164,14 +164,14 @@ def test_keys_that_do_not_open_are_told_apart(keyed: tuple[str, Path], tmp_path:
 def test_keys_for_a_server_without_any(well: str, tmp_path: Path) -> None:
     keys = load_client_keys(make_client_keys(tmp_path / "keys", "me", "observer"))
     fault = the_fault(examined(well, keys=keys), "server")
-    assert fault.mend == "leave keys away"
+    assert fault.fix == "leave keys away"
 
 
 def test_another_version_of_the_protocol_is_named(well: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robot_rl.hardware.connection.PROTOCOL", (2, 0))
     fault = the_fault(examined(well), "protocol")
     assert "protocol 2.0 is not 1." in fault.detail
-    assert "same version" in fault.mend
+    assert "same version" in fault.fix
 
 
 # ---- a server that answers ------------------------------------------------------------------------------
@@ -205,8 +205,8 @@ def test_a_latched_fault_is_shown_with_the_way_to_acknowledge_it(server: tuple[P
     process.tell("fail joint 3 felt a wall")
     fault = eventually(lambda: (c := examined(address)["arm"]) and not c.ok and c, "the fault is shown")
     assert "driver: joint 3 felt a wall" in fault.detail
-    ast.parse(fault.mend.partition("then ")[2])
-    assert "robot.acknowledge(" in fault.mend
+    ast.parse(fault.fix.partition("then ")[2])
+    assert "robot.acknowledge(" in fault.fix
 
 
 def test_ticks_that_are_late_and_states_that_are_too_few(server: tuple[Process, str]) -> None:
@@ -219,12 +219,12 @@ def test_ticks_that_are_late_and_states_that_are_too_few(server: tuple[Process, 
 
     checks = eventually(late, "half of the ticks since the start are late")
     assert "overruns" in the_fault(checks, "loop").detail
-    assert "too slow" in the_fault(checks, "states").mend
+    assert "too slow" in the_fault(checks, "states").fix
 
 
 def test_a_server_that_falls_silent_meanwhile(server: tuple[Process, str], monkeypatch: Any) -> None:
     process, address = server
-    monkeypatch.setattr("robot_rl.robot.checks.reach.TIMEOUT", 0.5)
+    monkeypatch.setattr("robot_rl.robot.checks.connection.TIMEOUT", 0.5)
     greet = Connection.greet
 
     def then_stop(self: Connection, *arguments: Any) -> None:
@@ -269,13 +269,13 @@ def test_a_slow_network_is_measured_against_the_lease(tmp_path: Path, monkeypatc
 
 
 def test_states_that_are_lost_on_the_way_are_counted(well: str, tmp_path: Path) -> None:
-    where = Where(parse(f"ipc://{tmp_path / 'p'}"))
-    with FaultProxy(where.address, parse(well), Faults(), 0) as proxy:
-        checks, line = connect(where)
+    target = ServerTarget(parse(f"ipc://{tmp_path / 'p'}"))
+    with FaultProxy(target.address, parse(well), Faults(), 0) as proxy:
+        checks, line = connect(target)
         assert line is not None
         assert all(check.ok for check in checks)
         proxy.faults = Faults(drop=0.3)
-        seen = watch(where, line, LOOK)
+        seen = observe(target, line, LOOK)
         line.close()
     fault = check_states(line.welcome.spec, seen)
     assert not fault.ok
@@ -285,16 +285,16 @@ def test_states_that_are_lost_on_the_way_are_counted(well: str, tmp_path: Path) 
 
 def test_clocks_of_the_wall_that_disagree_or_are_set(well: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns
-    monkeypatch.setattr("robot_rl.robot.checks.watch.time.time_ns", lambda: now() - 5000 * MS)
+    monkeypatch.setattr("robot_rl.robot.checks.observation.time.time_ns", lambda: now() - 5000 * MS)
     fault = the_fault(examined(well), "time of day")
     assert "+5000" in fault.detail or "+4999" in fault.detail
-    assert "set-ntp" in fault.mend
+    assert "set-ntp" in fault.fix
     stepped = [Probe(MS, 0, number // 5 * 80 * MS) for number in range(10)]
     assert "was set by 80 ms meanwhile" in check_wall_clock(stepped).detail
 
 
 def test_a_description_that_both_sides_hash_differently(well: str) -> None:
-    _, line = connect(Where(parse(well)))
+    _, line = connect(ServerTarget(parse(well)))
     assert line is not None
     assert check_spec_hash(line.welcome).ok
     assert not check_spec_hash(msgspec.structs.replace(line.welcome, spec_sha256="0" * 64)).ok
@@ -305,9 +305,9 @@ def test_a_server_that_is_started_anew_meanwhile(
     server: tuple[Process, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, address = server
-    monkeypatch.setattr("robot_rl.robot.checks.run.watch", lambda where, line, _: _after(process, line))
+    monkeypatch.setattr("robot_rl.robot.checks.run.watch", lambda target, line, _: _after(process, line))
 
-    def _after(process: Process, line: Connection) -> Watch:
+    def _after(process: Process, line: Connection) -> ServerObservation:
         process.kill()
         with serving(tmp_path, address=address):
             eventually(lambda: _notices(line), "the other server answers")
@@ -357,23 +357,23 @@ def test_what_is_wrong_with_a_camera(cameras: Callable[[], dict[str, Check]], ca
         return check if not check.ok and says in check.detail else None
 
     fault = eventually(found, says)
-    assert fault.mend
+    assert fault.fix
 
 
 def test_a_camera_whose_images_are_old_is_a_fault(well: str) -> None:
-    where = Where(parse(well))
-    _, line = connect(where)
+    target = ServerTarget(parse(well))
+    _, line = connect(target)
     assert line is not None
-    seen = eventually(lambda: _with_images(watch(where, line, LOOK)), "images come")
+    seen = eventually(lambda: _with_images(observe(target, line, LOOK)), "images come")
     line.close()
     late = [(received + 2_000 * MS, frame) for received, frame in seen.images["wrist"]]
-    later = Watch(seen.began, seen.ended + 2_000 * MS, (), 0, ())
+    later = ServerObservation(seen.began, seen.ended + 2_000 * MS, (), 0, ())
     fault = check_camera(line.welcome.spec.cameras[0], late, (), later)
     assert not fault.ok
     assert "ms old" in fault.detail
 
 
-def _with_images(seen: Watch) -> Watch | None:
+def _with_images(seen: ServerObservation) -> ServerObservation | None:
     return seen if len(seen.images["wrist"]) > 10 else None
 
 
@@ -397,11 +397,11 @@ def test_the_command_line_and_its_exit_codes(
     process.send(signal.SIGSTOP)
     with pytest.raises(SystemExit):
         cli.main(["doctor", f"robot={address}"])
-    assert "mend:          press the arm's own stop" in capsys.readouterr().out
+    assert "fix:           press the arm's own stop" in capsys.readouterr().out
 
 
 def test_the_doctor_does_nothing_to_the_robot(well: str) -> None:
-    _, line = connect(Where(parse(well)))
+    _, line = connect(ServerTarget(parse(well)))
     assert line is not None
     before = line.events()[-1].seq
     examined(well, role="operator")

@@ -26,11 +26,10 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
 from robot_rl.policies.wrappers.wrapper import Wrapper
-from robot_rl.robot.deploy.beginnings import from_scene
 from robot_rl.robot.deploy.controller import Controller
-from robot_rl.robot.deploy.fit import check_fit
-from robot_rl.robot.deploy.job import deploy
-from robot_rl.robot.deploy.outcomes import Outcomes
+from robot_rl.robot.deploy.deployment import check_robot_fits, deploy
+from robot_rl.robot.deploy.resets import scene_reset
+from robot_rl.robot.deploy.results import DeploymentResults
 from robot_rl.seeds import episode_seed
 from tests.conftest import RunCommand
 from tests.envs.stepped_bridge import SteppedBridge
@@ -74,13 +73,13 @@ class Rig:
         env = RealArmEnv(
             self.client,
             {**self.environment, "horizon": horizon},
-            prepare=from_scene(self.client),
+            prepare=scene_reset(self.client),
             clock=self.bridge.clock,
         )
         return Controller(env, wrap(networks or self.networks, 1), self.bridge.clock, 0.05, stop=stop)
 
-    def outcomes(self, controller: Controller, folder: Path) -> Outcomes:
-        return Outcomes(folder / "deploy.json", {"task": "lift"}, controller.timing)
+    def outcomes(self, controller: Controller, folder: Path) -> DeploymentResults:
+        return DeploymentResults(folder / "deploy.json", {"task": "lift"}, controller.timing)
 
     def mode(self) -> Mode:
         return self.client.sample().mode
@@ -306,8 +305,8 @@ def test_a_robot_that_does_not_fit_is_refused(
     robot = msgspec.structs.replace(rig.client.spec, **changed)
     spec = {**rig.environment["observation_spec"], **observed}
     with pytest.raises(ValueError, match=message):
-        check_fit(robot, lease_ms, {**rig.environment, "observation_spec": spec})
+        check_robot_fits(robot, lease_ms, {**rig.environment, "observation_spec": spec})
 
 
 def test_a_robot_that_fits_is_not_refused(rig: Rig) -> None:
-    check_fit(rig.client.spec, 100, rig.environment)
+    check_robot_fits(rig.client.spec, 100, rig.environment)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from robot_rl.robot.deploy.person import Stopped
+from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.robot.deploy.turns import Turns
 from tests.hardware.processes import Server, eventually, serving
 
@@ -19,21 +19,21 @@ def test_each_waits_until_the_other_has_acted(server: Server) -> None:
     with server.client("forward", "operator") as forward, server.client("backward", "operator") as backward:
         forward.arm()
         turns = Turns(forward, "backward", first=True)
-        assert not turns.others(), "it is the first"
+        assert not turns.is_others_turn(), "it is the first"
         turns.take()
-        assert turns.others()
+        assert turns.is_others_turn()
         with backward.lease("script"):
             backward.command("cartesian_delta", [0.0] * 6)
             eventually(lambda: backward.state(10.0).mode == "script", "it goes home")
-            assert turns.others()
-        assert turns.others(), "going home is no turn"
+            assert turns.is_others_turn()
+        assert turns.is_others_turn(), "going home is no turn"
         with backward.lease("policy"):
             backward.command("cartesian_delta", [0.0] * 6)
             eventually(lambda: forward.state(10.0).mode == "policy", "it acts")
-            assert turns.others(), "it is not over"
-        eventually(lambda: not turns.others(), "now it is")
+            assert turns.is_others_turn(), "it is not over"
+        eventually(lambda: not turns.is_others_turn(), "now it is")
         turns.wait(bool)
-        assert turns.others()
+        assert turns.is_others_turn()
         with pytest.raises(Stopped):
             turns.wait(lambda: True)
         forward.disarm()

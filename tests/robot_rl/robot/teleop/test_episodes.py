@@ -8,8 +8,8 @@ import pytest
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.recording.client import RecorderProcess
-from robot_rl.robot.teleop.episodes import Episodes
-from robot_rl.robot.teleop.recording import Recording
+from robot_rl.robot.teleop.background_recorder import BackgroundRecorder
+from robot_rl.robot.teleop.episodes import TeleopEpisodes
 from tests.hardware.processes import Server, eventually, serving
 
 
@@ -31,9 +31,9 @@ def test_marks_are_those_that_do_something_now(server: Server, robot: RobotClien
     said: list[str] = []
     with (
         RecorderProcess(server.address, tmp_path / "x.raw") as recorder,
-        Recording(recorder, {}, said.append) as recording,
+        BackgroundRecorder(recorder, {}, said.append) as recording,
     ):
-        episodes = Episodes(robot, recording, 0, said.append)
+        episodes = TeleopEpisodes(robot, recording, 0, said.append)
 
         def marks(mode: Mode) -> tuple[str, ...]:
             return episodes.program(mode, "").marks
@@ -57,5 +57,5 @@ def test_marks_are_those_that_do_something_now(server: Server, robot: RobotClien
 
 
 def test_nothing_is_begun_where_nothing_is_recorded(robot: RobotClient) -> None:
-    episodes = Episodes(robot, None, 0, lambda line: None)
+    episodes = TeleopEpisodes(robot, None, 0, lambda line: None)
     assert episodes.program(Mode.ARMED, "").marks == ()

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page
 
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import Mode
-from robot_rl.hardware.teleop.board import Board, Program
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay, ProgramStatus
 from robot_rl.hardware.teleop.web.device import WebDevice
 from robot_rl.hardware.teleop.web.settings import WebSettings
 from tests.hardware.processes import eventually
@@ -22,13 +22,13 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch":
 ACROSS: dict[str, Any] = {"viewport": {"width": 844, "height": 390}, "has_touch": True, "is_mobile": True}
 SIZES = pytest.mark.parametrize("size", [DESK, PHONE, ACROSS], ids=["desk", "phone", "across"])
 CAMERAS = ("agentview", "robot0_eye_in_hand")
-READY = Program(task="recording", episode=3, marks=("begin", "discard"))
+READY = ProgramStatus(task="recording", episode=3, marks=("begin", "discard"))
 RUNNING = replace(READY, running=True, seconds=4.0, marks=("success", "failure", "discard"))
 
 
 class Shown(NamedTuple):
     robot: RobotClient
-    board: Board
+    display: OperatorDisplay
     url: str
 
 
@@ -37,9 +37,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     """The page of an arm with two cameras, and of a program that does what a test says."""
     folder = tmp_path_factory.mktemp("r")
     with serving(folder, cameras={name: {} for name in CAMERAS}) as served:
-        board = Board(str(served.address))
-        with WebDevice(WebSettings(port=0), board) as device:
-            yield Shown(served.robot, board, device.url)
+        display = OperatorDisplay(str(served.address))
+        with WebDevice(WebSettings(port=0), display) as device:
+            yield Shown(served.robot, display, device.url)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def fault(shown: Shown) -> Iterator[None]:
     shown.robot.stop("a test")
     eventually(lambda: shown.robot.sample().mode is Mode.FAULT, "the arm has a fault")
     yield
-    with RobotClient(shown.board.address, "mender", "operator", timeout=10.0) as mender:
+    with RobotClient(shown.display.address, "mender", "operator", timeout=10.0) as mender:
         mender.acknowledge("the test is over")
 
 
@@ -66,25 +66,25 @@ def active(page: Page) -> set[str]:
 def test_buttons_of_episodes_can_be_pressed_only_when_they_do_something(
     shown: Shown, chromium: Browser
 ) -> None:
-    shown.board.program = READY
+    shown.display.program = READY
     with opened(chromium, shown.url) as page:
         page.wait_for_timeout(300)
         assert active(page) == set()
         take(page)
-        for program in (READY, RUNNING, Program(task="teleoperation, not recorded")):
-            shown.board.program = program
+        for program in (READY, RUNNING, ProgramStatus(task="teleoperation, not recorded")):
+            shown.display.program = program
             until(page, lambda program=program: active(page) == set(program.marks))
 
 
 def test_the_page_says_that_an_episode_has_to_be_begun(shown: Shown, chromium: Browser) -> None:
-    shown.board.program = READY
+    shown.display.program = READY
     with opened(chromium, shown.url) as page:
         until(page, lambda: page.inner_text("#clock") == "take control, then BEGIN")
         take(page)
         until(page, lambda: page.inner_text("#clock") == "not started: BEGIN")
-        shown.board.program = RUNNING
+        shown.display.program = RUNNING
         until(page, lambda: page.inner_text("#clock") == "4 s")
-        shown.board.program = Program(task="teleoperation, not recorded")
+        shown.display.program = ProgramStatus(task="teleoperation, not recorded")
         until(page, lambda: page.inner_text("#clock") == "")
 
 
@@ -133,7 +133,7 @@ def await_images(page: Page) -> None:
 def test_messages_cover_neither_cameras_nor_buttons(
     shown: Shown, chromium: Browser, size: dict[str, Any]
 ) -> None:
-    shown.board.program = READY
+    shown.display.program = READY
     with opened(chromium, shown.url, **size) as page:
         await_images(page)
         with fault(shown):

@@ -18,7 +18,7 @@ from robot_rl.runs import now, write_text
 
 
 @dataclass(frozen=True)
-class Episode:
+class EpisodeResult:
     """How one went."""
 
     episode: int
@@ -60,7 +60,7 @@ class Episode:
 
 
 @dataclass
-class Timing:
+class StepTimes:
     """Of all steps, ms."""
 
     ages: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -71,10 +71,10 @@ class Timing:
     """How long the policy took."""
 
 
-class Outcomes:
+class DeploymentResults:
     """Episodes so far, of a deployment that is described by `facts`; each `add` writes the file."""
 
-    def __init__(self, path: Path, facts: Mapping[str, Any], timing: Timing) -> None:
+    def __init__(self, path: Path, facts: Mapping[str, Any], timing: StepTimes) -> None:
         """Nothing is written yet.
 
         Raises:
@@ -90,7 +90,7 @@ class Outcomes:
             "versions": describe_versions(),
             "started": now(),
         }
-        self.episodes: list[Episode] = []
+        self.episodes: list[EpisodeResult] = []
 
     @property
     def rate(self) -> tuple[float, tuple[float, float]] | None:
@@ -100,7 +100,7 @@ class Outcomes:
         wins = sum(episode.success for episode in self.episodes)
         return wins / len(self.episodes), wilson(wins, len(self.episodes))
 
-    def add(self, episode: Episode) -> None:
+    def add(self, episode: EpisodeResult) -> None:
         """One more, in the file when this returns."""
         self.episodes.append(episode)
         self.write("")

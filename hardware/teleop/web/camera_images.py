@@ -16,7 +16,7 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.listener import Listener
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
-from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 
 _QUALITY: Final = 75
 _WIDTH: Final = 640
@@ -27,17 +27,17 @@ _FAR: Final = 2000
 Taken = tuple[Frame, memoryview]
 
 
-class Pictures:
+class CameraImages:
     """For one event loop: `with Pictures(…) as pictures: …`."""
 
-    def __init__(self, board: Board, cameras: Sequence[str], clock: Clock) -> None:
+    def __init__(self, display: OperatorDisplay, cameras: Sequence[str], clock: Clock) -> None:
         self.cameras = tuple(cameras)
-        self.came = asyncio.Event()
+        self.updated = asyncio.Event()
         """Set when there is a new image of any camera; another event takes its place."""
         self._clock = clock
         self._context = message_context()
         self._sockets = ClientSockets(
-            self._context, parse(board.address), board.keys, insecure=board.insecure
+            self._context, parse(display.address), display.keys, insecure=display.insecure
         )
         self._listeners: dict[str, Listener[Taken]] = {}
         self._making = {camera: asyncio.Lock() for camera in cameras}
@@ -85,8 +85,8 @@ class Pictures:
             return frame, jpeg
 
     def _tell(self) -> None:
-        came, self.came = self.came, asyncio.Event()
-        came.set()
+        updated, self.updated = self.updated, asyncio.Event()
+        updated.set()
 
 
 def _jpeg(frame: Frame, payload: memoryview) -> bytes:

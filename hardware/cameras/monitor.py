@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from robot_rl.hardware.cameras.settings import CameraSettings, WatchLimits
+from robot_rl.hardware.cameras.settings import CameraSettings, MonitorLimits
 from robot_rl.hardware.cameras.wire import Image
 from robot_rl.hardware.clock import MS
 
@@ -46,10 +46,10 @@ class CameraStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why it ended last, or why it failed."""
 
 
-class CameraWatch:
+class CameraMonitor:
     """Follows one camera from process to process."""
 
-    def __init__(self, settings: CameraSettings, limits: WatchLimits, on_event: OnEvent) -> None:
+    def __init__(self, settings: CameraSettings, limits: MonitorLimits, on_event: OnEvent) -> None:
         self._name = settings.spec.name
         self._rate = settings.spec.rate
         self._noisy = settings.source.noisy

@@ -15,7 +15,7 @@ from robot_rl.hardware.protocol.listener import Listener
 from robot_rl.hardware.protocol.messages import Code, Event, State, TimeSync, TimeSyncReply
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
-from robot_rl.robot.checks.reach import Where
+from robot_rl.robot.checks.connection import ServerTarget
 
 SECONDS = 4.0
 PROBES = 200
@@ -38,7 +38,7 @@ class Probe(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Watch:
+class ServerObservation:
     """What came. Times are on the server's clock, ns."""
 
     began: int
@@ -57,12 +57,12 @@ class Watch:
         return (self.ended - self.began) * 1e-9
 
 
-def watch(where: Where, line: Connection, seconds: float = SECONDS) -> Watch:
+def observe(target: ServerTarget, line: Connection, seconds: float = SECONDS) -> ServerObservation:
     """Look at a server for so long, or until it does not answer any more."""
     clock = MonotonicClock()
     with ExitStack() as ended:
         context = ended.enter_context(message_context())
-        sockets = ClientSockets(context, where.address, where.keys, insecure=where.insecure)
+        sockets = ClientSockets(context, target.address, target.keys, insecure=target.insecure)
         states = Listener(sockets, sockets.state(every=True), _state, _MOST, clock)
         ended.callback(states.close)
         images = {}
@@ -78,7 +78,7 @@ def watch(where: Where, line: Connection, seconds: float = SECONDS) -> Watch:
             events = line.events() if unanswered < _GIVE_UP else []
         except NoAnswer:
             events = []
-        return Watch(
+        return ServerObservation(
             line.to_server(began),
             line.to_server(ended_at),
             probes,
@@ -89,7 +89,7 @@ def watch(where: Where, line: Connection, seconds: float = SECONDS) -> Watch:
         )
 
 
-def lost(numbers: Sequence[int]) -> int:
+def count_missing(numbers: Sequence[int]) -> int:
     """How many are missing in between."""
     return sum(max(0, after - before - 1) for before, after in itertools.pairwise(numbers))
 

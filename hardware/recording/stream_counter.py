@@ -12,7 +12,7 @@ from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.messages import Code, Natural
 from robot_rl.hardware.recording.records import Count
 
-MESSAGES: Final = ("state", "command", "event")
+MESSAGE_STREAMS: Final = ("state", "command", "event")
 """Streams that are not images; a camera may not have such a name."""
 SILENT: Final = 1000 * MS
 """States and images that do not come for so long are trouble, ns."""
@@ -27,13 +27,13 @@ class _Numbered(msgspec.Struct):
 _decoder = msgspec.msgpack.Decoder(_Numbered)
 
 
-def number_of(stream: str, frame: memoryview) -> int:
+def sequence_number(stream: str, frame: memoryview) -> int:
     """The number of a message in its stream; each is one more than the one before.
 
     Raises:
         ProtocolError: it is damaged.
     """
-    if stream not in MESSAGES:
+    if stream not in MESSAGE_STREAMS:
         return decode_image(frame)[0].number
     try:
         return _decoder.decode(frame).seq
@@ -42,7 +42,7 @@ def number_of(stream: str, frame: memoryview) -> int:
 
 
 @dataclass
-class Tally:
+class StreamCounter:
     """Of one stream during one episode."""
 
     last: int
@@ -74,7 +74,7 @@ class Tally:
         self.last = max(self.last, t)
 
 
-def silences(counts: Mapping[str, Count], cameras: Iterable[str]) -> tuple[str, ...]:
+def describe_silences(counts: Mapping[str, Count], cameras: Iterable[str]) -> tuple[str, ...]:
     """For people: which of the streams that never rest were silent."""
     return tuple(
         f"{stream}: nothing for {counts[stream].longest_ns / 1e9:.1f} s"

@@ -8,22 +8,22 @@ from robot_rl.envs.robot_state import TIME_LEFT
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.spec import RobotSpec
-from robot_rl.robot.deploy.person import await_enter
-from robot_rl.robot.keyboard import Keyboard
+from robot_rl.hardware.teleop.terminal_keys import KeyReader
+from robot_rl.robot.deploy.terminal import wait_for_enter
 
 RESETS: Final = ("scene", "operator", "home")
-Ready = Callable[[int], None]
+WaitUntilReady = Callable[[int], None]
 """Returns when the scene of that episode is prepared; raises `Stopped` where the user wants to end."""
 _OPENING: Final = 1000 * MS
 """How long a gripper is given to let go, ns."""
 
 
-def usual_reset(robot: RobotSpec) -> str:
+def default_reset(robot: RobotSpec) -> str:
     """A simulated task has a scene; another robot has somebody beside it."""
     return "scene" if TIME_LEFT in robot.sensors else "operator"
 
 
-def from_scene(robot: RobotClient) -> Prepare:
+def scene_reset(robot: RobotClient) -> Prepare:
     """The scene goes to the saved initial state of that number."""
 
     def prepare(number: int) -> None:
@@ -32,7 +32,7 @@ def from_scene(robot: RobotClient) -> Prepare:
     return prepare
 
 
-def from_home(robot: RobotClient) -> Prepare:
+def home_reset(robot: RobotClient) -> Prepare:
     """The gripper opens where it is, then the arm goes to rest."""
 
     def prepare(_: int) -> None:
@@ -45,34 +45,34 @@ def from_home(robot: RobotClient) -> Prepare:
     return prepare
 
 
-def from_operator(robot: RobotClient, await_ready: Ready) -> Prepare:
-    """As `from_home`; then somebody prepares the scene, with the arm disarmed, and says so."""
-    go_home = from_home(robot)
+def operator_reset(robot: RobotClient, wait_until_ready: WaitUntilReady) -> Prepare:
+    """As `home_reset`; then somebody prepares the scene, with the arm disarmed, and says so."""
+    go_home = home_reset(robot)
 
     def prepare(number: int) -> None:
         go_home(number)
         robot.disarm()
-        await_ready(number)
+        wait_until_ready(number)
 
     return prepare
 
 
-def by_enter(keyboard: Keyboard, stop: Callable[[], bool]) -> Ready:
+def ready_on_enter(keyboard: KeyReader, stop: Callable[[], bool]) -> WaitUntilReady:
     """Somebody at the terminal presses Enter."""
 
-    def await_ready(number: int) -> None:
+    def wait_until_ready(number: int) -> None:
         print(f"episode {number}: prepare the scene, then press Enter", flush=True)
-        await_enter(keyboard, stop)
+        wait_for_enter(keyboard, stop)
 
-    return await_ready
+    return wait_until_ready
 
 
-def beginning(reset: str, robot: RobotClient, await_ready: Ready | None) -> Prepare:
+def make_reset(reset: str, robot: RobotClient, wait_until_ready: WaitUntilReady | None) -> Prepare:
     """What `reset`, one of `RESETS`, means; only `operator` needs somebody to be awaited."""
     if reset == "operator":
-        assert await_ready is not None
-        return from_operator(robot, await_ready)
-    return from_scene(robot) if reset == "scene" else from_home(robot)
+        assert wait_until_ready is not None
+        return operator_reset(robot, wait_until_ready)
+    return scene_reset(robot) if reset == "scene" else home_reset(robot)
 
 
 def _let_go(robot: RobotClient) -> None:

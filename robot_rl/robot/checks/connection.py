@@ -26,7 +26,7 @@ _NAME = "doctor"
 
 
 @dataclass(frozen=True)
-class Where:
+class ServerTarget:
     """A server, and what this client is to it."""
 
     address: Address
@@ -41,7 +41,7 @@ class _Unreachable(Exception):
         self.check = check
 
 
-def connect(where: Where) -> tuple[list[Check], Connection | None]:
+def connect(target: ServerTarget) -> tuple[list[Check], Connection | None]:
     """What a first contact shows, and the connection, the caller's to close; None where there is none.
 
     Raises:
@@ -49,31 +49,31 @@ def connect(where: Where) -> tuple[list[Check], Connection | None]:
     """
     refused = None
     try:
-        _check_directory(where.address)
-        line = _greeted(where, where.role)
+        _check_directory(target.address)
+        line = _greeted(target, target.role)
     except NoAnswer:
-        return [_knock(where.address) or _handshake(where)], None
+        return [_knock(target.address) or _handshake(target)], None
     except _Unreachable as unreachable:
         return [unreachable.check], None
     except RequestRefused as refusal:
         if refusal.code is Code.VERSION:
-            mend = "install the same version of robot-rl here and at the robot"
-            return [Check("protocol", False, refusal.reason, mend)], None
+            fix = "install the same version of robot-rl here and at the robot"
+            return [Check("protocol", False, refusal.reason, fix)], None
         if refusal.code is not Code.ROLE:
             raise
-        line, refused = _greeted(where, "observer"), refusal.reason
+        line, refused = _greeted(target, "observer"), refusal.reason
     welcome = line.welcome
     theirs, ours = (f"{major}.{minor}" for major, minor in (welcome.protocol, PROTOCOL))
-    mend = f"at the robot: robot-rl robot keys name=… role={where.role}; then start its server anew"
+    fix = f"at the robot: robot-rl robot keys name=… role={target.role}; then start its server anew"
     return [
-        Check("server", True, f"{welcome.spec.name} at {where.address}, session {welcome.session[:8]}"),
+        Check("server", True, f"{welcome.spec.name} at {target.address}, session {welcome.session[:8]}"),
         Check("protocol", True, f"{theirs}, here {ours}"),
-        Check("role", refused is None, refused or welcome.role, mend),
+        Check("role", refused is None, refused or welcome.role, fix),
     ], line
 
 
-def _greeted(where: Where, role: Role) -> Connection:
-    line = Connection(where.address, where.keys, where.insecure, TIMEOUT, MonotonicClock())
+def _greeted(target: ServerTarget, role: Role) -> Connection:
+    line = Connection(target.address, target.keys, target.insecure, TIMEOUT, MonotonicClock())
     try:
         line.greet(_NAME, role)
     except BaseException:
@@ -90,8 +90,8 @@ def _check_directory(address: Address) -> None:
     try:
         there = _socket_file(address.directory).exists()
     except PermissionError:
-        mend = "run as the user of the server, or let it serve tcp://… with keys"
-        raise _Unreachable(_no_server(f"{address.directory} is another user's", mend)) from None
+        fix = "run as the user of the server, or let it serve tcp://… with keys"
+        raise _Unreachable(_no_server(f"{address.directory} is another user's", fix)) from None
     if not there:
         raise _Unreachable(_no_server(f"nobody serves at {address}", start))
 
@@ -122,8 +122,8 @@ def _knock(address: Address) -> Check | None:
             # A queue of connections that nobody takes.
             return None
         reason = error.strerror or "no answer in time"
-        mend = f"see cable, address and firewall: ping {address.host}"
-        return _no_server(f"{address.host} cannot be reached ({reason.lower()})", mend)
+        fix = f"see cable, address and firewall: ping {address.host}"
+        return _no_server(f"{address.host} cannot be reached ({reason.lower()})", fix)
     return None
 
 
@@ -133,40 +133,40 @@ def _socket_file(directory: Path) -> Path:
     return aside(file) if aside(file).exists() else file
 
 
-def _handshake(where: Where) -> Check:
-    happened = _events(where)
+def _handshake(target: ServerTarget) -> Check:
+    happened = _events(target)
     if zmq.Event.HANDSHAKE_SUCCEEDED in happened:
         return _no_server(
             "it is connected and does not answer: its control thread hangs",
             "press the arm's own stop, see the server's output, end it and start it anew",
         )
     if zmq.Event.HANDSHAKE_FAILED_AUTH in happened:
-        mend = "robot-rl robot keys name=… on the server's machine; then start the server anew"
-        return _no_server("the server does not know this client's key", mend)
+        fix = "robot-rl robot keys name=… on the server's machine; then start the server anew"
+        return _no_server("the server does not know this client's key", fix)
     other = zmq.Event.HANDSHAKE_FAILED_PROTOCOL in happened
     hung_up = happened.get(zmq.Event.HANDSHAKE_FAILED_NO_DETAIL, errno.EAGAIN) != errno.EAGAIN
-    if where.keys is None and (other or hung_up):
-        mend = "keys=<file>, which `robot-rl robot keys` has made on the server's machine"
-        return _no_server("the server wants keys, or is no robot's", mend)
+    if target.keys is None and (other or hung_up):
+        fix = "keys=<file>, which `robot-rl robot keys` has made on the server's machine"
+        return _no_server("the server wants keys, or is no robot's", fix)
     if other or hung_up:
         # Who hangs up first is chance, and so is what the other side is told: ask without keys.
-        without = replace(where, keys=None, insecure=True)
+        without = replace(target, keys=None, insecure=True)
         if zmq.Event.HANDSHAKE_SUCCEEDED in _events(without):
             return _no_server("the server has no keys", "leave keys away")
-        mend = "take the file that `robot-rl robot keys` has made beside this server's own keys"
-        return _no_server("the keys are another server's", mend)
+        fix = "take the file that `robot-rl robot keys` has made beside this server's own keys"
+        return _no_server("the keys are another server's", fix)
     return _no_server(
         "something listens there and says nothing: a server that is suspended, or another program",
         "press the arm's own stop; kill -CONT the server, or end it and start it anew",
     )
 
 
-def _events(where: Where) -> dict[int, int]:
+def _events(target: ServerTarget) -> dict[int, int]:
     """What ZMQ says of a new connection, until it is decided."""
     happened: dict[int, int] = {}
     poll = zmq.Poller()
     with zmq.Context() as context:
-        sockets = ClientSockets(context, where.address, where.keys, insecure=where.insecure)
+        sockets = ClientSockets(context, target.address, target.keys, insecure=target.insecure)
         with closing(sockets.request("ctrl")) as request:
             monitor = request.get_monitor_socket()
             poll.register(monitor, zmq.POLLIN)
@@ -188,5 +188,5 @@ _DECISIVE = {
 }
 
 
-def _no_server(detail: str, mend: str) -> Check:
-    return Check("server", False, detail, mend)
+def _no_server(detail: str, fix: str) -> Check:
+    return Check("server", False, detail, fix)

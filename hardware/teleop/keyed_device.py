@@ -6,21 +6,20 @@ from typing import Final, Self
 
 import msgspec
 
-from robot_rl.hardware.teleop.device import Device, DeviceError, Latching, Sample
-from robot_rl.hardware.teleop.keys import CARD, CLUTCH_CARD, key_marks
-from robot_rl.hardware.teleop.reader import Card
+from robot_rl.hardware.teleop.device import Controls, Device, DeviceError, LatchingClutch, Sample
+from robot_rl.hardware.teleop.terminal_keys import CLUTCH_CONTROL, CONTROLS, terminal_marks
 
 _MOVED: Final = 0.01
 """rad of a joint that show that somebody moves the leader."""
 
 
-class Panel:
+class KeyedDevice:
     """A device with the terminal's keys. After it is gone, which is said once, the keys go on."""
 
     def __init__(self, device: Device, *, clutch: bool) -> None:
         """Put them together; `clutch` is a key where the device has none."""
         self._device, self._clutch = device, clutch
-        self._keys, self._terminal = key_marks()
+        self._keys, self._terminal = terminal_marks()
         self._gone = False
         self._rested: tuple[float, ...] = ()
         self._opened = ExitStack()
@@ -30,9 +29,9 @@ class Panel:
         return self._device.name
 
     @property
-    def card(self) -> Card:
-        own = [CLUTCH_CARD] if self._clutch else []
-        return (*self._device.card, *own, *CARD)
+    def controls(self) -> Controls:
+        own = [CLUTCH_CONTROL] if self._clutch else []
+        return (*self._device.controls, *own, *CONTROLS)
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
@@ -46,11 +45,11 @@ class Panel:
     ) -> None:
         self._opened.close()
 
-    def let_go(self) -> None:
-        """See `Latching`."""
-        self._terminal.let_go()
-        if isinstance(self._device, Latching):
-            self._device.let_go()
+    def release_clutch(self) -> None:
+        """See `LatchingClutch`."""
+        self._terminal.release_clutch()
+        if isinstance(self._device, LatchingClutch):
+            self._device.release_clutch()
 
     def read(self) -> Sample | None:
         """See `Device`."""

@@ -31,7 +31,7 @@ _RARE: Final = frozenset({"command", "event"})
 """That none comes says nothing."""
 
 
-class Heard(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message."""
 
     stream: str
@@ -40,7 +40,7 @@ class Heard(NamedTuple):
     frame: memoryview
 
 
-class Streams:
+class StreamListener:
     """States, commands, events and images of some cameras, every one. For one thread, besides its own."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Streams:
         self.names: tuple[str, ...] = tuple(self._sockets)
         self._silences = {name: Silence(sockets, socket, clock) for name, socket in self._sockets.items()}
         self._came: dict[str, int] = {}
-        self._heard: deque[Heard] = deque()
+        self._heard: deque[ReceivedMessage] = deque()
         self._size = 0
         self._rounds = 0
         self._changed = threading.Condition()
@@ -101,7 +101,7 @@ class Streams:
         ready = {descriptor for descriptor, _ in self._poll.poll(timeout)}
         return ready - {self._bell}
 
-    def take(self) -> list[Heard]:
+    def take(self) -> list[ReceivedMessage]:
         """What has been heard and was not taken before, in the order in which it came."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._bell)
@@ -111,7 +111,7 @@ class Streams:
             self._size = 0
         return heard
 
-    def take_all(self, timeout: float = 1.0) -> list[Heard]:
+    def take_all(self, timeout: float = 1.0) -> list[ReceivedMessage]:
         """The same with all that has come until now, for which it waits up to `timeout` [s]."""
         with self._changed:
             # One round may be half over.
@@ -155,7 +155,7 @@ class Streams:
                 now = self._came[name] = self._clock.now()
                 with self._changed:
                     if self._size + len(frame) <= self._most:
-                        self._heard.append(Heard(name, now, frame))
+                        self._heard.append(ReceivedMessage(name, now, frame))
                         self._size += len(frame)
         os.eventfd_write(self._bell, 1)
 

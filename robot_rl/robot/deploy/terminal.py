@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 from robot_rl.hardware.protocol.messages import State
-from robot_rl.robot.keyboard import Keyboard
+from robot_rl.hardware.teleop.terminal_keys import KeyReader
 
 _LOOK = 0.2
 """s between two looks at whether to stop waiting."""
@@ -14,7 +14,7 @@ class Stopped(Exception):
     """The user wants to end."""
 
 
-def at_terminal() -> Keyboard:
+def open_terminal_keys() -> KeyReader:
     """The keys of this terminal, to be used as a context manager.
 
     Raises:
@@ -22,10 +22,10 @@ def at_terminal() -> Keyboard:
     """
     if not sys.stdin.isatty():
         raise ValueError("a person has to press keys in this deployment: run it in a terminal")
-    return Keyboard()
+    return KeyReader()
 
 
-def await_enter(keyboard: Keyboard, stop: Callable[[], bool]) -> None:
+def wait_for_enter(keyboard: KeyReader, stop: Callable[[], bool]) -> None:
     """Return when Enter is pressed.
 
     Raises:
@@ -36,10 +36,10 @@ def await_enter(keyboard: Keyboard, stop: Callable[[], bool]) -> None:
             raise Stopped
 
 
-class Verdict:
+class OperatorVerdict:
     """A person's judgement of an episode, where the robot has no sensor for it: the keys s and f."""
 
-    def __init__(self, keyboard: Keyboard) -> None:
+    def __init__(self, keyboard: KeyReader) -> None:
         self._keyboard = keyboard
         self.failed = False
         """Whether the episode that is going on was given up."""

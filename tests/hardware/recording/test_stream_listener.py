@@ -14,8 +14,8 @@ from robot_rl.hardware.protocol.codec import Stamper, encode
 from robot_rl.hardware.protocol.endpoints import Address, parse
 from robot_rl.hardware.protocol.messages import Event
 from robot_rl.hardware.protocol.sockets import ServerSockets
-from robot_rl.hardware.recording.streams import Heard, Streams
-from robot_rl.hardware.recording.tally import number_of
+from robot_rl.hardware.recording.stream_counter import sequence_number
+from robot_rl.hardware.recording.stream_listener import ReceivedMessage, StreamListener
 from tests.hardware.processes import PATIENCE, eventually
 
 LONG = "x" * 900
@@ -52,15 +52,15 @@ def talker(address: Address) -> Iterator[Talker]:
     talker.close()
 
 
-def ears(address: Address, most: int) -> Streams:
-    return Streams(address, (), None, False, MonotonicClock(), most)
+def ears(address: Address, most: int) -> StreamListener:
+    return StreamListener(address, (), None, False, MonotonicClock(), most)
 
 
-def numbers(heard: list[Heard]) -> list[int]:
-    return [number_of(message.stream, message.frame) for message in heard]
+def numbers(heard: list[ReceivedMessage]) -> list[int]:
+    return [sequence_number(message.stream, message.frame) for message in heard]
 
 
-def await_connection(talker: Talker, streams: Streams) -> None:
+def await_connection(talker: Talker, streams: StreamListener) -> None:
     def heard() -> bool:
         talker.say()
         return bool(streams.take_all())

@@ -24,7 +24,7 @@ class _Holder:
     """It has let go since it took the seat: what is held now was pressed in it."""
 
 
-class Seat:
+class BrowserControl:
     """Taken by one browser, left by it or taken over. All threads may use it.
 
     Whoever takes it has to let go of everything first: a key that is held already moves nothing.

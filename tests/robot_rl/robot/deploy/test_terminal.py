@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from robot_rl.hardware.protocol.messages import Mode, State
-from robot_rl.robot.deploy.person import Stopped, Verdict, at_terminal, await_enter
-from robot_rl.robot.keyboard import Keyboard
+from robot_rl.hardware.teleop.terminal_keys import KeyReader
+from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped, open_terminal_keys, wait_for_enter
 
 STATE = State(src="", seq=1, tm=0, t_sample=0, q=(), dq=(), position=(), quaternion=(), mode=Mode.POLICY)
 
@@ -37,24 +37,24 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 @pytest.fixture
-def keyboard(terminal: Terminal) -> Iterator[Keyboard]:
-    with at_terminal() as keyboard:
+def keyboard(terminal: Terminal) -> Iterator[KeyReader]:
+    with open_terminal_keys() as keyboard:
         yield keyboard
 
 
-def test_enter_ends_the_waiting_and_so_does_who_stops(terminal: Terminal, keyboard: Keyboard) -> None:
+def test_enter_ends_the_waiting_and_so_does_who_stops(terminal: Terminal, keyboard: KeyReader) -> None:
     terminal.press("xyz\n")
     asked: list[bool] = []
-    await_enter(keyboard, lambda: bool(asked.append(True)))
+    wait_for_enter(keyboard, lambda: bool(asked.append(True)))
     # After each of the other keys.
     assert len(asked) >= 3
     more = iter([False, True])
     with pytest.raises(Stopped):
-        await_enter(keyboard, lambda: next(more))
+        wait_for_enter(keyboard, lambda: next(more))
 
 
-def test_a_verdict_is_of_its_own_episode(terminal: Terminal, keyboard: Keyboard) -> None:
-    verdict = Verdict(keyboard)
+def test_a_verdict_is_of_its_own_episode(terminal: Terminal, keyboard: KeyReader) -> None:
+    verdict = OperatorVerdict(keyboard)
     terminal.press("xf")
     assert keyboard.key(10.0) == "x"
     verdict.begin()
@@ -75,4 +75,4 @@ def test_without_a_terminal_there_is_nobody_to_ask(monkeypatch: pytest.MonkeyPat
     with open(os.devnull) as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         with pytest.raises(ValueError, match="run it in a terminal"):
-            at_terminal()
+            open_terminal_keys()

@@ -1,16 +1,18 @@
 """Keys of a terminal, which says when one is pressed and never when it is let go."""
 
 import os
+import select
 import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
-from robot_rl.hardware.teleop.clutch import LAPSE_S, Toggle
-from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
-from robot_rl.hardware.teleop.reader import Card, FileDevice
+from robot_rl.hardware.teleop.clutch import LAPSE_S, ToggleClutch
+from robot_rl.hardware.teleop.device import Controls, DeviceError, Mark, Sample
+from robot_rl.hardware.teleop.reader import FileDevice
 
 MARKS: Final[Mapping[str, Mark]] = {
     " ": "stop",
@@ -23,7 +25,7 @@ MARKS: Final[Mapping[str, Mark]] = {
     "d": "discard",
     "q": "quit",
 }
-CARD: Final[Card] = (
+CONTROLS: Final[Controls] = (
     ("space", "SOFTWARE E-STOP: the arm stops and a fault latches"),
     ("a", "arm; after a fault: acknowledge it, and arm"),
     ("x", "disarm"),
@@ -33,7 +35,7 @@ CARD: Final[Card] = (
     ("q", "quit; the arm is held"),
 )
 CLUTCH: Final = "c"
-CLUTCH_CARD: Final = (CLUTCH, f"clutch: engage, release; it lapses after {LAPSE_S} s of rest")
+CLUTCH_CONTROL: Final = (CLUTCH, f"clutch: engage, release; it lapses after {LAPSE_S} s of rest")
 LATE_MS: Final = 1000
 """Keys that waited for longer are no wishes of now."""
 GONE: Final = "the terminal has ended; start the program in another one, or over ssh in tmux"
@@ -43,7 +45,7 @@ class Keys:
     """`Decoder` of a terminal: marks, the clutch, and for each other key a call of `pressed`."""
 
     def __init__(self, pressed: Callable[[str, int], None] | None = None) -> None:
-        self.clutch = Toggle()
+        self.clutch = ToggleClutch()
         self._pressed = pressed
         self._marks: list[Mark] = []
         self._unread = ""
@@ -59,11 +61,11 @@ class Keys:
 
     def forget(self, data: bytes, now: int) -> None:
         """Only a stop counts whenever it was pressed."""
-        self.clutch.let_go()
+        self.clutch.release()
         self._marks += [MARKS[key] for key in self._keys(data) if MARKS.get(key) == "stop"]
 
-    def let_go(self) -> None:
-        self.clutch.let_go()
+    def release_clutch(self) -> None:
+        self.clutch.release()
 
     def sample(self, now: int) -> Sample:
         marks, self._marks = tuple(self._marks), []
@@ -111,7 +113,29 @@ def terminal() -> Iterator[int]:
             assert not os.isatty(file)
 
 
-def key_marks() -> tuple[Keys, FileDevice]:
+def terminal_marks() -> tuple[Keys, FileDevice]:
     """A terminal that gives marks and a clutch, and no motion."""
     keys = Keys()
-    return keys, FileDevice("terminal", CARD, terminal, keys, GONE, late_ms=LATE_MS)
+    return keys, FileDevice("terminal", CONTROLS, terminal, keys, GONE, late_ms=LATE_MS)
+
+
+class KeyReader:
+    """The terminal that the program was started in; as it was before when the with statement ends."""
+
+    def __init__(self) -> None:
+        self._terminal = terminal()
+
+    def __enter__(self) -> Self:
+        self._file = self._terminal.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._terminal.__exit__(kind, error, trace)
+
+    def key(self, timeout: float) -> str:
+        """The next key, in lower case; "" if none is pressed within `timeout` [s]."""
+        if not select.select([self._file], (), (), timeout)[0]:
+            return ""
+        return os.read(self._file, 1).decode(errors="replace").lower()

@@ -8,7 +8,7 @@ from typing import Final, Self
 from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.requests import Status
-from robot_rl.robot.recording_session import Keyed, Labels, Say, status_line
+from robot_rl.robot.recording_session import KeyedRecorder, Labels, Say, status_line
 
 _REFRESH: Final = 0.2
 _OUTCOMES: Final = 8
@@ -16,11 +16,11 @@ _JOIN: Final = 90.0
 """s that a slow disk is given for the episodes that were ended."""
 
 
-class Recording:
+class BackgroundRecorder:
     """The keys of `robot-rl record`, pressed by a program; a thread asks the recorder."""
 
     def __init__(self, recorder: RecorderProcess, labels: Labels, say: Say) -> None:
-        self._keyed = Keyed(recorder, labels, say)
+        self._keyed = KeyedRecorder(recorder, labels, say)
         self._keys: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._asked = self._done = 0
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)

@@ -5,20 +5,60 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from robot_rl.envs.observation import ObservationSpec
 from robot_rl.envs.real_arm import Judge, RealArmEnv
-from robot_rl.envs.robot_state import SUCCESS
+from robot_rl.envs.robot_state import SUCCESS, TIME_LEFT
+from robot_rl.envs.task import render_of
 from robot_rl.hardware.cameras.reader import FrameReader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError
 from robot_rl.hardware.realtime import COMMANDS, runs_first
+from robot_rl.hardware.spec import RobotSpec
 from robot_rl.policies.acting import WrappedPolicy
-from robot_rl.robot.deploy.beginnings import beginning, by_enter
 from robot_rl.robot.deploy.controller import Controller
-from robot_rl.robot.deploy.outcomes import Outcomes
-from robot_rl.robot.deploy.person import Stopped, Verdict, at_terminal
+from robot_rl.robot.deploy.resets import make_reset, ready_on_enter
+from robot_rl.robot.deploy.results import DeploymentResults
+from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped, open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.seeds import episode_seed
+
+
+def check_robot_fits(robot: RobotSpec, lease_ms: int, environment: Mapping[str, Any]) -> None:
+    """Cameras and pace.
+
+    Args:
+        robot: the one that shall be controlled.
+        lease_ms: of its server.
+        environment: that of the policy (`describe`).
+
+    Raises:
+        ValueError: what differs.
+    """
+    period_ms = 1e3 / environment["control_freq"]
+    if period_ms >= lease_ms:
+        raise ValueError(
+            f"the policy acts every {period_ms:.0f} ms, and a lease ends after {lease_ms} ms of silence; "
+            f"start the server with lease_ms={2 * period_ms:.0f}"
+        )
+    observed = ObservationSpec.from_dict(environment["observation_spec"])
+    there = {camera.name: (camera.height, camera.width) for camera in robot.cameras}
+    for camera in observed.cameras:
+        if camera not in there:
+            has = ", ".join(there) or "none"
+            raise ValueError(f"the policy sees the camera {camera!r}; the robot has {has}")
+        if there[camera] != observed.image_size:
+            raise ValueError(
+                f"images of {camera!r} are {_text(there[camera])} (height × width), "
+                f"the policy has learned from {_text(observed.image_size)}"
+            )
+    # A simulated task serves images of one look; a real camera's is its own.
+    if TIME_LEFT in robot.sensors and render_of(environment) == "robosuite":
+        raise ValueError("the policy has seen images with task.render=robosuite; a served task's are quick")
+
+
+def _text(size: tuple[int, int]) -> str:
+    return f"{size[0]} × {size[1]}"
 
 
 def make_controller(
@@ -55,13 +95,13 @@ def make_controller(
         RobotError: the robot does not answer, or has no such beginnings.
     """
     judged = judge is not None or SUCCESS in robot.spec.sensors
-    keyboard = ended.enter_context(at_terminal()) if reset == "operator" or not judged else None
-    verdict = Verdict(keyboard) if keyboard and not judged else None
+    keyboard = ended.enter_context(open_terminal_keys()) if reset == "operator" or not judged else None
+    verdict = OperatorVerdict(keyboard) if keyboard and not judged else None
     clock = MonotonicClock()
     env = RealArmEnv(
         robot,
         environment,
-        prepare=beginning(reset, robot, by_enter(keyboard, stop) if keyboard else None),
+        prepare=make_reset(reset, robot, ready_on_enter(keyboard, stop) if keyboard else None),
         judge=judge or verdict,
         frames=frames,
         lookahead_ms=lookahead_ms,
@@ -81,7 +121,7 @@ def make_controller(
     return controller
 
 
-def deploy(controller: Controller, outcomes: Outcomes, episodes: int, seed: int) -> str:
+def deploy(controller: Controller, outcomes: DeploymentResults, episodes: int, seed: int) -> str:
     """Run the episodes, with a line for each.
 
     Returns:

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from robot_rl.hardware.cameras.settings import CameraSettings, Custom, RealSense, Sim, WatchLimits
-from robot_rl.hardware.cameras.watch import CameraWatch
+from robot_rl.hardware.cameras.monitor import CameraMonitor
+from robot_rl.hardware.cameras.settings import CameraSettings, Custom, MonitorLimits, RealSense, Sim
 from robot_rl.hardware.cameras.wire import Image
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.spec import CameraSpec
@@ -19,28 +19,28 @@ class Life:
     """A camera that is watched, and the time."""
 
     def __init__(
-        self, limits: WatchLimits | None = None, source: Custom | Sim | RealSense | None = None
+        self, limits: MonitorLimits | None = None, source: Custom | Sim | RealSense | None = None
     ) -> None:
         spec = CameraSpec(name="wrist", serial="1", width=4, height=4, rate=RATE)
         self.events: list[tuple[str, str]] = []
         settings = CameraSettings(spec=spec, source=source or RealSense())
-        self.watch = CameraWatch(
-            settings, limits or WatchLimits(), lambda what, text: self.events.append((what, text))
+        self.monitor = CameraMonitor(
+            settings, limits or MonitorLimits(), lambda what, text: self.events.append((what, text))
         )
         self.now = START
         self.number = 0
         self.dropped = 0
 
     def begin(self) -> tuple[int, int]:
-        self.watch.restart(self.now)
-        assert self.watch.is_due(self.now)
-        self.number, self.dropped = self.watch.start(self.now)
+        self.monitor.restart(self.now)
+        assert self.monitor.is_due(self.now)
+        self.number, self.dropped = self.monitor.start(self.now)
         return self.number, self.dropped
 
     def image(self, fingerprint: int | None = None, lose: int = 0) -> None:
         self.number += lose
         self.dropped += lose
-        self.watch.image(
+        self.monitor.image(
             Image(
                 camera="wrist",
                 pid=1,
@@ -57,7 +57,7 @@ class Life:
         """Some images; the first verdict there is."""
         for _ in range(images):
             self.image(fingerprint)
-            if verdict := self.watch.verdict(self.now):
+            if verdict := self.monitor.verdict(self.now):
                 return verdict
             if verdict := self.wait(period):
                 return verdict
@@ -68,7 +68,7 @@ class Life:
         end = self.now + nanoseconds
         while self.now < end:
             self.now = min(end, self.now + 50 * MS)
-            if verdict := self.watch.verdict(self.now):
+            if verdict := self.monitor.verdict(self.now):
                 return verdict
         return None
 
@@ -80,9 +80,9 @@ class Life:
 def test_a_camera_that_does_its_work_is_left_alone() -> None:
     life = Life()
     assert life.begin() == (0, 0)
-    assert life.watch.status(life.now).phase == "starting"
+    assert life.monitor.status(life.now).phase == "starting"
     assert life.run(200) is None
-    status = life.watch.status(life.now)
+    status = life.monitor.status(life.now)
     assert (status.phase, status.number, status.dropped, status.restarts) == ("running", 199, 0, 0)
     assert status.fps == pytest.approx(RATE, rel=0.05)
     assert status.age_ms == pytest.approx(55.0)
@@ -101,7 +101,7 @@ def test_silence_is_a_stall() -> None:
 
 
 def test_a_slow_camera_is_given_five_periods() -> None:
-    life = Life(WatchLimits(stall_ms=1.0))
+    life = Life(MonitorLimits(stall_ms=1.0))
     life.begin()
     life.run(5)
     assert life.wait(3 * PERIOD) is None
@@ -109,7 +109,7 @@ def test_a_slow_camera_is_given_five_periods() -> None:
 
 
 def test_a_camera_that_never_gives_an_image_is_stalled() -> None:
-    life = Life(WatchLimits(start_ms=3000.0))
+    life = Life(MonitorLimits(start_ms=3000.0))
     life.begin()
     assert life.wait(2900 * MS) is None
     assert life.wait(200 * MS) is not None
@@ -117,13 +117,13 @@ def test_a_camera_that_never_gives_an_image_is_stalled() -> None:
 
 
 def test_equal_images_with_new_numbers_are_a_frozen_camera() -> None:
-    life = Life(WatchLimits(frozen_after=10))
+    life = Life(MonitorLimits(frozen_after=10))
     life.begin()
     life.run(20)
     assert life.run(9, fingerprint=77) is None
-    assert not life.watch.status(life.now).frozen
+    assert not life.monitor.status(life.now).frozen
     assert life.run(1, fingerprint=77) == "it was frozen"
-    assert life.watch.status(life.now).frozen
+    assert life.monitor.status(life.now).frozen
     assert life.happened == ["camera_running", "camera_frozen"]
 
 
@@ -139,10 +139,10 @@ def test_too_low_a_rate_is_reported_once_and_its_end_too() -> None:
     life.begin()
     life.run(60)
     assert life.run(40, period=2 * PERIOD) is None
-    assert life.watch.status(life.now).slow
-    assert life.watch.status(life.now).fps == pytest.approx(RATE / 2, rel=0.1)
+    assert life.monitor.status(life.now).slow
+    assert life.monitor.status(life.now).fps == pytest.approx(RATE / 2, rel=0.1)
     assert life.run(100) is None
-    assert not life.watch.status(life.now).slow
+    assert not life.monitor.status(life.now).slow
     assert life.happened == ["camera_running", "camera_slow", "camera_restored"]
 
 
@@ -159,68 +159,68 @@ def test_lost_images_are_counted_exactly() -> None:
     for lose in (0, 0, 2, 0, 5, 1):
         life.image(lose=lose)
         life.now += PERIOD
-    assert life.watch.status(life.now).dropped == 8
+    assert life.monitor.status(life.now).dropped == 8
 
 
 def test_restarts_wait_longer_each_time_and_come_to_an_end() -> None:
-    life = Life(WatchLimits(restarts=3, backoff_ms=1000.0))
+    life = Life(MonitorLimits(restarts=3, backoff_ms=1000.0))
     life.begin()
     waits = []
     for _ in range(3):
-        life.watch.ended(life.now, "the cable came off")
+        life.monitor.ended(life.now, "the cable came off")
         died = life.now
-        while not life.watch.is_due(life.now):
+        while not life.monitor.is_due(life.now):
             life.now += 10 * MS
         waits.append((life.now - died) / MS)
-        life.watch.start(life.now)
+        life.monitor.start(life.now)
     assert waits == [1000, 2000, 4000]
-    life.watch.ended(life.now, "the cable came off")
-    assert life.watch.status(life.now).phase == "failed"
+    life.monitor.ended(life.now, "the cable came off")
+    assert life.monitor.status(life.now).phase == "failed"
     assert life.happened == ["camera_down"] * 3 + ["camera_failed"]
     life.now += 10**15
-    assert not life.watch.is_due(life.now)
+    assert not life.monitor.is_due(life.now)
 
 
 def test_old_restarts_are_forgotten() -> None:
-    life = Life(WatchLimits(restarts=1, restart_window_ms=10_000.0))
+    life = Life(MonitorLimits(restarts=1, restart_window_ms=10_000.0))
     life.begin()
     for _ in range(5):
-        life.watch.ended(life.now, "died")
+        life.monitor.ended(life.now, "died")
         life.now += 11_000 * MS
-        assert life.watch.is_due(life.now)
-        life.watch.start(life.now)
-    assert life.watch.status(life.now).restarts == 5
+        assert life.monitor.is_due(life.now)
+        life.monitor.start(life.now)
+    assert life.monitor.status(life.now).restarts == 5
 
 
 def test_a_final_failure_is_not_tried_again_until_somebody_asks() -> None:
     life = Life()
     life.begin()
-    life.watch.ended(life.now, "another camera", final=True)
+    life.monitor.ended(life.now, "another camera", final=True)
     assert life.happened == ["camera_failed"]
-    assert life.watch.status(life.now).trouble == "another camera"
-    life.watch.restart(life.now)
-    assert life.watch.is_due(life.now)
+    assert life.monitor.status(life.now).trouble == "another camera"
+    life.monitor.restart(life.now)
+    assert life.monitor.is_due(life.now)
 
 
 def test_numbers_go_on_over_a_restart_and_its_outage_is_lost_images() -> None:
     life = Life()
     life.begin()
     life.run(10)
-    life.watch.ended(life.now, "died")
+    life.monitor.ended(life.now, "died")
     life.now += 3000 * MS
-    first, dropped = life.watch.start(life.now)
+    first, dropped = life.monitor.start(life.now)
     outage = life.now - (START + 9 * PERIOD)
     assert first == 10 + math.floor(outage / PERIOD)
     assert dropped == first - 10
 
 
 def test_the_last_image_before_a_restart_does_not_count_as_frozen() -> None:
-    life = Life(WatchLimits(frozen_after=3))
+    life = Life(MonitorLimits(frozen_after=3))
     life.begin()
     life.run(2, fingerprint=7)
-    life.watch.ended(life.now, "died")
+    life.monitor.ended(life.now, "died")
     life.now += 2000 * MS
-    life.number, life.dropped = life.watch.start(life.now)
+    life.number, life.dropped = life.monitor.start(life.now)
     assert life.run(2, fingerprint=7) is None
     assert life.run(1, fingerprint=7) is not None
 
@@ -230,31 +230,31 @@ def test_a_server_that_slept_blames_itself_first() -> None:
     life.begin()
     life.run(10)
     life.now += 30_000 * MS
-    assert life.watch.verdict(life.now) is None
+    assert life.monitor.verdict(life.now) is None
     # What had arrived meanwhile is seen by now.
     life.image()
     life.now += 50 * MS
-    assert life.watch.verdict(life.now) is None
+    assert life.monitor.verdict(life.now) is None
     # Sleeping all the time is no excuse for ever.
     life.now += 30_000 * MS
-    life.watch.verdict(life.now)
+    life.monitor.verdict(life.now)
     life.now += 30_000 * MS
-    assert life.watch.verdict(life.now) is not None
+    assert life.monitor.verdict(life.now) is not None
 
 
 def test_a_camera_that_slept_with_its_server_has_time_for_its_next_image() -> None:
-    life = Life(WatchLimits(stall_ms=1000))
+    life = Life(MonitorLimits(stall_ms=1000))
     life.begin()
     life.run(10)
     life.now += 1600 * MS
-    assert life.watch.verdict(life.now) is None
+    assert life.monitor.verdict(life.now) is None
     life.now += 50 * MS
-    assert life.watch.verdict(life.now) is None
+    assert life.monitor.verdict(life.now) is None
     life.image()
     # A server that sleeps again and again sees one that is dead all the same.
     verdicts = []
     for _ in range(4):
         for gap in (600, 50):
             life.now += gap * MS
-            verdicts.append(life.watch.verdict(life.now))
+            verdicts.append(life.monitor.verdict(life.now))
     assert any(verdicts)

@@ -8,7 +8,7 @@ from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.spec import RobotSpec
-from robot_rl.hardware.teleop.board import Board
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.web.messages import Arm
 
 NAME: Final = "web page"
@@ -24,22 +24,22 @@ _TRIES: Final = 3
 """Of a stop, each of a second."""
 
 
-class RobotWatch:
+class RobotObserver:
     """Follows the robot in a thread of its own, and comes back when the server does."""
 
-    def __init__(self, board: Board, clock: Clock) -> None:
+    def __init__(self, display: OperatorDisplay, clock: Clock) -> None:
         """Connect.
 
         Raises:
             RobotError: there is no robot.
             ValueError: an address that is none, or a network without keys.
         """
-        self._board, self._clock = board, clock
+        self._display, self._clock = display, clock
         self._newest: State | None = None
         self._trouble = ""
         self._ahead = 0
         self._ending = threading.Event()
-        with _client(self._board) as robot:
+        with _client(self._display) as robot:
             self.spec: RobotSpec = robot.spec
         self._thread = threading.Thread(target=self._run, name="robot watch", daemon=True)
         self._thread.start()
@@ -74,7 +74,7 @@ class RobotWatch:
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
-                with _client(self._board) as robot:
+                with _client(self._display) as robot:
                     self._follow(robot)
             except RobotError as error:
                 self._trouble = str(error)
@@ -92,21 +92,21 @@ class RobotWatch:
             self._newest, self._trouble = state, ""
 
 
-class StopLine:
+class StopClient:
     """The software e-stop over a connection that waits for nothing else. For one thread."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, display: OperatorDisplay) -> None:
+        self._display = display
         self._client: RobotClient | None = None
 
     def prepare(self) -> None:
         """Connect, so that a stop goes at once."""
-        self._client = _client(self._board)
+        self._client = _client(self._display)
         try:
             # Not needed for a stop; the log has a name that way.
             self._client.__enter__()
         except RobotError:
-            self._client = _client(self._board)
+            self._client = _client(self._display)
 
     def stop(self, reason: str) -> None:
         """Stop the arm.
@@ -115,7 +115,7 @@ class StopLine:
             RobotError: nobody has confirmed it.
         """
         for left in reversed(range(_TRIES)):
-            self._client = self._client or _client(self._board)
+            self._client = self._client or _client(self._display)
             try:
                 self._client.stop(reason)
             except (NoAnswer, ServerChanged):
@@ -132,5 +132,5 @@ class StopLine:
             client.close()
 
 
-def _client(board: Board) -> RobotClient:
-    return RobotClient(board.address, NAME, keys=board.keys, insecure=board.insecure)
+def _client(display: OperatorDisplay) -> RobotClient:
+    return RobotClient(display.address, NAME, keys=display.keys, insecure=display.insecure)

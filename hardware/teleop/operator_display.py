@@ -12,7 +12,7 @@ from robot_rl.hardware.teleop.device import Mark
 _KEPT: Final = 8
 
 
-class Program(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What the program does that the device is a part of."""
 
     task: str = ""
@@ -32,7 +32,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class Board:
+class OperatorDisplay:
     """Written by the program, read by the device, in any thread: each value replaces the last."""
 
     address: str
@@ -40,7 +40,7 @@ class Board:
     keys: ClientKeys | None = None
     """Of a client of that robot."""
     insecure: bool = False
-    program: Program = field(default_factory=Program)
+    program: ProgramStatus = field(default_factory=ProgramStatus)
     lines: tuple[tuple[int, str], ...] = ()
     """The last ones that were said, with their numbers, from 1."""
     _lock: threading.Lock = field(default_factory=threading.Lock)

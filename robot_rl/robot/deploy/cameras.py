@@ -18,7 +18,7 @@ _OLDEST = 3
 """Control periods."""
 
 
-class ServerTime(MonotonicClock):
+class ServerClock(MonotonicClock):
     """The clock of a client's server, by which images are stamped."""
 
     def __init__(self, robot: RobotClient) -> None:
@@ -29,7 +29,7 @@ class ServerTime(MonotonicClock):
 
 
 @contextmanager
-def images_of(
+def camera_reader(
     robot: RobotClient,
     address: str,
     cameras: Sequence[str],
@@ -55,7 +55,7 @@ def images_of(
         return
     with message_context() as context:
         sockets = ClientSockets(context, parse(address), keys, insecure=insecure)
-        with FrameReader(sockets, cameras, _OLDEST * period * 1e3, ServerTime(robot)) as reader:
+        with FrameReader(sockets, cameras, _OLDEST * period * 1e3, ServerClock(robot)) as reader:
             try:
                 reader.wait(_FIRST)
             except StaleFrame as stale:

@@ -7,9 +7,9 @@ import pytest
 
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.teleop.commander import Commander
 from robot_rl.hardware.teleop.device import Sample
-from robot_rl.hardware.teleop.drive import Drive
-from robot_rl.hardware.teleop.engagement import Hold
+from robot_rl.hardware.teleop.engagement import ClutchState
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from tests.hardware.processes import Server, eventually, serving
@@ -29,13 +29,13 @@ class Operator:
     def __init__(self, robot: RobotClient) -> None:
         self.robot = robot
         self.teleoperator = Teleoperator(robot.spec, Speed(0.1, 0.4))
-        self.drive = Drive(robot, self.teleoperator)
+        self.commander = Commander(robot, self.teleoperator)
 
     def step(self, enable: bool, motion: tuple[float, ...] = REST) -> None:
         state = self.robot.state(5.0)
         now = time.monotonic_ns()
         sample = Sample(t=now, enable=enable, motion=motion)
-        self.drive.follow(self.teleoperator.update(sample, state, now), state)
+        self.commander.follow(self.teleoperator.update(sample, state, now), state)
 
     def engage(self) -> None:
         self.step(False)
@@ -69,40 +69,40 @@ def test_a_wall_of_the_workspace_stops_the_goal_and_not_the_lease(operator: Oper
     operator.engage()
     low = operator.robot.spec.limits.workspace_lower[2]
     end = time.monotonic() + 60
-    while not operator.drive.clipped and not operator.drive.refused and time.monotonic() < end:
+    while not operator.commander.clipped and not operator.commander.refused and time.monotonic() < end:
         operator.step(True, (0.0, 0.0, -1.0, 0.0, 0.0, 0.0))
         time.sleep(0.02)
-    assert operator.drive.clipped == ("workspace_lower",), operator.drive.refused
+    assert operator.commander.clipped == ("workspace_lower",), operator.commander.refused
     for _ in range(20):
         operator.step(True, (0.0, 0.0, -1.0, 0.0, 0.0, 0.0))
-        assert operator.teleoperator.state is Hold.ENGAGED
+        assert operator.teleoperator.state is ClutchState.ENGAGED
         time.sleep(0.02)
     assert operator.robot.sample().position[2] > low - 1e-3
     # The goal has not gone on behind the wall: it comes up at once.
     operator.step(True, (0.0, 0.0, 1.0, 0.0, 0.0, 0.0))
-    assert operator.drive.clipped == ()
+    assert operator.commander.clipped == ()
 
 
 def test_homing_ends_at_home_and_with_the_clutch(operator: Operator) -> None:
     operator.engage()
-    operator.drive.go_home()
+    operator.commander.go_home()
 
     def at_home() -> bool:
         operator.step(True)
         time.sleep(0.02)
-        return not operator.drive.homing
+        return not operator.commander.homing
 
     eventually(at_home, "it is at home")
     assert operator.robot.sample().q == pytest.approx(operator.robot.spec.home, abs=0.02)
     for _ in range(20):
         operator.step(True, (1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
         time.sleep(0.02)
-    assert operator.teleoperator.state is Hold.ENGAGED
-    operator.drive.go_home()
+    assert operator.teleoperator.state is ClutchState.ENGAGED
+    operator.commander.go_home()
     operator.step(True)
-    assert operator.drive.homing
+    assert operator.commander.homing
     operator.step(False)
-    assert not operator.drive.homing
+    assert not operator.commander.homing
     assert operator.robot.sample().mode is Mode.ARMED
 
 
@@ -118,8 +118,8 @@ def test_a_lease_that_was_lost_is_said_and_no_fault_latches(operator: Operator) 
         return operator.robot.sample().mode is Mode.ARMED
 
     eventually(lost_and_taken_up, "it is taken up")
-    assert operator.teleoperator.state is Hold.LAPSED
-    assert operator.drive.refused
+    assert operator.teleoperator.state is ClutchState.LAPSED
+    assert operator.commander.refused
     time.sleep(1.0)
     assert operator.robot.sample().mode is Mode.ARMED
 
@@ -128,5 +128,5 @@ def test_somebody_else_with_the_lease_is_named(operator: Operator, server: Serve
     with server.client("other", "policy") as other, other.lease("policy"):
         other.command("cartesian_delta", [0.0] * 6)
         operator.engage()
-    assert operator.drive.refused == "other holds the lease: end that program, then press the clutch anew"
-    assert operator.teleoperator.state is Hold.LAPSED
+    assert operator.commander.refused == "other holds the lease: end that program, then press the clutch anew"
+    assert operator.teleoperator.state is ClutchState.LAPSED

@@ -5,8 +5,8 @@ from contextlib import suppress
 from robot_rl.hardware.client import RobotClient, Standing
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.messages import Code, State
-from robot_rl.hardware.teleop.engagement import Hold
-from robot_rl.hardware.teleop.motion import Aim
+from robot_rl.hardware.teleop.engagement import ClutchState
+from robot_rl.hardware.teleop.motion import Target
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 
 _ANSWER = 0.5
@@ -17,7 +17,7 @@ _LOST = frozenset({Code.NO_LEASE, Code.MODE})
 """How a lease that has run out shows, the second while the arm is held."""
 
 
-class Drive:
+class Commander:
     """Commands what a `Teleoperator` aims at. While it does not, anybody else may have the arm."""
 
     def __init__(self, robot: RobotClient, teleoperator: Teleoperator) -> None:
@@ -38,15 +38,15 @@ class Drive:
         """In place of the aims, as long as there are any: whoever lets the clutch go stops it."""
         self._going_home = Standing.at_home(self._robot.spec)
 
-    def follow(self, aim: Aim | None, state: State) -> None:
+    def follow(self, target: Target | None, state: State) -> None:
         """Command it, or let go.
 
         Raises:
             ServerChanged: connect anew.
         """
         self.clipped, self.refused = (), ""
-        if self._teleoperator.state is not Hold.ENGAGED or (aim is None and not self.homing):
-            self.let_go()
+        if self._teleoperator.state is not ClutchState.ENGAGED or (target is None and not self.homing):
+            self.release()
             return
         try:
             if not self._holds:
@@ -55,8 +55,10 @@ class Drive:
             if self._going_home is not None:
                 self._home(self._going_home, state)
                 return
-            assert aim is not None
-            ack = self._robot.command(aim.mode, aim.data, aim.gripper, obs_seq=state.seq, timeout=_ANSWER)
+            assert target is not None
+            ack = self._robot.command(
+                target.mode, target.data, target.gripper, obs_seq=state.seq, timeout=_ANSWER
+            )
         except RequestRefused as refusal:
             self._refused(refusal)
             return
@@ -68,7 +70,7 @@ class Drive:
             self.clipped = ack.clipped
             self._teleoperator.correct(ack.applied)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The arm brakes and is held, and its lease is free."""
         self._going_home = None
         if self._holds:
