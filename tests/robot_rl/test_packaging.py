@@ -1,82 +1,241 @@
-"""The wheel, installed somewhere else and run from a folder with packages of the same names."""
+"""The package as users install it: what a wheel and an sdist hold, and that both run in any folder."""
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import sysconfig
+import time
+import venv
 import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import uv
 
 from robot_rl.assets import asset_path
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {
+    "robot_rl": "robot_rl",
+    "envs": "robot_rl/envs",
+    "hardware": "robot_rl/hardware",
+    "policies": "robot_rl/policies",
+    "configs": "robot_rl/_assets/configs",
+    "sim_assets": "robot_rl/_assets/sim_assets",
+}
+"""Folder of the checkout → where a wheel has its files."""
+FOREIGN = ("envs", "policies", "hardware", "configs")
+PATIENCE = 120.0
+"""Seconds until a test gives up: far more than anything takes."""
 
 
-def run(*command: str, cwd: Path, **environment: str) -> str:
-    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Run a command that must succeed; returns its output."""
     done = subprocess.run(
-        command, cwd=cwd, env={**inherited, **environment}, capture_output=True, text=True, check=False
+        command, cwd=cwd, env=_environment(**environment), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT), cwd=folder)
-    (path,) = folder.glob("robot_rl-*.whl")
+def _environment(**more: str) -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {**inherited, "OMP_NUM_THREADS": "1", **more}
+
+
+def build(source: Path, target: str, folder: Path) -> Path:
+    """Build `wheel` or `sdist` of a source tree as pip does, by the declared build backend."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", folder, cwd=source)
+    (path,) = folder.glob("robot_rl-*")
     return path
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("installed")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "install", "-q", "--no-deps", "--target", str(target), str(wheel), cwd=target)
-    return target
-
-
-def test_wheel_holds_packages_and_data_and_no_tests(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    for package in ("hardware", "envs", "policies", "robot_rl"):
-        sources = {str(p.relative_to(ROOT)) for p in (ROOT / package).rglob("*.py")}
-        assert sources <= names, f"missing: {sorted(sources - names)}"
-    assert "robot_rl/_assets/configs/task/lift.yaml" in names
-    assert any(name.startswith("robot_rl/_assets/sim_assets/") for name in names)
-    tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "hardware",
-        "envs",
-        "policies",
-        "robot_rl",
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A wheel built from the checkout, and one built from an unpacked sdist of it."""
+    folder = tmp_path_factory.mktemp("wheels")
+    shutil.unpack_archive(build(ROOT, "sdist", folder / "sdist"), folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return {
+        "wheel": build(ROOT, "wheel", folder / "from_tree"),
+        "sdist": build(unpacked, "wheel", folder / "from_sdist"),
     }
-    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".nbi", ".nbc"))]
 
 
-@pytest.mark.parametrize("way", ["script", "module"])
-def test_it_runs_where_others_have_the_same_names(installed: Path, tmp_path: Path, way: str) -> None:
-    for name in ("envs", "configs", "hardware", "policies"):
+@dataclass
+class Installation:
+    """A Python that has robot-rl, and the folder of its `robot_rl` package."""
+
+    python: Path
+    package: Path
+
+    def robot_rl(self, *arguments: str, cwd: Path, **environment: str) -> str:
+        return run(self.python, "-m", "robot_rl", *arguments, cwd=cwd, **environment)
+
+
+@pytest.fixture(scope="module")
+def install(
+    wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Installation]:
+    """Installs into a new virtual environment; `editable` is the one that runs the tests."""
+    made = {"editable": Installation(Path(sys.executable), ROOT / "robot_rl")}
+
+    def get(kind: str) -> Installation:
+        if kind not in made:
+            made[kind] = _install(wheels[kind], tmp_path_factory.mktemp(kind))
+        return made[kind]
+
+    return get
+
+
+def _install(wheel: Path, folder: Path) -> Installation:
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    site = Path(run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=folder).strip())
+    # The dependencies of this environment, but not its link to the checkout.
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    others = [p for p in sys.path if Path(p).is_dir() and Path(p).resolve() != ROOT and p not in standard]
+    (site / "dependencies.pth").write_text("\n".join(others))
+    options = ("--quiet", "--offline", "--no-deps", "--link-mode=copy")
+    run(uv.find_uv_bin(), "pip", "install", *options, "--python", python, wheel, cwd=folder)
+    return Installation(python, site / "robot_rl")
+
+
+def _copy_compiled(target: Path) -> None:
+    """Give an installation what numba has compiled for the checkout, which would take it a minute.
+
+    Numba knows a source file by its size and time.
+    """
+    source = ROOT / "envs" / "compiled"
+    for path in source.glob("*.py"):
+        os.utime(target / path.name, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    not_numbas = shutil.ignore_patterns("*.pyc")
+    shutil.copytree(source / "__pycache__", target / "__pycache__", ignore=not_numbas, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with foreign packages, which raise when they are imported."""
+    for name in FOREIGN:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('a foreign {name}')\n")
-    command = {
-        "script": [sys.executable, str(installed / "bin" / "robot-rl")],
-        "module": [sys.executable, "-m", "robot_rl"],
-    }[way]
-    assert "who collects" in run(*command, cwd=tmp_path, PYTHONPATH=str(installed))
-    text = run(
-        *command, "collect", "task=can", "--help", cwd=tmp_path, PYTHONPATH=str(installed), COLUMNS="200"
+    return tmp_path
+
+
+INSTALLATIONS = ("wheel", "sdist", "editable")
+
+
+def test_a_wheel_has_every_file_once_and_occupies_one_name(wheels: dict[str, Path]) -> None:
+    names = zipfile.ZipFile(wheels["wheel"]).namelist()
+    files = [name for name in names if ".dist-info/" not in name]
+    assert len(set(names)) == len(names)
+    expected = {
+        f"{target}/{path.relative_to(ROOT / folder)}"
+        for folder, target in FOLDERS.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert set(files) == expected
+    assert "robot_rl/envs/__init__.py" in files
+
+
+def test_a_wheel_from_an_sdist_has_the_same_files(wheels: dict[str, Path]) -> None:
+    def contents(path: Path) -> dict[str, int]:
+        return {info.filename: info.CRC for info in zipfile.ZipFile(path).infolist()}
+
+    assert contents(wheels["sdist"]) == contents(wheels["wheel"])
+
+
+@pytest.mark.parametrize("kind", INSTALLATIONS)
+def test_commands_run_beside_foreign_packages(
+    install: Callable[[str], Installation], folder: Path, kind: str
+) -> None:
+    installed = install(kind)
+    assert "usage: robot-rl" in installed.robot_rl(cwd=folder)
+    assert "task.env=PickPlaceCan" in installed.robot_rl(
+        "collect", "task=can", "--help", cwd=folder, COLUMNS="200"
     )
-    assert "task.env=PickPlaceCan" in text
+    script = installed.python.with_name("robot-rl")
+    assert "usage: robot-rl" in run(script, cwd=folder)
 
 
-def test_a_foreign_configs_folder_beside_the_package_is_not_ours(installed: Path) -> None:
-    (installed / "configs").mkdir()
+@pytest.mark.parametrize("kind", INSTALLATIONS)
+def test_it_is_the_installed_package_that_runs(
+    install: Callable[[str], Installation], folder: Path, kind: str
+) -> None:
+    installed = install(kind)
+    names = ("envs", "hardware", "policies")
+    code = "from sys import argv; from importlib.util import find_spec as find; "
+    code += "print(*(find(f'robot_rl.{name}').submodule_search_locations[0] for name in argv[1:]))"
+    paths = run(installed.python, "-c", code, *names, cwd=folder).split()
+    assert paths == [str(installed.package / name) for name in names]
+
+
+@pytest.mark.parametrize("kind", INSTALLATIONS)
+def test_camera_and_recorder_processes_start_beside_foreign_packages(
+    install: Callable[[str], Installation], folder: Path, kind: str
+) -> None:
+    installed = install(kind)
+    address = f"address=ipc://{folder / 'r'}"
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [installed.python, "-m", "robot_rl", "robot", "driver=sim_panda", "cameras=[front]", address],
+            cwd=folder,
+            env=_environment(),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _wait_for(lambda: "session" in (folder / "server.log").read_text(), server)
+        _record_until_images(installed, folder, address)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) == 0, (folder / "server.log").read_text()
+
+
+def _record_until_images(installed: Installation, folder: Path, address: str) -> None:
+    """Record until an episode has images; the first ones may be over before the camera has started."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        installed.robot_rl("record", address, "out=x.raw", "seconds=0.5", cwd=folder)
+        if any(path.stat().st_size > 10_000 for path in folder.glob("x.raw/episode_*/front.images")):
+            return
+    raise AssertionError("no image was recorded")
+
+
+def _wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, f"the server ended with exit code {process.returncode}"
+        assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", INSTALLATIONS)
+def test_a_policy_is_evaluated_beside_foreign_packages(
+    install: Callable[[str], Installation], base_run: Path, folder: Path, kind: str
+) -> None:
+    installed = install(kind)
+    if kind != "editable":
+        _copy_compiled(installed.package / "envs" / "compiled")
+    options = (f"policy={base_run}", "episodes=2", "num_envs=2", "out=results", "device=cpu")
+    out = installed.robot_rl("eval", *options, cwd=folder)
+    assert "2 episodes" in out
+    assert (folder / "results" / "summary.json").is_file()
+
+
+def test_assets_of_an_installed_package_are_its_own(install: Callable[[str], Installation]) -> None:
+    installed = install("wheel")
+    beside = installed.package.with_name("configs")
+    beside.mkdir()
     code = "from robot_rl import asset_path; print(asset_path('configs', 'task'))"
-    path = run(sys.executable, "-c", code, cwd=installed, PYTHONPATH=str(installed)).strip()
-    assert path == str(installed / "robot_rl" / "_assets" / "configs" / "task")
+    path = run(installed.python, "-c", code, cwd=installed.package.parent).strip()
+    assert path == str(installed.package / "_assets" / "configs" / "task")
+    beside.rmdir()
 
 
 def test_assets_of_a_checkout() -> None:
