@@ -1,13 +1,14 @@
 """Configuration: a command's YAML, its groups' choices and the user's overrides, checked by dataclasses.
 
 `configs/<command>.yaml` holds Hydra's defaults list and the values that differ from those of the
-command's `Config`. Each group is a folder `configs/<group>/` with one small file per choice, checked
-by the dataclass that the command's `GROUPS` names for it ("*": for all choices). A group whose choices
-all have one dataclass (`task`) takes the user's own files as well: see `robot_rl.cli.user_files`. Nothing
-here, and no resolver, evaluates Python.
+command's `Config`. The command's `GROUPS` has the dataclass of each choice of each group ("*": for all
+choices); a file `configs/<group>/<choice>.yaml` exists only where values differ from the dataclass's
+defaults. A group whose choices all have one dataclass (`task`) takes the user's own files as well: see
+`robot_rl.cli.user_files`. Nothing here, and no resolver, evaluates Python.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -46,7 +48,7 @@ class Command:
         return self.name.replace(" ", "_")
 
     def choices(self, group: str) -> list[str]:
-        """Names that `group=` takes: those of files, and what a plugin has registered without one."""
+        """Names that `group=` takes: those of `GROUPS`, of shipped files and of the user's."""
         names = {path.stem for path in (self.configs / group).glob("*.yaml")}
         names |= self.groups[group].keys() - {"*"}
         if self.takes_files(group):
@@ -140,7 +142,7 @@ def draft(command: Command, arguments: Sequence[str]) -> Draft:
         elif choice is not None:
             selection.append(f"{group}={choice}")
     root = command.root if (command.configs / f"{command.root}.yaml").is_file() else None
-    with initialize_config_dir(str(command.configs), version_base="1.3"):
+    with _registered_choices(command), initialize_config_dir(str(command.configs), version_base="1.3"):
         composed = hydra_compose(root, selection)
     # As plain values: Hydra's config refuses new entries in the dicts of an option.
     plain = cast(dict[str, Any], OmegaConf.to_container(composed))
@@ -188,18 +190,31 @@ def _choose(
 
 
 def _files(command: Command, chosen: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
-    """The plain values of the choices that are not Hydra's to find."""
+    """The plain values of the user's own files and of `NO_FILE`, which Hydra does not find."""
     found: dict[str, dict[str, Any]] = {}
     for group, choice in chosen.items():
-        if choice in (None, "???"):
+        if choice in (None, "???") or not command.takes_files(group):
             continue
-        schema = command.schema(group, choice)
-        assert schema is not None
-        if command.takes_files(group) and (path := find_file(group, choice)):
-            found[group] = check_file(group, path, schema)
-        elif not (command.configs / group / f"{choice}.yaml").is_file():
-            found[group] = {}  # a plugin's, or given by keys alone
+        if path := find_file(group, choice):
+            found[group] = check_file(group, path, command.groups[group]["*"])
+        elif choice == NO_FILE:
+            found[group] = {}
     return found
+
+
+@contextmanager
+def _registered_choices(command: Command) -> Iterator[None]:
+    """The choices that have no YAML file are in Hydra's ConfigStore, as their dataclasses."""
+    store = ConfigStore.instance()
+    for group, schemas in command.groups.items():
+        for choice, schema in schemas.items():
+            if choice != "*" and not (command.configs / group / f"{choice}.yaml").is_file():
+                store.store(choice, schema, group)
+    try:
+        yield
+    finally:
+        for group in command.groups:
+            store.repo.pop(group, None)
 
 
 def _default_choices(command: Command) -> dict[str, str | None]:

@@ -97,8 +97,6 @@ FILES = {
     "method/bc.yaml": "steps: 50\n",
     "method/residual.yaml": "horizon: ${task.horizon}\n",
     "method/other.yaml": "x: 1\n",  # another command's
-    "base/diffusion.yaml": "",
-    "base/run.yaml": "",
 }
 
 
