@@ -29,7 +29,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Proposals:
+class BaseSamples:
     """Samples of the base in B situations; what a replay keeps of them needs no base to learn from."""
 
     noise: NDArray[np.float32] | None
@@ -50,7 +50,7 @@ class Decision:
     """Latent noise [B, Hn, Dn] of the chunk that this step belongs to."""
     chunk_step: NDArray[np.int64]
     """Position [B] of this step in its chunk; 0 where a new chunk was sampled."""
-    proposals: Proposals | None = None
+    base_samples: BaseSamples | None = None
     """Samples of the base here, if the wrapper learns from them."""
 
     @property
@@ -63,10 +63,10 @@ class Decision:
         kept: dict[str, NDArray[Any]] = {"base": self.base, "chunk_step": self.chunk_step}
         if self.noise is not None:
             kept["noise"] = self.noise
-        if self.proposals is not None:
-            kept["proposals"] = self.proposals.chunks
-            if self.proposals.noise is not None:
-                kept["proposal_noise"] = self.proposals.noise
+        if self.base_samples is not None:
+            kept["base_samples"] = self.base_samples.chunks
+            if self.base_samples.noise is not None:
+                kept["base_sample_noise"] = self.base_samples.noise
         return kept
 
 
@@ -78,7 +78,7 @@ class RunnerStep:
     base: NDArray[np.float32]
     noise: NDArray[np.float32] | None
     chunk_step: NDArray[np.int64]
-    proposals: Proposals | None
+    base_samples: BaseSamples | None
 
 
 class ChunkRunner:
@@ -86,19 +86,19 @@ class ChunkRunner:
 
     Each slot has its own observation history, its own chunk in execution and its own noise
     generators, seeded when an episode begins: an episode does not depend on its neighbours, and
-    no chunk leaks from one episode into the next. `proposals` is the number of samples of the base
+    no chunk leaks from one episode into the next. `base_samples` is the number of samples of the base
     that a decision has to choose from. They come from a generator of their own but for the first one:
     that is the one that the base alone would execute.
     """
 
-    def __init__(self, base: BasePolicy, slots: int, proposals: int = 0) -> None:
+    def __init__(self, base: BasePolicy, slots: int, base_samples: int = 0) -> None:
         spec = base.spec
         if not spec.deterministic:
             raise ValueError(
                 f"{type(base).__name__} draws noise of its own: its episodes could not be repeated or resumed"
             )
         self.base, self.slots = base, slots
-        self.proposals = min(proposals, 1) if spec.noise_shape is None else proposals
+        self.base_samples = min(base_samples, 1) if spec.noise_shape is None else base_samples
         self._history: dict[str, NDArray[Any]] = {}
         self._fresh = np.ones(slots, bool)
         self._chunk = np.zeros((slots, spec.execute, spec.action_size), np.float32)
@@ -138,12 +138,12 @@ class ChunkRunner:
             plan: makes the chunks of slots that decide now, from their observations [b, To, …] and
                 the base's samples; without it the base's first sample is executed.
             execute: steps of a chunk after which the next one is decided; `base.spec.execute` if None.
-            record: draw proposals at every step, also where a chunk goes on, and return them.
+            record: draw base_samples at every step, also where a chunk goes on, and return them.
         """
         self._remember(frames, slots)
         deciding = self._cursor[slots] >= (execute or self.base.spec.execute)
-        proposals = None
-        record = record and self.proposals > 0
+        base_samples = None
+        record = record and self.base_samples > 0
         if record or deciding.any():
             sampled = np.ones(len(slots), bool) if record else deciding
             obs, chunk = self._sample(slots[sampled], deciding[sampled])
@@ -151,14 +151,14 @@ class ChunkRunner:
                 mask = torch.from_numpy(deciding[sampled])
                 self._begin(slots[deciding], *_rows(obs, chunk, mask), plan)
             if record:
-                proposals = Proposals(
+                base_samples = BaseSamples(
                     None if chunk.noise is None else chunk.noise.cpu().numpy(), chunk.actions.cpu().numpy()
                 )
         position = self._cursor[slots].copy()
         self._cursor[slots] += 1
         noise = None if self._noise is None else self._noise[slots]
         return RunnerStep(
-            self._chunk[slots, position], self._base_chunk[slots, position], noise, position, proposals
+            self._chunk[slots, position], self._base_chunk[slots, position], noise, position, base_samples
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class ChunkRunner:
         self._fresh[slots] = False
 
     def _sample(self, slots: NDArray[np.int64], deciding: NDArray[np.bool_]) -> tuple[Batch, Chunk]:
-        base, count = self.base, max(self.proposals, 1)
+        base, count = self.base, max(self.base_samples, 1)
         obs = {key: torch.from_numpy(value[slots]).to(base.device) for key, value in self._history.items()}
         if self._noise is None:
             return obs, _executed_part(base.sample(obs), base.spec.execute)
@@ -218,7 +218,7 @@ class ChunkRunner:
         chunk: Chunk,
         plan: Callable[[Batch, Chunk], Plan] | None,
     ) -> None:
-        made = plan(obs, chunk) if plan else first_proposal(chunk)
+        made = plan(obs, chunk) if plan else first_base_sample(chunk)
         self._chunk[slots] = made.actions.cpu().numpy()
         self._base_chunk[slots] = made.base.cpu().numpy()
         if self._noise is not None and made.noise is not None:
@@ -226,7 +226,7 @@ class ChunkRunner:
         self._cursor[slots] = 0
 
 
-def first_proposal(chunk: Chunk) -> Plan:
+def first_base_sample(chunk: Chunk) -> Plan:
     """The plan of the base alone."""
     noise = None if chunk.noise is None else chunk.noise[:, 0]
     return Plan(chunk.actions[:, 0], chunk.actions[:, 0], noise)
@@ -258,7 +258,7 @@ class WrappedPolicy:
         base: BasePolicy,
         slots: int,
         *,
-        proposals: int = 0,
+        base_samples: int = 0,
         execute: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -267,13 +267,13 @@ class WrappedPolicy:
         Args:
             base: the frozen base.
             slots: environments that it acts in.
-            proposals: as in `ChunkRunner`.
+            base_samples: as in `ChunkRunner`.
             execute: steps of a chunk of the wrapper after which it decides anew, when it does not explore;
                 as many as the base executes if None.
             seed: of what the wrapper itself draws.
         """
         self.base, self.execute = base, execute
-        self.runner = ChunkRunner(base, slots, proposals)
+        self.runner = ChunkRunner(base, slots, base_samples)
         self._generator = torch.Generator().manual_seed(seed)
         self.active = True
         """False switches the wrapper off (warm-up): the base acts, with exploration if asked for."""
@@ -300,7 +300,7 @@ class WrappedPolicy:
         Args:
             frames: the newest observation of the given slots.
             explore: add what training needs to find better actions.
-            record: also return the base's proposals, if the wrapper learns from them.
+            record: also return the base's base_samples, if the wrapper learns from them.
             slots: which slots the frames belong to; all if None.
         """
         if slots is None:
@@ -309,17 +309,17 @@ class WrappedPolicy:
         execute = self.execute if self.active and not explore else None
         step = self.runner.step(frames, slots, plan, execute=execute, record=record)
         action = self._correct(frames, step.action, explore=explore)
-        return Decision(action, step.base, step.noise, step.chunk_step, step.proposals)
+        return Decision(action, step.base, step.noise, step.chunk_step, step.base_samples)
 
-    def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
+    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
         """The chunks [b, h, A] to execute.
 
         Args:
             obs: observations [b, To, …] of the slots that decide now.
-            proposals: samples of the base there, [b, N, h, A] and [b, N, Hn, Dn]; N is at least 1.
+            base_samples: samples of the base there, [b, N, h, A] and [b, N, Hn, Dn]; N is at least 1.
             explore: see `act`.
         """
-        return first_proposal(proposals)
+        return first_base_sample(base_samples)
 
     def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
         """The action [B, A] in [-1, 1] to request instead of the planned one [B, A]."""

@@ -13,20 +13,20 @@ from robot_rl.policies.nets.ensemble import ensemble
 class EnsembleLinear(nn.Module):
     """Weights [E, in, out] and biases [E, 1, out] of E linear layers."""
 
-    def __init__(self, members: int, size_in: int, size_out: int) -> None:
+    def __init__(self, num_critics: int, size_in: int, size_out: int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(size_in)
-        self.weight = nn.Parameter(torch.empty(members, size_in, size_out).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(members, 1, size_out).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty(num_critics, size_in, size_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_critics, 1, size_out).uniform_(-bound, bound))
 
 
 class EnsembleLayerNorm(nn.Module):
     """Gains and biases [E, 1, size] of a LayerNorm per member."""
 
-    def __init__(self, members: int, size: int) -> None:
+    def __init__(self, num_critics: int, size: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(members, 1, size))
-        self.bias = nn.Parameter(torch.zeros(members, 1, size))
+        self.weight = nn.Parameter(torch.ones(num_critics, 1, size))
+        self.bias = nn.Parameter(torch.zeros(num_critics, 1, size))
 
 
 class EnsembleCritic(nn.Module):
@@ -37,7 +37,7 @@ class EnsembleCritic(nn.Module):
 
     def __init__(
         self,
-        members: int,
+        num_critics: int,
         feature_size: int,
         action_size: int,
         hidden: Sequence[int],
@@ -46,12 +46,12 @@ class EnsembleCritic(nn.Module):
         layer_norm: bool = True,
     ) -> None:
         super().__init__()
-        self.members = members
+        self.num_critics = num_critics
         sizes = (feature_size + action_size, *hidden)
-        layers = [EnsembleLinear(members, *pair) for pair in pairwise(sizes)]
-        norms = [EnsembleLayerNorm(members, size) for size in hidden if layer_norm]
+        layers = [EnsembleLinear(num_critics, *pair) for pair in pairwise(sizes)]
+        norms = [EnsembleLayerNorm(num_critics, size) for size in hidden if layer_norm]
         self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList(norms)
-        self.head = EnsembleLinear(members, sizes[-1], outputs)
+        self.head = EnsembleLinear(num_critics, sizes[-1], outputs)
         # In the order that `ensemble` takes them. To look for them each time would cost as much as a product.
         self._parameters_in_order: list[Tensor] = []
         for i, layer in enumerate((*layers, self.head)):

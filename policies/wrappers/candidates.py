@@ -22,26 +22,26 @@ class CandidatesSpec:
     hidden: tuple[int, ...]
     scale: tuple[float, ...]
     """Largest correction of each dimension, in units of the normalised action [A]."""
-    members: int
+    num_critics: int
     layer_norm: bool
     candidates: int
     """Samples of the base among which the critics choose."""
-    pessimism: float
+    uncertainty_penalty: float
     """Standard deviations of the ensemble below its mean that a candidate is valued at; the expected
     minimum of two members is at 0.56."""
-    commit: float = field(default=1.0, kw_only=True)
+    execute_fraction: float = field(default=1.0, kw_only=True)
     """Part of a chosen chunk that is executed before candidates compete anew, when not exploring, in
     (0, 1]; saved policies that do not say it are of the time when it was always 1."""
 
     def executed(self, base: BaseSpec) -> int:
         """The same in steps."""
-        return math.ceil(self.commit * base.execute)
+        return math.ceil(self.execute_fraction * base.execute)
 
 
 def chunk_critic(base: BaseSpec, feature_size: int, spec: CandidatesSpec) -> EnsembleCritic:
     """Critics of executed chunks, flattened to [B, h A]."""
     return EnsembleCritic(
-        spec.members,
+        spec.num_critics,
         feature_size,
         base.execute * base.action_size,
         spec.hidden,
@@ -51,13 +51,13 @@ def chunk_critic(base: BaseSpec, feature_size: int, spec: CandidatesSpec) -> Ens
 
 
 def score(
-    critic: EnsembleCritic, codec: ValueCodec, features: Tensor, chunks: Tensor, pessimism: float
+    critic: EnsembleCritic, codec: ValueCodec, features: Tensor, chunks: Tensor, uncertainty_penalty: float
 ) -> Tensor:
     """Values mean - pessimism * std over the ensemble [B, M] of chunks [B, M, h, A]; features [B, F]."""
     b, m = chunks.shape[:2]
     flat = chunks.flatten(0, 1).flatten(1)
     values = codec.decode(critic(features.repeat_interleave(m, 0), flat))
-    return (values.mean(0) - pessimism * spread(values)).view(b, m)
+    return (values.mean(0) - uncertainty_penalty * spread(values)).view(b, m)
 
 
 def spread(values: Tensor) -> Tensor:
@@ -65,16 +65,16 @@ def spread(values: Tensor) -> Tensor:
     return values.std(0, unbiased=False)
 
 
-def take_best(chunks: Tensor, scores: Tensor, proposals: Chunk) -> Plan:
+def take_best(chunks: Tensor, scores: Tensor, base_samples: Chunk) -> Plan:
     """The plan of the candidate with the highest score.
 
     Args:
         chunks: candidates [B, M, h, A]; candidate i was made of sample i mod N.
         scores: their scores [B, M].
-        proposals: the base's samples [B, N, h, A].
+        base_samples: the base's samples [B, N, h, A].
     """
     picked = scores.argmax(1)
     at = torch.arange(len(picked), device=picked.device)
-    index = picked % proposals.actions.shape[1]
-    noise = None if proposals.noise is None else proposals.noise[at, index]
-    return Plan(chunks[at, picked], proposals.actions[at, index], noise)
+    index = picked % base_samples.actions.shape[1]
+    noise = None if base_samples.noise is None else base_samples.noise[at, index]
+    return Plan(chunks[at, picked], base_samples.actions[at, index], noise)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import Plan, WrappedPolicy, first_proposal, newest
+from robot_rl.policies.acting import Plan, WrappedPolicy, first_base_sample, newest
 from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
 from robot_rl.policies.bases.generative import GenerativePolicy
 from robot_rl.policies.nets.actors import GaussianActor
@@ -32,15 +32,15 @@ class DSRLSpec:
     hidden: tuple[int, ...]
     bound: float
     """Largest noise b_W of the actor in each dimension."""
-    members: int
+    num_critics: int
     layer_norm: bool
-    judged: str
+    critic_action: str
     """What the critics judge: `noise`, Q(s, w), or the executed `chunk`, Q(s, A)."""
-    proposals: int
+    base_samples: int
     """Samples of the base that are drawn at every step; 0 draws one where a chunk is decided."""
     gate: bool
     """Whether the base's samples compete with the actor's by value."""
-    pessimism: float
+    uncertainty_penalty: float
     """Standard deviations of the ensemble below its mean that a competitor is valued at."""
 
 
@@ -54,17 +54,17 @@ class DSRL(Wrapper):
         super().__init__(base, spec)
         if base.spec.noise_shape is None:
             raise ValueError("a base without a noise input cannot be steered by it")
-        if spec.judged not in JUDGED:
-            raise ValueError(f"judged={spec.judged!r}; choose one of {', '.join(JUDGED)}")
+        if spec.critic_action not in JUDGED:
+            raise ValueError(f"judged={spec.critic_action!r}; choose one of {', '.join(JUDGED)}")
         self.encoder = ObservationEncoder(spec.encoder)
         size = self.encoder.feature_size
         self.actor = GaussianActor(size, self.noise_size, spec.hidden, layer_norm=spec.layer_norm)
         with torch.no_grad():
             self.actor.head.bias[self.noise_size :] = math.log(scale_of_unit_noise(spec.bound))
         self.critic = EnsembleCritic(
-            spec.members,
+            spec.num_critics,
             size,
-            self.noise_size if spec.judged == "noise" else self.chunk_size,
+            self.noise_size if spec.critic_action == "noise" else self.chunk_size,
             spec.hidden,
             outputs=spec.value.outputs,
             layer_norm=spec.layer_norm,
@@ -108,12 +108,12 @@ class DSRLPolicy(WrappedPolicy):
     """
 
     def __init__(self, networks: DSRL, slots: int, *, seed: int = 0) -> None:
-        super().__init__(networks.base, slots, proposals=networks.spec.proposals, seed=seed)
+        super().__init__(networks.base, slots, base_samples=networks.spec.base_samples, seed=seed)
         self.networks = networks
 
-    def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
+    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
         networks = self.networks
-        assert proposals.noise is not None
+        assert base_samples.noise is not None
         features = networks.encoder(newest(obs))
         if explore:
             squashed = networks.actor.sample(features, self._noise(len(features), networks.noise_size))[0]
@@ -121,13 +121,15 @@ class DSRLPolicy(WrappedPolicy):
             squashed = torch.tanh(networks.actor(features)[0])
         steered = networks.as_noise(squashed)
         # The actor's comes first: of equal values it is chosen.
-        noise = torch.cat([steered[:, None], proposals.noise], 1)
-        chunks = torch.cat([networks.decode(obs, steered)[:, None], proposals.actions], 1)
-        alone = first_proposal(proposals)
+        noise = torch.cat([steered[:, None], base_samples.noise], 1)
+        chunks = torch.cat([networks.decode(obs, steered)[:, None], base_samples.actions], 1)
+        alone = first_base_sample(base_samples)
         if not networks.spec.gate:
             return Plan(chunks[:, 0], alone.base, noise[:, 0])
-        judged = noise if networks.spec.judged == "noise" else chunks
-        scores = score(networks.critic, networks.codec, features, judged, networks.spec.pessimism)
+        critic_action = noise if networks.spec.critic_action == "noise" else chunks
+        scores = score(
+            networks.critic, networks.codec, features, critic_action, networks.spec.uncertainty_penalty
+        )
         picked = scores.argmax(1)
         at = torch.arange(len(picked), device=picked.device)
         return Plan(chunks[at, picked], alone.base, noise[at, picked])

@@ -119,18 +119,20 @@ class ExpoPolicy(WrappedPolicy):
     def __init__(self, networks: Expo, slots: int, *, seed: int = 0) -> None:
         base = Ranked(networks.base, self._best_seed) if networks.spec.faster else networks.base
         spec = networks.spec
-        super().__init__(base, slots, proposals=spec.candidates, execute=spec.executed(base.spec), seed=seed)
+        super().__init__(
+            base, slots, base_samples=spec.candidates, execute=spec.executed(base.spec), seed=seed
+        )
         self.networks = networks
 
-    def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
-        networks, base = self.networks, proposals.actions
+    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
+        networks, base = self.networks, base_samples.actions
         features = networks.encoder(newest(obs))
         noise = None
         if explore:
             noise = self._noise(*base.flatten(0, 1).flatten(1).shape)
         chunks = networks.candidates(features, base, noise)
-        scores = score(networks.critic, networks.codec, features, chunks, networks.spec.pessimism)
-        return take_best(chunks, scores, proposals)
+        scores = score(networks.critic, networks.codec, features, chunks, networks.spec.uncertainty_penalty)
+        return take_best(chunks, scores, base_samples)
 
     def _best_seed(self, obs: Batch, noise: Tensor) -> Tensor:
         if not self.active:

@@ -30,11 +30,11 @@ class IBRLSpec:
     value: ValueSpec
     action_size: int
     hidden: tuple[int, ...]
-    members: int
+    num_critics: int
     layer_norm: bool
     temperature: float
     """Temperature of the choice while exploring, in units of value; 0 takes the better action."""
-    pessimism: float
+    uncertainty_penalty: float
     """Standard deviations of the ensemble below its mean at which an action is valued."""
 
 
@@ -71,7 +71,7 @@ class IBRL(Wrapper):
         size = self.encoder.feature_size
         self.actor = DropoutActor(size, spec.action_size, spec.hidden)
         self.critic = EnsembleCritic(
-            spec.members,
+            spec.num_critics,
             size,
             spec.action_size,
             spec.hidden,
@@ -103,7 +103,7 @@ class IBRLPolicy(WrappedPolicy):
         if explore:
             own = (own + self.exploration * self._noise(*base.shape)).clamp(-1, 1)
         actions = torch.stack([base, own], 1)
-        scores = score(networks.critic, networks.codec, features, actions, networks.spec.pessimism)
+        scores = score(networks.critic, networks.codec, features, actions, networks.spec.uncertainty_penalty)
         # A sample of softmax(scores / T) is the argmax of scores + T * Gumbel noise.
         if explore and networks.spec.temperature > 0:
             uniform = torch.rand(scores.shape, generator=self._generator).to(device)

@@ -62,16 +62,16 @@ class ResidualChunk(Wrapper):
     ) -> "ResidualChunkPolicy":
         return ResidualChunkPolicy(self, slots, exploration=exploration.std, seed=seed)
 
-    def candidates(self, features: Tensor, proposals: Chunk) -> tuple[Tensor, Tensor]:
+    def candidates(self, features: Tensor, base_samples: Chunk) -> tuple[Tensor, Tensor]:
         """Base and corrected chunks [B, 2N, h, A] of N samples, and their values [B, 2N]."""
-        base, noise = proposals.actions, proposals.noise
+        base, noise = base_samples.actions, base_samples.noise
         assert noise is not None
         repeated = features.repeat_interleave(base.shape[1], 0)
         residual = self.actor(repeated, noise.flatten(0, 1), base.flatten(0, 1))
         corrected = (base + residual.view_as(base)).clamp(-1, 1)
         chunks = torch.cat([base, corrected], 1)
 
-        return chunks, score(self.critic, self.codec, features, chunks, self.spec.pessimism)
+        return chunks, score(self.critic, self.codec, features, chunks, self.spec.uncertainty_penalty)
 
 
 class ResidualChunkPolicy(WrappedPolicy):
@@ -81,15 +81,17 @@ class ResidualChunkPolicy(WrappedPolicy):
         self, networks: ResidualChunk, slots: int, *, exploration: float = 0.0, seed: int = 0
     ) -> None:
         base, spec = networks.base, networks.spec
-        super().__init__(base, slots, proposals=spec.candidates, execute=spec.executed(base.spec), seed=seed)
+        super().__init__(
+            base, slots, base_samples=spec.candidates, execute=spec.executed(base.spec), seed=seed
+        )
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
 
-    def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
+    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
         networks = self.networks
         features = networks.encoder(newest(obs))
-        plan = take_best(*networks.candidates(features, proposals), proposals)
+        plan = take_best(*networks.candidates(features, base_samples), base_samples)
         if explore and self.exploration > 0:
             chunk = plan.actions
             noise = self.exploration * networks.actor.scale * self._noise(*chunk.shape)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -79,10 +79,16 @@ def load_wrapper(kind: type[Wrapper], directory: Path, record: Record) -> Wrappe
             f"the base in {directory / 'base'} is not the one that the {record.kind} was trained around; "
             "copy the whole directory again"
         )
+    path = directory / "policy.json"
+    if odd := sorted(record.config.keys() - {field.name for field in fields(kind.Spec)}):
+        raise ValueError(
+            f"{path} was written by another version of the program, which knows {', '.join(odd)}: "
+            "train the policy again"
+        )
     try:
         spec: Any = msgspec.convert(record.config, kind.Spec)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{directory / 'policy.json'} is damaged: {error}") from error
+        raise ValueError(f"{path} is damaged: {error}") from error
     wrapper = kind(base, spec)
     read_weights(directory, record, wrapper, skip="base.")
     return wrapper

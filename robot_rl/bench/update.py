@@ -57,12 +57,12 @@ class Size:
     """How large the networks are."""
 
     width: int
-    members: int
+    num_critics: int
     batch: int = 256
 
     @property
     def name(self) -> str:
-        return f"{self.width}_e{self.members}"
+        return f"{self.width}_e{self.num_critics}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def update_gflop(size: Size, *, routed: bool = True) -> float:
         size: of the networks.
         routed: whether the actor's derivative goes through each row's least critic alone.
     """
-    b, w, e = size.batch, size.width, size.members
+    b, w, e = size.batch, size.width, size.num_critics
     inner = (LAYERS - 1) * w * w
     critic = 2 * b * ((STATE + ACTION) * w + inner + w)
     actor = 2 * b * (STATE * w + inner + 2 * ACTION * w)
@@ -125,7 +125,7 @@ def measure_sac(size: Size, seconds: float, device: torch.device, seed: int = 0)
     times = _measure(contestants, seconds, device)
     share = (time.thread_time() - used) / (time.monotonic() - wall)
     # Three products, [E, B, w] x [E, w, w] and the two of its derivative.
-    rate = 3 * 2 * size.members * size.batch * size.width**2 / times["products"] / 1e6
+    rate = 3 * 2 * size.num_critics * size.batch * size.width**2 / times["products"] / 1e6
     gflop = update_gflop(size, routed=device.type == "cpu")
     floor, ours, sb3 = 1e3 * gflop / rate, times["ours"], times.get("sb3")
     return UpdateSpeed(ours, sb3, floor, sb3 and sb3 / ours, ours / floor, gflop, rate, share)
@@ -155,8 +155,8 @@ def measure_method(
     assert issubclass(kind, OffPolicyMethod)
     config = kind.config_type(
         hidden=[size.width] * LAYERS,
-        members=size.members,
-        subset=min(2, size.members),
+        num_critics=size.num_critics,
+        critics_per_target=min(2, size.num_critics),
         batch_size=size.batch,
         num_envs=1,
         critic_warmup=0,
@@ -207,8 +207,8 @@ def _ours(size: Size, device: torch.device, seed: int) -> Action:
         demo_ratio=0.0,
         n_step=1,
         gamma=0.99,
-        members=size.members,
-        subset=size.members,
+        num_critics=size.num_critics,
+        critics_per_target=size.num_critics,
         aggregation="min",
         actor_aggregation="min",
         backup_entropy=True,
@@ -236,7 +236,7 @@ def _sb3(size: Size, device: torch.device, seed: int) -> Action:
         _Nothing(),
         buffer_size=_ROWS,
         batch_size=size.batch,
-        policy_kwargs={"net_arch": [size.width] * LAYERS, "n_critics": size.members},
+        policy_kwargs={"net_arch": [size.width] * LAYERS, "n_critics": size.num_critics},
         device=device,
         seed=seed,
     )
@@ -252,7 +252,7 @@ def _sb3(size: Size, device: torch.device, seed: int) -> Action:
 
 def _products(size: Size, device: torch.device) -> Callable[[], None]:
     """A hidden layer's product and the two of its derivative, into memory that is there already."""
-    e, b, w = size.members, size.batch, size.width
+    e, b, w = size.num_critics, size.batch, size.width
     x, weight = torch.randn(e, b, w, device=device), torch.randn(e, w, w, device=device)
     like_x, like_weight = torch.empty_like(x), torch.empty_like(weight)
 

@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from robot_rl.cli.compose import Command, Draft
 
 
+FORMER_NAMES = {
+    "method.commit": ("method.execute_fraction",),
+    "method.exploration": ("method.exploration_std",),
+    "method.imitation": ("method.bc_weight",),
+    "method.members": ("method.num_critics",),
+    "method.pessimism": ("method.uncertainty_penalty",),
+    "method.proposals": ("method.base_samples",),
+    "method.scale": ("method.residual_scale", "method.edit_scale"),
+    "method.subset": ("method.critics_per_target",),
+}
+"""Options that were renamed, with their new names, of which a method has one."""
+
+
 def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
     """The error for `group=choice` with a choice that does not exist."""
     if choice.startswith("["):
@@ -36,6 +49,8 @@ def check_key(draft: "Draft", key: str, text: str) -> None:
     keys = [option.key for option in known]
     if key in keys or _within(key, known):
         return
+    if now := next((new for new in FORMER_NAMES.get(key, ()) if new in keys), None):
+        raise UserError(f"{key} is now {now}: write {now}={text}")
     group = key.partition(".")[0]
     owners = [
         choice for choice in _choices(draft.command, group) if key in _keys_of(draft.command, group, choice)

@@ -40,7 +40,7 @@ _QUIET = 0.95
 class Config:
     widths: list[int] = field(default_factory=lambda: [256, 1024])
     """Widths of the three hidden layers."""
-    members: list[int] = field(default_factory=lambda: [2, 10])
+    num_critics: list[int] = field(default_factory=lambda: [2, 10])
     """Critics in the ensemble."""
     batch_size: int = 256
     """Transitions per update."""
@@ -75,7 +75,7 @@ def run(config: Config) -> None:
     with mistakes():
         device = choose_device(config.device)
     torch.set_num_threads(config.threads)
-    sizes = [Size(width, members, config.batch_size) for width in config.widths for members in config.members]
+    sizes = [Size(width, count, config.batch_size) for width in config.widths for count in config.num_critics]
     cases: dict[str, UpdateSpeed] = {}
     with (
         tempfile.TemporaryDirectory() as scratch,

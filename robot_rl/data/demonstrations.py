@@ -15,7 +15,7 @@ def demonstrations_to_replay(
     base: BasePolicy,
     seed: int,
     fields: Fields,
-    proposals: int = 0,
+    base_samples: int = 0,
     device: torch.device | str = "cpu",
     switch: SwitchCost = FREE,
 ) -> Replay:
@@ -23,7 +23,7 @@ def demonstrations_to_replay(
 
     The base runs in chunks from each episode's start, as it does when it acts. What came after the
     last step of an episode is not recorded: a step that terminated needs it not, and a last step
-    that did not gives its observation alone, where the step before it ends. `fields`, `proposals` and
+    that did not gives its observation alone, where the step before it ends. `fields`, `base_samples` and
     `switch` are those of the replay beside which this one is sampled.
     """
     observations = dataset.observations()
@@ -36,7 +36,7 @@ def demonstrations_to_replay(
             "collect more, or set method.demo_ratio=0"
         )
     episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
-    policy = WrappedPolicy(base, len(episodes), proposals=proposals)
+    policy = WrappedPolicy(base, len(episodes), base_samples=base_samples)
     policy.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
     lengths = np.array([rows.stop - rows.start for rows in episodes])
     starts = np.array([rows.start for rows in episodes])

@@ -319,10 +319,10 @@ class Replay:
     def _executed(self, rows: Tensor, length: Tensor, chunk: int) -> Tensor:
         """Actions [B, h, A] of the window's first h steps, and the base's where it is shorter."""
         actions = self.data["action"][rows]
-        if "proposals" not in self.data:
+        if "base_samples" not in self.data:
             return actions
         final = rows.gather(1, (length[:, None] - 1).clamp(max=chunk - 1)).squeeze(1)
-        planned = self.data["proposals"][final, 0]
+        planned = self.data["base_samples"][final, 0]
         step = torch.arange(chunk, device=self.device)[None]
         past = (step - (length[:, None] - 1)).clamp(0, planned.shape[1] - 1)
         instead = planned.gather(1, past[:, :, None].expand(-1, -1, planned.shape[2]))

@@ -47,12 +47,12 @@ class OffPolicyConfig:
     """Added to each step's reward: -1 makes it -1 until success."""
     gripper_penalty: float = 0.0
     """Taken off the reward each time that the gripper is opened or closed (HIL-SERL: 0.02)."""
-    members: int = 10
+    num_critics: int = 10
     """Critics in the ensemble."""
     aggregation: str = "min"
-    """How the ensemble's target is made of `subset` members: `min`, `mean` or `quantile` (the lower one)."""
-    subset: int = 2
-    """Random members that make the target."""
+    """How target values of `critics_per_target` critics become one: `min`, `mean` or lower `quantile`."""
+    critics_per_target: int = 2
+    """Critics of the ensemble, drawn at random, that make a target (REDQ)."""
     critic_loss: str = "mse"
     """`mse`, `huber` or `hl_gauss` (categorical, arXiv 2403.03950)."""
     layer_norm: bool = True
@@ -77,9 +77,10 @@ class OffPolicyConfig:
             ratio = getattr(self, name)
             if ratio is not None and not 0 <= ratio < 1:
                 raise ValueError(f"method.{name}={ratio}: choose it in [0, 1)")
-        if self.subset > self.members:
+        if self.critics_per_target > self.num_critics:
             raise ValueError(
-                f"method.subset={self.subset} is more than method.members={self.members} critics"
+                f"method.critics_per_target={self.critics_per_target} is more than "
+                f"method.num_critics={self.num_critics}"
             )
         if self.aggregation not in AGGREGATIONS:
             raise ValueError(
@@ -116,12 +117,15 @@ class OffPolicyConfig:
         return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)
 
 
-def check_candidates(candidates: int, target_candidates: int, commit: float) -> None:
+def check_candidates(candidates: int, target_candidates: int, execute_fraction: float) -> None:
     """Refuse options of a choice among candidates that cannot be had; `ValueError`."""
     if not 1 <= target_candidates <= candidates:
         raise ValueError(
             f"method.target_candidates={target_candidates}: choose 1 to {candidates}, "
             "which is method.candidates"
         )
-    if not 0 < commit <= 1:
-        raise ValueError(f"method.commit={commit}: choose it in (0, 1], a part of the chunk; 1 is all of it")
+    if not 0 < execute_fraction <= 1:
+        raise ValueError(
+            f"method.execute_fraction={execute_fraction}: choose it in (0, 1], a part of the "
+            "chunk; 1 is all of it"
+        )

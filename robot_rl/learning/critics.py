@@ -34,7 +34,7 @@ class Critics(nn.Module):
         self.codec = ValueCodec(ValueSpec(config.critic_loss, *config.value_range))
         self.encoder = encoder
         self.online = online or EnsembleCritic(
-            config.members,
+            config.num_critics,
             encoder.feature_size,
             action_size,
             config.hidden,
@@ -60,14 +60,14 @@ class Critics(nn.Module):
         """Target values [E, B], or of the chosen members alone [K, B]."""
         return self.codec.decode(self.target(features, action, chosen))
 
-    def choose(self, generator: torch.Generator | None) -> Tensor:
+    def sample_subset(self, generator: torch.Generator | None) -> Tensor:
         """`subset` random members (REDQ, eq. 2)."""
         where = generator.device if generator else None
         # Not `randperm`, which no CUDA graph can hold.
-        order = torch.rand(self.online.members, generator=generator, device=where).argsort()
-        return order[: self.config.subset].to(self.online.head.weight.device, non_blocking=True)
+        order = torch.rand(self.online.num_critics, generator=generator, device=where).argsort()
+        return order[: self.config.critics_per_target].to(self.online.head.weight.device, non_blocking=True)
 
-    def backup(self, batch: Batch, next_values: Tensor) -> Tensor:
+    def td_target(self, batch: Batch, next_values: Tensor) -> Tensor:
         """Targets [B]: R + discount * V', inside the range of possible returns."""
         return (batch["reward"] + batch["discount"] * next_values).clamp(*self.config.value_range)
 
@@ -77,7 +77,7 @@ class Critics(nn.Module):
         return self.codec.loss(outputs, target).mean(1).sum(), self.codec.decode(outputs.detach())
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def update_targets(self) -> None:
         """Move the targets by `tau` towards the online networks."""
         torch._foreach_lerp_(self._following, self._followed, self.config.tau)
 

@@ -43,15 +43,15 @@ class OffPolicyLearner(ABC):
         features = self.critics.encoder(observation(batch))
         with torch.no_grad():
             target = self._target(batch)
-        metrics = self._update_critics(features, self._judged(batch), target)
+        metrics = self._update_critics(features, self._critic_action(batch), target)
         self.updates += 1
         if self.warm and self.updates % self.config.actor_every == 0:
             metrics |= self._update_actor(batch, features.detach())
-        self.critics.follow()
+        self.critics.update_targets()
         return metrics
 
     @abstractmethod
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         """What the critics judge: executed actions or chunks, flattened [B, D]."""
 
     @abstractmethod
@@ -61,12 +61,12 @@ class OffPolicyLearner(ABC):
     @abstractmethod
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]: ...
 
-    def _update_critics(self, features: Tensor, judged: Tensor, target: Tensor) -> dict[str, Tensor]:
-        loss, q = self.critics.loss(features, judged, target)
+    def _update_critics(self, features: Tensor, critic_action: Tensor, target: Tensor) -> dict[str, Tensor]:
+        loss, q = self.critics.loss(features, critic_action, target)
         norm = gradient_step(self.critic_optimizer, loss, self.critics.trained(), self.config.max_grad_norm)
         low, high = self.config.value_range
         return {
-            "critic_loss": loss.detach() / self.config.members,
+            "critic_loss": loss.detach() / self.config.num_critics,
             "q_mean": q.mean(),
             "q_spread": spread(q).mean(),
             # Values that no return can have: the sign of critics that run away.
@@ -101,12 +101,12 @@ def kept_samples(batch: Batch, prefix: str, count: int, generator: torch.Generat
 
     Drawn for each row and update: a maximum over the same few would be of their errors.
     """
-    proposals = batch[f"{prefix}proposals"]
-    rows, kept = proposals.shape[:2]
-    order = torch.rand(rows, kept, generator=generator).argsort(1)[:, :count].to(proposals.device)
-    row = torch.arange(rows, device=proposals.device)[:, None]
-    noise = batch.get(f"{prefix}proposal_noise")
-    return Chunk(proposals[row, order], None if noise is None else noise[row, order])
+    base_samples = batch[f"{prefix}base_samples"]
+    rows, kept = base_samples.shape[:2]
+    order = torch.rand(rows, kept, generator=generator).argsort(1)[:, :count].to(base_samples.device)
+    row = torch.arange(rows, device=base_samples.device)[:, None]
+    noise = batch.get(f"{prefix}base_sample_noise")
+    return Chunk(base_samples[row, order], None if noise is None else noise[row, order])
 
 
 def shifted(batch: Batch, generator: torch.Generator) -> Batch:

@@ -103,10 +103,10 @@ class SoftActor:
         """Action [B, D] and its log density [B]."""
         return self.actor.sample(x, self._noise(len(x), self.size))
 
-    def backup(self, critics: Critics, batch: Batch, value: Tensor, log_prob: Tensor) -> Tensor:
+    def td_target(self, critics: Critics, batch: Batch, value: Tensor, log_prob: Tensor) -> Tensor:
         """Targets [B] for values [B] of the actor's next actions and their log densities [B]."""
         if not self.config.backup_entropy:
-            return critics.backup(batch, value)
+            return critics.td_target(batch, value)
         # No bound that the rewards know of holds for a value with entropy in it.
         soft = value - self.temperature.alpha() * log_prob
         return batch["reward"] + batch["discount"] * soft
@@ -166,16 +166,18 @@ class SACLearner(OffPolicyLearner):
     def noise(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.device)
 
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         return batch["action"]
 
     def _target(self, batch: Batch) -> Tensor:
         config, critics = self.config, self.critics
         after = observation(batch, "next.")
         action, log_prob = self.soft.sample(critics.encoder(after))
-        chosen = critics.choose(self.generator) if config.subset < config.members else None
+        chosen = (
+            critics.sample_subset(self.generator) if config.critics_per_target < config.num_critics else None
+        )
         values = critics.target_values(critics.target_features(after), action, chosen)
-        return self.soft.backup(critics, batch, aggregate(values, config.aggregation), log_prob)
+        return self.soft.td_target(critics, batch, aggregate(values, config.aggregation), log_prob)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         def value(action: Tensor) -> Tensor:

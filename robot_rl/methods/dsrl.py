@@ -46,7 +46,7 @@ class NoiseSACConfig(SACConfig):
     """Entropy of w / b_W that the temperature aims at; uniform noise of D dimensions has D ln 2."""
     gate: bool = True
     """Whether the base's own samples are executed where the critics value them more than the actor's."""
-    pessimism: float = 0.5
+    uncertainty_penalty: float = 0.5
     """Standard deviations of the ensemble below its mean at which both are valued."""
 
     def __post_init__(self) -> None:
@@ -91,16 +91,18 @@ class DSRLLearner(OffPolicyLearner):
         self.networks = networks.to(device)
         self.soft = soft_actor(config, self.networks, self.noise)
 
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         return batch["noise"].flatten(1)
 
     def _target(self, batch: Batch) -> Tensor:
         critics, after = self.critics, observation(batch, "next.")
         squashed, log_prob = self.soft.sample(critics.encoder(after))
         noise = self.networks.as_noise(squashed).flatten(1)
-        values = critics.target_values(critics.target_features(after), noise, critics.choose(self.generator))
+        values = critics.target_values(
+            critics.target_features(after), noise, critics.sample_subset(self.generator)
+        )
         value = aggregate(values, self.config.aggregation)
-        return self.soft.backup(critics, batch, value, log_prob)
+        return self.soft.td_target(critics, batch, value, log_prob)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         def value(squashed: Tensor) -> Tensor:
@@ -144,12 +146,12 @@ class NoiseMethod(OffPolicyMethod):
             value=ValueSpec(config.critic_loss, *config.value_range),
             hidden=tuple(config.hidden),
             bound=config.bound,
-            members=config.members,
+            num_critics=config.num_critics,
             layer_norm=config.layer_norm,
-            judged=self.critic_input,
-            proposals=self.replay_content.base_samples,
+            critic_action=self.critic_input,
+            base_samples=self.replay_content.base_samples,
             gate=config.gate,
-            pessimism=config.pessimism,
+            uncertainty_penalty=config.uncertainty_penalty,
         )
         return DSRL(context.base, spec)
 

@@ -41,9 +41,9 @@ class DSRLNAConfig(NoiseSACConfig):
     """Critic updates before the actor's first one and before it acts; Q^W learns slower than Q^A."""
     distill_lr: float = 1e-3
     """Learning rate of Q^W."""
-    proposals: int = 4
+    base_samples: int = 4
     """Samples of the base that compete with the actor's where `gate` is on; 1 or more."""
-    imitation: float = 0.0
+    bc_weight: float = 0.0
     """Weight of the squared distance of the actor's chunks to those of successful episodes; its gradient goes
     through the base, which must be a diffusion or flow of this program."""
     backup: str = "sampled"
@@ -53,8 +53,8 @@ class DSRLNAConfig(NoiseSACConfig):
         super().__post_init__()
         if self.backup not in BACKUPS:
             raise ValueError(f"method.backup={self.backup}: choose one of {', '.join(BACKUPS)}")
-        if self.proposals < 1:
-            raise ValueError(f"method.proposals={self.proposals}: one at least makes the chunk")
+        if self.base_samples < 1:
+            raise ValueError(f"method.base_samples={self.base_samples}: one at least makes the chunk")
 
 
 class DSRLNALearner(OffPolicyLearner):
@@ -69,7 +69,7 @@ class DSRLNALearner(OffPolicyLearner):
         self.networks = networks.to(device)
         self.soft = soft_actor(config, self.networks, self.noise)
         self.noise_critic = EnsembleCritic(
-            config.members,
+            config.num_critics,
             networks.encoder.feature_size,
             networks.noise_size,
             config.hidden,
@@ -86,21 +86,21 @@ class DSRLNALearner(OffPolicyLearner):
             metrics |= self._distill(batch)
         return metrics
 
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         return batch["chunk"].flatten(1)
 
     def _target(self, batch: Batch) -> Tensor:
         config, critics, after = self.config, self.critics, observation(batch, "next.")
         squashed, log_prob = self.soft.sample(critics.encoder(after))
         noise = self.networks.as_noise(squashed)
-        features, chosen = critics.target_features(after), critics.choose(self.generator)
+        features, chosen = critics.target_features(after), critics.sample_subset(self.generator)
         if config.backup == "sampled":
             frames = {name: value[:, None] for name, value in after.items()}
             chunk = self.networks.decode(frames, noise)
             values = critics.target_values(features, chunk.flatten(1), chosen)
         else:
             values = critics.codec.decode(self.target_noise_critic(features, noise.flatten(1), chosen))
-        return self.soft.backup(critics, batch, aggregate(values, config.aggregation), log_prob)
+        return self.soft.td_target(critics, batch, aggregate(values, config.aggregation), log_prob)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         config = self.config
@@ -110,10 +110,10 @@ class DSRLNALearner(OffPolicyLearner):
             noise = self.networks.as_noise(squashed)
             values = self.critics.codec.decode(self.noise_critic(features, noise.flatten(1)))
             q = aggregate(values, config.actor_aggregation)
-            if config.imitation == 0:
+            if config.bc_weight == 0:
                 return q
             error = imitation_loss(self.networks.transport(frames, noise), batch)
-            return q - config.imitation * q.detach().abs().mean() * error
+            return q - config.bc_weight * q.detach().abs().mean() * error
 
         return self.soft.update(features, value)
 
@@ -133,7 +133,7 @@ class DSRLNALearner(OffPolicyLearner):
         parameters = list(self.noise_critic.parameters())
         gradient_step(self.distiller, loss, parameters, self.config.max_grad_norm)
         polyak(self.target_noise_critic, self.noise_critic, self.config.tau)
-        return {"distill_loss": loss.detach() / self.config.members}
+        return {"distill_loss": loss.detach() / self.config.num_critics}
 
 
 class DSRLNAMethod(NoiseMethod):
@@ -154,7 +154,7 @@ class DSRLNAMethod(NoiseMethod):
 
     @property
     def replay_content(self) -> ReplayContent:
-        return ReplayContent(("proposals",), self.config.proposals, base_images=True)
+        return ReplayContent(("base_samples",), self.config.base_samples, base_images=True)
 
     def window(self, base: BasePolicy) -> Window:
         return Window(chunk=base.spec.execute)

@@ -41,7 +41,7 @@ class ExpoConfig(SACConfig):
     """Steps of reward before the bootstrap."""
     gamma: float = 0.99
     """Discount per environment step."""
-    members: int = 5
+    num_critics: int = 5
     """Critics in the ensemble."""
     critic_warmup: int = 500
     """Critic updates before the edits' first one and before the critics choose actions."""
@@ -49,10 +49,10 @@ class ExpoConfig(SACConfig):
     """Learning rate of the edit policy and of the temperature."""
     init_alpha: float = 0.002
     """Weight of the edits' entropy at first; it is adjusted towards an entropy of -h A/2."""
-    imitation: float = 5.0
+    bc_weight: float = 5.0
     """Weight of the squared distance to the actions of successful episodes in the edits' loss, which then
     learns around samples of the base and takes values relative to their size; 0 is the paper's."""
-    scale: float = 0.5
+    edit_scale: float = 0.5
     """Largest edit (the paper's beta), in units of the normalised action."""
     gripper_scale: float = 1.0
     """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
@@ -60,9 +60,9 @@ class ExpoConfig(SACConfig):
     """Samples of the base among which, and whose edits, the critics choose."""
     target_candidates: int = 2
     """Of these, how many make a target."""
-    pessimism: float = 0.5
+    uncertainty_penalty: float = 0.5
     """Standard deviations of the ensemble below its mean at which a candidate is valued when acting."""
-    commit: float = 0.5
+    execute_fraction: float = 0.5
     """Part of a chosen chunk that is executed before candidates compete anew, when not exploring."""
     alpha_min: float = 0.0
     """The least that the weight of the entropy may fall to."""
@@ -75,9 +75,11 @@ class ExpoConfig(SACConfig):
         super().__post_init__()
         if self.backup_entropy:
             raise ValueError("method.backup_entropy=true is not for expo, whose targets hold no entropy")
-        if not 0 < self.scale <= 2:
-            raise ValueError(f"method.scale={self.scale}: choose it in (0, 2]; 0.5, or 0.2 without imitation")
-        check_candidates(self.candidates, self.target_candidates, self.commit)
+        if not 0 < self.edit_scale <= 2:
+            raise ValueError(
+                f"method.edit_scale={self.edit_scale}: choose it in (0, 2]; 0.5, or 0.2 with bc_weight=0"
+            )
+        check_candidates(self.candidates, self.target_candidates, self.execute_fraction)
         if not 0 <= self.alpha_min <= self.init_alpha:
             raise ValueError(
                 f"method.alpha_min={self.alpha_min}: choose it in [0, method.init_alpha={self.init_alpha}]"
@@ -105,7 +107,7 @@ class ExpoLearner(OffPolicyLearner):
                 self.noise_critic.parameters(), config.critic_lr, fused=True
             )
 
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         return self._executed(batch).flatten(1)
 
     def _executed(self, batch: Batch) -> Tensor:
@@ -114,10 +116,10 @@ class ExpoLearner(OffPolicyLearner):
 
     def _edited(self, batch: Batch) -> Tensor:
         """Chunks [B, h, A] that the edits learn to edit: no executed one can come nearer to itself."""
-        if self.config.imitation == 0:
+        if self.config.bc_weight == 0:
             return self._executed(batch)
         # All that compete when it acts, not only those that make a target.
-        samples = batch["proposals"] if self.imitation is None else self._samples(batch).actions
+        samples = batch["base_samples"] if self.imitation is None else self._samples(batch).actions
         return samples[:, self.updates // self.config.actor_every % samples.shape[1]]
 
     def _samples(self, batch: Batch, prefix: str = "") -> Chunk:
@@ -140,7 +142,7 @@ class ExpoLearner(OffPolicyLearner):
         )
         # Edits that nobody trained yet are not to be chosen: until then it is the base that is judged.
         value = values.amax((1, 2)) if self.warm else values[:, 0].mean(1)
-        return self.critics.backup(batch, value)
+        return self.critics.td_target(batch, value)
 
     def _candidate_values(self, features: Tensor, target_features: Tensor, samples: Tensor) -> Tensor:
         """Target values [B, 2, N] of samples of the base [B, N, h, A] and of an edit of each."""
@@ -149,7 +151,7 @@ class ExpoLearner(OffPolicyLearner):
         values = self.critics.target_values(
             target_features.repeat_interleave(2 * n, 0),
             chunks.flatten(0, 1).flatten(1),
-            self.critics.choose(self.generator),
+            self.critics.sample_subset(self.generator),
         )
         return aggregate(values, self.config.aggregation).view(b, 2, n)
 
@@ -160,10 +162,10 @@ class ExpoLearner(OffPolicyLearner):
         def value(edit: Tensor) -> Tensor:
             edited = self.networks.edited(chunk, edit)
             q = aggregate(self.critics.values(features, edited.flatten(1)), config.actor_aggregation)
-            if config.imitation == 0:
+            if config.bc_weight == 0:
                 return q
             size = q.detach().abs().mean().clamp(min=1e-3)
-            return q / size - config.imitation * imitation_loss(edited, batch)
+            return q / size - config.bc_weight * imitation_loss(edited, batch)
 
         metrics = self.soft.update(torch.cat([features, chunk.flatten(1)], -1), value)
         if self.noise_critic is not None:
@@ -218,7 +220,7 @@ class ExpoMethod(OffPolicyMethod):
     @property
     def replay_content(self) -> ReplayContent:
         config = self.config
-        decision = ("proposals", "proposal_noise") if config.faster else ("proposals",)
+        decision = ("base_samples", "base_sample_noise") if config.faster else ("base_samples",)
         # Of ranked seeds the first alone is denoised.
         samples = 1 if config.faster else config.candidates
         return ReplayContent(decision, samples, base_images=config.base_lr > 0)
@@ -232,12 +234,12 @@ class ExpoMethod(OffPolicyMethod):
             encoder=context.encoder,
             value=ValueSpec(config.critic_loss, *config.value_range),
             hidden=tuple(config.hidden),
-            scale=context.scale(config.scale, config.gripper_scale),
-            members=config.members,
+            scale=context.scale(config.edit_scale, config.gripper_scale),
+            num_critics=config.num_critics,
             layer_norm=config.layer_norm,
             candidates=config.candidates,
-            pessimism=config.pessimism,
-            commit=config.commit,
+            uncertainty_penalty=config.uncertainty_penalty,
+            execute_fraction=config.execute_fraction,
             faster=config.faster,
         )
         return Expo(context.base, spec)

@@ -34,7 +34,7 @@ class IBRLConfig(OffPolicyConfig):
 
     name: str = "ibrl"
     """Name of the method."""
-    exploration: float = 0.1
+    exploration_std: float = 0.1
     """Standard deviation of the noise on the actor's action, in units of the normalised action."""
     target_noise: float = 0.1
     """The same in targets, where it is clipped to three standard deviations."""
@@ -42,7 +42,7 @@ class IBRLConfig(OffPolicyConfig):
     """Part of the actor's hidden units that is left out of each of its updates."""
     temperature: float = 0.0
     """Temperature of the choice in units of value: 0 takes the better action, soft IBRL has 0.1."""
-    pessimism: float = 0.5
+    uncertainty_penalty: float = 0.5
     """Standard deviations of the ensemble below its mean at which an action is valued when acting."""
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class IBRLLearner(OffPolicyLearner):
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), config.actor_lr, fused=True)
 
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         return batch["action"]
 
     def _target(self, batch: Batch) -> Tensor:
@@ -78,13 +78,13 @@ class IBRLLearner(OffPolicyLearner):
         own = (self.target_actor(features) + noise).clamp(-1, 1)
         values = aggregate(
             critics.target_values(
-                features.repeat(2, 1), torch.cat([base, own]), critics.choose(self.generator)
+                features.repeat(2, 1), torch.cat([base, own]), critics.sample_subset(self.generator)
             ),
             config.aggregation,
         ).view(2, -1)
         # An actor that is not trained yet does not act.
         value = chosen_value(values, config.temperature) if self.warm else values[0]
-        return critics.backup(batch, value)
+        return critics.td_target(batch, value)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         self.critics.online.requires_grad_(False)
@@ -123,7 +123,7 @@ class IBRLMethod(OffPolicyMethod):
 
     @property
     def exploration(self) -> Exploration:
-        return Exploration(self.config.exploration)
+        return Exploration(self.config.exploration_std)
 
     @property
     def replay_content(self) -> ReplayContent:
@@ -136,10 +136,10 @@ class IBRLMethod(OffPolicyMethod):
             value=ValueSpec(config.critic_loss, *config.value_range),
             action_size=context.action_size,
             hidden=tuple(config.hidden),
-            members=config.members,
+            num_critics=config.num_critics,
             layer_norm=config.layer_norm,
             temperature=config.temperature,
-            pessimism=config.pessimism,
+            uncertainty_penalty=config.uncertainty_penalty,
         )
         return IBRL(context.base, spec)
 

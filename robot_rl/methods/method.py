@@ -112,7 +112,7 @@ class OffPolicyMethod(AgentMethod):
         return ReplayContent()
 
     def check_base(self, base: BasePolicy, path: str) -> None:
-        lacking = {"noise", "proposal_noise"} & set(self.replay_content.decision)
+        lacking = {"noise", "base_sample_noise"} & set(self.replay_content.decision)
         if lacking and base.spec.noise_shape is None:
             raise ValueError(
                 f"the base policy {path} takes no noise, and {self.config.name} learns from its "

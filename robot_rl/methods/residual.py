@@ -43,11 +43,11 @@ class ResidualConfig(OffPolicyConfig):
     """Critic updates before the actor's first one."""
     progressive_steps: int = 0
     """Environment steps over which the chance that the actor is used rises to 1; 0 for at once."""
-    scale: float = 0.3
+    residual_scale: float = 0.3
     """Largest residual, in units of the normalised action."""
     gripper_scale: float = 0.3
     """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
-    exploration: float = 0.3
+    exploration_std: float = 0.3
     """Standard deviation of the exploration noise, as a part of the scale."""
     penalty: float = 0.03
     """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
@@ -56,8 +56,10 @@ class ResidualConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.scale <= 2:
-            raise ValueError(f"method.scale={self.scale}: choose it in (0, 2]; 0.1 to 0.3 is usual")
+        if not 0 < self.residual_scale <= 2:
+            raise ValueError(
+                f"method.residual_scale={self.residual_scale}: choose it in (0, 2]; 0.1 to 0.3 is usual"
+            )
         if self.progressive_steps < 0:
             raise ValueError(
                 f"method.progressive_steps={self.progressive_steps}: choose 0 or more environment steps"
@@ -76,7 +78,7 @@ class ResidualLearner(OffPolicyLearner):
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), config.actor_lr, fused=True)
 
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         return batch["action"]
 
     def _target(self, batch: Batch) -> Tensor:
@@ -84,8 +86,8 @@ class ResidualLearner(OffPolicyLearner):
         noise = self.actor.scale * (config.target_noise * self.noise(*base.shape)).clamp(-0.5, 0.5)
         features = self.critics.target_features(observation(batch, "next."))
         action = executed(base, self.target_actor(features, base) + noise)
-        values = self.critics.target_values(features, action, self.critics.choose(self.generator))
-        return self.critics.backup(batch, aggregate(values, config.aggregation))
+        values = self.critics.target_values(features, action, self.critics.sample_subset(self.generator))
+        return self.critics.td_target(batch, aggregate(values, config.aggregation))
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         residual = self.actor(features, batch["base"])
@@ -113,14 +115,14 @@ class ResidualMethod(OffPolicyMethod):
 
     @property
     def exploration(self) -> Exploration:
-        return Exploration(self.config.exploration, self.config.progressive_steps)
+        return Exploration(self.config.exploration_std, self.config.progressive_steps)
 
     @property
     def replay_content(self) -> ReplayContent:
         return ReplayContent(("base",))
 
     def build_networks(self, context: AgentContext) -> Residual:
-        scale = context.scale(self.config.scale, self.config.gripper_scale)
+        scale = context.scale(self.config.residual_scale, self.config.gripper_scale)
         spec = ResidualSpec(context.encoder, context.action_size, tuple(self.config.hidden), scale)
         return Residual(context.base, spec)
 

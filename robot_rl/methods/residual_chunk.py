@@ -39,15 +39,15 @@ class ResidualChunkConfig(OffPolicyConfig):
     """Discount per environment step."""
     critic_warmup: int = 500
     """Critic updates before the actor's first one and before the critics choose actions."""
-    members: int = 5
+    num_critics: int = 5
     """Critics in the ensemble."""
-    imitation: float = 5.0
+    bc_weight: float = 5.0
     """Weight of the squared distance to the actions of successful episodes in the actor's loss."""
-    scale: float = 0.5
+    residual_scale: float = 0.5
     """Largest residual, in units of the normalised action."""
     gripper_scale: float = 1.0
     """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
-    exploration: float = 0.1
+    exploration_std: float = 0.1
     """Standard deviation of the exploration noise, as a part of the scale."""
     beta: float = 0.0
     """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
@@ -57,16 +57,16 @@ class ResidualChunkConfig(OffPolicyConfig):
     """Value of the next state: `max` over base and corrected candidates, or `mean` over corrected ones."""
     target_candidates: int = 2
     """Of these, how many make a target."""
-    pessimism: float = 0.5
+    uncertainty_penalty: float = 0.5
     """Standard deviations of the ensemble below its mean at which a candidate is valued."""
-    commit: float = 0.5
+    execute_fraction: float = 0.5
     """Part of a chosen chunk that is executed before candidates compete anew, when not exploring."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.backup not in ("max", "mean"):
             raise ValueError(f"method.backup={self.backup}: choose max or mean")
-        check_candidates(self.candidates, self.target_candidates, self.commit)
+        check_candidates(self.candidates, self.target_candidates, self.execute_fraction)
 
 
 class ResidualChunkLearner(OffPolicyLearner):
@@ -85,7 +85,7 @@ class ResidualChunkLearner(OffPolicyLearner):
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), config.actor_lr, fused=True)
 
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         return batch["chunk"].flatten(1)
 
     def _target(self, batch: Batch) -> Tensor:
@@ -102,22 +102,22 @@ class ResidualChunkLearner(OffPolicyLearner):
         values = self.critics.target_values(
             features.repeat_interleave(m, 0),
             chunks.flatten(0, 1).flatten(1),
-            self.critics.choose(self.generator),
+            self.critics.sample_subset(self.generator),
         )
         each = aggregate(values, config.aggregation).view(-1, m)
-        return self.critics.backup(batch, each.amax(1) if config.backup == "max" else each.mean(1))
+        return self.critics.td_target(batch, each.amax(1) if config.backup == "max" else each.mean(1))
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         config = self.config
         pick = self.updates // config.actor_every % config.candidates
-        base, noise = batch["proposals"][:, pick], batch["proposal_noise"][:, pick]
+        base, noise = batch["base_samples"][:, pick], batch["base_sample_noise"][:, pick]
         residual = self.actor(features, noise, base)
         chunk = (base + residual).clamp(-1, 1)
         q = self.critics.values(features, chunk.flatten(1)).mean(0)
         effort = (residual / self.actor.scale).square().mean()
         imitation = imitation_loss(chunk, batch)
         value = q.mean() / q.detach().abs().mean().clamp(min=1e-3)
-        loss = config.beta * effort + config.imitation * imitation - value
+        loss = config.beta * effort + config.bc_weight * imitation - value
         norm = gradient_step(self.actor_optimizer, loss, list(self.actor.parameters()), config.max_grad_norm)
         polyak(self.target_actor, self.actor, config.tau)
         return {
@@ -136,11 +136,11 @@ class ResidualChunkMethod(OffPolicyMethod):
 
     @property
     def exploration(self) -> Exploration:
-        return Exploration(self.config.exploration)
+        return Exploration(self.config.exploration_std)
 
     @property
     def replay_content(self) -> ReplayContent:
-        return ReplayContent(("proposals", "proposal_noise"), base_samples=self.config.candidates)
+        return ReplayContent(("base_samples", "base_sample_noise"), base_samples=self.config.candidates)
 
     def window(self, base: BasePolicy) -> Window:
         return Window(chunk=base.spec.execute)
@@ -151,12 +151,12 @@ class ResidualChunkMethod(OffPolicyMethod):
             encoder=context.encoder,
             value=ValueSpec(config.critic_loss, *config.value_range),
             hidden=tuple(config.hidden),
-            scale=context.scale(config.scale, config.gripper_scale),
-            members=config.members,
+            scale=context.scale(config.residual_scale, config.gripper_scale),
+            num_critics=config.num_critics,
             layer_norm=config.layer_norm,
             candidates=config.candidates,
-            pessimism=config.pessimism,
-            commit=config.commit,
+            uncertainty_penalty=config.uncertainty_penalty,
+            execute_fraction=config.execute_fraction,
         )
         return ResidualChunk(context.base, spec)
 

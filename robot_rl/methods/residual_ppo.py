@@ -36,7 +36,7 @@ class ResidualPPOConfig:
     """Environments stepped together."""
     rollout_steps: int = 128
     """Steps of each environment between two updates."""
-    scale: float = 0.3
+    residual_scale: float = 0.3
     """Residual of 1, in units of the normalised action."""
     gripper_scale: float = 0.3
     """The same for gripper commands, which count by their sign."""
@@ -72,8 +72,10 @@ class ResidualPPOConfig:
     """Largest norm of a gradient."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale <= 2:
-            raise ValueError(f"method.scale={self.scale}: choose it in (0, 2]; 0.1 to 0.3 is usual")
+        if not 0 < self.residual_scale <= 2:
+            raise ValueError(
+                f"method.residual_scale={self.residual_scale}: choose it in (0, 2]; 0.1 to 0.3 is usual"
+            )
         if self.std <= 0:
             raise ValueError(f"method.std={self.std}: it must be more than 0, or nothing new is ever tried")
         if not 1 <= self.minibatches <= self.rollout_steps * self.num_envs:
@@ -291,7 +293,7 @@ class ResidualPPOMethod(OnPolicyMethod):
 
     def build_agent(self, context: AgentContext) -> Agent:
         config = self.config
-        scale = context.scale(config.scale, config.gripper_scale)
+        scale = context.scale(config.residual_scale, config.gripper_scale)
         spec = ResidualSpec(context.encoder, context.action_size, tuple(config.hidden), scale)
         networks = Residual(context.base, spec)
         gaussian = GaussianResidual(networks, config.std, learn_std=config.learn_std)

@@ -49,7 +49,7 @@ class RLPDLearner(SACLearner):
         if networks.gripper is not None and dimension is not None:
             self.gripper = GripperLearner(config, networks.gripper.to(device), dimension)
 
-    def _judged(self, batch: Batch) -> Tensor:
+    def _critic_action(self, batch: Batch) -> Tensor:
         action, dimension = batch["action"], self._dimension
         if dimension is None:
             return action

@@ -232,11 +232,11 @@ def decision_shapes(base: BasePolicy, base_samples: int) -> Fields:
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
         "base": ((spec.action_size,), torch.float32),
         "chunk_step": ((), torch.int64),
-        "proposals": ((base_samples, spec.execute, spec.action_size), torch.float32),
+        "base_samples": ((base_samples, spec.execute, spec.action_size), torch.float32),
     }
     if spec.noise_shape is not None:
         shapes["noise"] = (spec.noise_shape, torch.float32)
-        shapes["proposal_noise"] = ((base_samples, *spec.noise_shape), torch.float32)
+        shapes["base_sample_noise"] = ((base_samples, *spec.noise_shape), torch.float32)
     return shapes
 
 

@@ -11,6 +11,7 @@ from robot_rl.policies.bases.base_policy import Batch, Chunk
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.wrappers.residual import Residual, ResidualPolicy, ResidualSpec
+from robot_rl.policies.wrappers.wrapper import Exploration
 
 STATE, ACTION = 4, 3
 SMALL = DiffusionConfig(width=32, depth=1, train_steps=8, inference_steps=2)
@@ -26,14 +27,14 @@ def base() -> DiffusionPolicy:
 def fresh(base: DiffusionPolicy, scale: float = 0.5, exploration: float = 0.0) -> ResidualPolicy:
     torch.manual_seed(1)
     spec = ResidualSpec(EncoderSpec(STATE), ACTION, (16,), (scale,) * ACTION)
-    return Residual(base, spec).policy(2, exploration=exploration)
+    return Residual(base, spec).policy(2, exploration=Exploration(exploration))
 
 
 def trained(base: DiffusionPolicy, *, exploration: float = 0.0, seed: int = 0) -> ResidualPolicy:
     torch.manual_seed(1)
     networks = Residual(base, ResidualSpec(EncoderSpec(STATE), ACTION, (16,), (0.5,) * ACTION))
     torch.nn.init.normal_(networks.actor.net.head.weight)
-    return networks.policy(2, exploration=exploration, seed=seed)
+    return networks.policy(2, exploration=Exploration(exploration), seed=seed)
 
 
 def frames(steps: int, slots: int, seed: int = 0) -> np.ndarray:
@@ -168,22 +169,22 @@ def test_seed_decides_the_noise(base: DiffusionPolicy) -> None:
 
 
 def chooser(base: DiffusionPolicy) -> WrappedPolicy:
-    return Chooser(base, 2, proposals=3)
+    return Chooser(base, 2, base_samples=3)
 
 
 class Chooser(WrappedPolicy):
     """Executes the last of its samples, moved by a little."""
 
-    def _plan(self, obs: Batch, proposals: Chunk, *, explore: bool) -> Plan:
-        assert proposals.noise is not None
-        base = proposals.actions[:, -1]
-        return Plan((base + 0.1).clamp(-1, 1), base, proposals.noise[:, -1])
+    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
+        assert base_samples.noise is not None
+        base = base_samples.actions[:, -1]
+        return Plan((base + 0.1).clamp(-1, 1), base, base_samples.noise[:, -1])
 
 
 def test_samples_are_kept_at_every_step_and_the_first_of_a_decision_is_what_the_base_executes(
     base: DiffusionPolicy,
 ) -> None:
-    many, one = WrappedPolicy(base, 2, proposals=3), WrappedPolicy(base, 2)
+    many, one = WrappedPolicy(base, 2, base_samples=3), WrappedPolicy(base, 2)
     many.reset([0, 1], [5, 6])
     one.reset([0, 1], [5, 6])
     states = frames(7, 2)
@@ -192,9 +193,9 @@ def test_samples_are_kept_at_every_step_and_the_first_of_a_decision_is_what_the_
         # The others come from a generator of their own, so that the base does as without them.
         np.testing.assert_array_equal(beside.noise, alone.noise)
         np.testing.assert_allclose(beside.action, alone.action, rtol=1e-5, atol=1e-6)
-        assert alone.proposals is None
-        assert beside.proposals is not None
-        kept, noise = beside.proposals.chunks, beside.proposals.noise
+        assert alone.base_samples is None
+        assert beside.base_samples is not None
+        kept, noise = beside.base_samples.chunks, beside.base_samples.noise
         assert (kept.shape, noise.shape) == ((2, 3, 3, ACTION), (2, 3, *base.spec.noise_shape))
         history = np.stack([states[max(t - 1, 0)], states[t]], 1)
         again = base.sample(
@@ -207,7 +208,7 @@ def test_samples_are_kept_at_every_step_and_the_first_of_a_decision_is_what_the_
         seen += list(noise.reshape(6, -1))
     assert len(np.unique(seen, axis=0)) == len(seen)  # each of them is drawn anew
     assert set(many.act({"state": states[0]}, record=True).record()) == {
-        "base", "chunk_step", "noise", "proposals", "proposal_noise",
+        "base", "chunk_step", "noise", "base_samples", "base_sample_noise",
     }  # fmt: skip
 
 
@@ -218,7 +219,7 @@ def test_plan_of_a_whole_chunk_is_executed_with_the_base_and_the_noise_it_came_f
     policy.reset([0, 1], [5, 6])
     for t, decision in enumerate(play(policy, frames(8, 2))):
         if t % 3 == 0:
-            first = decision.proposals
+            first = decision.base_samples
         np.testing.assert_array_equal(decision.base, first.chunks[:, -1, t % 3])
         np.testing.assert_array_equal(decision.noise, first.noise[:, -1])
         np.testing.assert_array_equal(decision.action, np.clip(decision.base + np.float32(0.1), -1, 1))

@@ -13,9 +13,9 @@ from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 MEMBERS, FEATURES, ACTION, HIDDEN = 4, 5, 2, (8, 6)
 
 
-def make(*, layer_norm: bool = True, members: int = MEMBERS, outputs: int = 3) -> EnsembleCritic:
+def make(*, layer_norm: bool = True, num_critics: int = MEMBERS, outputs: int = 3) -> EnsembleCritic:
     torch.manual_seed(0)
-    critic = EnsembleCritic(members, FEATURES, ACTION, HIDDEN, outputs=outputs, layer_norm=layer_norm)
+    critic = EnsembleCritic(num_critics, FEATURES, ACTION, HIDDEN, outputs=outputs, layer_norm=layer_norm)
     for parameter in critic.parameters():  # gains and biases differ between members too
         nn.init.normal_(parameter)
     return critic
@@ -96,11 +96,11 @@ def test_gradients_equal_those_of_separate_networks(layer_norm: bool, outputs: i
 @norms
 @sizes
 @pytest.mark.parametrize("of", [least, everything])
-@pytest.mark.parametrize("members", [1, MEMBERS])
+@pytest.mark.parametrize("num_critics", [1, MEMBERS])
 def test_frozen_critics_pass_on_the_same_gradient_and_keep_none(
-    of: Callable[[Tensor], Tensor], layer_norm: bool, members: int, outputs: int
+    of: Callable[[Tensor], Tensor], layer_norm: bool, num_critics: int, outputs: int
 ) -> None:
-    critic = make(layer_norm=layer_norm, members=members, outputs=outputs)
+    critic = make(layer_norm=layer_norm, num_critics=num_critics, outputs=outputs)
     through, frozen = batch(), batch()
     of(critic(*through)).backward()
     critic.zero_grad()

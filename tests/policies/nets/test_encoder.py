@@ -39,7 +39,10 @@ def chunk_residual(encoder: EncoderSpec, cameras: tuple[str, ...] = ()) -> Resid
     base = DiffusionPolicy(config, STATE, ACTION, cameras, SIZE).eval()
     value = ValueSpec("mse", 0.0, 1.0)
     made = ResidualChunk(
-        base, ResidualChunkSpec(encoder, value, (16,), (0.5,) * ACTION, 3, True, candidates=3, pessimism=0.0)
+        base,
+        ResidualChunkSpec(
+            encoder, value, (16,), (0.5,) * ACTION, 3, True, candidates=3, uncertainty_penalty=0.0
+        ),
     )
     torch.nn.init.normal_(made.actor.net.head.weight)
     return made

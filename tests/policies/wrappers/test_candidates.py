@@ -15,7 +15,7 @@ def test_score_is_the_mean_less_deviations_of_the_ensemble() -> None:
     critic = EnsembleCritic(MEMBERS, FEATURES, STEPS * ACTION, (8,))
     codec = ValueCodec(ValueSpec("mse", 0.0, 1.0))
     features, chunks = torch.randn(2, FEATURES), torch.rand(2, 6, STEPS, ACTION)
-    scores = score(critic, codec, features, chunks, pessimism=0.7)
+    scores = score(critic, codec, features, chunks, uncertainty_penalty=0.7)
     assert scores.shape == (2, 6)
     values = critic(features[1:], chunks[1, 4].reshape(1, -1))[:, 0, 0]
     torch.testing.assert_close(scores[1, 4], values.mean() - 0.7 * values.std(unbiased=False))

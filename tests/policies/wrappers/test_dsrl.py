@@ -23,25 +23,25 @@ def base() -> DiffusionPolicy:
     return DiffusionPolicy(config, STATE, ACTION).eval()
 
 
-def make(base: DiffusionPolicy | ACTPolicy, judged: str = "noise", **options: object) -> DSRL:
+def make(base: DiffusionPolicy | ACTPolicy, critic_action: str = "noise", **options: object) -> DSRL:
     torch.manual_seed(1)
     spec = {
         "encoder": EncoderSpec(STATE),
         "value": ValueSpec("mse", 0, 1),
         "hidden": (16,),
         "bound": 1.5,
-        "members": 3,
+        "num_critics": 3,
         "layer_norm": True,
-        "judged": judged,
-        "proposals": 0 if judged == "noise" else 2,
+        "critic_action": critic_action,
+        "base_samples": 0 if critic_action == "noise" else 2,
         "gate": True,
-        "pessimism": 0.5,
+        "uncertainty_penalty": 0.5,
     }
     return DSRL(base, DSRLSpec(**{**spec, **options}))
 
 
-def trained(base: DiffusionPolicy, judged: str = "noise", **options: object) -> DSRL:
-    networks = make(base, judged, **options)
+def trained(base: DiffusionPolicy, critic_action: str = "noise", **options: object) -> DSRL:
+    networks = make(base, critic_action, **options)
     torch.nn.init.normal_(networks.actor.head.weight, std=0.3)
     return networks
 
@@ -62,27 +62,27 @@ def begin(policy: WrappedPolicy) -> WrappedPolicy:
 def prefer(networks: DSRL, sign: float) -> None:
     """Critics that value what lies in the direction of all ones by `sign`, judging by that alone."""
 
-    def critic(features: torch.Tensor, judged: torch.Tensor, chosen: object = None) -> torch.Tensor:
-        return sign * judged.sum(-1, keepdim=True).expand(networks.spec.members, -1, 1)
+    def critic(features: torch.Tensor, critic_action: torch.Tensor, chosen: object = None) -> torch.Tensor:
+        return sign * critic_action.sum(-1, keepdim=True).expand(networks.spec.num_critics, -1, 1)
 
     networks.critic.forward = critic  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("judged", ["noise", "chunk"])
-def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, judged: str) -> None:
-    policy, alone = begin(trained(base, judged).policy(2)), begin(WrappedPolicy(base, 2))
+@pytest.mark.parametrize("critic_action", ["noise", "chunk"])
+def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, critic_action: str) -> None:
+    policy, alone = begin(trained(base, critic_action).policy(2)), begin(WrappedPolicy(base, 2))
     policy.active = False
     for one, two in zip(play(policy, states(8), explore=True), play(alone, states(8)), strict=True):
         np.testing.assert_allclose(one.action, two.action, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(one.noise, two.noise)
 
 
-@pytest.mark.parametrize("judged", ["noise", "chunk"])
+@pytest.mark.parametrize("critic_action", ["noise", "chunk"])
 @pytest.mark.parametrize("explore", [False, True])
 def test_executed_chunk_is_what_the_base_makes_of_the_noise(
-    base: DiffusionPolicy, judged: str, explore: bool
+    base: DiffusionPolicy, critic_action: str, explore: bool
 ) -> None:
-    policy = begin(trained(base, judged).policy(2))
+    policy = begin(trained(base, critic_action).policy(2))
     frames = states(6)
     decisions = play(policy, frames, explore=explore)
     for t in (0, 3):
@@ -108,21 +108,23 @@ def test_noise_is_the_mean_or_a_sample_within_the_bound(base: DiffusionPolicy) -
     assert not np.allclose(sampled.noise, other.noise)
 
 
-@pytest.mark.parametrize("judged", ["noise", "chunk"])
+@pytest.mark.parametrize("critic_action", ["noise", "chunk"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_gate_executes_what_the_critics_value_most(base: DiffusionPolicy, judged: str, sign: float) -> None:
-    networks = trained(base, judged, proposals=3)
+def test_gate_executes_what_the_critics_value_most(
+    base: DiffusionPolicy, critic_action: str, sign: float
+) -> None:
+    networks = trained(base, critic_action, base_samples=3)
     prefer(networks, sign)
     frame = {"state": states(1)[0]}
     gated = begin(networks.policy(2)).act(frame, record=True)
-    ungated = trained(base, judged, proposals=3, gate=False)
+    ungated = trained(base, critic_action, base_samples=3, gate=False)
     steered = begin(ungated.policy(2)).act(frame, record=True)
-    assert gated.proposals is not None
-    assert gated.proposals.noise is not None
-    noise = np.concatenate([steered.noise[:, None], gated.proposals.noise], 1)
+    assert gated.base_samples is not None
+    assert gated.base_samples.noise is not None
+    noise = np.concatenate([steered.noise[:, None], gated.base_samples.noise], 1)
     own = ungated.decode(history(frame["state"]), torch.from_numpy(steered.noise)).numpy()
-    chunks = np.concatenate([own[:, None], gated.proposals.chunks], 1)
-    value = sign * (noise if judged == "noise" else chunks).reshape(2, 4, -1).sum(-1)
+    chunks = np.concatenate([own[:, None], gated.base_samples.chunks], 1)
+    value = sign * (noise if critic_action == "noise" else chunks).reshape(2, 4, -1).sum(-1)
     best = value.argmax(1)
     np.testing.assert_allclose(gated.noise, noise[[0, 1], best], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gated.action, chunks[[0, 1], best, 0], rtol=1e-5, atol=1e-6)

@@ -24,10 +24,10 @@ SPEC = ExpoSpec(
     value=ValueSpec("mse", 0.0, 1.0),
     hidden=(16,),
     scale=(0.2, 0.2, 0.5),
-    members=3,
+    num_critics=3,
     layer_norm=True,
     candidates=4,
-    pessimism=0.5,
+    uncertainty_penalty=0.5,
     faster=False,
 )
 
@@ -85,8 +85,8 @@ def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -
     policy.reset([0], [3])
     state = torch.randn(1, STATE)
     decision = policy.act({"state": state.numpy()}, record=True)
-    assert decision.proposals is not None
-    chunks = networks.candidates(state, torch.from_numpy(decision.proposals.chunks), None)[0]
+    assert decision.base_samples is not None
+    chunks = networks.candidates(state, torch.from_numpy(decision.base_samples.chunks), None)[0]
     with torch.no_grad():
         values = networks.critic(state.expand(8, -1), chunks.flatten(1))[..., 0]
     best = chunks[(values.mean(0) - 0.5 * values.std(0)).argmax()]
@@ -115,8 +115,8 @@ def test_only_the_seed_that_is_ranked_first_is_denoised(
     own, extra = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
     seeds = torch.cat([base.draw_noise(1, generator=own), base.draw_noise(1, 3, generator=extra)], 1)
     best = networks.seed_values(torch.from_numpy(state), seeds)[0].argmax()
-    assert decision.proposals is not None
-    np.testing.assert_array_equal(decision.proposals.noise[0, 0], seeds[0, best].numpy())
+    assert decision.base_samples is not None
+    np.testing.assert_array_equal(decision.base_samples.noise[0, 0], seeds[0, best].numpy())
     np.testing.assert_array_equal(decision.noise[0], seeds[0, best].numpy())
 
 
@@ -150,8 +150,8 @@ def test_a_base_without_noise_offers_its_chunk_and_an_edit() -> None:
     policy = trained(act).policy(SLOTS)
     assert isinstance(policy, ExpoPolicy)
     decisions = play(policy, explore=True)
-    assert decisions[0].proposals is not None
-    assert decisions[0].proposals.chunks.shape == (SLOTS, 1, EXECUTE, ACTION)
+    assert decisions[0].base_samples is not None
+    assert decisions[0].base_samples.chunks.shape == (SLOTS, 1, EXECUTE, ACTION)
     assert max(np.abs(d.correction[:, :2]).max() for d in decisions) <= 0.2 + 1e-6
     with pytest.raises(ValueError, match="no seeds"):
         Expo(act, replace(SPEC, faster=True))
@@ -159,7 +159,7 @@ def test_a_base_without_noise_offers_its_chunk_and_an_edit() -> None:
 
 def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: DiffusionPolicy) -> None:
     torch.manual_seed(1)
-    policy = Expo(base, replace(SPEC, commit=0.5)).policy(SLOTS)
+    policy = Expo(base, replace(SPEC, execute_fraction=0.5)).policy(SLOTS)
     committed = -(-EXECUTE // 2)
     assert 1 <= committed < EXECUTE
     steps = [decision.chunk_step[0] for decision in play(policy)]

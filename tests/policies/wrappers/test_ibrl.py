@@ -16,7 +16,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.store import load_policy_files
 from robot_rl.policies.wrappers.ibrl import IBRL, IBRLSpec
-from robot_rl.policies.wrappers.wrapper import save_wrapper
+from robot_rl.policies.wrappers.wrapper import Exploration, save_wrapper
 
 STATE, ACTION, SLOTS = 4, 3, 8
 SPEC = IBRLSpec(
@@ -24,10 +24,10 @@ SPEC = IBRLSpec(
     value=ValueSpec("mse", 0.0, 1.0),
     action_size=ACTION,
     hidden=(16, 16),
-    members=3,
+    num_critics=3,
     layer_norm=True,
     temperature=0.0,
-    pessimism=0.5,
+    uncertainty_penalty=0.5,
 )
 
 
@@ -67,7 +67,7 @@ def prefer_actor(networks: IBRL, sign: float) -> None:
 
 
 def test_switched_off_it_acts_exactly_as_its_base(base: Base) -> None:
-    policy = trained(base).policy(SLOTS, exploration=0.5)
+    policy = trained(base).policy(SLOTS, exploration=Exploration(0.5))
     policy.active = False
     pairs = zip(play(policy, explore=True), play(WrappedPolicy(base, SLOTS)), strict=True)
     for (_, one), (_, two) in pairs:
@@ -102,7 +102,7 @@ def test_exploration_is_noise_on_the_actor_alone(base: Base) -> None:
     prefer_actor(networks, -1.0)
     with torch.no_grad():
         networks.actor.head.bias.fill_(5.0)  # far from the base
-    for _, decision in play(networks.policy(SLOTS, exploration=0.01), explore=True):
+    for _, decision in play(networks.policy(SLOTS, exploration=Exploration(0.01)), explore=True):
         np.testing.assert_array_equal(decision.correction, 0)
 
 
@@ -118,7 +118,7 @@ def test_an_untrained_actor_does_nothing_and_left_out_units_change_a_trained_one
 
 def test_restored_policy_continues_exactly(base: Base) -> None:
     networks = trained(base, temperature=0.1)
-    policy, other = (networks.policy(SLOTS, seed=seed, exploration=0.3) for seed in (5, 6))
+    policy, other = (networks.policy(SLOTS, seed=seed, exploration=Exploration(0.3)) for seed in (5, 6))
     play(policy, explore=True)
     other.load_state_dict(policy.state_dict())
     state = {"state": np.ones((SLOTS, STATE), np.float32)}

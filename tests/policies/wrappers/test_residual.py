@@ -12,7 +12,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import load_policy_files
 from robot_rl.policies.wrappers.registry import WRAPPERS
 from robot_rl.policies.wrappers.residual import Residual, ResidualPolicy, ResidualSpec
-from robot_rl.policies.wrappers.wrapper import save_wrapper
+from robot_rl.policies.wrappers.wrapper import Exploration, save_wrapper
 
 STATE, ACTION, SLOTS = 4, 3, 4
 
@@ -42,14 +42,14 @@ def frames(seed: int) -> dict[str, np.ndarray]:
 
 
 def test_a_fresh_residual_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
-    policy = begun(networks(base, trained=False).policy(SLOTS, exploration=0.3))
+    policy = begun(networks(base, trained=False).policy(SLOTS, exploration=Exploration(0.3)))
     alone = begun(WrappedPolicy(base, SLOTS))
     for t in range(8):
         np.testing.assert_array_equal(policy.act(frames(t)).action, alone.act(frames(t)).action)
 
 
 def test_in_the_warm_up_the_noise_is_that_of_exploration(base: DiffusionPolicy) -> None:
-    policy = begun(networks(base).policy(SLOTS, exploration=0.1))
+    policy = begun(networks(base).policy(SLOTS, exploration=Exploration(0.1)))
     policy.active = False
     corrections = np.array([policy.act(frames(t), explore=True).correction for t in range(50)])
     assert np.std(corrections[..., 0]) == pytest.approx(0.05, rel=0.25)
@@ -58,7 +58,7 @@ def test_in_the_warm_up_the_noise_is_that_of_exploration(base: DiffusionPolicy) 
 def test_the_actor_joins_bit_by_bit(base: DiffusionPolicy) -> None:
     """Used with probability t / H, t the environment steps since it was switched on; else the base alone."""
     horizon = 400 * SLOTS
-    policy = begun(networks(base).policy(SLOTS, exploration=0.3, progressive_steps=horizon))
+    policy = begun(networks(base).policy(SLOTS, exploration=Exploration(0.3, horizon)))
     policy.active = False
     for t in range(30):
         assert np.abs(policy.act(frames(t), explore=True).correction).max() > 0  # not counted
@@ -83,7 +83,7 @@ def test_not_exploring_the_residual_is_always_used(base: DiffusionPolicy) -> Non
 
 def test_a_restored_one_joins_as_it_would_have(base: DiffusionPolicy) -> None:
     def make(seed: int) -> ResidualPolicy:
-        return networks(base).policy(SLOTS, seed=seed, exploration=0.3, progressive_steps=100)
+        return networks(base).policy(SLOTS, seed=seed, exploration=Exploration(0.3, 100))
 
     policy = make(0)
     begun(policy)

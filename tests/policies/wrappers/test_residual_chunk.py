@@ -17,7 +17,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.store import load_policy_files
 from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
-from robot_rl.policies.wrappers.wrapper import save_wrapper
+from robot_rl.policies.wrappers.wrapper import Exploration, save_wrapper
 
 STATE, ACTION, EXECUTE, SLOTS, N = 4, 3, 3, 2, 4
 SPEC = ResidualChunkSpec(
@@ -25,10 +25,10 @@ SPEC = ResidualChunkSpec(
     value=ValueSpec("mse", 0.0, 1.0),
     hidden=(16,),
     scale=(0.2, 0.2, 0.5),
-    members=3,
+    num_critics=3,
     layer_norm=True,
     candidates=N,
-    pessimism=0.5,
+    uncertainty_penalty=0.5,
 )
 
 
@@ -54,7 +54,7 @@ def play(policy: WrappedPolicy, steps: int = 7, *, explore: bool = False) -> lis
 
 
 def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
-    policy = build(base).policy(SLOTS, exploration=0.3)
+    policy = build(base).policy(SLOTS, exploration=Exploration(0.3))
     policy.active = False
     for one, two in zip(play(policy, explore=True), play(WrappedPolicy(base, SLOTS)), strict=True):
         np.testing.assert_allclose(one.action, two.action, rtol=1e-5, atol=1e-6)
@@ -68,8 +68,8 @@ def test_an_untrained_residual_leaves_the_samples_as_they_are(base: DiffusionPol
 
 def test_residuals_are_bounded_by_their_scale(base: DiffusionPolicy) -> None:
     chunks = torch.rand(5, N, EXECUTE, ACTION) * 2 - 1
-    proposals = Chunk(chunks, torch.randn(5, N, 6, ACTION))
-    candidates, _ = build(base).candidates(torch.randn(5, STATE), proposals)
+    base_samples = Chunk(chunks, torch.randn(5, N, 6, ACTION))
+    candidates, _ = build(base).candidates(torch.randn(5, STATE), base_samples)
     torch.testing.assert_close(candidates[:, :N], chunks)
     residual = (candidates[:, N:] - chunks).abs()
     assert candidates.abs().max() <= 1
@@ -84,11 +84,11 @@ def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -
     policy.reset([0], [0])
     state = np.random.default_rng(0).normal(size=(1, STATE)).astype(np.float32)
     decision = policy.act({"state": state}, record=True)
-    kept = decision.proposals
+    kept = decision.base_samples
     assert kept is not None
     assert kept.noise is not None
-    proposals = Chunk(torch.from_numpy(kept.chunks), torch.from_numpy(kept.noise))
-    chunks, scores = networks.candidates(torch.from_numpy(state), proposals)
+    base_samples = Chunk(torch.from_numpy(kept.chunks), torch.from_numpy(kept.noise))
+    chunks, scores = networks.candidates(torch.from_numpy(state), base_samples)
     best = int(scores[0].argmax())
     np.testing.assert_allclose(decision.action[0], chunks[0, best, 0].numpy(), atol=1e-6)
     np.testing.assert_array_equal(decision.base[0], kept.chunks[0, best % N, 0])
@@ -96,9 +96,9 @@ def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -
 
 
 def test_exploration_is_only_for_who_asks(base: DiffusionPolicy) -> None:
-    still = play(build(base).policy(SLOTS, exploration=0.3))
-    again = play(build(base).policy(SLOTS, exploration=0.3, seed=9))
-    noisy = play(build(base).policy(SLOTS, exploration=0.3), explore=True)
+    still = play(build(base).policy(SLOTS, exploration=Exploration(0.3)))
+    again = play(build(base).policy(SLOTS, exploration=Exploration(0.3), seed=9))
+    noisy = play(build(base).policy(SLOTS, exploration=Exploration(0.3)), explore=True)
     assert all(np.array_equal(a.action, b.action) for a, b in zip(still, again, strict=True))
     assert not all(np.array_equal(a.action, b.action) for a, b in zip(still, noisy, strict=True))
 
@@ -115,7 +115,7 @@ def test_it_is_saved_with_its_base_and_acts_the_same(base: DiffusionPolicy, tmp_
 def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: DiffusionPolicy) -> None:
     """Half of three steps, rounded up; exploring, or where the base acts alone, it is the whole chunk."""
     torch.manual_seed(1)
-    policy = ResidualChunk(base, replace(SPEC, commit=0.5)).policy(SLOTS)
+    policy = ResidualChunk(base, replace(SPEC, execute_fraction=0.5)).policy(SLOTS)
     assert [list(decision.chunk_step) for decision in play(policy, 5)] == [[0] * 2, [1] * 2] * 2 + [[0] * 2]
     assert [decision.chunk_step[0] for decision in play(policy, 5, explore=True)] == [0, 1, 2, 0, 1]
     policy.active = False
@@ -127,7 +127,7 @@ def test_a_policy_saved_before_there_was_a_commitment_executes_whole_chunks(
 ) -> None:
     save_wrapper(build(base), tmp_path, {})
     record = json.loads((tmp_path / "policy.json").read_text())
-    del record["config"]["commit"]
+    del record["config"]["execute_fraction"]
     (tmp_path / "policy.json").write_text(json.dumps(record))
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, ResidualChunk)
@@ -138,3 +138,16 @@ def test_a_base_without_noise_is_refused() -> None:
     act = ACTPolicy(ACTConfig(width=16, layers=1, horizon=4, execute=2), STATE, ACTION)
     with pytest.raises(ValueError, match="method=residual"):
         ResidualChunk(act, SPEC)
+
+
+def test_a_policy_of_an_older_format_is_refused_in_one_line(base: DiffusionPolicy, tmp_path: Path) -> None:
+    save_wrapper(build(base), tmp_path, {})
+    path = tmp_path / "policy.json"
+    record = json.loads(path.read_text())
+    record["config"]["members"] = record["config"].pop("num_critics")
+    path.write_text(json.dumps(record))
+    with pytest.raises(
+        ValueError, match="another version of the program, which knows members: train"
+    ) as caught:
+        load_policy_files(tmp_path)
+    assert "\n" not in str(caught.value)

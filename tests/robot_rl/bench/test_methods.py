@@ -334,7 +334,7 @@ def test_results_of_a_run(filled: tuple[Path, str]) -> None:
     assert record["status"] == "done"
     assert record["eval_seconds"] > 0
     assert record["final"]["success"] == float(rows[-1]["success"])
-    assert record["config"]["method"]["members"] == 3
+    assert record["config"]["method"]["num_critics"] == 3
     assert record["training"]["episodes"] == 6  # of 20 steps each
     assert record["training"]["lowest"] is None
     assert not list((home / "results").rglob("*.part"))

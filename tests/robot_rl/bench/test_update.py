@@ -51,7 +51,7 @@ def test_without_stable_baselines(
 
 def test_operations_are_counted() -> None:
     """Passes of one critic and of the actor, by hand, for a network without hidden width."""
-    size = Size(width=1, members=2, batch=1)
+    size = Size(width=1, num_critics=2, batch=1)
     critic, first_critic, actor, first_actor = 2 * (26 + 2 + 1), 2 * 26, 2 * (19 + 2 + 14), 2 * 19
     target = actor + 2 * critic
     critics = 2 * (3 * critic - first_critic)

@@ -10,8 +10,10 @@ from robot_rl.cli.compose import Command, compose, load_group, restore
 from robot_rl.cli.help import print_help
 from robot_rl.cli.main import command_names, load_command
 from robot_rl.cli.options import meanings, type_name
+from robot_rl.cli.validation import FORMER_NAMES
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
+from robot_rl.methods.registry import METHODS
 from tests.robot_rl.cli.sample_command import Config, Device, Diffusion, Residual, Run, sample_command
 
 NEEDED = ["name=x", "base=diffusion"]
@@ -232,3 +234,17 @@ def test_every_choice_composes(name: str, capsys: pytest.CaptureFixture[str]) ->
         for choice in command.choices(group):
             print_help(command, [f"{group}={choice}"])
             assert f"{group}={choice}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("former", sorted(FORMER_NAMES))
+def test_a_renamed_option_answers_with_its_new_name(former: str) -> None:
+    train = load_command("train")
+    for new in FORMER_NAMES[former]:
+        key = new.removeprefix("method.")
+        method = next(
+            name
+            for name, method in METHODS.items()
+            if key in {field.name for field in fields(method.config_type)}
+        )
+        with pytest.raises(UserError, match=f"^{former} is now {new}: write {new}=1$"):
+            compose(train, ["task=lift", f"method={method}", f"{former}=1"])

@@ -24,20 +24,20 @@ def base(base_run: Path) -> BasePolicy:
     return networks
 
 
-def fields(dataset: Dataset, base: BasePolicy, proposals: int = 0) -> Fields:
+def fields(dataset: Dataset, base: BasePolicy, base_samples: int = 0) -> Fields:
     state = ((dataset.observation_spec.state_size,), torch.float32)
-    shapes = decision_shapes(base, proposals)
-    return {"state": state, **(shapes if proposals else {"base": shapes["base"]})}
+    shapes = decision_shapes(base, base_samples)
+    return {"state": state, **(shapes if base_samples else {"base": shapes["base"]})}
 
 
 def test_each_episode_runs_the_base_from_its_own_start(demonstrations: Path, base: BasePolicy) -> None:
     dataset = Dataset(demonstrations)
-    replay = demonstrations_to_replay(dataset, base, 3, fields(dataset, base, 2), proposals=2)
+    replay = demonstrations_to_replay(dataset, base, 3, fields(dataset, base, 2), base_samples=2)
     state = dataset.observations()["state"]
     assert len(replay) == dataset.num_steps  # all end in termination, where nothing is looked at
     held = {name: replay.held(name) for name in replay.data}
     for index, rows in enumerate(dataset.episodes):
-        alone = WrappedPolicy(base, 1, proposals=2)
+        alone = WrappedPolicy(base, 1, base_samples=2)
         alone.reset([0], [episode_seed(3, "demo", index)])
         for t in range(rows.start, rows.stop):
             expected = alone.act({"state": state[t : t + 1]}, record=True).record()

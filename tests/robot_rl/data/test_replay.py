@@ -21,7 +21,7 @@ FIELDS: Fields = {
     "base": ((1,), torch.float32),
     "chunk_step": ((), torch.int64),
     "noise": ((1, 1), torch.float32),
-    "proposals": ((2, H, 1), torch.float32),
+    "base_samples": ((2, H, 1), torch.float32),
 }
 
 
@@ -118,7 +118,7 @@ class Story:
             "base": np.array([[-state]], np.float32),
             "chunk_step": np.array([row["chunk_step"]]),
             "noise": np.array([[[state / 2]]], np.float32),
-            "proposals": np.array([[first, [[-1.0]] * H]], np.float32),
+            "base_samples": np.array([[first, [[-1.0]] * H]], np.float32),
             "not_kept": np.zeros((1, 7)),
         }
 
@@ -208,7 +208,7 @@ def test_transitions_are_those_of_brute_force(
     np.testing.assert_array_equal(batch["base"], -batch["state"])
     np.testing.assert_array_equal(batch["action"], batch["state"] + 0.5)
     np.testing.assert_array_equal(batch["noise"][:, 0], batch["state"] / 2)
-    np.testing.assert_array_equal(batch["proposals"][:, 0, 0], 1000 * batch["state"])
+    np.testing.assert_array_equal(batch["base_samples"][:, 0, 0], 1000 * batch["state"])
     np.testing.assert_array_equal(batch["next.base"], -batch["next.state"])
     np.testing.assert_array_equal(batch["demo"], 0)
     assert ("chunk" in batch) == (chunk > 0)
@@ -219,7 +219,7 @@ def test_transitions_are_those_of_brute_force(
         assert batch["steps"][i] == pytest.approx(window.steps, abs=1e-5)
         if window.following is not None:
             assert batch["next.state"][i, 0] == window.following
-            np.testing.assert_array_equal(batch["next.proposals"][i, 0, 0], 1000 * window.following)
+            np.testing.assert_array_equal(batch["next.base_samples"][i, 0, 0], 1000 * window.following)
         if chunk:
             assert batch["chunk"][i, :, 0].tolist() == window.chunk
             assert batch["chunk_mask"][i].tolist() == [float(j < window.executed) for j in range(chunk)]

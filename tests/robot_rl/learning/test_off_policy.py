@@ -15,7 +15,7 @@ ROWS, KEPT = 5, 4
 
 def test_targets_are_made_of_other_samples_at_each_update() -> None:
     number = torch.arange(ROWS * KEPT, dtype=torch.float32).view(ROWS, KEPT, 1, 1)
-    batch = {"next.proposals": number.expand(-1, -1, 2, 3), "next.proposal_noise": -number}
+    batch = {"next.base_samples": number.expand(-1, -1, 2, 3), "next.base_sample_noise": -number}
     generator = torch.Generator().manual_seed(0)
     seen: list[set[int]] = [set() for _ in range(ROWS)]
     for _ in range(40):
@@ -30,7 +30,7 @@ def test_targets_are_made_of_other_samples_at_each_update() -> None:
 
 
 def test_samples_without_noise_are_drawn_and_no_more_than_there_are() -> None:
-    drawn = kept_samples({"proposals": torch.zeros(ROWS, 1, 2, 3)}, "", 2, torch.Generator())
+    drawn = kept_samples({"base_samples": torch.zeros(ROWS, 1, 2, 3)}, "", 2, torch.Generator())
     assert drawn.actions.shape == (ROWS, 1, 2, 3)
     assert drawn.noise is None
 
@@ -71,10 +71,10 @@ def test_the_part_of_demonstrations_goes_from_first_to_last(
 @pytest.mark.parametrize(
     ("method", "option"),
     [
-        ("residual", "imitation=5"),
-        ("ibrl", "imitation=5"),
-        ("rlpd", "imitation=5"),
-        ("dsrl", "imitation=5"),
+        ("residual", "bc_weight=5"),
+        ("ibrl", "bc_weight=5"),
+        ("rlpd", "bc_weight=5"),
+        ("dsrl", "bc_weight=5"),
         ("residual", "init_alpha=0.1"),
         ("residual", "actor=sac"),
     ],

@@ -16,7 +16,7 @@ STATE, ACTION = 4, 2
 
 def make(device: str = "cpu", **options: Any) -> SACLearner:
     torch.manual_seed(0)
-    defaults = {"hidden": [16, 16], "members": 3, "critic_warmup": 2, "batch_size": 32}
+    defaults = {"hidden": [16, 16], "num_critics": 3, "critic_warmup": 2, "batch_size": 32}
     config = SACConfig(name="sac", **defaults | options)
     actor = GaussianActor(STATE, ACTION, config.hidden, layer_norm=config.layer_norm)
     encoder = ObservationEncoder(EncoderSpec(STATE))
@@ -66,7 +66,8 @@ def test_an_update_is_what_the_formulas_say(aggregation: str, layer_norm: bool) 
     """Against autograd alone, without what makes it fast."""
     options = {"backup_entropy": True, "actor_aggregation": aggregation, "layer_norm": layer_norm}
     ours, plain = (
-        make(subset=3, critic_warmup=0, actor_every=1, max_grad_norm=math.inf, **options) for _ in range(2)
+        make(critics_per_target=3, critic_warmup=0, actor_every=1, max_grad_norm=math.inf, **options)
+        for _ in range(2)
     )
     for seed in range(3):
         data = batch(seed)
@@ -103,7 +104,7 @@ def test_an_update_is_what_the_formulas_say(aggregation: str, layer_norm: bool) 
 def by_hand(critic: Any, features: Tensor, action: Tensor) -> Tensor:
     """Values [E, B] by autograd's own layers."""
     x = torch.cat([features, action], -1)
-    x = x.expand(critic.members, *x.shape)
+    x = x.expand(critic.num_critics, *x.shape)
     for i, layer in enumerate(critic.layers):
         x = x @ layer.weight + layer.bias
         if len(critic.norms):

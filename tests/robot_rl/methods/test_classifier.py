@@ -10,7 +10,7 @@ import torch
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.errors import UserError
-from robot_rl.methods.classifier import REPORT, ClassifierConfig, label, split, threshold_for
+from robot_rl.methods.classifier import ClassifierConfig, label, split, threshold_for
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.robot.deploy.judge import load_classifier
@@ -96,7 +96,7 @@ def test_it_finds_success_on_episodes_that_it_has_not_seen(
     robot_rl: RunCommand, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = trained(robot_rl, dataset, tmp_path, "good", "method.steps=60", "method.unclear_steps=2")
-    report = json.loads((run / REPORT).read_text())
+    report = json.loads((run / "classifier.json").read_text())
     assert (report["episodes"], report["calibrated_by"], report["successes"]) == (4, 4, 2)
     assert (report["found"], report["false_alarms"], report["false_frames"]) == (2, 0, 0)
     assert report["frames"] == 2 * STEPS + 2 * (STEPS - 3)

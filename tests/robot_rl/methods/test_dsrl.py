@@ -19,7 +19,13 @@ from tests.conftest import SMALL_RL, RunCommand
 
 STATE, ACTION, H, EXECUTE, N, B = 4, 3, 6, 2, 3, 8
 CPU = torch.device("cpu")
-SMALL: dict[str, Any] = {"hidden": [16, 16], "members": 3, "subset": 3, "critic_warmup": 2, "batch_size": B}
+SMALL: dict[str, Any] = {
+    "hidden": [16, 16],
+    "num_critics": 3,
+    "critics_per_target": 3,
+    "critic_warmup": 2,
+    "batch_size": B,
+}
 
 
 def make(config: NoiseSACConfig, seed: int = 0) -> DSRLLearner | DSRLNALearner:
@@ -27,18 +33,18 @@ def make(config: NoiseSACConfig, seed: int = 0) -> DSRLLearner | DSRLNALearner:
     small = DiffusionConfig(
         width=16, depth=1, train_steps=4, inference_steps=2, horizon=H, execute=EXECUTE, obs_steps=1
     )
-    judged = "noise" if isinstance(config, DSRLConfig) else "chunk"
+    critic_action = "noise" if isinstance(config, DSRLConfig) else "chunk"
     spec = DSRLSpec(
         EncoderSpec(STATE),
         ValueSpec(config.critic_loss, *config.value_range),
         tuple(config.hidden),
         config.bound,
-        config.members,
+        config.num_critics,
         config.layer_norm,
-        judged,
+        critic_action,
         N,
         config.gate,
-        config.pessimism,
+        config.uncertainty_penalty,
     )
     networks = DSRL(DiffusionPolicy(small, STATE, ACTION).eval(), spec)
     if isinstance(config, DSRLConfig):
@@ -48,7 +54,7 @@ def make(config: NoiseSACConfig, seed: int = 0) -> DSRLLearner | DSRLNALearner:
 
 
 def learners() -> list[NoiseSACConfig]:
-    return [DSRLConfig(**SMALL), *[DSRLNAConfig(**SMALL, proposals=N, backup=how) for how in BACKUPS]]
+    return [DSRLConfig(**SMALL), *[DSRLNAConfig(**SMALL, base_samples=N, backup=how) for how in BACKUPS]]
 
 
 def batch(seed: int = 0) -> Batch:
@@ -118,7 +124,7 @@ def test_base_stays_as_it_is(config: NoiseSACConfig) -> None:
 
 
 def test_noise_critics_learn_what_the_chunk_critics_say_of_noise_never_seen() -> None:
-    learner, data = make(DSRLNAConfig(**SMALL, proposals=N)), batch()
+    learner, data = make(DSRLNAConfig(**SMALL, base_samples=N)), batch()
     assert isinstance(learner, DSRLNALearner)
     networks = learner.networks
     obs = {"state": data["state"].repeat(20, 1)}
@@ -128,10 +134,10 @@ def test_noise_critics_learn_what_the_chunk_critics_say_of_noise_never_seen() ->
         with torch.no_grad():
             features = networks.encoder(obs)
             chunk = networks.decode({"state": obs["state"][:, None]}, noise)
-            judged = learner.critics.values(features, chunk.flatten(1))
+            critic_action = learner.critics.values(features, chunk.flatten(1))
             known = learner.noise_critic(features, noise.flatten(1)).squeeze(-1)
         # Head by head: the members differ.
-        return float((judged - known).square().mean() / judged.var(1).mean())
+        return float((critic_action - known).square().mean() / critic_action.var(1).mean())
 
     before = error()
     for _ in range(600):
@@ -163,7 +169,7 @@ def test_demonstrations_are_refused_without_noise_aliasing(name: str) -> None:
         ({"alpha_min": 1.0}, "alpha_min"),
         ({"bound": 0.0}, "bound"),
         ({"backup": "guessed"}, "sampled, distilled"),
-        ({"proposals": 0}, "proposals"),
+        ({"base_samples": 0}, "base_samples"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
@@ -188,7 +194,7 @@ def test_windows_must_be_whole_chunks(tmp_path: Path, robot_rl: RunCommand, base
 
 
 def test_the_actors_chunks_come_nearer_to_what_succeeded() -> None:
-    learner = make(DSRLNAConfig(**SMALL, proposals=N, imitation=100.0, actor_lr=1e-2))
+    learner = make(DSRLNAConfig(**SMALL, base_samples=N, bc_weight=100.0, actor_lr=1e-2))
     assert isinstance(learner, DSRLNALearner)
     data = {**batch(), "success": (torch.arange(B) % 2).float()}
     networks = learner.networks

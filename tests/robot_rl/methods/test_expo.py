@@ -21,7 +21,7 @@ from tests.conftest import SMALL_RL, RunCommand
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
 SMALL = ExpoConfig(
-    members=4,
+    num_critics=4,
     hidden=[16],
     batch_size=B,
     candidates=N,
@@ -29,7 +29,7 @@ SMALL = ExpoConfig(
     critic_warmup=0,
     actor_every=1,
     init_alpha=0.1,
-    imitation=0.0,
+    bc_weight=0.0,
 )
 
 
@@ -44,10 +44,10 @@ def build(config: ExpoConfig = SMALL, seed: int = 0) -> ExpoLearner:
         value=ValueSpec(config.critic_loss, *config.value_range),
         hidden=tuple(config.hidden),
         scale=(0.2,) * ACTION,
-        members=config.members,
+        num_critics=config.num_critics,
         layer_norm=True,
         candidates=N,
-        pessimism=0.5,
+        uncertainty_penalty=0.5,
         faster=config.faster,
     )
     return ExpoLearner(config, Expo(base, spec), torch.device("cpu"), seed)
@@ -63,7 +63,7 @@ def batches(kept: int = N) -> Iterator[dict[str, Tensor]]:
         samples = {
             f"{prefix}{name}": uniform(B, kept, steps, ACTION)
             for prefix in ("", "next.")
-            for name, steps in (("proposals", EXECUTE), ("proposal_noise", HORIZON))
+            for name, steps in (("base_samples", EXECUTE), ("base_sample_noise", HORIZON))
         }
         yield {
             **samples,
@@ -100,7 +100,7 @@ def test_target_is_of_the_best_of_samples_and_edits() -> None:
             mean, log_std = learner.networks.edit(x)
             edit = torch.tanh(mean + log_std.exp() * noise[:, k]).view(B, EXECUTE, ACTION)
             edits.append((samples[:, k] + 0.2 * edit).clamp(-1, 1))
-        chosen = learner.critics.choose(generator)
+        chosen = learner.critics.sample_subset(generator)
         chunks = torch.cat([samples, torch.stack(edits, 1)], 1)
         best = target_minimum(learner, batch["next.state"], chunks, chosen).amax(1)
     expected = (batch["reward"] + batch["discount"] * best).clamp(0, 1)
@@ -113,7 +113,7 @@ def test_until_the_critics_are_warm_the_base_is_judged() -> None:
     generator.set_state(learner.generator.get_state())
     samples = kept_samples(batch, "next.", 2, generator).actions
     torch.randn(B * 2, EXECUTE * ACTION, generator=generator)
-    chosen = learner.critics.choose(generator)
+    chosen = learner.critics.sample_subset(generator)
     with torch.no_grad():
         values = target_minimum(learner, batch["next.state"], samples, chosen)
         expected = (batch["reward"] + batch["discount"] * values.mean(1)).clamp(0, 1)
@@ -122,13 +122,13 @@ def test_until_the_critics_are_warm_the_base_is_judged() -> None:
 
 def test_executed_chunks_are_judged_not_what_a_base_learns_from() -> None:
     batch = next(batches())
-    torch.testing.assert_close(build()._judged(batch), batch["chunk"][:, :EXECUTE].flatten(1))
+    torch.testing.assert_close(build()._critic_action(batch), batch["chunk"][:, :EXECUTE].flatten(1))
 
 
 def test_edits_come_nearer_to_what_succeeded() -> None:
-    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6, imitation=1e3)), next(batches())
+    learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6, bc_weight=1e3)), next(batches())
     batch["success"] = (torch.arange(len(batch["success"])) % 2).float()
-    chunk, state = batch["proposals"][:, 0], batch["state"]
+    chunk, state = batch["base_samples"][:, 0], batch["state"]
 
     def distance() -> float:
         with torch.no_grad():
@@ -142,11 +142,11 @@ def test_edits_come_nearer_to_what_succeeded() -> None:
 
 
 def test_edits_learn_around_every_sample_that_competes_not_only_around_those_of_a_target() -> None:
-    learner, batch = build(replace(SMALL, imitation=1.0)), next(batches())
+    learner, batch = build(replace(SMALL, bc_weight=1.0)), next(batches())
     assert SMALL.target_candidates < N
     for number in range(N):
         learner.updates = number
-        torch.testing.assert_close(learner._edited(batch), batch["proposals"][:, number])
+        torch.testing.assert_close(learner._edited(batch), batch["base_samples"][:, number])
 
 
 def test_edits_climb_the_critics_around_executed_chunks() -> None:
@@ -177,10 +177,10 @@ def test_seeds_are_valued_as_what_becomes_of_them(monkeypatch: pytest.MonkeyPatc
         learner.networks.edit.head.weight.zero_()
         monkeypatch.setattr(learner.critics, "choose", lambda _: torch.tensor([0, 1]))
         chosen = torch.tensor([0, 1])
-        worth = target_minimum(learner, batch["state"], batch["proposals"], chosen)
+        worth = target_minimum(learner, batch["state"], batch["base_samples"], chosen)
     for _ in range(300):
         learner._update_noise_critic(batch, batch["state"])
-    found = learner.networks.seed_values(batch["state"], batch["proposal_noise"])
+    found = learner.networks.seed_values(batch["state"], batch["base_sample_noise"])
     assert (found - worth).abs().mean() < 0.2 * worth.std()
 
 
@@ -218,7 +218,7 @@ def test_samples_of_a_base_that_learns_are_drawn_anew() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"imitation": 5.0}, {"faster": True}, {"base_lr": 1e-3}],
+    [{}, {"bc_weight": 5.0}, {"faster": True}, {"base_lr": 1e-3}],
     ids=["expo", "imitation", "faster", "base"],
 )
 def test_resumed_learner_continues_exactly(changes: dict) -> None:
@@ -241,9 +241,9 @@ def test_resumed_learner_continues_exactly(changes: dict) -> None:
     ("changes", "message"),
     [
         ({"backup_entropy": True}, "backup_entropy"),
-        ({"scale": 0.0}, "scale"),
+        ({"edit_scale": 0.0}, "edit_scale"),
         ({"target_candidates": 4}, "target_candidates"),
-        ({"commit": 1.5}, "commit"),
+        ({"execute_fraction": 1.5}, "execute_fraction"),
         ({"alpha_min": 1.0}, "alpha_min"),
     ],
 )

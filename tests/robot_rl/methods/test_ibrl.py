@@ -15,7 +15,7 @@ from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.wrappers.ibrl import IBRL, IBRLSpec
 
 B, STATE, ACTION = 6, 4, 3
-SMALL = IBRLConfig(members=4, hidden=[16, 16], batch_size=B, critic_warmup=0, actor_every=1)
+SMALL = IBRLConfig(num_critics=4, hidden=[16, 16], batch_size=B, critic_warmup=0, actor_every=1)
 
 
 def build(config: IBRLConfig = SMALL, seed: int = 0) -> IBRLLearner:
@@ -28,10 +28,10 @@ def build(config: IBRLConfig = SMALL, seed: int = 0) -> IBRLLearner:
         value=ValueSpec(config.critic_loss, *config.value_range),
         action_size=ACTION,
         hidden=tuple(config.hidden),
-        members=config.members,
+        num_critics=config.num_critics,
         layer_norm=True,
         temperature=config.temperature,
-        pessimism=0.5,
+        uncertainty_penalty=0.5,
     )
     learner = IBRLLearner(config, IBRL(base.eval(), spec), torch.device("cpu"), seed)
     torch.nn.init.normal_(learner.actor.head.weight)
@@ -73,7 +73,7 @@ def test_target_is_of_the_choice_between_base_and_warm_actor(temperature: float,
         target = learner._target(batch)
         noise = (0.1 * torch.randn(B, ACTION, generator=generator)).clamp(-0.3, 0.3)
         own = (learner.target_actor(batch["next.state"]) + noise).clamp(-1, 1)
-        chosen = learner.critics.choose(generator)
+        chosen = learner.critics.sample_subset(generator)
         base_q, own_q = (
             learner.critics.target(batch["next.state"], action, chosen)[..., 0].amin(0)
             for action in (batch["next.base"], own)

@@ -13,7 +13,6 @@ from robot_rl.cli.main import load_command
 from robot_rl.factory import load_networks, load_policy, make_env
 from robot_rl.learning import off_policy as offpolicy
 from robot_rl.learning.off_policy import shifted
-from robot_rl.methods import components as online
 from robot_rl.methods.residual import ResidualConfig, ResidualLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec, Observation, ObservationEncoder
@@ -21,6 +20,7 @@ from robot_rl.policies.store import save_policy
 from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
 from robot_rl.policies.wrappers.residual_chunk import ResidualChunk
 from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.training import components
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
@@ -31,7 +31,7 @@ BATCH = 16  # of SMALL_RL
 
 def learner(**options: Any) -> ResidualLearner:
     torch.manual_seed(0)
-    small = {"hidden": [16], "members": 3, "critic_warmup": 0, "actor_every": 1, "tau": 0.25}
+    small = {"hidden": [16], "num_critics": 3, "critic_warmup": 0, "actor_every": 1, "tau": 0.25}
     config = ResidualConfig(**{**small, **options})
     base = DiffusionConfig(horizon=2, execute=2, width=8, depth=1, train_steps=4, inference_steps=2)
     spec = ResidualSpec(EncoderSpec(STATE, ("front",), SIZE), ACTION, (16,), (0.5,) * ACTION)
@@ -244,7 +244,7 @@ def test_what_cannot_work_is_refused_before_training(
     refused("nothing looks at the images of agentview", base_run, seen, "method.encoder=state")
     refused(r"has no images of agentview.*task\.cameras=\[agentview\]", base_run, demonstrations)
     refused("choose conv, vit or state", seeing, seen, "method.encoder=resnet")
-    monkeypatch.setattr(online, "memory_bytes", lambda _: 3 * 3200 * 25)
+    monkeypatch.setattr(components, "memory_bytes", lambda _: 3 * 3200 * 25)
     refused(r"set method\.replay_capacity=2\d or less", seeing, seen)
     ppo = ["method=residual_ppo", f"base={base_run}", f"runs_dir={tmp_path}", "name=run", *SEEN]
     with pytest.raises(ValueError, match="residual_ppo would learn from the state alone"):
@@ -267,7 +267,7 @@ def test_two_arms(tmp_path: Path, robot_rl: RunCommand) -> None:
     small = DiffusionConfig(horizon=4, execute=2, width=16, depth=1, train_steps=4, inference_steps=2)
     save_policy(DiffusionPolicy(small, 9, 14), tmp_path / "base", {"environment": env.describe()})
     env.close()
-    scales = ["method.scale=0.5", "method.gripper_scale=0.25"]
+    scales = ["method.residual_scale=0.5", "method.gripper_scale=0.25"]
     alone = ["method.demo_ratio=0", "method.steps=30", "method.warmup_steps=10"]
     run = [f"base={tmp_path / 'base'}", f"runs_dir={tmp_path}", "name=run"]
     robot_rl("train", "method=residual_chunk", *task, *run, *scales, *alone, *SMALL_RL)

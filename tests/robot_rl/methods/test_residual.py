@@ -19,7 +19,7 @@ SCALE = (0.5, 0.25)
 
 def learner(**options: Any) -> ResidualLearner:
     torch.manual_seed(0)
-    defaults = {"hidden": [16], "members": 3, "critic_warmup": 0, "actor_every": 1}
+    defaults = {"hidden": [16], "num_critics": 3, "critic_warmup": 0, "actor_every": 1}
     config = ResidualConfig(**{**defaults, **options})
     small = DiffusionConfig(horizon=2, execute=2, width=8, depth=1, train_steps=4, inference_steps=2)
     spec = ResidualSpec(EncoderSpec(STATE), ACTION, (16,), SCALE)
@@ -48,7 +48,7 @@ def batch(seed: int = 0) -> dict[str, Tensor]:
 def drawn(one: ResidualLearner) -> tuple[Tensor, Tensor]:
     """The noise [B, A] and the two critics that the next target will draw."""
     state = one.generator.get_state()
-    found = one.noise(B, ACTION), one.critics.choose(one.generator)
+    found = one.noise(B, ACTION), one.critics.sample_subset(one.generator)
     one.generator.set_state(state)
     assert len(found[1]) == 2
     return found
@@ -95,7 +95,7 @@ def test_a_restored_learner_goes_on_the_same() -> None:
 
 
 def test_a_single_critic_learns() -> None:
-    metrics = learner(members=1, subset=1).update(batch())
+    metrics = learner(num_critics=1, critics_per_target=1).update(batch())
     assert all(value.isfinite() for value in metrics.values())
     assert metrics["q_spread"] == 0
 
@@ -104,7 +104,7 @@ def test_a_single_critic_learns() -> None:
     ("options", "said"),
     [
         ({"progressive_steps": -1}, "method.progressive_steps=-1: choose 0 or more"),
-        ({"scale": 0.0}, r"method\.scale=0\.0: choose it in \(0, 2\]"),
+        ({"residual_scale": 0.0}, r"method\.residual_scale=0\.0: choose it in \(0, 2\]"),
     ],
 )
 def test_mistakes_are_refused_with_what_to_change(options: dict[str, Any], said: str) -> None:

@@ -17,7 +17,13 @@ from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChu
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
 SMALL = ResidualChunkConfig(
-    members=4, hidden=[16], batch_size=B, candidates=N, target_candidates=2, critic_warmup=0, actor_every=1
+    num_critics=4,
+    hidden=[16],
+    batch_size=B,
+    candidates=N,
+    target_candidates=2,
+    critic_warmup=0,
+    actor_every=1,
 )
 
 
@@ -32,10 +38,10 @@ def build(config: ResidualChunkConfig = SMALL, *, trained: bool = True) -> Resid
         value=ValueSpec(config.critic_loss, *config.value_range),
         hidden=tuple(config.hidden),
         scale=(0.5,) * ACTION,
-        members=config.members,
+        num_critics=config.num_critics,
         layer_norm=True,
         candidates=N,
-        pessimism=0.5,
+        uncertainty_penalty=0.5,
     )
     networks = ResidualChunk(base, spec)
     if trained:
@@ -54,7 +60,7 @@ def batches() -> Iterator[dict[str, Tensor]]:
             **{
                 f"{prefix}{name}": uniform(B, N, steps, ACTION)
                 for prefix in ("", "next.")
-                for name, steps in (("proposals", EXECUTE), ("proposal_noise", HORIZON))
+                for name, steps in (("base_samples", EXECUTE), ("base_sample_noise", HORIZON))
             },
             "state": uniform(B, STATE),
             "next.state": uniform(B, STATE),
@@ -74,7 +80,7 @@ def test_target_is_of_the_candidates_at_the_next_state(backup: str) -> None:
     with torch.no_grad():
         target = learner._target(batch)
         samples = kept_samples(batch, "next.", 2, generator)
-        chosen = learner.critics.choose(generator)
+        chosen = learner.critics.sample_subset(generator)
         columns = {"base": [], "corrected": []}
         for k in range(2):
             base = samples.actions[:, k]
@@ -92,7 +98,7 @@ def test_target_is_of_the_candidates_at_the_next_state(backup: str) -> None:
 def test_without_success_there_is_nothing_to_imitate() -> None:
     batch = next(batches())
     failed = {**batch, "success": torch.zeros(B)}
-    weak, strong = build(replace(SMALL, imitation=0.0)), build(replace(SMALL, imitation=50.0))
+    weak, strong = build(replace(SMALL, bc_weight=0.0)), build(replace(SMALL, bc_weight=50.0))
     for learner in (weak, strong):
         metrics = learner.update(failed)
         assert metrics["imitation"] == 0
@@ -101,9 +107,9 @@ def test_without_success_there_is_nothing_to_imitate() -> None:
 
 
 def test_imitation_moves_the_chunks_towards_those_that_succeeded() -> None:
-    learner = build(replace(SMALL, imitation=1000.0, actor_lr=1e-2), trained=False)
+    learner = build(replace(SMALL, bc_weight=1000.0, actor_lr=1e-2), trained=False)
     batch = {**next(batches()), "chunk": torch.full((B, EXECUTE, ACTION), 0.3)}
-    batch["proposals"] = torch.zeros_like(batch["proposals"])
+    batch["base_samples"] = torch.zeros_like(batch["base_samples"])
     before = learner.update(batch)["imitation"]
     for _ in range(60):
         after = learner.update(batch)["imitation"]
@@ -151,9 +157,9 @@ def test_a_resumed_learner_ends_where_an_uninterrupted_one_does() -> None:
     [
         ({"backup": "best"}, "max or mean"),
         ({"target_candidates": 9}, "choose 1 to 8"),
-        ({"commit": 0.0}, "commit"),
+        ({"execute_fraction": 0.0}, "execute_fraction"),
         ({"warmup_steps": 0}, "warmup_steps=0: nothing is learned"),
-        ({"subset": 11}, "subset"),
+        ({"critics_per_target": 11}, "critics_per_target"),
     ],
 )
 def test_what_cannot_work_is_refused(options: dict, says: str) -> None:

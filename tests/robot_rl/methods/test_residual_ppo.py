@@ -194,8 +194,8 @@ def test_rollouts_follow_on_each_other_and_keep_what_came_after_an_end() -> None
 
 
 def test_mistakes_are_refused_with_what_to_change() -> None:
-    with pytest.raises(ValueError, match=r"method\.scale=0"):
-        ResidualPPOConfig(scale=0)
+    with pytest.raises(ValueError, match=r"method\.residual_scale=0"):
+        ResidualPPOConfig(residual_scale=0)
     with pytest.raises(ValueError, match=r"method\.std=0"):
         ResidualPPOConfig(std=0)
     with pytest.raises(ValueError, match="8 steps to share out"):

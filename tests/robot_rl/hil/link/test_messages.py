@@ -31,7 +31,7 @@ STEP = Step(
             "state": np.arange(5, dtype=np.float32),
             "images.front": np.arange(48, dtype=np.uint8).reshape(4, 4, 3),
             "chunk_step": np.asarray(np.int64(3)),
-            "proposals": np.zeros((2, 4, 7), np.float32),
+            "base_samples": np.zeros((2, 4, 7), np.float32),
         }
     ),
     action=pack(np.array([0.5, -1], np.float32)),
