@@ -40,6 +40,8 @@ class Command:
     groups: Mapping[str, Mapping[str, type]] = field(default_factory=dict)
     """Schema of each choice of each group."""
     summary: str = ""
+    output_directory: Callable[[Any], Path] | None = None
+    """Directory that a run with a configuration writes; needed for `--multirun`."""
     configs: Path = field(default_factory=lambda: asset_path("configs"))
 
     @property
@@ -131,9 +133,18 @@ def load_group(group: str, choice: str, schema: type[T]) -> T:
         return cast(T, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values)))
 
 
+def split_arguments(command: Command, arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Arguments as (key, text of the value).
+
+    Raises:
+        UserError: if an argument has another form.
+    """
+    return split(arguments, partial(spelled_key, command), flags(command))
+
+
 def draft(command: Command, arguments: Sequence[str]) -> Draft:
     """`compose` without the check that nothing is missing."""
-    pairs, chosen, paths = _choose(command, split(arguments, partial(spelled_key, command), flags(command)))
+    pairs, chosen, paths = _choose(command, split_arguments(command, arguments))
     usual, files = _default_choices(command), _files(command, chosen)
     selection = []
     for group, choice in chosen.items():

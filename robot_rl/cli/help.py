@@ -10,8 +10,11 @@ from rich.text import Text
 from robot_rl.cli.compose import Command, Draft, draft
 from robot_rl.cli.options import Option, meanings
 
-PLUGINS = (
-    "       plugins=[my_package.my_tasks] imports modules of yours first (environments, experts, drivers …)\n"
+_PLUGINS = (
+    "       plugins=[my_package.my_tasks] imports modules of yours first (environments, experts, drivers …)"
+)
+_MULTIRUN = (
+    "       -m or --multirun runs every combination, one after another: -m seed=0,1,2 method=expo,ibrl …"
 )
 
 
@@ -27,7 +30,10 @@ def print_help(command: Command, arguments: Sequence[str] = (), console: Console
     console.print(
         Text(f"usage: robot-rl {command.name} {'[group=choice …] ' if command.groups else ''}[key=value …]")
     )
-    console.print(Text(PLUGINS))
+    console.print(Text(_PLUGINS))
+    if command.output_directory:
+        console.print(Text(_MULTIRUN))
+    console.print()
     if command.groups:
         console.print("[bold]groups[/bold]")
         console.print(_choices_table(made))

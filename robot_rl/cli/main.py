@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 """Commands in the order of the listing, by the person who uses them."""
 
 _HELP = {"-h", "--help", "help"}
+_MULTIRUN = {"-m", "--multirun"}
 _FOLDER = Path(__file__).resolve().parents[1] / "commands"
 
 
@@ -82,7 +83,14 @@ def load_command(name: str) -> "Command":
         hint = f"did you mean robot-rl {spelled}? " if spelled else ""
         raise UserError(f"there is no command {name!r}; {hint}robot-rl alone lists the commands")
     module = import_module(f"robot_rl.commands.{_module(name)}")
-    return Command(name, module.Config, module.run, getattr(module, "GROUPS", {}), summary(name))
+    return Command(
+        name,
+        module.Config,
+        module.run,
+        getattr(module, "GROUPS", {}),
+        summary(name),
+        getattr(module, "output_directory", None),
+    )
 
 
 def command_names() -> list[str]:
@@ -105,7 +113,8 @@ def listing() -> str:
     ]
     lines += ["usage: robot-rl <command> [group=choice …] [key=value …]", "       robot-rl <command> --help"]
     lines += ["       (--key value and --key=value are other ways to write key=value;"]
-    lines += ["        plugins=[my_package.my_tasks] imports modules of yours first, with every command)", ""]
+    lines += ["        plugins=[my_package.my_tasks] imports modules of yours first, with every command;"]
+    lines += ["        train --multirun seed=0,1,2 method=expo,ibrl … trains every combination)", ""]
     for who, names in COMMANDS.items():
         lines += [who, *_lines(names), ""]
     return "\n".join(lines).rstrip()
@@ -127,6 +136,8 @@ def _dispatch(arguments: list[str]) -> None:
             print("\n".join([f"usage: robot-rl {name} <which> [key=value …]", "", *_lines(family)]))
         return
     plugins, rest = _split_plugins(rest)
+    multirun = not _MULTIRUN.isdisjoint(rest)
+    rest = [argument for argument in rest if argument not in _MULTIRUN]
     with mistakes():
         load_plugins(plugins)
     command = load_command(name)
@@ -135,6 +146,11 @@ def _dispatch(arguments: list[str]) -> None:
 
         with _reader_may_leave():
             print_help(command, rest)
+        return
+    if multirun:
+        from robot_rl.cli.multirun import run_all
+
+        run_all(command, rest, plugins)
         return
     from robot_rl.cli.compose import compose
 

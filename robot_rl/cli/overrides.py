@@ -75,7 +75,10 @@ def parse(key: str, text: str) -> Override:
             return Override(key, text, text)
         raise UserError(f"cannot read the value of {key}={text} ; quote it: '{key}=\"…\"'") from error
     if parsed.is_sweep_override():
-        raise UserError(f"{key}={text}: one value is wanted, not a sweep; a list is written {key}=[…]")
+        raise UserError(
+            f"{key}={text}: one value is wanted; a list is written {key}=[…], and robot-rl train runs "
+            "several values with --multirun"
+        )
     value = parsed.value()
     return Override(key, value.text if isinstance(value, QuotedString) else value, text)
 

@@ -31,8 +31,11 @@ FORMER_NAMES = {
 
 def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
     """The error for `group=choice` with a choice that does not exist."""
-    if choice.startswith("["):
-        return UserError(f"{group}={choice}: only one {group} at a time; choose from {', '.join(valid)}")
+    if choice.startswith("[") or "," in choice:
+        return UserError(
+            f"{group}={choice}: only one {group} at a time (robot-rl train takes several with --multirun); "
+            f"choose from {', '.join(valid)}"
+        )
     spelled = nearest(choice, valid)
     hint = f"; did you mean {group}={spelled}?" if spelled else ";"
     more = f"; give a file's path, or {alone}=… without a file" if (alone := ALONE.get(group)) else ""

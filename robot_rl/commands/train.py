@@ -101,10 +101,15 @@ class Config:
                 raise ValueError(f"{name}={getattr(self, name)}: it cannot be negative")
 
 
+def output_directory(config: Config) -> Path:
+    """Directory of the run."""
+    return Path(config.runs_dir) / config.name
+
+
 def run(config: Config) -> None:
     """Task → environments → base → agent → replay and sampler → learner → loop."""
     keep_freed_memory()
-    directory = Path(config.runs_dir) / config.name
+    directory = output_directory(config)
     started = now()
     code = current_code()  # as it was loaded: the checkout may change while the run goes on
     clock = TrainingClock()

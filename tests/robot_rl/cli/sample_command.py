@@ -106,4 +106,4 @@ def sample_command(folder: Path) -> Command:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return Command("sample", Config, run, GROUPS, "Try a configuration.", folder)
+    return Command("sample", Config, run, GROUPS, "Try a configuration.", configs=folder)
