@@ -134,7 +134,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return self._stepped(applied, *self._sim.step(self._commands(applied)))
 
     def stepping(self, action: np.ndarray) -> Generator[None, None, Step]:
-        """`step` in pieces, for `Crew.drive`; only with a compiled control loop."""
+        """`step` in pieces, for `WorkerPool.drive`; only with a compiled control loop."""
         assert self.control is not None
         applied = self._applied(action)
         return self._stepped(applied, *(yield from self.control.stepping(self._commands(applied))))

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from robot_rl.envs.action import checked_action
-from robot_rl.envs.compiled import Crew
+from robot_rl.envs.compiled import WorkerPool
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
 from robot_rl.envs.task import TaskConfig
@@ -127,7 +127,7 @@ class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
 class ThreadVectorEnv(RobosuiteVectorEnv):
     """N environments in threads of one process; results do not depend on the number of threads.
 
-    One thread does the Python of all environments, the others run their physics, see `Crew`. Where
+    One thread does the Python of all environments, the others run their physics, see `WorkerPool`. Where
     images are observed, whose drawing takes longest, every thread steps whole environments. Without a
     compiled control loop threads would only get in each other's way, so there is one; also where
     robosuite renders images itself, since its GL contexts stay where they are.
@@ -146,13 +146,13 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
         threads = min(self.num_envs, threads or os.cpu_count() or 1)
         if len(controls) < self.num_envs or (self.task.cameras and self.task.render == "robosuite"):
             threads = 1
-        self._crew: Crew | None = None
+        self._workers: WorkerPool | None = None
         self._pool: ThreadPoolExecutor | None = None
         if threads > 1 and self.task.cameras:
             self._pool = ThreadPoolExecutor(threads)
         elif threads > 1:
             try:
-                self._crew = Crew([control.stretch for control in controls], threads)
+                self._workers = WorkerPool([control.batch for control in controls], threads)
             except OSError as reason:
                 warnings.warn(f"environments are stepped in one thread: {reason}", stacklevel=2)
 
@@ -160,8 +160,8 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
         return list(self._slots.get_states().values())
 
     def close_extras(self, **kwargs: Any) -> None:
-        if self._crew:
-            self._crew.close()
+        if self._workers:
+            self._workers.close()
         if self._pool:
             self._pool.shutdown()
         self._slots.close()
@@ -170,11 +170,11 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
         self._slots.reset(starts)
 
     def _step_slots(self) -> None:
-        if self._crew:
+        if self._workers:
             steppers = [
                 env.stepping(action) for env, action in zip(self.envs, self._rows.action, strict=True)
             ]
-            for slot, step in enumerate(self._crew.drive(steppers)):
+            for slot, step in enumerate(self._workers.drive(steppers)):
                 self._slots.stepped(slot, step)
         elif self._pool:
             list(self._pool.map(lambda slot: self._slots.step([slot]), range(self.num_envs)))

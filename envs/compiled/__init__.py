@@ -7,7 +7,7 @@ Raises `NotCompilable`, with the reason in one line, where only robosuite's own 
 """
 
 from robot_rl.envs.compiled.control import CompiledControl, compile_control
-from robot_rl.envs.compiled.crew import Crew
 from robot_rl.envs.compiled.symbols import NotCompilable
+from robot_rl.envs.compiled.worker_pool import WorkerPool
 
-__all__ = ["CompiledControl", "Crew", "NotCompilable", "compile_control"]
+__all__ = ["CompiledControl", "NotCompilable", "WorkerPool", "compile_control"]

@@ -18,7 +18,16 @@ from robosuite.models.grippers.gripper_model import GripperModel
 from robosuite.models.grippers.panda_gripper import PandaGripper
 from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
-from robot_rl.envs.compiled import arithmetic, contacts, crew, kernel, proof, queries, sampling, stretch
+from robot_rl.envs.compiled import (
+    arithmetic,
+    contacts,
+    kernel,
+    osc,
+    queries,
+    sampling,
+    substep_batch,
+    worker_pool,
+)
 from robot_rl.envs.compiled.arm import Arm, floats, scaled
 from robot_rl.envs.compiled.buffers import push
 from robot_rl.envs.compiled.model import SteppedModel
@@ -56,8 +65,8 @@ class CompiledControl:
         _check_env(env)
         self.env = env
         self._exact = exact
-        self.stretch = np.zeros(1, stretch.STRETCH)
-        self._post = crew.alone(self.stretch)
+        self.batch = np.zeros(1, substep_batch.SUBSTEP_BATCH)
+        self._job = worker_pool.single_job(self.batch)
         self._bind()
         self._check_torques()
         env.step = self.step
@@ -106,9 +115,9 @@ class CompiledControl:
             self._run()
 
     def stepping(self, action: np.ndarray) -> Generator[None, None, Step]:
-        """`step` in pieces: it yields whenever `stretch` is to be run, and returns what `step` returns.
+        """`step` as a generator that yields whenever `batch` is to be run, and returns what `step` returns.
 
-        A `Crew` drives those of several environments.
+        A `WorkerPool` drives the generators of several environments.
         """
         env = self.env
         if env.done:
@@ -123,11 +132,11 @@ class CompiledControl:
         env.timestep += 1
         substeps = int(env.control_timestep / env.model_timestep)
         self._model.refresh()
-        stretch.begin(self.stretch)
+        substep_batch.begin(self.batch)
         self._begin(command)
         first = True
-        for ahead in self._sampler.stretches(substeps):
-            self.stretch["substeps"], self.stretch["begun"] = ahead, first
+        for ahead in self._sampler.split(substeps):
+            self.batch["substeps"], self.batch["begun"] = ahead, first
             if first:  # alone, for robosuite's robots remember what they sense in it
                 self._run()
                 for arm in self._arms:
@@ -170,12 +179,12 @@ class CompiledControl:
             self._model.refresh()
             for arm in self._arms:
                 arm.load()
-            self.stretch["substeps"], self.stretch["begun"] = substeps, False
+            self.batch["substeps"], self.batch["begun"] = substeps, False
             self._run()
             self._check_run()
             for arm in self._arms:
                 arm.end()
-        stretch.begin(self.stretch)
+        substep_batch.begin(self.batch)
 
     def grip(self, action: np.ndarray) -> None:
         """What a control step does to the grippers, which go by the sign of their part of it.
@@ -246,19 +255,19 @@ class CompiledControl:
         self._qpos = data.qpos
         with _compiling():
             self._model = SteppedModel(model)
-            self._arrays = records, np.zeros((6, model.nv)), proof.new_scratch()
-            self.stretch["exact"] = self._exact
-            self.stretch["model"], self.stretch["quiet"] = self._model.whole, self._model.quiet
-            stretch.describe(self.stretch, model, data, *self._arrays)
-            self.stretch["substeps"] = 0
+            self._arrays = records, np.zeros((6, model.nv)), osc.new_scratch()
+            self.batch["exact"] = self._exact
+            self.batch["model"], self.batch["sensorless"] = self._model.full, self._model.sensorless
+            substep_batch.describe(self.batch, model, data, *self._arrays)
+            self.batch["substeps"] = 0
             self._run()
             arithmetic.compile_all(np.zeros(1, dtype=kernel.ARM))
 
     def _run(self) -> None:
-        crew.run(self._post)
+        worker_pool.run(self._job)
 
     def _check_run(self) -> None:
-        if self.stretch["failed"]:
+        if self.batch["failed"]:
             raise ValueError("the mass matrix of an arm is singular or not finite")
 
     def _check_torques(self) -> None:
@@ -266,10 +275,10 @@ class CompiledControl:
         copied = copy.copy(self._sim.data._data)
         for arm in self._arms:
             arm.load()
-        trial = self.stretch.copy()
-        stretch.describe(trial, self._sim.model._model, copied, *self._arrays)
+        trial = self.batch.copy()
+        substep_batch.describe(trial, self._sim.model._model, copied, *self._arrays)
         trial["substeps"], trial["begun"] = 1, True
-        crew.run(crew.alone(trial))
+        worker_pool.run(worker_pool.single_job(trial))
         for arm in self._arms:
             expected, got = arm.reference_torques(), arm.record["torque"][: len(arm.actuators)]
             if self._exact and not np.array_equal(expected, got):

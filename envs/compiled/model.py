@@ -30,7 +30,7 @@ _NO_SENSORS: Final = int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
 
 
 class SteppedModel:
-    """Two copies of the struct of one mjModel: `whole`, and `quiet`, which computes no sensors."""
+    """Two copies of the struct of one mjModel: `full`, and `sensorless`, which computes no sensors."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         """Copies the struct.
@@ -42,18 +42,18 @@ class SteppedModel:
         self._source = model._address
         self._size = ctypes.sizeof(layout)
         _check_layout(model, layout.from_address(self._source))
-        self._whole, self._quiet = layout(), layout()
-        self.whole, self.quiet = ctypes.addressof(self._whole), ctypes.addressof(self._quiet)
+        self._full, self._sensorless = layout(), layout()
+        self.full, self.sensorless = ctypes.addressof(self._full), ctypes.addressof(self._sensorless)
         # A sensor with a history needs every substep.
         self._sensors_off = 0 if getattr(model, "nhistory", 0) else _NO_SENSORS
         self.refresh()
 
     def refresh(self) -> None:
         """Takes over what has been changed in the model's options since."""
-        for copied, address in ((self._whole, self.whole), (self._quiet, self.quiet)):
+        for copied, address in ((self._full, self.full), (self._sensorless, self.sensorless)):
             ctypes.memmove(address, self._source, self._size)
             copied.nbvh = 0  # the number of flags to clear, and nothing else
-        self._quiet.opt.disableflags |= self._sensors_off
+        self._sensorless.opt.disableflags |= self._sensors_off
 
 
 @cache

@@ -26,7 +26,7 @@ class Sampler:
         self._sim = env.sim
         self._stand_ins: dict[Sensor, Sensor | None] = {}
 
-    def stretches(self, substeps: int) -> Iterator[int]:
+    def split(self, substeps: int) -> Iterator[int]:
         """Divides a control step of so many substeps.
 
         Yields:

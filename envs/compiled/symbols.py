@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 import mujoco
 import numpy as np
 from numba import types
-from numba.extending import get_cython_function_address, intrinsic
+from numba.extending import get_cython_function_address
 
 OLDEST: Final = (3, 3)
 NEWEST: Final = (3, 9)  # what robosuite 1.5.2 runs with
@@ -53,16 +53,6 @@ sem_init: Any = types.ExternalFunction("sem_init", types.intc(_ptr, types.intc, 
 sem_post: Any = types.ExternalFunction("sem_post", types.intc(_ptr))
 sem_wait: Any = types.ExternalFunction("sem_wait", types.intc(_ptr))
 sem_trywait: Any = types.ExternalFunction("sem_trywait", types.intc(_ptr))
-
-
-@intrinsic
-def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """A b + c, rounded once."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return _num(_num, _num, _num), generate
 
 
 class NotCompilable(Exception):

@@ -365,13 +365,14 @@ def test_compiled_code_comes_from_the_disk() -> None:
     compile_control(make())
     script = (
         "from tests.envs.test_compiled import make\n"
-        "from robot_rl.envs.compiled import arithmetic, compile_control, crew, proof\n"
+        "from robot_rl.envs.compiled import arithmetic, compile_control, worker_pool\n"
+        "from robot_rl.envs.compiled.lapack import verify\n"
         "env = make()\n"
         "compile_control(env)\n"
         "before = len(arithmetic.move.signatures), len(arithmetic.scale.signatures)\n"
         "env.step(env.action_spec[0])\n"
         "assert before == (len(arithmetic.move.signatures), len(arithmetic.scale.signatures)) == (1, 1)\n"
-        "for function in (crew.work, proof.equal_on, arithmetic.move, arithmetic.grip):\n"
+        "for function in (worker_pool.work, verify.same_on, arithmetic.move, arithmetic.grip):\n"
         "    assert function.stats.cache_hits and not function.stats.cache_misses, function\n"
     )
     root = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from robot_rl.cli.compose import load_group
-from robot_rl.envs.compiled import crew
+from robot_rl.envs.compiled import worker_pool
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.factory import make_env
@@ -133,7 +133,7 @@ def test_wrong_number_of_slots_is_refused(vector: ThreadVectorEnv, arguments: di
 
 
 def test_without_semaphores_one_thread_steps_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_start", lambda queue, posts: False)
+    monkeypatch.setattr(worker_pool, "_init_semaphores", lambda queue, jobs: False)
     with pytest.warns(UserWarning, match="in one thread: this system has no unnamed semaphores"):
         vector = ThreadVectorEnv([partial(make_env, "lift")] * 2, threads=2)
     vector.reset(seed=0)

@@ -1,19 +1,18 @@
-"""The inverse of a small matrix with the very bits of LAPACK's dgetrf and dgetri, as OpenBLAS has them.
+"""Inverse of a small matrix, bit-identical to OpenBLAS's dgetrf and dgetri.
 
-For so few columns OpenBLAS goes from left to right through the columns of an LU factorisation with row
-exchanges, inverts U, and solves for the inverse with L. As in `svd.py`, the same operations are
-rounded in the same order, and `proof.py` tells whether the library at hand agrees.
+For so few columns OpenBLAS computes an LU factorisation with row exchanges column by column, inverts U,
+and solves for the inverse with L. As in `svd.py`, the operations and their order are the same here, and
+`verify.py` checks them on each machine.
 """
 
 import numpy as np
 from numba import njit
 
-from robot_rl.envs.compiled.rows import every, fused, halves, load, store
-from robot_rl.envs.compiled.symbols import fma
+from robot_rl.envs.compiled.lapack.simd import fma, fma_rows, join_halves, load, splat, store
 
 Array = np.ndarray
 
-SMALLEST, LARGEST = 4, 7  # sizes covered
+SMALLEST, LARGEST = 4, 7  # sizes that are covered
 
 
 @njit(error_model="numpy")
@@ -21,13 +20,13 @@ def invert(a: Array, pivots: Array, rest: Array, n: int) -> bool:
     """Inverts a matrix in place.
 
     Args:
-        a: float64 [n, WIDTH], the matrix's columns in rows.
+        a: float64 [n, WIDTH], the columns of the matrix in its rows.
         pivots: int64 [n], scratch.
         rest: float64 [n], scratch.
         n: SMALLEST to LARGEST.
 
     Returns:
-        False if it is singular or not finite; then `a` is of no use.
+        False if it is singular or not finite; `a` is overwritten then.
     """
     if not _factorise(a, pivots, n):
         return False
@@ -54,7 +53,7 @@ def _factorise(a: Array, pivots: Array, n: int) -> bool:
             a[j, i], a[j, pivots[i]] = a[j, pivots[i]], a[j, i]
         for i in range(1, j):
             a[j, i] -= _dot(a, i, j)
-        blocked = j + ((n - j) & ~3)  # rows before this one go in fours through BLAS
+        blocked = j + ((n - j) & ~3)  # BLAS handles rows before this one in fours
         for i in range(j, n):
             a[j, i] = _reduced(a, i, j) if i < blocked else a[j, i] - _plain(a, i, j)
         best = j
@@ -75,7 +74,7 @@ def _factorise(a: Array, pivots: Array, n: int) -> bool:
 
 @njit(error_model="numpy")
 def _dot(a: Array, i: int, j: int) -> float:
-    """L[i, :i] U[:i, j], as ddot with a stride."""
+    """L[i, :i] U[:i, j], rounded as ddot with a stride."""
     even, odd, start = 0.0, 0.0, i & ~3
     for k in range(0, start, 4):
         even += a[k, i] * a[j, k] + a[k + 2, i] * a[j, k + 2]
@@ -87,7 +86,7 @@ def _dot(a: Array, i: int, j: int) -> float:
 
 @njit(error_model="numpy")
 def _plain(a: Array, i: int, j: int) -> float:
-    """L[i, :j] U[:j, j], term by term."""
+    """L[i, :j] U[:j, j], summed term by term."""
     total = 0.0
     for k in range(j):
         total += a[k, i] * a[j, k]
@@ -96,7 +95,7 @@ def _plain(a: Array, i: int, j: int) -> float:
 
 @njit(error_model="numpy")
 def _reduced(a: Array, i: int, j: int) -> float:
-    """a[i, j] - L[i, :j] U[:j, j], as dgemv in fours, twos and ones."""
+    """a[i, j] - L[i, :j] U[:j, j], rounded as dgemv in groups of four, two and one."""
     total, k = a[j, i], j & ~3
     for b in range(0, k, 4):
         even = fma(a[b + 2, i], a[j, b + 2], a[b, i] * a[j, b])
@@ -125,21 +124,21 @@ def _invert_upper(a: Array, n: int) -> None:
 
 @njit(error_model="numpy")
 def _subtract_columns(a: Array, x: Array, j: int, n: int) -> None:
-    """Column j loses the columns after it, times x."""
+    """Subtracts from column j the columns after it, times x."""
     first, count = j + 1, n - j - 1
-    plain = every(0.0)
+    plain = splat(0.0)
     for k in range(first, n):
-        plain = plain + load(a, k) * every(x[k])
+        plain = plain + load(a, k) * splat(x[k])
     column = load(a, j)
     k = first + (count & ~3)
     total = column
     if count >= 4:
-        even = fused(load(a, first + 2), every(x[first + 2]), load(a, first) * every(x[first]))
-        odd = fused(load(a, first + 3), every(x[first + 3]), load(a, first + 1) * every(x[first + 1]))
+        even = fma_rows(load(a, first + 2), splat(x[first + 2]), load(a, first) * splat(x[first]))
+        odd = fma_rows(load(a, first + 3), splat(x[first + 3]), load(a, first + 1) * splat(x[first + 1]))
         total = total - (even + odd)
     if count & 2:
-        total = total - (load(a, k) * every(x[k]) + load(a, k + 1) * every(x[k + 1]))
+        total = total - (load(a, k) * splat(x[k]) + load(a, k + 1) * splat(x[k + 1]))
         k += 2
     if count & 1:
-        total = total - load(a, k) * every(x[k])
-    store(a, j, halves(total, column - plain))
+        total = total - load(a, k) * splat(x[k])
+    store(a, j, join_halves(total, column - plain))

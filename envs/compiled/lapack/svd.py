@@ -1,13 +1,12 @@
-"""The singular value decomposition of a small matrix with the very bits of LAPACK's dgesdd.
+"""Singular value decomposition of a small matrix, bit-identical to LAPACK's dgesdd.
 
-For up to 24 columns dgesdd is: Householder reflections to bidiagonal form, the iterations of
-`bidiagonal.py`, and the reflections applied to the singular vectors. Here the same operations are
-rounded in the same order, but without a call per reflection and rotation. Order and fused operations
-of the sums are those of OpenBLAS's kernels for x86 with AVX2; whether a machine's library does the same
-is for `proof.py` to find out.
+For up to 24 columns dgesdd consists of Householder reflections to bidiagonal form, the iterations of
+`bidiagonal.py`, and the reflections applied to the singular vectors. The operations and their order are
+the same here, without a library call per reflection and rotation. The order of sums and the fused
+operations are those of OpenBLAS's kernels for x86 with AVX2; `verify.py` checks them on each machine.
 
-Matrices are [MAX_SIZE, WIDTH], of which [n, n] is used: rows of a fixed width become vector
-instructions. What is not covered makes a function return False: then it is LAPACK's turn.
+Matrices are [MAX_SIZE, WIDTH], of which [n, n] is used. Functions return False in cases that are not
+covered; the caller then uses LAPACK.
 """
 
 import math
@@ -16,26 +15,35 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from robot_rl.envs.compiled.bidiagonal import diagonalise
-from robot_rl.envs.compiled.rows import WIDTH, every, fused, halves, load, since, store
-from robot_rl.envs.compiled.symbols import dnrm2, fma
+from robot_rl.envs.compiled.lapack.bidiagonal import diagonalise
+from robot_rl.envs.compiled.lapack.simd import (
+    WIDTH,
+    fma,
+    fma_rows,
+    join_halves,
+    load,
+    splat,
+    store,
+    zero_before,
+)
+from robot_rl.envs.compiled.symbols import dnrm2
 
 MAX_SIZE: Final = 6
 
 Array = np.ndarray
 Record = Any  # one element of an array of `SVD`
 
-_SMALLEST, _LARGEST = 1e-100, 1e100  # of what is decomposed here
+_SMALLEST, _LARGEST = 1e-100, 1e100  # largest absolute element that is decomposed here
 
 _MATRIX = (MAX_SIZE, WIDTH)
 SVD: Final = np.dtype(
     [
-        ("matrix", np.float64, _MATRIX),  # to be decomposed; overwritten by the reflections
+        ("matrix", np.float64, _MATRIX),  # input; overwritten by the reflections
         ("left", np.float64, _MATRIX),  # singular vectors in rows
         ("right", np.float64, _MATRIX),
         ("u", np.float64, _MATRIX),  # singular vectors in columns
         ("v", np.float64, _MATRIX),
-        ("d", np.float64, WIDTH),  # the diagonal, at last the singular values
+        ("d", np.float64, WIDTH),  # the diagonal, finally the singular values
         ("e", np.float64, WIDTH),  # above the diagonal
         ("tau_left", np.float64, WIDTH),
         ("tau_right", np.float64, WIDTH),
@@ -51,7 +59,7 @@ SVD: Final = np.dtype(
 
 @njit(error_model="numpy")
 def decompose(svd: Record, n: int) -> bool:
-    """svd.matrix = u diag(d) v^T, d falling; False if this is not the place for it."""
+    """Decomposes svd.matrix = u diag(d) v^T with descending d; False if left to LAPACK."""
     largest = 0.0
     for i in range(n):
         for j in range(n):
@@ -62,8 +70,8 @@ def decompose(svd: Record, n: int) -> bool:
     if largest < _SMALLEST or not _bidiagonalise(svd, n):
         return False
     for i in range(n):
-        store(svd.left, i, every(0.0))
-        store(svd.right, i, every(0.0))
+        store(svd.left, i, splat(0.0))
+        store(svd.right, i, splat(0.0))
         svd.left[i, i] = svd.right[i, i] = 1.0
     if not (diagonalise(svd.d, svd.e, svd.left, svd.right, n) and _sort(svd, n)):
         return False
@@ -75,7 +83,7 @@ def decompose(svd: Record, n: int) -> bool:
 
 @njit(error_model="numpy")
 def _bidiagonalise(svd: Record, n: int) -> bool:
-    """The bidiagonal form; the reflections' axes stay in `matrix`, as in LAPACK's dgebd2."""
+    """Reduces to bidiagonal form; the axes of the reflections stay in `matrix`, as in LAPACK's dgebd2."""
     a, axis = svd.matrix, svd.axis
     svd.tau_left[n - 1] = 0.0
     for i in range(n):
@@ -116,7 +124,7 @@ def _bidiagonalise(svd: Record, n: int) -> bool:
 
 @njit(error_model="numpy")
 def _reflect_back(svd: Record, n: int) -> bool:
-    """Takes the reflections back from the singular vectors u and v, as in LAPACK's dormbr."""
+    """Applies the reflections to the singular vectors u and v, as in LAPACK's dormbr."""
     a, axis = svd.matrix, svd.axis
     axis[0] = 1.0
     for i in range(n - 2, -1, -1):
@@ -137,7 +145,7 @@ def _reflect_back(svd: Record, n: int) -> bool:
 
 @njit(error_model="numpy")
 def _norm(svd: Record, x: int, count: int, stride: int) -> float:
-    """Of a vector at an address; OpenBLAS sums squares in the 80 bits of x87, so we call it."""
+    """Norm of the vector at address `x`. OpenBLAS sums squares in 80-bit x87 registers, so it is called."""
     svd.count, svd.stride = count, stride
     n = svd.part.ctypes.data + _COUNT
     return dnrm2(n, x, n + 4)
@@ -148,7 +156,7 @@ _COUNT: Final = SVD.fields["count"][1] - SVD.fields["part"][1]  # type: ignore[i
 
 @njit(error_model="numpy")
 def _reflection(alpha: float, norm: float) -> tuple[float, float, float]:
-    """What takes (alpha, rest of this norm) to (beta, 0): beta, tau, and the rest's factor in the axis."""
+    """Reflection of (alpha, rest), |rest| = norm, to (beta, 0): beta, tau, factor of rest in the axis."""
     if norm == 0.0:
         return alpha, 0.0, 0.0
     large, small = max(abs(alpha), norm), min(abs(alpha), norm)
@@ -162,7 +170,7 @@ def _reflection(alpha: float, norm: float) -> tuple[float, float, float]:
 
 @njit(error_model="numpy")
 def _has_zero(axis: Array, m: int) -> bool:
-    """LAPACK leaves out zeros at the ends of what it reflects, and so sums in another order."""
+    """Whether an element is zero: LAPACK skips zeros at the ends, and so sums in another order."""
     zeros = 0
     for r in range(m):
         zeros += axis[r] == 0.0
@@ -171,24 +179,24 @@ def _has_zero(axis: Array, m: int) -> bool:
 
 @njit(error_model="numpy")
 def _from_left(c: Array, top: int, m: int, first: int, axis: Array, tau: float) -> None:
-    """Reflects columns `first` and on of the m rows from `top` on."""
+    """Reflects columns from `first` of the m rows from `top`."""
     low = m & ~3
-    part = every(0.0)
+    part = splat(0.0)
     if low:
-        even = load(c, top) * every(axis[0]) + load(c, top + 2) * every(axis[2])
-        odd = load(c, top + 1) * every(axis[1]) + load(c, top + 3) * every(axis[3])
+        even = load(c, top) * splat(axis[0]) + load(c, top + 2) * splat(axis[2])
+        odd = load(c, top + 1) * splat(axis[1]) + load(c, top + 3) * splat(axis[3])
         part = part + (even + odd)
     if m - low == 1:
-        part = fused(load(c, top + low), every(axis[low]), part)
+        part = fma_rows(load(c, top + low), splat(axis[low]), part)
     elif m - low > 1:
-        more = load(c, top + low + 1) * every(axis[low + 1])
-        more = fused(load(c, top + low), every(axis[low]), more)
+        more = load(c, top + low + 1) * splat(axis[low + 1])
+        more = fma_rows(load(c, top + low), splat(axis[low]), more)
         if m - low == 3:
-            more = fused(load(c, top + low + 2), every(axis[low + 2]), more)
+            more = fma_rows(load(c, top + low + 2), splat(axis[low + 2]), more)
         part = part + more
-    part = since(every(-tau) * part, first)
+    part = zero_before(splat(-tau) * part, first)
     for r in range(m):
-        store(c, top + r, load(c, top + r) + part * every(axis[r]))
+        store(c, top + r, load(c, top + r) + part * splat(axis[r]))
 
 
 @njit(error_model="numpy")
@@ -212,25 +220,25 @@ def _from_right(c: Array, top: int, n: int, axis: Array, tau: float) -> None:
 
 @njit(error_model="numpy")
 def _from_right_transposed(c: Array, top: int, m: int, n: int, axis: Array, tau: float) -> None:
-    """Reflects the m rows from `top` on, of a matrix held transposed, which has n rows then."""
-    part = every(0.0)
+    """Reflects m rows from `top` of a matrix that is stored transposed and has n columns there."""
+    part = splat(0.0)
     for r in range(m):
-        part = part + load(c, top + r) * every(axis[r])
+        part = part + load(c, top + r) * splat(axis[r])
     low = m & ~3
-    if low and n >= 4:  # the first four go another way through BLAS
-        even = fused(load(c, top + 2), every(axis[2]), load(c, top) * every(axis[0]))
-        odd = fused(load(c, top + 3), every(axis[3]), load(c, top + 1) * every(axis[1]))
-        four = every(0.0) + (even + odd)
+    if low and n >= 4:  # BLAS treats the first four differently
+        even = fma_rows(load(c, top + 2), splat(axis[2]), load(c, top) * splat(axis[0]))
+        odd = fma_rows(load(c, top + 3), splat(axis[3]), load(c, top + 1) * splat(axis[1]))
+        four = splat(0.0) + (even + odd)
         for r in range(low, m):
-            four = four + load(c, top + r) * every(axis[r])
-        part = halves(four, part)
+            four = four + load(c, top + r) * splat(axis[r])
+        part = join_halves(four, part)
     for r in range(m):
-        store(c, top + r, load(c, top + r) + every(-tau * axis[r]) * part)
+        store(c, top + r, load(c, top + r) + splat(-tau * axis[r]) * part)
 
 
 @njit(error_model="numpy")
 def _sort(svd: Record, n: int) -> bool:
-    """Makes the singular values positive and falling, and puts their vectors into columns."""
+    """Makes the singular values positive and descending, and writes their vectors to columns."""
     d, order = svd.d, svd.order
     for i in range(n):
         sign = 1.0

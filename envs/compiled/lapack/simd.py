@@ -1,7 +1,7 @@
-"""A row of eight numbers as one value of compiled code: two of a processor's vectors, one instruction.
+"""SIMD for numba: a row of eight float64 as one LLVM vector, with its arithmetic.
 
-A plain loop over eight elements stays scalar, since the compiler cannot know that arrays do not overlap.
-Nothing here is rounded in another way than a loop would round it.
+The compiler leaves a plain loop over eight elements scalar, since it cannot know that arrays do not
+overlap. Each element is rounded as in a loop.
 """
 
 import operator
@@ -34,7 +34,7 @@ class _RowModel(models.PrimitiveModel):
 
 
 def _pointer(context: Any, builder: Any, matrix: Any, value: Any, index: Any) -> Any:
-    """Of row `index` of a matrix [any, WIDTH] in C order."""
+    """Pointer to row `index` of a matrix [any, WIDTH] in C order."""
     data = context.make_array(matrix)(context, builder, value).data
     start = builder.gep(data, [builder.mul(index, ir.Constant(index.type, WIDTH))])
     return builder.bitcast(start, ir.PointerType(_DOUBLES))
@@ -68,8 +68,8 @@ def _splat(builder: Any, value: Any, kind: ir.VectorType) -> Any:
 
 
 @intrinsic
-def every(typing: Any, x: Any) -> Any:
-    """The row with this number in every place."""
+def splat(typing: Any, x: Any) -> Any:
+    """A row of eight times `x`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _splat(builder, arguments[0], _DOUBLES)
@@ -78,8 +78,18 @@ def every(typing: Any, x: Any) -> Any:
 
 
 @intrinsic
-def fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """A b + c, rounded once."""
+def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """Scalar a b + c, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return types.float64(*[types.float64] * 3), generate
+
+
+@intrinsic
+def fma_rows(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """Row a b + c, rounded once per element."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(_DOUBLES, [_DOUBLES] * 3)
@@ -90,7 +100,7 @@ def fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
-def negative(typing: Any, a: Any) -> Any:
+def negate(typing: Any, a: Any) -> Any:
     """The row -a."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -100,8 +110,8 @@ def negative(typing: Any, a: Any) -> Any:
 
 
 @intrinsic
-def halves(typing: Any, first: Any, second: Any) -> Any:
-    """The first half of one row and the second half of another."""
+def join_halves(typing: Any, first: Any, second: Any) -> Any:
+    """The first half of one row followed by the second half of another."""
     places = [i if i < WIDTH // 2 else WIDTH + i for i in range(WIDTH)]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -111,8 +121,8 @@ def halves(typing: Any, first: Any, second: Any) -> Any:
 
 
 @intrinsic
-def since(typing: Any, a: Any, first: Any) -> Any:
-    """The row with zeros before place `first`."""
+def zero_before(typing: Any, a: Any, first: Any) -> Any:
+    """The row with zeros before index `first`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         start = _splat(builder, builder.trunc(arguments[1], ir.IntType(32)), _LANES)
@@ -123,7 +133,7 @@ def since(typing: Any, a: Any, first: Any) -> Any:
 
 
 def _define(operation: Any, instruction: str) -> None:
-    """Lets two rows be operands of +, - or *, place by place."""
+    """Defines +, - or * of two rows, element by element."""
 
     class Typing(ConcreteTemplate):
         cases = [signature(row, row, row)]  # noqa: RUF012

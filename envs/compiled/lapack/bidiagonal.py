@@ -1,7 +1,7 @@
-"""The singular value decomposition of a bidiagonal matrix with the very bits of LAPACK's dbdsqr.
+"""Singular value decomposition of a bidiagonal matrix, bit-identical to LAPACK's dbdsqr.
 
 Implicit QR iterations with and without a shift (Golub & Kahan 1965; Demmel & Kahan 1990), which chase a
-bulge along the diagonal by rotations. LAPACK's Fortran fuses nothing, but rotations by BLAS do.
+bulge along the diagonal by Givens rotations. LAPACK's Fortran fuses no operations; BLAS's rotations do.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from robot_rl.envs.compiled.rows import every, fused, load, negative, store
+from robot_rl.envs.compiled.lapack.simd import fma_rows, load, negate, splat, store
 
 Array = np.ndarray
 
@@ -22,7 +22,7 @@ _TOLERANCE: Final = max(10.0, min(100.0, _EPS**-0.125)) * _EPS
 
 @njit(error_model="numpy")
 def diagonalise(d: Array, e: Array, left: Array, right: Array, n: int) -> bool:
-    """Makes the bidiagonal matrix (d, e) diagonal, and turns the vectors along; False if it takes long."""
+    """Makes the bidiagonal matrix (d, e) diagonal and rotates the vectors; False if not converged."""
     threshold = _negligible(d, e, n)
     last = n - 1  # of the block that is not yet diagonal
     old_first, old_last, down = -1, -1, True
@@ -71,7 +71,7 @@ def diagonalise(d: Array, e: Array, left: Array, right: Array, n: int) -> bool:
 
 @njit(error_model="numpy")
 def _negligible(d: Array, e: Array, n: int) -> float:
-    """What counts as zero above the diagonal, from a lower bound of the singular values."""
+    """Threshold below which e counts as zero, from a lower bound of the singular values."""
     bound = lowest = abs(d[0])
     for i in range(1, n):
         if lowest == 0.0:
@@ -83,7 +83,7 @@ def _negligible(d: Array, e: Array, n: int) -> float:
 
 @njit(error_model="numpy")
 def _split(d: Array, e: Array, first: int, last: int, down: bool) -> float:
-    """A lower bound of the block's singular values; or -1, where an element of e became zero."""
+    """Lower bound of the block's singular values, or -1 if an element of e was set to zero."""
     if down:
         if abs(e[last - 1]) <= _TOLERANCE * abs(d[last]):
             e[last - 1] = 0.0
@@ -118,8 +118,8 @@ def _sweep_down(d: Array, e: Array, left: Array, right: Array, first: int, last:
             if i > first:
                 e[i - 1] = other_s * r
             other_c, other_s, d[i] = _rotation(other_c * r, d[i + 1] * s)
-            _turn(right, i, c, s)
-            _turn(left, i, other_c, other_s)
+            _rotate(right, i, c, s)
+            _rotate(left, i, other_c, other_s)
         h = d[last] * c
         d[last], e[last - 1] = h * other_c, h * other_s
         return
@@ -133,14 +133,14 @@ def _sweep_down(d: Array, e: Array, left: Array, right: Array, first: int, last:
         e[i] = c * e[i] - s * d[i]
         g = s * d[i + 1]
         d[i + 1] = c * d[i + 1]
-        _turn(right, i, c, s)
+        _rotate(right, i, c, s)
         c, s, d[i] = _rotation(f, g)
         f = c * e[i] + s * d[i + 1]
         d[i + 1] = c * d[i + 1] - s * e[i]
         if i < last - 1:
             g = s * e[i + 1]
             e[i + 1] = c * e[i + 1]
-        _turn(left, i, c, s)
+        _rotate(left, i, c, s)
     e[last - 1] = f
 
 
@@ -153,8 +153,8 @@ def _sweep_up(d: Array, e: Array, left: Array, right: Array, first: int, last: i
             if i < last:
                 e[i] = other_s * r
             other_c, other_s, d[i] = _rotation(other_c * r, d[i - 1] * s)
-            _turn(left, i - 1, c, -s)
-            _turn(right, i - 1, other_c, -other_s)
+            _rotate(left, i - 1, c, -s)
+            _rotate(right, i - 1, other_c, -other_s)
         h = d[first] * c
         d[first], e[first] = h * other_c, h * other_s
         return
@@ -168,20 +168,20 @@ def _sweep_up(d: Array, e: Array, left: Array, right: Array, first: int, last: i
         e[i - 1] = c * e[i - 1] - s * d[i]
         g = s * d[i - 1]
         d[i - 1] = c * d[i - 1]
-        _turn(left, i - 1, c, -s)
+        _rotate(left, i - 1, c, -s)
         c, s, d[i] = _rotation(f, g)
         f = c * e[i - 1] + s * d[i - 1]
         d[i - 1] = c * d[i - 1] - s * e[i - 1]
         if i > first + 1:
             g = s * e[i - 2]
             e[i - 2] = c * e[i - 2]
-        _turn(right, i - 1, c, -s)
+        _rotate(right, i - 1, c, -s)
     e[first] = f
 
 
 @njit(error_model="numpy")
 def _rotation(f: float, g: float) -> tuple[float, float, float]:
-    """c, s, r with c f + s g = r and c g - s f = 0, as LAPACK's dlartg since 3.11 rounds them."""
+    """c, s, r with c f + s g = r and c g - s f = 0, rounded as LAPACK's dlartg since 3.11."""
     if g == 0.0:
         return 1.0, 0.0, f
     if f == 0.0:
@@ -196,26 +196,26 @@ def _rotation(f: float, g: float) -> tuple[float, float, float]:
 
 
 @njit(error_model="numpy")
-def _turn(vectors: Array, i: int, c: float, s: float) -> None:
+def _rotate(vectors: Array, i: int, c: float, s: float) -> None:
     """Rotates rows i and i + 1."""
     if c == 1.0 and s == 0.0:
         return
-    a, b, cosine, sine = load(vectors, i), load(vectors, i + 1), every(c), every(s)
+    a, b, cosine, sine = load(vectors, i), load(vectors, i + 1), splat(c), splat(s)
     store(vectors, i + 1, cosine * b - sine * a)
     store(vectors, i, sine * b + cosine * a)
 
 
 @njit(error_model="numpy")
-def _turn_fused(vectors: Array, i: int, c: float, s: float) -> None:
-    """The same by BLAS, which fuses and swaps the terms."""
-    a, b, cosine, sine = load(vectors, i), load(vectors, i + 1), every(c), every(s)
-    store(vectors, i, fused(cosine, a, sine * b))
-    store(vectors, i + 1, fused(cosine, b, negative(sine * a)))
+def _rotate_fused(vectors: Array, i: int, c: float, s: float) -> None:
+    """Rotates rows i and i + 1 as BLAS does, with fused and swapped terms."""
+    a, b, cosine, sine = load(vectors, i), load(vectors, i + 1), splat(c), splat(s)
+    store(vectors, i, fma_rows(cosine, a, sine * b))
+    store(vectors, i + 1, fma_rows(cosine, b, negate(sine * a)))
 
 
 @njit(error_model="numpy")
 def _smaller_singular_value(f: float, g: float, h: float) -> float:
-    """Of [[f, g], [0, h]], as LAPACK's dlas2."""
+    """Smaller singular value of [[f, g], [0, h]], as LAPACK's dlas2."""
     f, g, h = abs(f), abs(g), abs(h)
     small, large = min(f, h), max(f, h)
     if small == 0.0:
@@ -234,7 +234,7 @@ def _smaller_singular_value(f: float, g: float, h: float) -> float:
 
 @njit(error_model="numpy")
 def _two_by_two(d: Array, e: Array, left: Array, right: Array, i: int) -> None:
-    """Decomposes the block of two at i, as LAPACK's dlasv2."""
+    """Decomposes the 2 x 2 block at i, as LAPACK's dlasv2."""
     f, g, h = d[i], e[i], d[i + 1]
     ft, ht = f, h
     swapped = abs(h) > abs(f)
@@ -278,5 +278,5 @@ def _two_by_two(d: Array, e: Array, left: Array, right: Array, i: int) -> None:
         sign = math.copysign(1.0, c_right) * math.copysign(1.0, c_left) * math.copysign(1.0, f)
     d[i], e[i] = math.copysign(large, sign), 0.0
     d[i + 1] = math.copysign(small, sign * math.copysign(1.0, f) * math.copysign(1.0, h))
-    _turn_fused(right, i, c_right, s_right)
-    _turn_fused(left, i, c_left, s_left)
+    _rotate_fused(right, i, c_right, s_right)
+    _rotate_fused(left, i, c_left, s_left)

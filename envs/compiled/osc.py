@@ -1,0 +1,240 @@
+"""Torques of operational-space control: end-effector wrench, plus a null-space pull to the rest pose.
+
+    Khatib, "A unified approach for motion and force control of robot manipulators", 1987.
+
+There are three implementations. `library_torque` calls the same BLAS and LAPACK routines as robosuite.
+`lapack.small_torque` computes the same bits in a third of the time, on machines where it is verified. The
+Cholesky version is for `exact=False` and equal up to rounding.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+
+from robot_rl.envs.compiled.linalg import FLOATS, INTS, inv, matvec, matvec_f, pinv
+from robot_rl.envs.compiled.symbols import cblas_dgemm
+
+try:
+    from robot_rl.envs.compiled.lapack import SMALL_SCRATCH, bit_identical, small_torque
+except ModuleNotFoundError as error:
+    # The folder is optional: without it the libraries compute the same torques, more slowly.
+    if error.name != "robot_rl.envs.compiled.lapack":
+        raise
+    SMALL_SCRATCH = np.dtype([("unused", np.bool_)])
+
+    def bit_identical() -> bool:  # type: ignore[misc]
+        """Always False."""
+        return False
+
+    @njit
+    def small_torque(arm: Any, bias: Any, force: Any, pull: Any, scratch: Any) -> bool:
+        """Computes nothing and returns False."""
+        return False
+
+
+# Below this ratio of Cholesky pivots a matrix counts as near-singular, where the result depends on the
+# algorithm: there numpy's inverse and pseudo-inverse are used, as robosuite does everywhere.
+MIN_PIVOT_RATIO: Final = 1e-9
+
+Array = np.ndarray
+Record = Any  # one element of an array of `kernel.ARM` or `SCRATCH`
+
+SCRATCH: Final = np.dtype(
+    [
+        ("replace_lapack", np.bool_),  # whether `small_torque` is used
+        ("ints", np.int32, INTS),  # workspace of LAPACK
+        ("floats", np.float64, FLOATS),
+        ("small", SMALL_SCRATCH),
+    ],
+    align=True,
+)
+
+
+def new_scratch() -> Array:
+    """Workspace of one environment, an array of one `SCRATCH`."""
+    scratch = np.zeros(1, SCRATCH)
+    scratch["replace_lapack"] = bit_identical()
+    return scratch
+
+
+@njit(error_model="numpy")
+def mass_matrix(arm: Record) -> Array:
+    """The mass matrix in Fortran order, as robosuite's indexing leaves it."""
+    return arm.mass[: arm.n, : arm.n].copy().T  # symmetric
+
+
+@njit(error_model="numpy")
+def _goal_in_world(arm: Record, site_pos: Array, site_mat: Array, pos: Array, ori: Array) -> None:
+    """Writes the arm's goal, position [3] and orientation [3, 3], in the world's frame."""
+    if not arm.in_base:
+        for i in range(3):
+            pos[i] = arm.goal_pos[i]
+            for j in range(3):
+                ori[i, j] = arm.goal_ori[i, j]
+        return
+    base = site_mat[arm.base].reshape(3, 3)
+    matvec(base, arm.goal_pos, pos)
+    for i in range(3):
+        pos[i] = site_pos[arm.base, i] + pos[i]
+    a, b, c = base.ctypes.data, arm.goal_ori.ctypes.data, ori.ctypes.data
+    cblas_dgemm(101, 111, 111, 3, 3, 3, 1.0, a, 3, b, 3, 0.0, c, 3)
+
+
+@njit(error_model="numpy")
+def osc_torque(
+    arm: Record, bias: Array, site_pos: Array, site_mat: Array, exact: bool, scratch: Record
+) -> None:
+    """Operational-space torques with a null-space pull to the rest pose (Khatib 1987)."""
+    n = arm.n
+    goal_pos, goal_ori = np.empty(3), np.empty((3, 3))
+    _goal_in_world(arm, site_pos, site_mat, goal_pos, goal_ori)
+    force = np.empty(6)
+    for i in range(3):
+        velocity = arm.pos_vel[i] - arm.base_vel[i]
+        force[i] = (goal_pos[i] - arm.pos[i]) * arm.kp[i] + -velocity * arm.kd[i]
+    # half the sum of cross products of the present and the wanted axes
+    error = np.zeros(3)
+    for j in range(3):
+        x, y, z = goal_ori[0, j], goal_ori[1, j], goal_ori[2, j]
+        a, b, c = arm.ori[0, j], arm.ori[1, j], arm.ori[2, j]
+        error[0] += b * z - c * y
+        error[1] += c * x - a * z
+        error[2] += a * y - b * x
+    for i in range(3):
+        velocity = arm.ori_vel[i] - arm.base_vel[3 + i]
+        force[3 + i] = 0.5 * error[i] * arm.kp[3 + i] + -velocity * arm.kd[3 + i]
+    pull = np.empty(n)
+    damping = np.sqrt(10.0) * 2.0
+    for i in range(n):
+        pull[i] = 10.0 * (arm.rest[i] - arm.q[i]) - damping * arm.v[i]
+    if exact or not _cholesky_torque(arm, bias, force, pull):
+        _exact_torque(arm, bias, force, pull, scratch)
+
+
+@njit(error_model="numpy")
+def _exact_torque(arm: Record, bias: Array, force: Array, pull: Array, scratch: Record) -> None:
+    """The torques by robosuite's own sequence of operations, equal to the last bit.
+
+    MuJoCo's mesh collisions are discontinuous in the state: where two meshes come into contact, a
+    difference of one bit becomes one of 1e-5. So nothing less keeps robosuite's trajectory.
+    """
+    if not scratch.replace_lapack or not small_torque(arm, bias, force, pull, scratch.small):
+        library_torque(arm, bias, force, pull, scratch.ints, scratch.floats)
+
+
+@njit(error_model="numpy")
+def library_torque(arm: Record, bias: Array, force: Array, pull: Array, ints: Array, floats: Array) -> None:
+    """The exact torques by numpy's BLAS and scipy's LAPACK, as robosuite computes them."""
+    n = arm.n
+    mass = mass_matrix(arm)
+    jac = arm.jac[:, :n].copy()
+    mass_inv = inv(mass, ints, floats)
+    full = pinv(np.dot(np.dot(jac, mass_inv), jac.T), ints, floats)
+    wrench = np.empty(6)
+    if arm.uncoupled:
+        for start in (0, 3):
+            rows = jac[start : start + 3]
+            block = pinv(np.dot(np.dot(rows, mass_inv), rows.T), ints, floats)
+            matvec_f(block, force[start : start + 3], wrench[start : start + 3])
+    else:
+        matvec_f(full, force, wrench)
+    null_space = np.eye(n) - np.dot(np.dot(mass_inv, jac.T).dot(full), jac)
+    null = np.dot(null_space.T, np.dot(mass, pull))
+    torque = np.empty(n)
+    matvec_f(jac.T, wrench, torque)
+    for i in range(n):
+        arm.torque[i] = torque[i] + bias[arm.dof[i]] + null[i]
+
+
+@njit(error_model="numpy")
+def _cholesky_torque(arm: Record, bias: Array, force: Array, pull: Array) -> bool:
+    """The torques by Cholesky factors, equal up to rounding; False, and no torque, near a singularity.
+
+    With A = J M^-1 J^T: tau = J^T A^-1 f + M a - J^T A^-1 J a + bias, where a is the acceleration
+    that the rest pose asks for. `uncoupled` takes A's two diagonal 3 x 3 blocks for f.
+    """
+    n = arm.n
+    chol = np.empty((n, n))
+    if not _cholesky(arm.mass, 0, chol):
+        return False
+    half = np.empty((6, n))  # (L^-1 J^T)^T, so A = half half^T
+    for k in range(6):
+        for i in range(n):
+            total = arm.jac[k, i]
+            for j in range(i):
+                total -= chol[i, j] * half[k, j]
+            half[k, i] = total / chol[i, i]
+    task = np.empty((6, 6))
+    for i in range(6):
+        for j in range(i + 1):
+            total = 0.0
+            for k in range(n):
+                total += half[i, k] * half[j, k]
+            task[i, j] = total
+            task[j, i] = total
+
+    full = np.empty((6, 6))
+    if not _cholesky(task, 0, full):
+        return False
+    if arm.uncoupled:
+        block = np.empty((3, 3))
+        _cholesky(task, 0, block)
+        _solve(block, force, 0)
+        if not _cholesky(task, 3, block):
+            return False
+        _solve(block, force, 3)
+    else:
+        _solve(full, force, 0)
+    null = np.empty(6)
+    for i in range(6):
+        null[i] = 0.0
+        for j in range(n):
+            null[i] += arm.jac[i, j] * pull[j]
+    _solve(full, null, 0)
+    for i in range(n):
+        torque = bias[arm.dof[i]]
+        for k in range(6):
+            torque += arm.jac[k, i] * (force[k] - null[k])
+        for j in range(n):
+            torque += arm.mass[i, j] * pull[j]
+        arm.torque[i] = torque
+    return True
+
+
+@njit(error_model="numpy")
+def _cholesky(matrix: Array, start: int, out: Array) -> bool:
+    """Lower factor of the block of `out`'s size at (start, start); False if near-singular."""
+    n = out.shape[0]
+    smallest, largest = np.inf, 0.0
+    for j in range(n):
+        pivot = matrix[start + j, start + j]
+        for k in range(j):
+            pivot -= out[j, k] * out[j, k]
+        smallest, largest = min(smallest, pivot), max(largest, pivot)
+        if not pivot > 0.0:
+            return False
+        root = np.sqrt(pivot)
+        out[j, j] = root
+        for i in range(j + 1, n):
+            total = matrix[start + i, start + j]
+            for k in range(j):
+                total -= out[i, k] * out[j, k]
+            out[i, j] = total / root
+    return smallest > MIN_PIVOT_RATIO * largest
+
+
+@njit(error_model="numpy")
+def _solve(chol: Array, x: Array, start: int) -> None:
+    """x[start:] := (L L^T)^-1 x[start:], in place."""
+    n = chol.shape[0]
+    for i in range(n):
+        total = x[start + i]
+        for k in range(i):
+            total -= chol[i, k] * x[start + k]
+        x[start + i] = total / chol[i, i]
+    for i in range(n - 1, -1, -1):
+        total = x[start + i]
+        for k in range(i + 1, n):
+            total -= chol[k, i] * x[start + k]
+        x[start + i] = total / chol[i, i]
