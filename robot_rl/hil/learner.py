@@ -89,9 +89,9 @@ class AsyncTraining:
         self._refused = 0
         self._outcomes: list[list[float]] = []
         self._stale: list[int] = []
-        self._id = _identity(run.directory)
         place = (0, 0)
         state = restored(run)
+        self._id = _identity(run.directory)
         if state:
             self._updater.load_state_dict(state)
             self._step, self._updates, self._left_out = state["step"], state["updates"], state["left_out"]
