@@ -1,4 +1,4 @@
-"""A client of the robot's server. Every call ends within its time limit, with an answer or a named error."""
+"""Client of the robot's server. Every call ends within its time limit, with an answer or a named error."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,6 @@ from typing import Self
 
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.connection import Connection, NoAnswer, RequestRefused, RobotError, ServerChanged
-from robot_rl.hardware.history import state_between
 from robot_rl.hardware.protocol.clock_sync import Estimate
 from robot_rl.hardware.protocol.endpoints import Address, parse
 from robot_rl.hardware.protocol.listener import Listener
@@ -35,6 +34,7 @@ from robot_rl.hardware.protocol.messages import (
 )
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.spec import CommandMode, Latency, RobotSpec
+from robot_rl.hardware.state_interpolation import interpolate_state
 
 __all__ = [
     "CommandRefused",
@@ -43,62 +43,64 @@ __all__ = [
     "RobotClient",
     "RobotError",
     "ServerChanged",
+    "SettleDetector",
     "StaleState",
-    "Standing",
 ]
 
 REST = 0.01
 """Below this speed a joint is at rest, rad/s."""
-_STANDS = 10
-"""States with the same setpoint after which the arm has come to where it goes."""
-_THERE = 1e-6
-"""A setpoint that is as near is there, rad."""
+_SETTLED_STATES = 10
+"""Number of states with the same setpoint after which the arm has settled."""
+_SETPOINT_TOLERANCE = 1e-6
+"""Distance at which a setpoint counts as equal to the goal, rad."""
 
 
 class StaleState(RobotError):
-    """The newest state is older than what was asked for."""
+    """The newest state is older than the caller allows."""
 
     def __init__(self, age: float, text: str) -> None:
         super().__init__(text)
         self.age = age
-        """s; infinite where there was no state at all."""
+        """Age of the newest state, s; infinite if there is none."""
 
 
 class CommandRefused(RequestRefused):
-    """The request was a command."""
+    """The server refused a command."""
 
 
-class Standing:
-    """Whether an arm has come to where it goes, by its states."""
+class SettleDetector:
+    """Detects from the states when an arm has reached its goal and is at rest."""
 
-    def __init__(self, place: Sequence[float] | None = None) -> None:
-        """Where it stands at `place` [n], its setpoint's; at any, if there is none."""
-        self._place = place
+    def __init__(self, goal: Sequence[float] | None = None) -> None:
+        """With a `goal` [n], the setpoint also has to be there."""
+        self._goal = goal
         self._last: State | None = None
-        self._stood = 0
+        self._unchanged = 0
 
-    def sees(self, state: State) -> bool:
-        """True once it stands, with this state, which may be the same as before."""
+    def update(self, state: State) -> bool:
+        """Take a state, possibly the same as before; returns whether the arm has settled."""
         last = self._last
         if last is None or state.seq > last.seq:
-            self._stood = self._stood + 1 if last and state.setpoint == last.setpoint else 0
+            self._unchanged = self._unchanged + 1 if last and state.setpoint == last.setpoint else 0
             self._last = state
-        if self._place is not None and (
-            not state.setpoint or math.dist(self._place, state.setpoint) > _THERE
+        if self._goal is not None and (
+            not state.setpoint or math.dist(self._goal, state.setpoint) > _SETPOINT_TOLERANCE
         ):
             return False
-        return self._stood >= _STANDS and max(map(abs, state.dq)) < REST
+        return self._unchanged >= _SETTLED_STATES and max(map(abs, state.dq)) < REST
 
     @classmethod
     def at_home(cls, spec: RobotSpec) -> Self:
-        """At rest, as far as the spec says where the setpoint is there."""
+        """Detects that the arm is at home; a Cartesian arm, whose setpoint is a pose, may be anywhere."""
         return cls(spec.home if spec.space == "joint" else None)
 
 
 class RobotClient:
-    """One connection, for one thread: `with RobotClient("ipc:///run/user/1000/robot", "me") as robot: …`.
+    """Client of one robot server, for one thread.
 
-    Where nothing else is said, calls raise `NoAnswer` (also if there is no server), `ServerChanged` or
+    Used as a context manager: `with RobotClient("ipc:///run/user/1000/robot", "me") as robot: ...`.
+
+    Unless stated otherwise, calls raise `NoAnswer` (also if there is no server), `ServerChanged` or
     `RequestRefused`; all are a `RobotError`.
     """
 
@@ -113,32 +115,32 @@ class RobotClient:
         timeout: float = 1.0,
         clock: Clock | None = None,
     ) -> None:
-        """Connect; the with statement says hello.
+        """Connect; the handshake is done by the with statement.
 
         Args:
-            address: where the server is.
-            name: for its log; with keys, theirs counts.
-            role: what this client wants to be.
-            keys: required where the server's address is on a network.
+            address: address of the server.
+            name: name of this client in the server's log; with keys, the key's name is used.
+            role: role to ask for.
+            keys: required if the server's address is on a network.
             insecure: use a network without keys.
-            timeout: longest time for an answer, s.
-            clock: this machine's monotonic one.
+            timeout: time limit for an answer, s.
+            clock: this machine's monotonic clock.
 
         Raises:
-            ValueError: an address that is none, or a network without keys.
+            ValueError: if the address is invalid, or on a network without keys.
         """
         self.name, self.role, self.timeout = name, role, timeout
         self.lease_number = 0
-        """Of the lease that this client has taken last, 0 for none."""
+        """Number of the lease taken last, 0 for none."""
         self._clock = clock or MonotonicClock()
         address = parse(address) if isinstance(address, str) else address
-        self._line = Connection(address, keys, insecure, timeout, self._clock)
+        self._connection = Connection(address, keys, insecure, timeout, self._clock)
         self._state: State | None = None
         self._history: Listener[State] | None = None
 
     def __enter__(self) -> Self:
         try:
-            self._line.greet(self.name, self.role)
+            self._connection.handshake(self.name, self.role)
         except BaseException:
             self.close()
             raise
@@ -150,86 +152,87 @@ class RobotClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up; a lease that is held runs out. Safe to call twice."""
-        self._line.close()
+        """Disconnect; a lease that is held expires. Safe to call twice."""
+        self._connection.close()
 
-    # ---- what the server is ----------------------------------------------------------------------------
+    # ---- facts about the server ----------------------------------------------------------------------------
 
     @property
     def spec(self) -> RobotSpec:
-        """The robot's."""
-        return self._line.welcome.spec
+        """The robot's spec."""
+        return self._connection.welcome.spec
 
     @property
     def latency(self) -> Latency:
-        """How late the robot is, as far as its server knows."""
-        return self._line.welcome.latency or Latency()
+        """The robot's latency, as far as its server knows it."""
+        return self._connection.welcome.latency or Latency()
 
     @property
     def session(self) -> str:
-        """The server's, which is another one after each start."""
-        return self._line.welcome.session
+        """Id of the server process, new after each start."""
+        return self._connection.welcome.session
 
     @property
     def lease_ms(self) -> int:
-        """How long a lease lasts without a valid command."""
-        return self._line.welcome.lease_ms
+        """Time after which a lease without a valid command is lost, ms."""
+        return self._connection.welcome.lease_ms
 
     @property
     def late(self) -> int:
-        """Answers that came too late, or damaged, and were dropped."""
-        return self._line.late
+        """Number of answers dropped because they were late or damaged."""
+        return self._connection.late
 
     def clock_offset(self) -> Estimate:
-        """How far the server's clock is ahead of this machine's now."""
-        return self._line.offset()
+        """Offset of the server's clock from this machine's, now."""
+        return self._connection.offset()
 
     def server_time(self) -> int:
-        """Now on the server's clock, ns."""
-        return self._line.server_time()
+        """Present time on the server's clock, ns."""
+        return self._connection.server_time()
 
     def to_server(self, t: int) -> int:
-        """This machine's time on the server's clock, ns."""
-        return self._line.to_server(t)
+        """Convert this machine's time to the server's clock, ns."""
+        return self._connection.to_server(t)
 
     def keep_time(self) -> None:
-        """Follow the server's clock, at no cost; for who looks for long and commands nothing."""
-        self._line.keep_time()
+        """Keep the clock offset up to date without waiting; for clients that send no commands for long."""
+        self._connection.keep_time()
 
     # ---- requests --------------------------------------------------------------------------------------
 
     def arm(self, spec_sha256: str = "") -> Done:
-        """Hold the arm with torque. `spec_sha256`: of the robot that one was set up for."""
-        return self._line.ask(Done, Arm, spec_sha256=spec_sha256 or self._line.welcome.spec_sha256)
+        """Hold the arm with torque. `spec_sha256`: hash of the robot that the caller was configured for."""
+        sha256 = spec_sha256 or self._connection.welcome.spec_sha256
+        return self._connection.ask(Done, Arm, spec_sha256=sha256)
 
     def disarm(self) -> Done:
-        """Come to rest and take no commands."""
-        return self._line.ask(Done, Disarm)
+        """Stop the arm and accept no commands."""
+        return self._connection.ask(Done, Disarm)
 
     def acquire(self, kind: Kind, *, preempt: bool = False) -> int:
-        """Become the one who commands; returns the lease's number. `lease` gives it back by itself."""
-        self.lease_number = self._line.ask(Done, AcquireLease, kind=kind, preempt=preempt).lease
+        """Take the lease; returns its number. The context manager `lease` also releases it."""
+        self.lease_number = self._connection.ask(Done, AcquireLease, kind=kind, preempt=preempt).lease
         return self.lease_number
 
     def release(self) -> None:
-        """Give the lease back; the arm brakes and is held. Nothing happens to one that has ended."""
+        """Release the lease; the arm brakes and is held. No error if the lease has already ended."""
         number, self.lease_number = self.lease_number, 0
         if number:
             try:
-                self._line.ask(Done, ReleaseLease, lease=number)
+                self._connection.ask(Done, ReleaseLease, lease=number)
             except RequestRefused as refusal:
-                # It has ended already, which is what was wanted.
+                # The lease has already ended.
                 if refusal.code not in (Code.NO_LEASE, Code.MODE, Code.FAULT):
                     raise
 
     @contextmanager
     def lease(self, kind: Kind, *, preempt: bool = False) -> Iterator[int]:
-        """Have the lease for the length of a block. Without a command every `lease_ms` it is lost."""
+        """Hold the lease for a with block. Without a command every `lease_ms` it is lost."""
         number = self.acquire(kind, preempt=preempt)
         try:
             yield number
         except BaseException:
-            # What happened in the block matters more; at the worst the lease runs out.
+            # The error in the block matters more; otherwise the lease expires.
             with suppress(RobotError):
                 self.release()
             raise
@@ -237,39 +240,40 @@ class RobotClient:
 
     def pause(self) -> Done:
         """Hold; commands are refused, the lease stays."""
-        return self._line.ask(Done, Pause)
+        return self._connection.ask(Done, Pause)
 
     def resume(self) -> Done:
         """End a pause."""
-        return self._line.ask(Done, Resume)
+        return self._connection.ask(Done, Resume)
 
     def reset_scene(self, start: int, timeout: float = 30.0) -> Done:
-        """Let a simulated scene begin anew at its beginning number `start`, with the arm disarmed.
+        """Reset a simulated scene to initial state `start`, with the arm disarmed.
 
         Args:
-            start: index into the saved states that the server was given.
-            timeout: longest time for it, s.
+            start: index into the saved initial states of the server.
+            timeout: time limit, s.
         """
-        line = self._line
-        deadline = line.deadline(timeout)
-        line.await_connection(line.ctrl, ResetScene, deadline)
-        return line.exchange(line.ctrl, line.stamp.request(ResetScene, start=start), Done, deadline)
+        connection = self._connection
+        deadline = connection.deadline(timeout)
+        connection.await_connection(connection.ctrl, ResetScene, deadline)
+        request = connection.stamp.request(ResetScene, start=start)
+        return connection.exchange(connection.ctrl, request, Done, deadline)
 
     def acknowledge(self, reason: str) -> Done:
-        """A person has looked at the fault; the reason has 3 to 500 characters. Operators only."""
-        return self._line.ask(Done, AcknowledgeFault, reason=reason)
+        """Acknowledge a fault, with a reason of 3 to 500 characters. Operators only."""
+        return self._connection.ask(Done, AcknowledgeFault, reason=reason)
 
     def events(self, since: int = 0) -> list[Event]:
-        """All events that the server still has with a number above `since`."""
-        return self._line.events(since)
+        """Events with a number above `since` that the server still has."""
+        return self._connection.events(since)
 
     def sample(self) -> State:
-        """The state as it is now, not as it was at the last tick."""
-        return self._line.ask(State, SampleNow)
+        """Measure and return the state now instead of waiting for the next tick."""
+        return self._connection.ask(State, SampleNow)
 
     def stop(self, reason: str = "") -> Done:
-        """The software e-stop: on its own connection, heard whatever the server is doing."""
-        return self._line.ask(Done, Stop, socket=self._line.estop, reason=reason[:500])
+        """Software e-stop, on its own connection and served by its own thread."""
+        return self._connection.ask(Done, Stop, socket=self._connection.estop, reason=reason[:500])
 
     def command(
         self,
@@ -282,134 +286,136 @@ class RobotClient:
         obs_seq: int = 0,
         timeout: float | None = None,
     ) -> Ack:
-        """Send the arm somewhere, under the lease that this client has.
+        """Send a command under this client's lease.
 
         Args:
-            mode: what `data` is.
+            mode: meaning of `data`.
             data: see `Command`.
-            gripper: opening in [0, 1]; None leaves it.
-            ttl_ms: age at which it is worthless.
-            t_target: when it shall be acted on, on the server's clock, ns; 0 is at once.
-            obs_seq: number of the state from which it was computed.
-            timeout: longest time for the answer, s; by default the client's.
+            gripper: opening in [0, 1]; None leaves it as it is.
+            ttl_ms: age at which the server refuses it, ms.
+            t_target: time at which it takes effect, on the server's clock, ns; 0 is at once.
+            obs_seq: `seq` of the state from which it was computed.
+            timeout: time limit for the answer, s; by default the client's.
 
         Returns:
-            What was applied, and the names of the limits that changed it.
+            The goal that was applied, and the names of the limits that changed it.
 
         Raises:
-            CommandRefused: stale, out of order, without a lease …: the arm does as before.
-            NoAnswer: none in time.
-            ServerChanged: connect anew.
+            CommandRefused: if it is stale, out of order, without a lease, ...; the arm does not follow it.
+            NoAnswer: if no answer came in time.
+            ServerChanged: if the server was restarted: connect again.
         """
-        line = self._line
-        line.keep_time()
-        deadline = line.deadline(timeout)
-        line.await_connection(line.cmd, Command, deadline)
-        request = line.stamp.request(
+        connection = self._connection
+        connection.keep_time()
+        deadline = connection.deadline(timeout)
+        connection.await_connection(connection.cmd, Command, deadline)
+        request = connection.stamp.request(
             Command,
             lease=self.lease_number,
             mode=mode,
             data=tuple(float(value) for value in data),
             gripper=gripper,
             ttl_ms=ttl_ms,
-            t_sent=line.server_time(),
+            t_sent=connection.server_time(),
             t_target=t_target,
             obs_seq=obs_seq,
         )
         try:
-            return line.exchange(line.cmd, request, Ack, deadline)
+            return connection.exchange(connection.cmd, request, Ack, deadline)
         except RequestRefused as refusal:
             raise CommandRefused(refusal.code, refusal.reason) from None
 
     def begin_home(self) -> Done:
-        """Let the arm go to rest within the limits; whoever wants it to go on asks again within the lease."""
-        return self._line.ask(Done, Home, lease=self.lease_number)
+        """Start moving to the home position; repeat it within `lease_ms` to keep the lease."""
+        return self._connection.ask(Done, Home, lease=self.lease_number)
 
     def home(self, timeout: float = 30.0) -> State:
-        """Move to rest within the limits, under the lease; returns the state there.
+        """Move to the home position under the lease; returns the state there.
 
         Raises:
-            RequestRefused: no way there is free of the workspace's faces.
-            NoAnswer: the arm was not there within `timeout` [s].
+            RequestRefused: if no path inside the workspace was found.
+            NoAnswer: if the arm was not at home within `timeout` [s].
         """
-        line = self._line
-        end = line.deadline(timeout)
-        begun, standing = 0, Standing.at_home(self.spec)
+        connection = self._connection
+        end = connection.deadline(timeout)
+        begun, settled = 0, SettleDetector.at_home(self.spec)
         while self._clock.now() < end:
             done = self.begin_home()
             begun = begun or done.tm
-            # Repeated three times within a lease.
-            again = self._clock.now() + self.lease_ms * MS // 3
-            while self._clock.now() < again:
+            # Repeated three times per lease period.
+            repeat_at = self._clock.now() + self.lease_ms * MS // 3
+            while self._clock.now() < repeat_at:
                 state = self.state(self.timeout)
-                if state.tm > begun and standing.sees(state):
+                if state.tm > begun and settled.update(state):
                     return state
-                line.states.poll(self.lease_ms // 3)
+                connection.states.poll(self.lease_ms // 3)
         raise NoAnswer(f"the arm was not at home after {timeout:g} s")
 
     # ---- states ----------------------------------------------------------------------------------------
 
     def state(self, max_age: float = 0.1) -> State:
-        """The newest state, measured at most `max_age` [s] ago; waits so long for one, for the first longer.
+        """The newest state, measured at most `max_age` [s] ago.
+
+        It waits up to `max_age` for one (up to the client's time limit for the first).
 
         Raises:
-            StaleState: there is none so new; the message says how old the newest is.
-            ServerChanged: another server publishes here.
+            StaleState: if there is none; the message says how old the newest is.
+            ServerChanged: if another server publishes here.
         """
-        line = self._line
-        deadline = line.deadline(min(max_age, self.timeout) if self._state else None)
+        connection = self._connection
+        deadline = connection.deadline(min(max_age, self.timeout) if self._state else None)
         while True:
-            self._state = line.newest_state(self._state)
+            self._state = connection.newest_state(self._state)
             age = math.inf
             if self._state is not None and self._state.t_sample:
-                age = (line.server_time() - self._state.t_sample) * 1e-9
-                # One from the future is a clock that is wrong, or damage.
+                age = (connection.server_time() - self._state.t_sample) * 1e-9
+                # A state from the future means a wrong clock or a damaged message.
                 if abs(age) <= max_age:
                     return self._state
             left = deadline - self._clock.now()
             if left <= 0:
                 raise StaleState(age, self._stale(age, max_age))
-            line.await_state(left)
+            connection.await_state(left)
 
     def keep_states(self, seconds: float = 1.0) -> None:
-        """Keep all states of so long, from now on: `state_at` knows the moments in between.
+        """Start keeping the states of the last `seconds`, for `state_at`.
 
         Raises:
-            StaleState: none comes.
+            StaleState: if no state arrives.
         """
         if self._history is None:
-            self._history = self._line.every_state(math.ceil(seconds * self.spec.rate) + 1)
+            self._history = self._connection.every_state(math.ceil(seconds * self.spec.rate) + 1)
         if not self._history.wait(0, self.timeout):
-            raise StaleState(math.inf, f"no state has come from {self._line.address}")
+            raise StaleState(math.inf, f"no state has arrived from {self._connection.address}")
 
     def state_at(self, t: int, max_gap: float = 0.1, timeout: float | None = None) -> State:
-        """The state at `t` on the server's clock [ns], interpolated; `keep_states` comes first.
+        """The state at `t` on the server's clock [ns], interpolated; call `keep_states` first.
 
-        Joints, their speeds and the tool point are those of that moment; all else is of the newest state
-        until then. Nothing is extrapolated: a moment that is not over is waited for.
+        Joint positions and velocities and the tool pose are interpolated; the other fields are those of the
+        last state before `t`. Nothing is extrapolated: it waits until a state after `t` has arrived.
 
         Args:
-            t: the moment.
-            max_gap: longest time between the states around it, s.
-            timeout: longest time to wait, s; by default the client's.
+            t: time of the state.
+            max_gap: maximum time between the states around it, s.
+            timeout: time limit, s; by default the client's.
 
         Raises:
-            StaleState: no states are known around it; the message says why.
-            ServerChanged: another server publishes here.
+            StaleState: if the state is not known; the message says why.
+            ServerChanged: if another server publishes here.
         """
         assert self._history is not None, "keep_states comes first"
-        deadline = self._line.deadline(timeout)
+        deadline = self._connection.deadline(timeout)
         while True:
             count, states = self._history.kept()
             if states:
-                self._line.check_session(states[-1])
+                self._connection.check_session(states[-1])
             if states and states[-1].t_sample >= t:
                 break
             left = deadline - self._clock.now()
             if left <= 0:
-                raise self._unknown(t, "no state has come since")
+                raise self._unknown(t, "no later state has arrived")
             self._history.wait(count, left * 1e-9)
-        found = state_between(states, t, round(max_gap * 1e9))
+        found = interpolate_state(states, t, round(max_gap * 1e9))
         if isinstance(found, str):
             raise self._unknown(t, found)
         return found
@@ -420,7 +426,7 @@ class RobotClient:
 
     def _stale(self, age: float, max_age: float) -> str:
         if self._state is None:
-            return f"no state has come from {self._line.address}"
+            return f"no state has arrived from {self._connection.address}"
         about = f"mode {self._state.mode}" + (f", {self._state.fault}" if self._state.fault else "")
         if math.isinf(age):
             return f"the arm has measured nothing yet ({about})"

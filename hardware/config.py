@@ -9,8 +9,7 @@ import msgspec
 import yaml
 
 from robot_rl.hardware.cameras.settings import CameraSettings
-from robot_rl.hardware.spec import Latency, RobotSpec
-from robot_rl.hardware.spec_check import check_spec
+from robot_rl.hardware.spec import Latency, RobotSpec, check_spec
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""A client's end of the line: requests with a time limit, answers by their id, the server's clock."""
+"""A client's connection to a server: requests with time limits, answers matched by id, clock offset."""
 
 import uuid
 from contextlib import suppress
@@ -26,14 +26,14 @@ from robot_rl.hardware.protocol.messages import (
     TimeSyncReply,
     Welcome,
 )
+from robot_rl.hardware.protocol.reconnect import MAX_SILENCE, Reconnector
 from robot_rl.hardware.protocol.security import ClientKeys
-from robot_rl.hardware.protocol.silence import SILENT, Silence
 from robot_rl.hardware.protocol.sockets import ClientSockets, ready
 from robot_rl.hardware.realtime import message_context
 
 _FIRST_PROBES = 8
-_SILENT_PERIODS = 20
-"""Without a state, after which their connection is made anew; never less than `SILENT`."""
+_MAX_MISSED_STATES = 20
+"""State periods without a state after which the socket reconnects; never less than `MAX_SILENCE`."""
 
 A = TypeVar("A", bound=Message)
 
@@ -43,15 +43,15 @@ class RobotError(Exception):
 
 
 class NoAnswer(RobotError):
-    """Nothing came within the time limit. Whether the request was carried out is not known."""
+    """No answer within the time limit. It is unknown whether the request was carried out."""
 
 
 class ServerChanged(RobotError):
-    """Another server, or the same one after a new start, has answered: connect anew."""
+    """The answer came from another server, or from this one after a restart: connect again."""
 
 
 class RequestRefused(RobotError):
-    """The server said no; the arm does as before."""
+    """The server refused the request; the arm's motion does not change."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{code}: {reason}")
@@ -60,23 +60,23 @@ class RequestRefused(RobotError):
 
 
 class Connection:
-    """To one server, for one thread. No call waits beyond its deadline (`deadline`, ns).
+    """Connection to one server, for one thread. No call waits beyond its deadline (`deadline`, ns).
 
-    A connection on which nothing comes is made anew, also where ZMQ has given it up; what was asked over it
-    ends in `NoAnswer` and is never sent again.
+    A socket on which nothing arrives is reconnected, even if ZMQ has given up; requests sent before end in
+    `NoAnswer` and are never sent again.
     """
 
     def __init__(
         self, address: Address, keys: ClientKeys | None, insecure: bool, timeout: float, clock: Clock
     ) -> None:
-        """Connect; whether the server is there does not matter yet.
+        """Connect; the server need not be running yet.
 
         Raises:
-            ValueError: a network without keys.
+            ValueError: if the address is on a network and there are no keys.
         """
         self.address = address
         self.late = 0
-        """Answers that came too late, or damaged, and were dropped."""
+        """Number of answers dropped because they were late or damaged."""
         self.stamp = Stamper(uuid.uuid4().hex, clock)
         self._timeout = timeout
         self._clock = clock
@@ -88,41 +88,41 @@ class Connection:
         self.ctrl, self.cmd = sockets.request("ctrl"), sockets.request("cmd")
         self.estop = sockets.request("estop")
         self.states = sockets.state()
-        self._silences = {
-            socket: Silence(sockets, socket, clock)
+        self._reconnectors = {
+            socket: Reconnector(sockets, socket, clock)
             for socket in (self.ctrl, self.cmd, self.estop, self.states)
         }
-        self._state_gap = SILENT
+        self._state_gap = MAX_SILENCE
         self._listeners: list[Listener[State]] = []
 
     @property
     def welcome(self) -> Welcome:
-        """What the server said of itself."""
+        """The server's answer to the handshake."""
         assert self._welcome is not None, "use the client in a with statement"
         return self._welcome
 
-    def greet(self, name: str, role: Role) -> None:
-        """Introduce oneself, and learn the server's clock.
+    def handshake(self, name: str, role: Role) -> None:
+        """Send `Hello` and synchronise the clock.
 
         Raises:
-            NoAnswer: there is no server.
-            RequestRefused: another version of the protocol, or a role that the key does not allow.
+            NoAnswer: if there is no server.
+            RequestRefused: if the protocol version differs or the key does not allow the role.
         """
         self._welcome = self.ask(Welcome, Hello, protocol=PROTOCOL, name=name, role=role)
-        periods = round(_SILENT_PERIODS * 1e9 / self._welcome.spec.rate)
-        self._state_gap = max(SILENT, periods)
+        periods = round(_MAX_MISSED_STATES * 1e9 / self._welcome.spec.rate)
+        self._state_gap = max(MAX_SILENCE, periods)
         self._sync = ClockSync(same_clock=self._welcome.boot_id == boot_id())
         for _ in range(_FIRST_PROBES):
             self._take_probe(self.ask(TimeSyncReply, TimeSync), self._clock.now())
 
     def close(self) -> None:
-        """Hang up. Safe to call twice."""
+        """Disconnect. Safe to call twice."""
         for listener in self._listeners:
             listener.close()
         self._context.destroy(linger=0)
 
     def deadline(self, timeout: float | None = None) -> int:
-        """In `timeout` [s], by default the client's."""
+        """The time `timeout` [s] from now, by default the client's, ns."""
         return self._clock.now() + round((self._timeout if timeout is None else timeout) * 1e9)
 
     # ---- requests --------------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ class Connection:
         """Send a request and wait for its answer.
 
         Raises:
-            NoAnswer: in time.
-            ServerChanged: somebody else answered.
-            RequestRefused: the answer was no.
+            NoAnswer: if no answer came in time.
+            ServerChanged: if another server answered.
+            RequestRefused: if the server refused the request.
         """
         socket = socket or self.ctrl
         deadline = self.deadline()
@@ -149,18 +149,18 @@ class Connection:
         return self.exchange(socket, self.stamp.request(kind, **fields), answer, deadline)
 
     def await_connection(self, socket: "zmq.Socket[bytes]", kind: type[Message], deadline: int) -> None:
-        """Before a request is stamped, so that it is not old when it leaves.
+        """Wait until the socket is connected; called before a request is time-stamped.
 
         Raises:
-            NoAnswer: there is none in time.
+            NoAnswer: if there is no connection in time.
         """
-        self._silences[socket].expect()
+        self._reconnectors[socket].expect()
         left = max(0, deadline - self._clock.now())
         if not ready(socket, zmq.POLLOUT, -(-left // MS)):
             raise self._no_answer(socket, kind, "no connection")
 
     def exchange(self, socket: "zmq.Socket[bytes]", request: Message, answer: type[A], deadline: int) -> A:
-        """Send what `await_connection` came before; see `ask`. Late answers to others are dropped."""
+        """Send a request after `await_connection` and wait for its answer as `ask`; drop late answers."""
         try:
             socket.send(encode(request))
         except zmq.Again:
@@ -183,7 +183,7 @@ class Connection:
         raise self._no_answer(socket, type(request), "no answer")
 
     def events(self, since: int = 0) -> list[Event]:
-        """All events that the server still has with a number above `since`.
+        """Events with a number above `since` that the server still has.
 
         Raises:
             NoAnswer, ServerChanged: as for `ask`.
@@ -196,66 +196,68 @@ class Connection:
             found += more
 
     def newest_state(self, known: State | None) -> State | None:
-        """The newest one that has arrived, or the one that is known already.
+        """The newest state that has arrived, or `known` if there is no newer one.
 
         Raises:
-            ServerChanged: another server publishes here.
+            ServerChanged: if another server publishes here.
         """
         while ready(self.states):
             message = self._receive(self.states)
             if isinstance(message, State):
                 self.check_session(message)
                 known = message
-        self._silences[self.states].expect()
-        self._silences[self.states].mend(self._state_gap)
+        self._reconnectors[self.states].expect()
+        self._reconnectors[self.states].reconnect_if_silent(self._state_gap)
         return known
 
-    def await_state(self, most: int) -> None:
-        """Wait until one has arrived, at most so long [ns]; `newest_state` has to see that none comes."""
-        ready(self.states, zmq.POLLIN, -(-min(most, SILENT) // MS))
+    def await_state(self, timeout: int) -> None:
+        """Wait up to `timeout` [ns] for a state; call `newest_state` then, which also reconnects."""
+        ready(self.states, zmq.POLLIN, -(-min(timeout, MAX_SILENCE) // MS))
 
     def every_state(self, keep: int) -> Listener[State]:
-        """The newest `keep` states with a measurement, from now on until `close`."""
+        """Listen to all states with a measurement until `close`; keeps the newest `keep`."""
         socket = self._sockets.state(every=True)
         listener = Listener(self._sockets, socket, _measured, keep, self._clock, self._state_gap)
         self._listeners.append(listener)
         return listener
 
     def check_session(self, message: Message) -> None:
-        """It is from the server that was greeted.
+        """Check that a message is from the server of the handshake.
 
         Raises:
-            ServerChanged: it is not.
+            ServerChanged: if it is not.
         """
         if self._welcome is not None and message.src != self._welcome.session:
-            raise ServerChanged(f"{self.address} is another server since this client connected; connect anew")
+            raise ServerChanged(
+                f"{self.address} was restarted or replaced after this client connected; connect again"
+            )
 
     # ---- time ------------------------------------------------------------------------------------------
 
     def offset(self) -> Estimate:
-        """How far the server's clock is ahead of this machine's now."""
+        """Offset of the server's clock from this machine's, now."""
         return self._sync.estimate(self._clock.now())
 
     def to_server(self, t: int) -> int:
-        """This machine's time on the server's clock, ns."""
+        """Convert this machine's time to the server's clock, ns."""
         return self._sync.to_server(t)
 
     def server_time(self) -> int:
-        """Now on the server's clock, ns."""
+        """Present time on the server's clock, ns."""
         return self.to_server(self._clock.now())
 
     def keep_time(self) -> None:
-        """Send a probe now and then; its answer is taken when it has come, and nothing waits for it."""
+        """Send a clock probe if one is due and process answers that have arrived; does not wait."""
         while ready(self.ctrl):
             message = self._receive(self.ctrl)
             if message:
                 self._set_aside(message)
-        self._silences[self.ctrl].mend()
+        self._reconnectors[self.ctrl].reconnect_if_silent()
         now = self._clock.now()
         if now >= self._probe_due:
-            self._silences[self.ctrl].expect()
+            self._reconnectors[self.ctrl].expect()
             self._probe_due = now + self._sync.interval
-            # Without a connection there will be a next time.
+            # Without a connection the probe is sent next time.
             with suppress(zmq.Again):
                 self.ctrl.send(encode(self.stamp.request(TimeSync)))
 
@@ -263,20 +265,20 @@ class Connection:
         try:
             self._sync.add(answer.t0, answer.t1, answer.tm, now)
         except ValueError:
-            # Damaged on its way.
+            # The message was damaged.
             self.late += 1
         self._probe_due = now + self._sync.interval
 
     def _set_aside(self, message: Message) -> None:
-        """What nobody waits for: an answer to a probe, or a late one."""
+        """Process an answer that no request waits for: a clock probe's, or a late one."""
         if isinstance(message, TimeSyncReply):
             self._take_probe(message, self._clock.now())
         else:
             self.late += 1
 
     def _receive(self, socket: "zmq.Socket[bytes]") -> Message | None:
-        """The next message, None where it cannot be read."""
-        self._silences[socket].ended()
+        """The next message, None if it is not valid."""
+        self._reconnectors[socket].received()
         try:
             return decode_server(socket.recv())
         except ProtocolError as error:
@@ -286,9 +288,9 @@ class Connection:
             return None
 
     def _no_answer(self, socket: "zmq.Socket[bytes]", kind: type[Message], what: str) -> NoAnswer:
-        self._silences[socket].mend()
+        self._reconnectors[socket].reconnect_if_silent()
         name = kind.__struct_config__.tag
-        return NoAnswer(f"{name}: {what} from {self.address} in time; see whether the server runs")
+        return NoAnswer(f"{name}: {what} from {self.address} in time; check that the server runs")
 
 
 def _measured(_: int, message: memoryview) -> State:

@@ -88,7 +88,7 @@ def publish(building: Path, place: Path) -> None:
 
 
 @contextmanager
-def whole_directory(final: Path) -> Iterator[Path]:
+def atomic_directory(final: Path) -> Iterator[Path]:
     """A folder to write into, which takes its place, on disk, once all of it is written.
 
     What was in that place is replaced.

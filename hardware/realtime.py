@@ -1,6 +1,6 @@
-"""What a control loop asks of Linux: to run first, and to be woken without delay.
+"""Real-time scheduling on Linux: thread priorities and low wake-up latency for the control loop.
 
-Whoever may not have it (`missing` says what and the mend) gets the usual scheduling.
+A process without these rights runs with normal scheduling; `missing_rights` lists what it lacks and the fix.
 """
 
 import os
@@ -13,75 +13,75 @@ from typing import Final, NamedTuple
 import zmq
 
 COMMANDS: Final = 50
-"""Priority of a policy's thread: on one machine, the loop that moves the arm comes before it."""
+"""Priority of a policy's thread, below the control loop on the same machine."""
 CONTROL: Final = 60
 """Priority of the thread that moves the arm; the kernel's own interrupt threads have 50."""
 MESSAGES: Final = 70
-"""Of those that bring it its messages, and of the e-stop's: they do little, and never wait for the arm."""
+"""Priority of the ZMQ I/O threads and the e-stop thread: they do little work and never wait for the arm."""
 ARM: Final = 80
-"""Of the loop of an arm's own library, where that runs on this machine."""
+"""Priority of the vendor library's control loop, if it runs on this machine."""
 _LATENCY: Final = Path("/dev/cpu_dma_latency")
 
 
-class Lack(NamedTuple):
-    """A right that the process does not have."""
+class MissingRight(NamedTuple):
+    """A real-time right that the process does not have."""
 
     what: str
-    mend: str
+    fix: str
 
 
-def missing() -> tuple[Lack, ...]:
-    """What this process may not ask for, found by asking."""
-    lacks = []
-    if not may_run_first():
-        lacks.append(
-            Lack(
+def missing_rights() -> tuple[MissingRight, ...]:
+    """The real-time rights that this process lacks, found by trying."""
+    rights = []
+    if not can_set_realtime_priority():
+        rights.append(
+            MissingRight(
                 "no real-time priority: other programs delay the control loop",
                 f"as root: echo '@robot - rtprio {MESSAGES}' > /etc/security/limits.d/robot.conf, "
-                "usermod -aG robot <you>, log in anew",
+                "usermod -aG robot <you>, log in again",
             )
         )
     if not os.access(_LATENCY, os.W_OK):
-        lacks.append(
-            Lack(
-                "the processor may fall asleep between two ticks and wakes late",
+        rights.append(
+            MissingRight(
+                "the processor may enter deep sleep states between ticks and wake up late",
                 f"as root: chgrp robot {_LATENCY} && chmod g+w {_LATENCY} (a udev rule makes it last)",
             )
         )
-    return tuple(lacks)
+    return tuple(rights)
 
 
 def message_context() -> "zmq.Context[zmq.Socket[bytes]]":
-    """A ZMQ context whose own threads run first, where they may."""
+    """A ZMQ context whose I/O threads have real-time priority, if the process has the right."""
     context = zmq.Context()
-    # libzmq ends the whole process where it is told to and may not.
-    if may_run_first():
+    # libzmq aborts the process if the priority is set without the right.
+    if can_set_realtime_priority():
         context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_FIFO)
         context.set(zmq.THREAD_PRIORITY, MESSAGES)
     return context
 
 
 @contextmanager
-def runs_first(priority: int) -> Iterator[None]:
-    """The calling thread, before all that have no such priority, where it may; and no core sleeps.
+def realtime_priority(priority: int) -> Iterator[None]:
+    """Run the calling thread with SCHED_FIFO `priority` and keep CPU cores out of deep sleep states.
 
-    Threads that it starts meanwhile inherit the priority, as Linux has it.
+    Each applies only if the process has the right. Threads started inside inherit the priority.
     """
     with ExitStack() as undone:
-        if may_run_first():
+        if can_set_realtime_priority():
             before = os.sched_getscheduler(0), os.sched_getparam(0)
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
             undone.callback(os.sched_setscheduler, 0, *before)
         with suppress(PermissionError, FileNotFoundError):
-            # The wish holds while the file is open: microseconds, as an int32.
-            wish = undone.enter_context(_LATENCY.open("wb", buffering=0))
-            wish.write(struct.pack("i", 0))
+            # The request lasts while the file is open: latency in microseconds, as an int32.
+            request = undone.enter_context(_LATENCY.open("wb", buffering=0))
+            request.write(struct.pack("i", 0))
         yield
 
 
 @contextmanager
-def keeps_priority() -> Iterator[None]:
-    """The calling thread has the same afterwards, whatever a library made of it."""
+def preserve_priority() -> Iterator[None]:
+    """Restore the calling thread's scheduling on exit, in case a library changed it."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         yield
@@ -90,8 +90,8 @@ def keeps_priority() -> Iterator[None]:
             os.sched_setscheduler(0, *before)
 
 
-def may_run_first() -> bool:
-    """Whether the calling thread may, found by trying."""
+def can_set_realtime_priority() -> bool:
+    """Whether the calling thread may use SCHED_FIFO, found by trying."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(MESSAGES))

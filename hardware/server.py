@@ -17,14 +17,14 @@ from robot_rl.hardware.core.core import CoreSettings, RobotCore
 from robot_rl.hardware.drivers.base import Driver
 from robot_rl.hardware.estop import EstopThread
 from robot_rl.hardware.gripper import GripperMailbox
-from robot_rl.hardware.lateness import Lateness
+from robot_rl.hardware.lateness import TickLateness
 from robot_rl.hardware.protocol.codec import Stamper, encode
 from robot_rl.hardware.protocol.endpoints import Address
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.protocol.security import ServerKeys
 from robot_rl.hardware.protocol.sockets import Incoming, ServerSockets, reply
-from robot_rl.hardware.realtime import CONTROL, message_context, runs_first
-from robot_rl.hardware.reception import Reception
+from robot_rl.hardware.realtime import CONTROL, message_context, realtime_priority
+from robot_rl.hardware.request_router import RequestRouter
 
 REST = 0.01
 """Below this speed a joint is at rest, rad/s."""
@@ -76,7 +76,7 @@ class RobotServer:
         self._shows = tuple(shows)
         self._stamp = Stamper(self.session, self._clock)
         self._period = round(1e9 / driver.spec.rate)
-        self._lateness = Lateness(self._period)
+        self._lateness = TickLateness(self._period)
         self._closing = threading.Event()
         self._hurry = False
         self._brake_until: int | None = None
@@ -85,7 +85,7 @@ class RobotServer:
         self._happened: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._gripper = GripperMailbox(driver.gripper, self._clock) if driver.gripper else None
         self.core = RobotCore(driver, settings, self._clock, self.session, self._gripper)
-        self._reception = Reception(self.core, self._stamp, self._clock)
+        self._router = RequestRouter(self.core, self._stamp, self._clock)
         self._ended = ExitStack()
         """What is undone at the end, the last first: the arm before everything else."""
         with ExitStack() as taken:
@@ -98,7 +98,7 @@ class RobotServer:
             self._commands = self._sockets.bind("command")
             for socket in (self._states, self._events, self._commands):
                 socket.linger = _LAST_WORDS
-            self._estop = EstopThread(self._sockets, driver, self.core.estop, self._reception, self._stamp)
+            self._estop = EstopThread(self._sockets, driver, self.core.stop_queue, self._router, self._stamp)
             taken.callback(self._estop.close)
             self._cameras = CameraSet(
                 cameras, self._sockets.bind("image"), lambda what, text: self._happened.put((what, text))
@@ -134,7 +134,7 @@ class RobotServer:
             gc.collect()
             gc.freeze()
             self._ended.callback(gc.unfreeze)
-            with runs_first(CONTROL):
+            with realtime_priority(CONTROL):
                 self._loop()
 
     def _loop(self) -> None:
@@ -169,7 +169,7 @@ class RobotServer:
         incoming: Incoming | None = self._sockets.receive(router)
         if incoming is None:
             return False
-        reply(router, incoming.route, self._reception.answer(incoming))
+        reply(router, incoming.route, self._router.answer(incoming))
         # After the answer: who records does not make who commands wait.
         while self.core.commanded:
             self._commands.send(encode(self.core.commanded.popleft()))
@@ -189,7 +189,7 @@ class RobotServer:
             self.core.events.append(*self._happened.get())
         for refusal in self._sockets.refused:
             key = refusal.public or "no key"
-            self._reception.note(f"{refusal.address} was not let in with {key}", "", "role")
+            self._router.log_refusal(f"{refusal.address} was not let in with {key}", "", "role")
         self.core.loop = self._lateness.report()
         state = self.core.tick(lambda: self._answer(self._cmd))
         self._publish(state)
@@ -209,7 +209,7 @@ class RobotServer:
         now = self._clock.now()
         if self._brake_until is None:
             self._brake_until = now + _BRAKE
-            self.core.retire()
+            self.core.begin_shutdown()
             return False
         stands = state.setpoint == self._last_setpoint
         self._last_setpoint = state.setpoint

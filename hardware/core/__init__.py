@@ -1,1 +1,1 @@
-"""What decides whether and how the arm moves: pure logic, one thread, no sockets."""
+"""Safety core of the robot server: modes, lease, checks and motion limits; single-threaded, no sockets."""

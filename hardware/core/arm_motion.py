@@ -1,4 +1,4 @@
-"""The arm with its motion layer: measured, planned, moved and stopped, in the driver's own space."""
+"""Motion layer of one arm: measures, plans, moves and stops it in the driver's space (joints or poses)."""
 
 import math
 from typing import Generic, Protocol
@@ -13,25 +13,24 @@ from robot_rl.hardware.drivers.base import Array, Driver, Measurement, Pose
 from robot_rl.hardware.protocol.messages import Command, Gripped
 
 STALE_TICKS = 3
-"""A measurement older than so many periods is none."""
+"""A measurement older than this many periods is a fault."""
 
-
-_UNIT_LENGTH = 1e-3
+_QUATERNION_TOLERANCE = 1e-3
 
 
 class MeasurementFault(Exception):
-    """What the driver says that it measures cannot be."""
+    """The driver returned an invalid or stale measurement."""
 
 
 class GripperMailbox(Protocol):
-    """Between the core and the gripper's own thread; no call blocks."""
+    """Interface between the core and the gripper thread; no call blocks."""
 
     def put(self, opening: float) -> None:
-        """The newest goal, in [0, 1]; it replaces one that was not begun."""
+        """Set the goal, an opening in [0, 1]; it replaces one that has not started."""
         ...
 
     def stop(self) -> None:
-        """Stay as it is; forget the goal."""
+        """Stop the gripper and drop the goal."""
         ...
 
     def latest(self) -> Gripped | None:
@@ -40,16 +39,16 @@ class GripperMailbox(Protocol):
 
     @property
     def fault(self) -> str:
-        """What went wrong, "" while nothing has; it takes no goals until `acknowledge`."""
+        """Text of the latched fault, "" if none; goals are ignored until `acknowledge`."""
         ...
 
     def acknowledge(self) -> None:
-        """Take goals again."""
+        """Clear the fault and accept goals again."""
         ...
 
 
 class ArmMotion(Generic[Target]):
-    """A driver, its limiter and the goals that wait. It knows nothing of modes, leases and clients."""
+    """A driver, its limiter and its waiting goals. Independent of modes, leases and clients."""
 
     def __init__(
         self,
@@ -64,22 +63,22 @@ class ArmMotion(Generic[Target]):
         self._gripper = gripper
         self._waypoints: Waypoints[Target] = Waypoints()
         self._goal: Waypoint[Target] | None = None
-        self._way_home: list[Target] = []
-        """What comes after the goal, while that is a point between here and rest."""
+        self._home_path: list[Target] = []
+        """Remaining points of the path home, after the present goal."""
         self._joints = len(driver.spec.joints)
-        self._oldest = int(STALE_TICKS * 1e9 / driver.spec.rate)
+        self._max_age = int(STALE_TICKS * 1e9 / driver.spec.rate)
         self.measured: Measurement | None = None
-        """The newest that made sense."""
+        """The newest valid measurement."""
         self.enabled = False
 
     @property
     def goal_seq(self) -> int:
-        """Of the command that is followed, 0 for none."""
+        """`seq` of the command that is followed, 0 for none."""
         return self._goal.seq if self._goal else 0
 
     @property
     def setpoint(self) -> tuple[float, ...]:
-        """Joints [n] or pose [7]; empty while the arm takes none."""
+        """Joints [n] or pose [7]; empty while the arm is not enabled."""
         if not self.enabled:
             return ()
         setpoint = self._limiter.setpoint
@@ -89,11 +88,11 @@ class ArmMotion(Generic[Target]):
 
     @property
     def gripper_fault(self) -> str:
-        """What is wrong with the gripper, "" for nothing."""
+        """Text of the gripper's fault, "" for none."""
         return self._gripper.fault if self._gripper else ""
 
     def acknowledge_gripper(self) -> None:
-        """Somebody has looked at what was wrong."""
+        """Clear the gripper's fault."""
         if self._gripper:
             self._gripper.acknowledge()
 
@@ -101,8 +100,8 @@ class ArmMotion(Generic[Target]):
         """Read the driver.
 
         Raises:
-            DriverError: the arm reports a fault.
-            MeasurementFault: not finite, of another shape, or not of now.
+            DriverError: if the arm reports a fault.
+            MeasurementFault: if the measurement is not finite, has a wrong shape or is stale.
         """
         asked = clock.now()
         measured = self._driver.read()
@@ -121,14 +120,14 @@ class ArmMotion(Generic[Target]):
             if not all(map(math.isfinite, array.tolist())):
                 raise MeasurementFault(f"{name} is not finite: {array}")
         length = math.hypot(*measured.pose.quaternion.tolist())
-        if abs(length - 1) > _UNIT_LENGTH:
-            raise MeasurementFault(f"the measured quaternion has the length {length}")
-        # Old already when it was asked for, or later than the answer: time for which this process was
-        # suspended in between is neither.
+        if abs(length - 1) > _QUATERNION_TOLERANCE:
+            raise MeasurementFault(f"the measured quaternion has length {length}")
+        # Age when the read began, and lead over its end: time during which this process was suspended in
+        # between counts as neither.
         age, ahead = asked - measured.t, measured.t - clock.now()
-        if max(age, ahead) > self._oldest:
+        if max(age, ahead) > self._max_age:
             raise MeasurementFault(
-                f"the newest measurement is {age / MS:.1f} ms old, {self._oldest / MS:.0f} ms are allowed"
+                f"the newest measurement is {age / MS:.1f} ms old, {self._max_age / MS:.0f} ms are allowed"
             )
         self.measured = measured
         return measured
@@ -137,39 +136,39 @@ class ArmMotion(Generic[Target]):
         """Hold the arm where it is.
 
         Raises:
-            DriverError: it cannot.
+            DriverError: if it cannot.
         """
         self._driver.enable()
         self._limiter.reset(measured)
-        self.let_go()
+        self.clear_goals()
         self.enabled = True
 
     def disable(self) -> None:
-        """Stop the arm in its own way, first of all.
+        """Stop the arm with the driver's own stop, then the gripper.
 
         Raises:
-            DriverError: it did not take it.
+            DriverError: if the arm did not accept the stop.
         """
         self.enabled = False
-        self.let_go()
+        self.clear_goals()
         try:
             self._driver.stop()
         finally:
             if self._gripper:
                 self._gripper.stop()
 
-    def let_go(self) -> None:
-        """Follow nothing: brake, then stand."""
+    def clear_goals(self) -> None:
+        """Drop all goals: the arm brakes and holds."""
         self._goal = None
-        self._way_home = []
+        self._home_path = []
         self._waypoints.clear()
 
     def freeze(self) -> None:
-        """Stand at the setpoint, as the arm does after a time without ticks."""
+        """Set the setpoint's velocity to zero, after a gap without ticks."""
         self._limiter.freeze()
 
     def plan(self, command: Command, now: int, first: bool) -> Goal[Target]:
-        """Take a command as a waypoint.
+        """Add a command as a waypoint.
 
         Raises:
             Refusal: JUMP, LIMIT, UNREACHABLE.
@@ -185,52 +184,52 @@ class ArmMotion(Generic[Target]):
         return goal
 
     def go_home(self, now: int) -> None:
-        """Take rest as the goal, in place of all that waits.
+        """Move to the home position; waiting goals are dropped.
 
         Raises:
             Refusal: UNREACHABLE.
         """
         if self._goal is None or self._goal.seq:
-            way = self._planner.home(self._limiter.setpoint)
+            path = self._planner.home(self._limiter.setpoint)
             self._waypoints.clear()
-            self._take_way_home(way, now)
+            self._follow_home_path(path, now)
 
-    def _take_way_home(self, way: list[Target], now: int) -> None:
-        target, *self._way_home = way
+    def _follow_home_path(self, path: list[Target], now: int) -> None:
+        target, *self._home_path = path
         self._goal = Waypoint(target, now, now, 0, None)
 
     def due(self, now: int) -> list[Waypoint[Target]]:
-        """Make the waypoint whose time has come the goal. Returns those that were too old for it."""
+        """Make the waypoint that is due the goal. Returns those that have expired."""
         waypoint, late = self._waypoints.due(now)
         if waypoint:
             self._goal = waypoint
-            self._way_home = []
+            self._home_path = []
             if self._gripper and waypoint.gripper is not None:
                 self._gripper.put(waypoint.gripper)
         return late
 
     def advance(self, measured: Measurement) -> Step[Target]:
-        """One tick towards the goal, or to rest where there is none; written to the driver.
+        """Advance one tick towards the goal, or brake without one, and write the setpoint to the driver.
 
         Raises:
-            DriverError: the arm did not take it.
+            DriverError: if the arm did not accept the setpoint.
         """
         step = self._limiter.step(self._goal.target if self._goal else None, measured)
         if step.stopped:
-            self.let_go()
-        elif self._goal and self._way_home and not self._limiter.moving:
-            self._take_way_home(self._way_home, self._goal.begins)
+            self.clear_goals()
+        elif self._goal and self._home_path and not self._limiter.moving:
+            self._follow_home_path(self._home_path, self._goal.begins)
         self._driver.write(step.setpoint)
         return step
 
 
 def joint_arm(driver: Driver, gripper: GripperMailbox | None) -> ArmMotion[Array]:
-    """An arm that takes joints."""
+    """Motion layer of an arm that takes joint positions."""
     spec, kinematics = driver.spec, driver.kinematics
     return ArmMotion(driver, JointLimiter(spec, kinematics), JointPlanner(spec, kinematics), gripper)
 
 
 def cartesian_arm(driver: Driver, gripper: GripperMailbox | None) -> ArmMotion[Pose]:
-    """An arm that takes poses."""
+    """Motion layer of an arm that takes tool poses."""
     spec = driver.spec
     return ArmMotion(driver, CartesianLimiter(spec), CartesianPlanner(spec, driver.kinematics), gripper)

@@ -1,4 +1,4 @@
-"""The setpoint of an arm that takes poses of its tool point."""
+"""Moves the setpoint of an arm that takes tool poses within its limits."""
 
 import math
 from collections.abc import Sequence
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from robot_rl.hardware.core import rotation
-from robot_rl.hardware.core.motion import EXACT, EXACT_AT_REST, Box, Limiter, Move, momentum
+from robot_rl.hardware.core.motion import TOLERANCE, TOLERANCE_AT_REST, Box, Limiter, Move, remaining_velocity
 from robot_rl.hardware.core.profile import MotionState, Profile, at_rest
 from robot_rl.hardware.drivers.base import Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec
 
-# The least share of the speed that an axis is given, so that none keeps the others waiting.
-_LEAST_SHARE = 0.2
+# Minimum share of the speed for each axis, so that no axis delays the others.
+_MIN_SHARE = 0.2
 
 
 class CartesianLimiter(Limiter[Pose]):
-    """Three numbers of position and a rotation vector in the base frame, relative to a reference orientation.
+    """Limits position and rotation vector (base frame, relative to a reference orientation) of the tool.
 
-    The reference becomes the setpoint's orientation whenever the goal changes: the way to a goal is then the
-    shortest rotation. The angular velocity is never above the rate of the rotation vector, at any angle.
-    Limits are those of the tool point, so of the lengths of the vectors: each axis has its share of the speed
-    by the direction to the goal, and 1/sqrt(3) of acceleration and jerk.
+    The reference is set to the setpoint's orientation whenever the goal changes, so the path to the goal is
+    the shortest rotation. The angular velocity never exceeds the rate of the rotation vector. The limits
+    apply to the lengths of the vectors: each axis gets a share of the speed by the direction to the goal, and
+    1/sqrt(3) of acceleration and jerk.
     """
 
     def __init__(self, spec: RobotSpec) -> None:
@@ -71,8 +71,8 @@ class CartesianLimiter(Limiter[Pose]):
             self._rebase()
             goal_quaternion = goal.quaternion.tolist()
             self._target = [*goal.position.tolist(), *rotation.between(self._reference, goal_quaternion)]
-            # From where it could come to rest: an axis that has to come back needs its share for that.
-            rest = self._profile.rest_of(self._state)
+            # Relative to the stopping point: an axis that overshoots needs its share to come back.
+            rest = self._profile.stopping_point(self._state)
             way = [there - here for here, there in zip(rest, self._target, strict=True)]
             self._profile.limit_velocity(
                 [
@@ -109,19 +109,19 @@ class CartesianLimiter(Limiter[Pose]):
         turned, velocity, acceleration = plan.position[3:], list(plan.velocity), list(plan.acceleration)
         if place is not there:
             moved = [new - old for new, old in zip(place, here, strict=True)]
-            velocity[:3] = momentum(moved, velocity[:3], self._dt)
+            velocity[:3] = remaining_velocity(moved, velocity[:3], self._dt)
             acceleration[:3] = [0.0] * 3
         if facing is not planned:
             back = rotation.inverse(self._reference)
             turned = list(rotation.logarithm_near(rotation.product(facing, back), turned))
-            velocity[3:] = momentum(rotation.between(start, facing), velocity[3:], self._dt)
+            velocity[3:] = remaining_velocity(rotation.between(start, facing), velocity[3:], self._dt)
             acceleration[3:] = [0.0] * 3
         return Move(MotionState([*place, *turned], velocity, acceleration), pose, tuple(clipped))
 
     def _bounded_place(
         self, there: list[float], here: list[float], arm: list[float], clipped: list[str]
     ) -> list[float]:
-        """`there` itself where no limit changes it."""
+        """Position limited by lead and speed; `there` itself if no limit applies."""
         place = there
         ahead = math.dist(place, arm)
         if ahead > self._limits.lead_linear:
@@ -129,7 +129,7 @@ class CartesianLimiter(Limiter[Pose]):
             place = _along(arm, place, self._limits.lead_linear / ahead)
         moved = math.dist(place, here)
         most = self._limits.linear_velocity * self._dt
-        if moved > most + EXACT:
+        if moved > most + TOLERANCE:
             clipped.append("linear_velocity")
             place = _along(here, place, most / moved)
         return place
@@ -137,7 +137,7 @@ class CartesianLimiter(Limiter[Pose]):
     def _bounded_facing(
         self, there: rotation.Quaternion, here: list[float], arm: list[float], clipped: list[str]
     ) -> rotation.Quaternion:
-        """`there` itself where no limit changes it."""
+        """Orientation limited by lead and speed; `there` itself if no limit applies."""
         facing = there
         ahead = rotation.between(arm, facing)
         length = math.hypot(*ahead)
@@ -147,17 +147,17 @@ class CartesianLimiter(Limiter[Pose]):
         moved = rotation.between(here, facing)
         length = math.hypot(*moved)
         most = self._limits.angular_velocity * self._dt
-        if length > most + EXACT:
+        if length > most + TOLERANCE:
             clipped.append("angular_velocity")
             facing = _turned(here, moved, most / length)
         return facing
 
     def _leaves(self, state: MotionState, pose: Pose) -> str:
-        return self._box.left_by(state.position[:3], self._state.position[:3], EXACT)
+        return self._box.exceeded(state.position[:3], self._state.position[:3], TOLERANCE)
 
     def _will_leave(self, state: MotionState) -> str:
-        end = self._profile.rest_of(state)
-        return self._box.left_by(end[:3], self._state.position[:3], EXACT_AT_REST)
+        end = self._profile.stopping_point(state)
+        return self._box.exceeded(end[:3], self._state.position[:3], TOLERANCE_AT_REST)
 
     def _go_to(self, move: Move) -> None:
         self._state = move.state
@@ -169,11 +169,11 @@ def _scaled(axes: Sequence[float], length: float) -> list[float]:
 
 
 def _shares(way: Sequence[float], length: float) -> list[float]:
-    """A speed [3] of this length along `way` [3]."""
+    """Speed limits [3] per axis for a speed of this length along `way` [3]."""
     whole = math.hypot(*way)
-    if whole < EXACT:
+    if whole < TOLERANCE:
         return [length / math.sqrt(3)] * 3
-    return [length * max(abs(part) / whole, _LEAST_SHARE) for part in way]
+    return [length * max(abs(part) / whole, _MIN_SHARE) for part in way]
 
 
 def _along(start: Sequence[float], end: Sequence[float], part: float) -> list[float]:

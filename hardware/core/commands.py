@@ -1,4 +1,4 @@
-"""Requests that move the arm: the checks of a command, in their order."""
+"""Handles the requests that move the arm: `Command` and `Home`."""
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.core import guards, modes
@@ -11,7 +11,7 @@ from robot_rl.hardware.spec import RobotSpec
 
 
 class Commands:
-    """Command and Home: what a lease's holder may ask."""
+    """Checks and carries out the motion requests of the lease's holder."""
 
     def __init__(self, supervisor: Supervisor, spec: RobotSpec, clock: Clock, stamp: Stamper) -> None:
         self._supervisor = supervisor
@@ -22,13 +22,13 @@ class Commands:
         self._stamp = stamp
 
     def command(self, peer: Peer, command: Command) -> Ack:
-        """Follow it from its time on.
+        """Follow a command from its target time on.
 
         Raises:
-            Refusal: the first check that it fails; the arm does as before.
+            Refusal: if a check fails; the arm's motion does not change.
         """
         guards.check_form(command, self._spec)
-        self._require_commands("command")
+        self._check_mode("command")
         guards.check_mode(command, self._spec)
         modes.check_role(peer.role, command)
         lease = self._leases.held(peer, command.lease)
@@ -39,13 +39,13 @@ class Commands:
         try:
             goal = self._motion.plan(command, now, first=not lease.aligned)
         except Refusal as refusal:
-            # Fresh, in order, under the lease: its sender lives, even if it points where the arm cannot go.
+            # Fresh, in order and under the lease: the client is alive even if its goal is unreachable.
             if lease.begun and refusal.code in (Code.LIMIT, Code.UNREACHABLE):
                 self._leases.renew(now)
             raise
         self._leases.renew(now)
         lease.aligned = True
-        self._supervisor.change(modes.COMMAND_OF[lease.kind], peer.name)
+        self._supervisor.transition(modes.COMMAND_OF[lease.kind], peer.name)
         return self._stamp(
             Ack,
             id=command.id,
@@ -56,21 +56,21 @@ class Commands:
         )
 
     def home(self, peer: Peer, message: Home) -> Done:
-        """Go to rest. It renews the lease like a command: whoever wants the arm to go on repeats it.
+        """Move to the home position. It renews the lease like a command, so the client has to repeat it.
 
         Raises:
             Refusal: MODE, FAULT or NO_LEASE.
         """
-        self._require_commands("home")
+        self._check_mode("home")
         lease = self._leases.held(peer, message.lease)
         now = self._clock.now()
         self._motion.go_home(now)
         self._leases.renew(now)
-        # The arm goes where no command has sent it: the next one has to show that it knows where that is.
+        # The arm moves without commands: the next command has to pass the jump check again.
         lease.aligned = False
-        self._supervisor.change(modes.COMMAND_OF[lease.kind], peer.name)
+        self._supervisor.transition(modes.COMMAND_OF[lease.kind], peer.name)
         return self._stamp(Done, id=message.id, mode=self._supervisor.mode, lease=lease.number)
 
-    def _require_commands(self, what: str) -> None:
+    def _check_mode(self, what: str) -> None:
         if self._supervisor.mode not in modes.TAKES_COMMANDS:
-            raise modes.refused_in(self._supervisor.mode, what, self._supervisor.fault)
+            raise modes.mode_refusal(self._supervisor.mode, what, self._supervisor.fault)

@@ -1,4 +1,4 @@
-"""RobotCore: the one place that decides. Requests come between ticks; at a tick the arm moves or holds."""
+"""RobotCore: handles all requests to one arm and moves it at each tick; no sockets, no threads."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,23 +21,22 @@ from robot_rl.hardware.drivers.base import Driver
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.codec import Stamper
 from robot_rl.hardware.protocol.messages import Code, Mode
-from robot_rl.hardware.spec import Latency
-from robot_rl.hardware.spec_check import check_spec
+from robot_rl.hardware.spec import Latency, check_spec
 
-_COMMANDED = 1000
-# Kept for whoever publishes them, at the most.
+# Commands kept until they are published.
+_MAX_COMMANDED = 1000
 
 
 @dataclass(frozen=True)
 class CoreSettings:
-    """What is not the robot's but the server's."""
+    """Settings of the server rather than of the robot."""
 
     lease_ms: int = 100
-    """A lease's holder that has begun to command and is silent for so long has lost it."""
+    """A lease is lost when its holder has sent commands and then none for this long, ms."""
     boot_id: str = ""
-    """Of the machine, for `Welcome`."""
+    """Boot id of the machine, sent in `Welcome`."""
     latency: Latency | None = None
-    """Of the robot, for `Welcome`."""
+    """Measured latency of the robot, sent in `Welcome`."""
 
     def __post_init__(self) -> None:
         if not 10 <= self.lease_ms <= 1000:
@@ -45,9 +44,9 @@ class CoreSettings:
 
 
 class RobotCore:
-    """Modes, lease, faults and motion of one arm. One thread calls it; `estop` alone is for others.
+    """Modes, lease, faults and motion of one arm. For one thread; only `stop_queue` is thread-safe.
 
-    Nothing in here waits, and time is the clock's: what it does depends on nothing else.
+    It never blocks on I/O of its own and takes time only from `clock`, so its behaviour is deterministic.
     """
 
     def __init__(
@@ -58,10 +57,10 @@ class RobotCore:
         session: str,
         gripper: GripperMailbox | None = None,
     ) -> None:
-        """Make it for a closed driver; `open` comes next.
+        """Create the core for a closed driver; call `open` next.
 
         Raises:
-            ValueError: the driver's spec cannot be.
+            ValueError: if the driver's spec is invalid.
         """
         spec = driver.spec
         check_spec(spec)
@@ -73,13 +72,13 @@ class RobotCore:
         )
         self.events = EventLog(self._stamp)
         self._retired = False
-        self.commanded: deque[m.Commanded] = deque(maxlen=_COMMANDED)
-        """What was commanded and is to be published; whoever does takes it out."""
+        self.commanded: deque[m.Commanded] = deque(maxlen=_MAX_COMMANDED)
+        """Commands and their results, to be taken out and published by the server."""
         leases = Leases(settings.lease_ms * MS)
         supervisor = Supervisor(self._motion, leases, self.events, clock, spec.rate)
         self._supervisor = supervisor
-        self.estop = supervisor.estop
-        """For the e-stop's thread: first `estop.pull`, then the driver's `stop`."""
+        self.stop_queue = supervisor.stop_queue
+        """For the e-stop thread: first `stop_queue.put`, then the driver's `stop`."""
         self._reports = Reports(
             supervisor,
             spec,
@@ -113,17 +112,17 @@ class RobotCore:
 
     @property
     def mode(self) -> Mode:
-        """What the arm is in."""
+        """The arm's present mode."""
         return self._supervisor.mode
 
     @property
     def fault(self) -> str:
-        """What latched the fault, "" without one."""
+        """Text of the latched fault, "" without one."""
         return self._supervisor.fault
 
     @property
     def loop(self) -> m.Loop | None:
-        """How the server keeps time: it sets this, and states carry it."""
+        """Timing of the control loop, set by the server and published with each state."""
         return self._reports.loop
 
     @loop.setter
@@ -134,31 +133,31 @@ class RobotCore:
         """Connect the driver.
 
         Raises:
-            DriverError: it cannot.
+            DriverError: if it cannot connect.
         """
         self._driver.open()
-        self._supervisor.change(Cause.OPENED)
+        self._supervisor.transition(Cause.OPENED)
 
     def fail(self, name: str, text: str) -> None:
-        """Stop the arm for a fault that the server has found in itself; told each tick, one event."""
+        """Latch a fault detected by the server; may be called at every tick and is logged once."""
         if self.mode is not Mode.DISCONNECTED:
             self._supervisor.latch_once(name, text)
 
-    def retire(self) -> None:
-        """End the lease, brake, and follow nothing any more; only stops and questions are answered."""
+    def begin_shutdown(self) -> None:
+        """End the lease, brake and refuse all further requests except stops and queries."""
         self._retired = True
         lease = self._supervisor.leases.end()
-        self._motion.let_go()
-        text = "the server shuts down: nothing is followed any more"
+        self._motion.clear_goals()
+        text = "the server is shutting down"
         self.events.append("lease", f"lease {lease.number} ends: {text}" if lease else text)
         if self.mode in modes.ENABLED:
-            self._supervisor.change(Cause.LEASE_TAKEN)
+            self._supervisor.transition(Cause.LEASE_TAKEN)
 
     def close(self) -> None:
         """Stop the arm and disconnect. Safe to call twice.
 
         Raises:
-            DriverError: it did not take the stop; it is disconnected all the same.
+            DriverError: if the arm did not accept the stop; it is disconnected anyway.
         """
         try:
             if self._motion.enabled:
@@ -166,12 +165,13 @@ class RobotCore:
         finally:
             self._driver.close()
             if self.mode is not Mode.DISCONNECTED:
-                self._supervisor.change(Cause.CLOSED)
+                self._supervisor.transition(Cause.CLOSED)
 
     def tick(self, between: Callable[[], object] = lambda: None) -> m.State:
-        """Once per period: read, decide, move. What it returns is to be published.
+        """Run one control period: measure, check, move. Returns the state to publish.
 
-        Reading may take as long as all the rest: what came meanwhile can be handled `between` the two.
+        Reading the driver takes a large part of the tick, so `between` is called after it to handle the
+        requests that have arrived meanwhile.
         """
         measured = self._supervisor.begin_tick()
         between()
@@ -179,18 +179,18 @@ class RobotCore:
         return self._reports.state()
 
     def handle(self, peer: Peer, message: m.ClientMessage) -> m.ServerMessage:
-        """Carry out a request, or refuse it with a reason that is in the event log as well."""
+        """Carry out a request, or refuse it with a reason, which is also logged as an event."""
         answer = self._answer(peer, message)
         if isinstance(message, m.Command):
             self.commanded.append(self._reports.commanded(peer, message, answer))
         return answer
 
     def _answer(self, peer: Peer, message: m.ClientMessage) -> m.ServerMessage:
-        self._supervisor.see_stops()
+        self._supervisor.process_stops()
         self._supervisor.expire(self._clock.now())
         try:
             if self._retired and type(message) not in modes.NEVER_MOVE:
-                raise Refusal(Code.MODE, "the server shuts down and follows nothing any more")
+                raise Refusal(Code.MODE, "the server is shutting down")
             if not isinstance(message, m.Command):
                 modes.check_role(peer.role, message)
             return self._answers[type(message)](peer, message)

@@ -1,4 +1,4 @@
-"""From a command to a goal in the driver's own space: aligned, inside the box, within reach."""
+"""Converts commands to goals in the driver's space: checks for jumps, clips to the workspace, solves IK."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,29 +9,30 @@ from typing import Generic
 import numpy as np
 
 from robot_rl.hardware.core import rotation
+from robot_rl.hardware.core.home_path import HomePathPlanner
 from robot_rl.hardware.core.motion import Box, Target
 from robot_rl.hardware.core.refusal import Refusal
-from robot_rl.hardware.core.way_home import WayHome
 from robot_rl.hardware.drivers.base import Array, Kinematics, Measurement, Pose
 from robot_rl.hardware.protocol.messages import Code, Command
 from robot_rl.hardware.spec import RobotSpec
 
-# Inverse kinematics leaves a little, which must not be outside: goals keep this much from the faces, m.
+# Goals keep this far from the workspace faces, so that the error of inverse kinematics stays inside, m.
 _INSET = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Goal(Generic[Target]):
-    """What is followed, and what the client is told of it."""
+    """The goal of a command and what the client is told about it."""
 
     target: Target
     applied: tuple[float, ...]
-    """In the command's own mode and units."""
+    """The goal in the command's mode and units."""
     clipped: tuple[str, ...]
+    """Names of the limits that changed it."""
 
 
 class Planner(ABC, Generic[Target]):
-    """Makes goals of commands."""
+    """Computes goals from commands."""
 
     def __init__(self, spec: RobotSpec, inset: float) -> None:
         limits = spec.limits
@@ -44,7 +45,7 @@ class Planner(ABC, Generic[Target]):
 
     @abstractmethod
     def home(self, setpoint: Target) -> list[Target]:
-        """The goals from `setpoint` to rest, which is the last of them.
+        """Goals that lead from `setpoint` to the home position, which is the last one.
 
         Raises:
             Refusal: UNREACHABLE.
@@ -54,7 +55,15 @@ class Planner(ABC, Generic[Target]):
     def goal(
         self, command: Command, measured: Measurement, setpoint: Target, pose: Pose, near: Target, first: bool
     ) -> Goal[Target]:
-        """What `command` asks for, from `setpoint` with its tool `pose`, after the waypoint `near`.
+        """The goal of `command`.
+
+        Args:
+            command: with checked form and mode.
+            measured: newest measurement, the origin of relative commands.
+            setpoint: present setpoint.
+            pose: tool pose at the setpoint.
+            near: target of the previous waypoint, the initial guess for inverse kinematics.
+            first: whether this is the first command of a lease, which must start close to the setpoint.
 
         Raises:
             Refusal: JUMP for a `first` command that is far from the setpoint, LIMIT, UNREACHABLE.
@@ -73,7 +82,7 @@ class Planner(ABC, Generic[Target]):
         if linear > self._limits.first_linear or angular > self._limits.first_angular:
             raise Refusal(
                 Code.JUMP,
-                f"the first command is {linear:.3f} m and {angular:.3f} rad from where the arm is held; "
+                f"the first command is {linear:.3f} m and {angular:.3f} rad from the setpoint; "
                 f"{self._limits.first_linear} m and {self._limits.first_angular} rad are allowed",
             )
 
@@ -89,7 +98,7 @@ class Planner(ABC, Generic[Target]):
 
 
 class CartesianPlanner(Planner[Pose]):
-    """For an arm that takes poses."""
+    """Planner for an arm that takes tool poses."""
 
     def __init__(self, spec: RobotSpec, kinematics: Kinematics) -> None:
         super().__init__(spec, 0.0)
@@ -109,7 +118,7 @@ class CartesianPlanner(Planner[Pose]):
 
 
 class JointPlanner(Planner[Array]):
-    """For an arm that takes joints: poses go through inverse kinematics once, when they are commanded."""
+    """Planner for an arm that takes joints: commanded poses are converted once by inverse kinematics."""
 
     def __init__(self, spec: RobotSpec, kinematics: Kinematics) -> None:
         super().__init__(spec, _INSET)
@@ -118,15 +127,15 @@ class JointPlanner(Planner[Array]):
         self._workspace = Box(
             spec.limits.workspace_lower, spec.limits.workspace_upper, ("workspace_lower", "workspace_upper")
         )
-        self._way_home = WayHome(spec, kinematics)
+        self._home_path = HomePathPlanner(spec, kinematics)
         _check_home(spec, self._workspace, kinematics.forward(np.array(spec.home)))
 
     def home(self, setpoint: Array) -> list[Array]:
-        if way := self._way_home.of(setpoint):
-            return way
+        if path := self._home_path.plan(setpoint):
+            return path
         raise Refusal(
             Code.UNREACHABLE,
-            "no way home inside the workspace was found from here; move the tool off its faces",
+            "no path home inside the workspace was found; move the tool away from the workspace faces",
         )
 
     def goal(
@@ -141,7 +150,9 @@ class JointPlanner(Planner[Array]):
         joints = self._kinematics.inverse(inside.target, near)
         if joints is None or self._joints.clip(joints.tolist())[1]:
             place = ", ".join(f"{value:.3f}" for value in inside.target.position)
-            raise Refusal(Code.UNREACHABLE, f"no joints within their limits reach this pose at ({place}) m")
+            raise Refusal(
+                Code.UNREACHABLE, f"no joint position within the limits reaches this pose at ({place}) m"
+            )
         self._check_tool(joints, Code.UNREACHABLE)
         return Goal(joints, inside.applied, inside.clipped)
 
@@ -151,8 +162,8 @@ class JointPlanner(Planner[Array]):
             if farthest > self._limits.first_joint:
                 raise Refusal(
                     Code.JUMP,
-                    f"the first command is {farthest:.3f} rad from where the arm is held; "
-                    f"{self._limits.first_joint} rad are allowed: begin there",
+                    f"the first command is {farthest:.3f} rad from the setpoint; "
+                    f"{self._limits.first_joint} rad are allowed: start at the setpoint",
                 )
         joints, names = self._joints.clip(command.data)
         target = np.array(joints)
@@ -161,13 +172,13 @@ class JointPlanner(Planner[Array]):
 
     def _check_tool(self, joints: Array, code: Code) -> None:
         position = self._kinematics.forward(joints).position.tolist()
-        limit = self._workspace.left_by(position, self._workspace.clip(position)[0])
+        limit = self._workspace.exceeded(position, self._workspace.clip(position)[0])
         if limit:
             place = ", ".join(f"{value:.3f}" for value in position)
-            raise Refusal(code, f"these joints bring the tool point to ({place}) m, beyond {limit}")
+            raise Refusal(code, f"this joint position has its tool point at ({place}) m, beyond {limit}")
 
 
 def _check_home(spec: RobotSpec, box: Box, home: Pose) -> None:
     position: Sequence[float] = home.position.tolist()
     if box.clip(position)[1]:
-        raise ValueError(f"{spec.name}: home has its tool point at {position} m, outside the workspace")
+        raise ValueError(f"{spec.name}: the tool point at home is at {position} m, outside the workspace")

@@ -1,4 +1,4 @@
-"""What a command must be to be followed: checks that need no arm."""
+"""Checks on a command that need no knowledge of the arm's state."""
 
 import math
 
@@ -9,26 +9,26 @@ from robot_rl.hardware.protocol.messages import Code, Command
 from robot_rl.hardware.spec import RobotSpec
 
 FUTURE = 20 * MS
-"""Farthest that a command may have been sent in the future: beyond it the clocks disagree, ns."""
+"""Maximum time by which `t_sent` may lie in the future; beyond it the clocks disagree, ns."""
 HORIZON = 2000 * MS
-"""Farthest ahead that a command may be timed, ns."""
-_UNIT_LENGTH = 1e-3
+"""Maximum time by which `t_target` may lie in the future, ns."""
+_QUATERNION_TOLERANCE = 1e-3
 
 
 def check_form(command: Command, spec: RobotSpec) -> None:
-    """Finite numbers, as many as the mode has, that mean something.
+    """Check that the command's values are finite, complete and in range.
 
     Raises:
         Refusal: NAN or SHAPE.
     """
     numbers = command.data if command.gripper is None else (*command.data, command.gripper)
     if not all(map(math.isfinite, numbers)):
-        raise Refusal(Code.NAN, f"{command.mode} has numbers that are not finite: {command.data}")
+        raise Refusal(Code.NAN, f"{command.mode} has non-finite values: {command.data}")
     size = {"joint_position": len(spec.joints), "cartesian_pose": 7, "cartesian_delta": 6}[command.mode]
     if len(command.data) != size:
         raise Refusal(Code.SHAPE, f"{command.mode} has {size} numbers here, not {len(command.data)}")
-    if command.mode == "cartesian_pose" and abs(math.hypot(*command.data[3:]) - 1) > _UNIT_LENGTH:
-        raise Refusal(Code.SHAPE, f"the quaternion {command.data[3:]} has not the length 1")
+    if command.mode == "cartesian_pose" and abs(math.hypot(*command.data[3:]) - 1) > _QUATERNION_TOLERANCE:
+        raise Refusal(Code.SHAPE, f"the quaternion {command.data[3:]} does not have length 1")
     if command.mode == "cartesian_delta" and math.hypot(*command.data[3:]) > math.pi:
         raise Refusal(Code.SHAPE, f"the rotation vector {command.data[3:]} is longer than pi")
     if command.gripper is not None and spec.gripper is None:
@@ -38,20 +38,20 @@ def check_form(command: Command, spec: RobotSpec) -> None:
 
 
 def check_mode(command: Command, spec: RobotSpec) -> None:
-    """A mode that this robot takes.
+    """Check that the robot accepts the command's mode.
 
     Raises:
         Refusal: MODE.
     """
     if command.mode not in spec.modes:
-        raise Refusal(Code.MODE, f"{spec.name} takes {', '.join(spec.modes)}, not {command.mode}")
+        raise Refusal(Code.MODE, f"{spec.name} accepts {', '.join(spec.modes)}, not {command.mode}")
 
 
 def check_fresh(command: Command, now: int) -> None:
-    """Not older than its ttl, and not from the future.
+    """Check that the command is not older than its ttl and not from the future.
 
     Raises:
-        Refusal: STALE, or LIMIT where it is timed too far ahead.
+        Refusal: STALE, or LIMIT if `t_target` is too far ahead.
     """
     age = now - command.t_sent
     if age > command.ttl_ms * MS:
@@ -71,7 +71,7 @@ def check_fresh(command: Command, now: int) -> None:
 
 
 def check_order(command: Command, lease: Lease) -> None:
-    """Later than the last one of its lease.
+    """Check that the command is newer than the last one under its lease.
 
     Raises:
         Refusal: BAD_SEQ.

@@ -1,4 +1,4 @@
-"""The setpoint of an arm that takes joint positions."""
+"""Moves the setpoint of an arm that takes joint positions within its limits."""
 
 import math
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from robot_rl.hardware.core import rotation
-from robot_rl.hardware.core.motion import EXACT, EXACT_AT_REST, Box, Limiter, Move, momentum
+from robot_rl.hardware.core.motion import TOLERANCE, TOLERANCE_AT_REST, Box, Limiter, Move, remaining_velocity
 from robot_rl.hardware.core.profile import MotionState, Profile, at_rest
 from robot_rl.hardware.drivers.base import Array, Kinematics, Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec
 
 
 class JointLimiter(Limiter[Array]):
-    """n joints, [n] rad. The tool point keeps its own speed and box: kinematics tells where it is."""
+    """Limits n joints [rad], and the tool point's speed and workspace by forward kinematics."""
 
     def __init__(self, spec: RobotSpec, kinematics: Kinematics) -> None:
         limits = spec.limits
@@ -21,7 +21,7 @@ class JointLimiter(Limiter[Array]):
         self._dt = 1 / spec.rate
         self._kinematics = kinematics
         self._profile = Profile(self._dt, limits.joint_velocity, limits.joint_acceleration, limits.joint_jerk)
-        self._most = [velocity * self._dt for velocity in limits.joint_velocity]
+        self._max_step = [velocity * self._dt for velocity in limits.joint_velocity]
         self._joints = Box(limits.joint_lower, limits.joint_upper, ("joint_lower", "joint_upper"))
         self._workspace = Box(
             limits.workspace_lower, limits.workspace_upper, ("workspace_lower", "workspace_upper")
@@ -60,7 +60,7 @@ class JointLimiter(Limiter[Array]):
         clipped: tuple[str, ...] = ()
         position = []
         for planned, here, arm, most in zip(
-            plan.position, start, measured.q.tolist(), self._most, strict=True
+            plan.position, start, measured.q.tolist(), self._max_step, strict=True
         ):
             if arm - lead <= planned <= arm + lead:
                 position.append(planned)
@@ -78,10 +78,10 @@ class JointLimiter(Limiter[Array]):
             return Move(plan, pose, ())
         same = [new == planned for new, planned in zip(position, plan.position, strict=True)]
         velocity = [
-            planned if kept else momentum([new - here], [planned], self._dt)[0]
+            planned if kept else remaining_velocity([new - here], [planned], self._dt)[0]
             for kept, new, here, planned in zip(same, position, start, plan.velocity, strict=True)
         ]
-        # What slows it down stays, or it would overshoot.
+        # Keep decelerations, or it would overshoot.
         acceleration = [
             planned if kept or planned * speed < 0 else 0.0
             for kept, planned, speed in zip(same, plan.acceleration, plan.velocity, strict=True)
@@ -89,7 +89,7 @@ class JointLimiter(Limiter[Array]):
         return Move(MotionState(position, velocity, acceleration), pose, clipped)
 
     def _part(self, pose: Pose) -> tuple[float, str]:
-        """How much of the step to `pose` the tool point's speed allows, and which limit says so."""
+        """Fraction of the step to `pose` that the tool speed limits allow, and the limit's name."""
         linear = math.dist(pose.position.tolist(), self._pose.position.tolist())
         angular = rotation.angle(self._pose.quaternion.tolist(), pose.quaternion.tolist())
         part, limit = 1.0, ""
@@ -105,11 +105,11 @@ class JointLimiter(Limiter[Array]):
     def _will_leave(self, state: MotionState) -> str:
         if not state.moving:
             return ""
-        end = self._profile.rest_of(state)
-        return self._beyond(end, self._forward(end), EXACT_AT_REST)
+        end = self._profile.stopping_point(state)
+        return self._beyond(end, self._forward(end), TOLERANCE_AT_REST)
 
-    def _beyond(self, position: Sequence[float], pose: Pose, slack: float = EXACT) -> str:
-        return self._joints.left_by(position, self._state.position, slack) or self._workspace.left_by(
+    def _beyond(self, position: Sequence[float], pose: Pose, slack: float = TOLERANCE) -> str:
+        return self._joints.exceeded(position, self._state.position, slack) or self._workspace.exceeded(
             pose.position.tolist(), self._pose.position.tolist(), slack
         )
 

@@ -1,4 +1,4 @@
-"""One commands, all others wait: the lease, and how it ends."""
+"""The command lease: at most one client at a time may command the arm."""
 
 from dataclasses import dataclass
 
@@ -9,27 +9,27 @@ from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.protocol.messages import Code, Kind
 
 GRACE = 2000 * MS
-"""Time for the first command under a lease, or the first after a pause, ns."""
+"""Time limit for the first command under a lease or after a pause, ns."""
 
 
 @dataclass
 class Lease:
-    """The right to command, of one process."""
+    """The right of one client process to command the arm."""
 
     number: int
     holder: Peer
     kind: Kind
     expires: int | None
-    """When, ns; None while paused."""
+    """Expiry time, ns; None while paused."""
     begun: bool = False
-    """Its holder has commanded since it was granted or resumed: now silence is a loss."""
+    """Whether the holder has sent commands since the grant or resume: only then is silence a loss."""
     aligned: bool = False
-    """A command has passed the jump guard since: the holder knows where the arm is."""
+    """Whether a command has passed the jump check since then: the holder knows where the arm is."""
     last_seq: int = -1
 
 
 class Leases:
-    """Grants one lease at a time. Only commands renew it, so a living heartbeat alone keeps nothing."""
+    """Grants one lease at a time. Only commands renew it; heartbeats of a hung client do not."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -39,10 +39,10 @@ class Leases:
     def grant(
         self, peer: Peer, kind: Kind, preempt: bool, now: int, paused: bool
     ) -> tuple[Lease, Lease | None]:
-        """A new lease, and the one that it ends.
+        """Grant a lease; returns it and the lease that it replaces.
 
         Raises:
-            Refusal: another holds it, and this one may not or does not want to pre-empt.
+            Refusal: if another client holds the lease and `peer` does not or may not pre-empt it.
         """
         old = self.current
         if old is not None and old.holder.identity != peer.identity:
@@ -58,51 +58,53 @@ class Leases:
         return self.current, old
 
     def held(self, peer: Peer, number: int) -> Lease:
-        """The current lease, if it is this one and this process's.
+        """The current lease, checked to be lease `number` held by `peer`.
 
         Raises:
-            Refusal: it is not.
+            Refusal: if it is not.
         """
         lease = self.current
         if lease is None:
-            raise Refusal(Code.NO_LEASE, f"lease {number} has ended and nobody holds one; acquire a new one")
+            raise Refusal(
+                Code.NO_LEASE, f"lease {number} has ended and no client holds one; acquire a new one"
+            )
         if lease.number != number or lease.holder.identity != peer.identity:
             raise Refusal(Code.NO_LEASE, f"lease {number} is not valid; {lease.holder.name} holds the lease")
         return lease
 
     def require_control(self, peer: Peer, what: str) -> None:
-        """Only the holder and operators may.
+        """Check that `peer` is the lease's holder or an operator.
 
         Raises:
-            Refusal: neither.
+            Refusal: if it is neither.
         """
         lease = self.current
         if peer.role not in MAY_PREEMPT and (lease is None or lease.holder.identity != peer.identity):
             raise Refusal(Code.NO_LEASE, f"{what}: only the lease's holder or an operator may")
 
     def renew(self, now: int) -> None:
-        """Its holder has commanded."""
+        """Extend the current lease after a command."""
         assert self.current is not None
         self.current.begun = True
         self.current.expires = now + self._length
 
     def suspend(self) -> None:
-        """A pause: it does not run out."""
+        """Pause: the lease does not expire."""
         if self.current is not None:
             self.current.expires = None
 
     def resume(self, now: int) -> None:
-        """It begins anew, with the grace and the jump guard of a new one."""
+        """End a pause: the lease continues with the grace time and the jump check of a new one."""
         if self.current is not None:
             self.current.expires = now + GRACE
             self.current.begun = self.current.aligned = False
 
     def expired(self, now: int) -> Lease | None:
-        """The current lease if it has run out."""
+        """The current lease if it has expired."""
         lease = self.current
         return lease if lease is not None and lease.expires is not None and now > lease.expires else None
 
     def end(self) -> Lease | None:
-        """End the current lease, whoever holds it."""
+        """End and return the current lease."""
         ended, self.current = self.current, None
         return ended

@@ -1,4 +1,4 @@
-"""Which mode follows which cause. What the table does not have is refused.
+"""State machine of the arm's mode: transitions that are not in this table are refused.
 
 disconnected  opened          idle
 disconnected  stop            disconnected
@@ -73,7 +73,7 @@ from robot_rl.hardware.protocol.messages import Code, Kind, Mode, Role
 
 
 class Cause(StrEnum):
-    """What can change the mode."""
+    """What triggers a mode transition."""
 
     OPENED = "opened"
     CLOSED = "closed"
@@ -86,13 +86,13 @@ class Cause(StrEnum):
     LEASE_TAKEN = "lease_taken"
     LEASE_RELEASED = "lease_released"
     LEASE_LAPSED = "lease_lapsed"
-    """Its holder never commanded within the grace."""
+    """The holder sent no command within the grace time."""
     LEASE_LOST = "lease_lost"
-    """Its holder commanded and then fell silent."""
+    """The holder sent commands and then stopped."""
     PAUSE = "pause"
     RESUME = "resume"
     HOLD_OVER = "hold_over"
-    """Nobody took a lease while the arm was held."""
+    """No client took a lease within the hold time."""
     FAULT = "fault"
     STOP = "stop"
     ACKNOWLEDGE = "acknowledge"
@@ -114,7 +114,7 @@ _COMMANDED = {
     **_ALWAYS,
 }
 
-TABLE: Mapping[Mode, Mapping[Cause, Mode]] = {
+TRANSITIONS: Mapping[Mode, Mapping[Cause, Mode]] = {
     Mode.DISCONNECTED: {Cause.OPENED: Mode.IDLE, Cause.STOP: Mode.DISCONNECTED},
     Mode.IDLE: {Cause.ARM: Mode.ARMED, Cause.RESET_SCENE: Mode.IDLE, **_ALWAYS},
     Mode.ARMED: {
@@ -148,12 +148,12 @@ TABLE: Mapping[Mode, Mapping[Cause, Mode]] = {
 }
 
 ENABLED = frozenset({Mode.ARMED, Mode.POLICY, Mode.HUMAN, Mode.SCRIPT, Mode.PAUSED, Mode.HOLD})
-"""The arm is held with torque and takes setpoints."""
+"""Modes in which the arm is held with torque and takes setpoints."""
 COMMANDED = frozenset({Mode.POLICY, Mode.HUMAN, Mode.SCRIPT})
-"""The arm follows its lease's holder."""
+"""Modes in which the arm follows the lease's holder."""
 TAKES_COMMANDS = COMMANDED | {Mode.ARMED}
 
-_REMEDY: Mapping[Mode, str] = {
+_HINT: Mapping[Mode, str] = {
     Mode.DISCONNECTED: "the server has to open the driver first",
     Mode.IDLE: "send Arm first",
     Mode.ARMED: "it is armed and waits for a lease and a command",
@@ -165,67 +165,67 @@ _REMEDY: Mapping[Mode, str] = {
     Mode.FAULT: "an operator has to acknowledge the fault first",
 }
 
-_ANYONE: frozenset[Role] = frozenset({"observer", "policy", "operator"})
-_DRIVERS: frozenset[Role] = frozenset({"policy", "operator"})
+_ALL_ROLES: frozenset[Role] = frozenset({"observer", "policy", "operator"})
+_COMMANDERS: frozenset[Role] = frozenset({"policy", "operator"})
 _OPERATORS: frozenset[Role] = frozenset({"operator"})
 
 ROLES: Mapping[type[messages.Message], frozenset[Role]] = {
-    messages.Hello: _ANYONE,
-    messages.TimeSync: _ANYONE,
-    messages.GetSpec: _ANYONE,
-    messages.EventsSince: _ANYONE,
-    messages.SampleNow: _ANYONE,
-    messages.Stop: _ANYONE,
-    messages.AcquireLease: _DRIVERS,
-    messages.ReleaseLease: _DRIVERS,
-    messages.Arm: _DRIVERS,
-    messages.Disarm: _DRIVERS,
-    messages.Pause: _DRIVERS,
-    messages.Resume: _DRIVERS,
-    messages.Home: _DRIVERS,
-    messages.ResetScene: _DRIVERS,
-    messages.Command: _DRIVERS,
+    messages.Hello: _ALL_ROLES,
+    messages.TimeSync: _ALL_ROLES,
+    messages.GetSpec: _ALL_ROLES,
+    messages.EventsSince: _ALL_ROLES,
+    messages.SampleNow: _ALL_ROLES,
+    messages.Stop: _ALL_ROLES,
+    messages.AcquireLease: _COMMANDERS,
+    messages.ReleaseLease: _COMMANDERS,
+    messages.Arm: _COMMANDERS,
+    messages.Disarm: _COMMANDERS,
+    messages.Pause: _COMMANDERS,
+    messages.Resume: _COMMANDERS,
+    messages.Home: _COMMANDERS,
+    messages.ResetScene: _COMMANDERS,
+    messages.Command: _COMMANDERS,
     messages.AcknowledgeFault: _OPERATORS,
 }
-"""Who may ask for what."""
-NEVER_MOVE = frozenset(kind for kind, roles in ROLES.items() if roles == _ANYONE)
-"""Stops and questions: what observers may ask as well."""
+"""Roles that may send each request."""
+NEVER_MOVE = frozenset(kind for kind, roles in ROLES.items() if roles == _ALL_ROLES)
+"""Requests that never move the arm: stops and queries, allowed to observers too."""
 MAY_PREEMPT = _OPERATORS
-"""Who may take a lease from its holder, and pause, resume or disarm without being the holder."""
+"""Roles that may take a lease from its holder, and pause, resume or disarm without holding it."""
 
 
-def refused_in(mode: Mode, what: str, fault: str) -> Refusal:
-    """The refusal of `what`, which `mode` does not allow."""
+def mode_refusal(mode: Mode, what: str, fault: str) -> Refusal:
+    """A `Refusal` of request `what`, which `mode` does not allow."""
     if mode is Mode.FAULT:
-        return Refusal(Code.FAULT, f"{what}: the arm has a fault ({fault}); {_REMEDY[mode]}")
-    return Refusal(Code.MODE, f"{what}: the arm is {mode.value}; {_REMEDY[mode]}")
+        return Refusal(Code.FAULT, f"{what}: the arm has a fault ({fault}); {_HINT[mode]}")
+    return Refusal(Code.MODE, f"{what}: the arm is {mode.value}; {_HINT[mode]}")
 
 
-def after(mode: Mode, cause: Cause, fault: str = "") -> Mode:
-    """The mode that follows.
+def next_mode(mode: Mode, cause: Cause, fault: str = "") -> Mode:
+    """The mode that follows `mode` after `cause`.
 
     Raises:
-        Refusal: the table does not have it.
+        Refusal: if the table has no such transition.
     """
-    following = TABLE[mode].get(cause)
+    following = TRANSITIONS[mode].get(cause)
     if following is None:
-        raise refused_in(mode, cause.value, fault)
+        raise mode_refusal(mode, cause.value, fault)
     return following
 
 
 def check_role(role: Role, message: messages.Message) -> None:
-    """This role may ask for that.
+    """Check that `role` may send `message`.
 
     Raises:
-        Refusal: ROLE.
+        Refusal: ROLE, if it may not.
     """
     allowed = ROLES[type(message)]
     if role not in allowed:
         what = type(message).__struct_config__.tag
-        raise Refusal(Code.ROLE, f"{what}: {role} may not; it takes {' or '.join(sorted(allowed))}")
+        raise Refusal(Code.ROLE, f"{what}: {role} may not; the role must be {' or '.join(sorted(allowed))}")
 
 
 def as_text() -> str:
-    """The table as it stands in this module's documentation."""
-    rows = [(mode, cause, following) for mode, row in TABLE.items() for cause, following in row.items()]
+    """The table as printed in this module's docstring."""
+    rows = [(mode, cause, following) for mode, row in TRANSITIONS.items() for cause, following in row.items()]
     return "\n".join(f"{mode:<12}  {cause:<14}  {following}" for mode, cause, following in rows)

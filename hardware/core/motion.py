@@ -1,4 +1,4 @@
-"""From goals to setpoints, tick by tick, within every limit: what joint and cartesian arms share."""
+"""Moves the setpoint towards a goal within all limits: the part common to joint and Cartesian arms."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ from robot_rl.hardware.drivers.base import Array, Measurement, Pose
 
 Target = TypeVar("Target", bound=Array | Pose)
 
-# An excess below it is the arithmetic's, m or rad.
-EXACT = 1e-9
-# So is this one at the end of a whole braking way.
-EXACT_AT_REST = 1e-6
+# Rounding tolerance of limit checks, m or rad.
+TOLERANCE = 1e-9
+# The same for the end point of a braking trajectory.
+TOLERANCE_AT_REST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Lower and upper bounds, with the names of the limits that they are."""
+    """Lower and upper bounds, with the names of these limits."""
 
     lower: tuple[float, ...]
     upper: tuple[float, ...]
     names: tuple[str, str]
 
-    def left_by(self, point: Sequence[float], present: Sequence[float], slack: float = EXACT) -> str:
-        """The name of the limit that `point` is beyond, "" if it is inside.
+    def exceeded(self, point: Sequence[float], present: Sequence[float], slack: float = TOLERANCE) -> str:
+        """The name of the limit that `point` exceeds, "" if none.
 
-        Whoever is outside at `present` may come back, but may not go farther.
+        If `present` is already outside, `point` may be as far outside, but not farther.
         """
         if all(map(le, self.lower, point)) and all(map(le, point, self.upper)):
             return ""
@@ -51,7 +51,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One tick's step of the setpoint, after the bounds on speed and lead."""
+    """One tick's step of the setpoint after the speed and lead limits."""
 
     state: MotionState
     pose: Pose
@@ -60,48 +60,48 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[Target]):
-    """What a tick came to."""
+    """Result of a tick."""
 
     setpoint: Target
     clipped: tuple[str, ...]
-    """Names of the limits that held it back: speed and lead, or the box at which it was stopped."""
+    """Names of the limits that reduced the step: speed and lead, or the box at which it was stopped."""
     stopped: bool
-    """It does not go on to the goal, as that would leave the box."""
+    """Whether the goal was given up because the path would leave the box."""
 
 
 class Limiter(ABC, Generic[Target]):
-    """Moves a setpoint within velocity, acceleration, jerk, lead and box.
+    """Moves a setpoint within velocity, acceleration, jerk, lead and box limits.
 
-    A step is the first of these that keeps all of it inside the box: a step to the goal from which braking
-    also ends inside, a step of braking, none. The lead over the measurement and the speed are bounded before
-    that; a setpoint that is dragged along by its lead gains no momentum from it.
+    Each tick takes the first of these that stays inside the box: a step to the goal from which braking also
+    ends inside, a braking step, no step. Lead over the measurement and speed are limited before that; a
+    setpoint held back by the lead limit gains no velocity from it.
     """
 
     @property
     @abstractmethod
     def setpoint(self) -> Target:
-        """As last stepped to or reset."""
+        """Result of the last step or reset."""
 
     @property
     @abstractmethod
     def pose(self) -> Pose:
-        """Of the tool point at the setpoint."""
+        """Tool pose at the setpoint."""
 
     @property
     @abstractmethod
     def moving(self) -> bool:
-        """The setpoint has velocity or acceleration."""
+        """Whether the setpoint has velocity or acceleration."""
 
     @abstractmethod
     def reset(self, measured: Measurement) -> None:
-        """Stand where the arm is."""
+        """Set the setpoint to the measured position, at rest."""
 
     @abstractmethod
     def freeze(self) -> None:
-        """Stand at the setpoint: no tick has been made for so long that the arm has come to rest there."""
+        """Set velocity and acceleration to zero at the setpoint, for an arm that has come to rest there."""
 
     def step(self, goal: Target | None, measured: Measurement) -> Step[Target]:
-        """One tick further towards `goal`; None brakes, and then stands."""
+        """Advance one tick towards `goal`; None brakes to rest."""
         stopped = ""
         if goal is not None:
             plan = self._toward(goal)
@@ -131,18 +131,18 @@ class Limiter(ABC, Generic[Target]):
 
     @abstractmethod
     def _leaves(self, state: MotionState, pose: Pose) -> str:
-        """The name of the limit that the step goes beyond, "" for none."""
+        """The name of the limit that the step exceeds, "" for none."""
 
     @abstractmethod
     def _will_leave(self, state: MotionState) -> str:
-        """The same for where braking from `state` ends."""
+        """The name of the limit that braking from `state` would exceed, "" for none."""
 
     @abstractmethod
     def _go_to(self, move: Move) -> None: ...
 
 
-def momentum(moved: Sequence[float], planned: Sequence[float], dt: float) -> list[float]:
-    """Velocity to go on with where a limit changed a step: what is left of the planned one, never more."""
+def remaining_velocity(moved: Sequence[float], planned: Sequence[float], dt: float) -> list[float]:
+    """Velocity after a limit changed a step: the realised fraction of `planned`, at most all of it."""
     square = sum(value * value for value in planned)
     along = sum(step * value for step, value in zip(moved, planned, strict=True)) / dt
     part = min(1.0, max(0.0, along / square)) if square else 0.0

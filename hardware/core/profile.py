@@ -1,4 +1,4 @@
-"""Jerk-limited motion of n degrees of freedom, planned anew whenever it did not go as planned."""
+"""Jerk-limited motion of n degrees of freedom with ruckig, replanned whenever a step was changed."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from ruckig import (
 )
 
 _STILL = 1e-6
-"""A dof whose part of the way is less of the longest need not be in step."""
+"""A dof that moves less than this fraction of the farthest one is not synchronised."""
 
 
 class MotionState(NamedTuple):
-    """Where the setpoint is and how it moves: what the next plan starts from."""
+    """Position, velocity and acceleration [n] of the setpoint: the start of the next plan."""
 
     position: list[float]
     velocity: list[float]
@@ -30,15 +30,15 @@ class MotionState(NamedTuple):
 
 
 def at_rest(position: Sequence[float]) -> MotionState:
-    """Standing at `position` [n]."""
+    """State at rest at `position` [n]."""
     return MotionState(list(position), [0.0] * len(position), [0.0] * len(position))
 
 
 class Profile:
-    """One tick further, to a goal or to rest, within velocity, acceleration and jerk.
+    """Computes one tick of motion to a goal or to rest within velocity, acceleration and jerk limits.
 
-    Whatever was really written is the start of the next plan, so nothing winds up. The objects of ruckig
-    are made once.
+    Each plan starts at the setpoint that was written, so there is no wind-up. The ruckig objects are created
+    once.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class Profile:
             parameters.target_acceleration = [0.0] * n
 
     def limit_velocity(self, velocity: Sequence[float]) -> None:
-        """Take another greatest velocity [n] for the plans that are made from now on."""
+        """Set the velocity limits [n] of future plans."""
         self._limits[0] = list(velocity)
 
     def toward(self, state: MotionState, goal: Sequence[float]) -> MotionState | None:
-        """One tick towards `goal` [n]; None where the planner finds no way, which then is to brake.
+        """One tick towards `goal` [n]; None if the planner finds no trajectory: then brake.
 
-        Whoever was given `state` by the last call and goes on to the same goal keeps to that call's plan:
-        rounding would soon turn a straight line, planned anew at every tick, into another way.
+        If `state` is the result of the last call and the goal is the same, that plan is continued: replanning
+        a straight line at every tick would bend it by rounding.
         """
         if state is self._given and list(goal) == self._go.target_position:
             self._time += self._dt
         else:
-            # On a way that a limit has changed the aim stays, to go on straight.
+            # If only a limit changed the step, keep the limits of the plan, so that the path stays straight.
             if not state.moving or self._given is None or list(goal) != self._go.target_position:
                 self._aim(state, list(goal))
-            # A straight line where there can be one. About one of 10 000 states has no plan that ends in all
-            # dofs at once, to the planner's precision; each by itself has.
+            # A straight line if possible. About one in 10 000 states has no plan in which all dofs end
+            # together, to the planner's precision; then each dof is planned independently.
             self._time = self._dt
             self._go.synchronization = Synchronization.Phase
             if not self._planned(self._go, state, self._way):
@@ -89,7 +89,7 @@ class Profile:
                 if not self._planned(self._go, state, self._way):
                     self._given = None
                     return None
-        # The end is the goal to the bit, or every tick would be a plan for what rounding has left.
+        # The end is exactly the goal, or every following tick would plan for the rounding error.
         ended = self._time >= self._way.duration
         self._given = at_rest(goal) if ended else _at(self._way, self._time)
         return self._given
@@ -97,7 +97,7 @@ class Profile:
     def _aim(self, state: MotionState, goal: list[float]) -> None:
         self._go.target_position = goal
         way = [there - here for here, there in zip(state.position, goal, strict=True)]
-        # From rest the way can be straight where its limits are along it. While it moves it turns as it may.
+        # From rest the path is straight if the limits are proportional to it.
         limits = self._limits if state.moving else [_along(way, most) for most in self._limits]
         self._go.max_velocity, self._go.max_acceleration, self._go.max_jerk = limits
 
@@ -109,8 +109,8 @@ class Profile:
         planned = self._planned(self._brake, state, self._end)
         return _at(self._end, self._dt) if planned else at_rest(state.position)
 
-    def rest_of(self, state: MotionState) -> list[float]:
-        """Where braking from `state` would end, [n]."""
+    def stopping_point(self, state: MotionState) -> list[float]:
+        """Position [n] at which braking from `state` ends."""
         if not state.moving or not self._planned(self._brake, state, self._end):
             return state.position
         return _at(self._end, self._end.duration).position
@@ -124,7 +124,7 @@ class Profile:
 
 
 def _along(way: Sequence[float], limits: list[float]) -> list[float]:
-    """The greatest limits [n] within `limits` in the ratio of `way` [n]; whole ones for what hardly moves."""
+    """The greatest limits [n] proportional to `way` [n] and within `limits`; full ones for dofs at rest."""
     parts = [abs(part) for part in way]
     least = _STILL * max(parts)
     most = min((limit / part for part, limit in zip(parts, limits, strict=True) if part > least), default=0.0)
@@ -133,5 +133,5 @@ def _along(way: Sequence[float], limits: list[float]) -> list[float]:
 
 def _at(trajectory: Trajectory, time: float) -> MotionState:
     position, velocity, acceleration = trajectory.at_time(time)
-    # The end is rest and not almost rest.
+    # At the end of the trajectory the velocity is exactly zero.
     return at_rest(position) if time >= trajectory.duration else MotionState(position, velocity, acceleration)

@@ -1,11 +1,11 @@
-"""Saying no, with a reason."""
+"""A refused request and its reason."""
 
-from robot_rl.hardware.core.wording import one_line
+from robot_rl.hardware.core.events import one_line
 from robot_rl.hardware.protocol.messages import Code
 
 
 class Refusal(Exception):
-    """A request that is not carried out; the arm does as before."""
+    """Raised when a request is not carried out; the arm's motion does not change."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{code.value}: {reason}")

@@ -1,4 +1,4 @@
-"""What the core tells: who it is, what has happened, how the arm is."""
+"""Answers the queries (spec, events, clock, state) and builds the published state."""
 
 from collections.abc import Mapping
 
@@ -14,12 +14,12 @@ from robot_rl.hardware.protocol.messages import PROTOCOL, Code, Mode, State
 from robot_rl.hardware.spec import Latency, RobotSpec
 
 _RANK: Mapping[m.Role, int] = {"observer": 0, "policy": 1, "operator": 2}
-# Bytes of the events in one answer; a frame may have 64 KiB. The rest is asked for again.
+# Bytes of events in one answer; a frame may have 64 KiB. The client asks again for the rest.
 _EVENTS_SIZE = 48_000
 
 
 class Reports:
-    """Requests that change nothing, and the state of every tick."""
+    """Handles the requests that change nothing, and builds the state of every tick."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class Reports:
         self._gripper = gripper
         self._clock = clock
         self._stamp = stamp
-        # Answers do not count among the published states: whoever records those sees a gap only where one is.
+        # Answers have their own numbering: a recorder finds lost published states by gaps in `seq`.
         self._stamp_answer = Stamper(stamp.src, clock)
         self.loop: m.Loop | None = None
 
     def hello(self, peer: Peer, message: m.Hello) -> m.Welcome:
-        """Greet a client in the role that it asks for.
+        """Handshake: accept a client in the role that it asks for.
 
         Raises:
-            Refusal: VERSION, or ROLE where its key allows less.
+            Refusal: VERSION, or ROLE if its key does not allow the role.
         """
         if message.protocol[0] != PROTOCOL[0]:
             raise Refusal(
@@ -65,12 +65,12 @@ class Reports:
         return self._welcome(message, peer.role)
 
     def time_sync(self, peer: Peer, message: m.TimeSync) -> m.TimeSyncReply:
-        """Two readings of the server's clock."""
+        """Answer with two readings of the server's clock."""
         now = self._clock.now()
         return self._stamp(m.TimeSyncReply, id=message.id, t0=message.tm, t1=now)
 
     def events(self, peer: Peer, message: m.EventsSince) -> m.Events:
-        """The next events; whoever has got some asks again until there are none."""
+        """The next events that fit into one answer; the client asks again until there are none."""
         log = self._supervisor.events
         events = log.since_within(message.after, _EVENTS_SIZE)
         return self._stamp(m.Events, id=message.id, events=events, oldest=log.oldest)
@@ -82,7 +82,7 @@ class Reports:
         return self._state(self._stamp_answer, message.id)
 
     def commanded(self, peer: Peer, command: m.Command, answer: m.ServerMessage) -> m.Commanded:
-        """What became of a command, for those who record it."""
+        """The command and its result, published for recorders."""
         lease = self._supervisor.leases.current
         ack = answer if isinstance(answer, m.Ack) else None
         return self._stamp(
@@ -104,7 +104,7 @@ class Reports:
         )
 
     def state(self) -> State:
-        """What is published: with the newest measurement that made sense."""
+        """The state to publish, with the newest valid measurement."""
         return self._state(self._stamp, 0)
 
     def _state(self, stamp: Stamper, request: int) -> State:

@@ -1,4 +1,4 @@
-"""Requests that change who commands and what mode the arm is in."""
+"""Handles the requests that change the lease or the mode: arm, disarm, pause, stop, ..."""
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.core import modes
@@ -13,9 +13,9 @@ from robot_rl.hardware.protocol.messages import Code, Done, Mode
 
 
 class Requests:
-    """Each method carries out one, or raises a `Refusal` and leaves everything as it was.
+    """Each method carries out one request, or raises a `Refusal` and changes nothing.
 
-    What fails in the arm itself latches a fault, and is refused with it.
+    A driver error latches a fault, and the request is refused with it.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Requests:
 
     def arm(self, peer: Peer, message: m.Arm) -> Done:
         """Hold the arm with torque."""
-        self._supervisor.require(Cause.ARM)
+        self._supervisor.check_transition(Cause.ARM)
         if message.spec_sha256 != self._sha256:
             raise Refusal(
                 Code.SPEC, f"this robot's spec is {self._sha256[:12]}…, not {message.spec_sha256[:12]}…"
@@ -45,17 +45,17 @@ class Requests:
         except DriverError as error:
             self._supervisor.latch(Cause.FAULT, "driver", str(error), peer.name)
             raise self._in_fault("arm") from error
-        self._supervisor.begin_ticks()
-        self._supervisor.change(Cause.ARM, peer.name)
-        # A stop that came in between has stopped an arm that was enabled again after it.
-        self._supervisor.see_stops()
+        self._supervisor.reset_tick_timer()
+        self._supervisor.transition(Cause.ARM, peer.name)
+        # A stop may have arrived before the arm was enabled: apply it to the enabled arm.
+        self._supervisor.process_stops()
         if self._supervisor.mode is Mode.FAULT:
             raise self._in_fault("arm")
         return self._done(message)
 
     def disarm(self, peer: Peer, message: m.Disarm) -> Done:
-        """Bring the arm to rest in its own way; holders and operators may, and all while nobody holds."""
-        self._supervisor.require(Cause.DISARM)
+        """Stop the arm. Allowed to the lease's holder and operators, or to all if there is no lease."""
+        self._supervisor.check_transition(Cause.DISARM)
         if self._leases.current is not None:
             self._leases.require_control(peer, "disarm")
         try:
@@ -68,14 +68,14 @@ class Requests:
             self._events.append(
                 "lease", f"lease {lease.number} ends as the arm is disarmed", lease.holder.name
             )
-        self._supervisor.change(Cause.DISARM, peer.name)
+        self._supervisor.transition(Cause.DISARM, peer.name)
         return self._done(message)
 
     def reset_scene(self, peer: Peer, message: m.ResetScene) -> Done:
-        """Let a simulated scene begin anew; no tick comes in between, however long it takes."""
-        self._supervisor.require(Cause.RESET_SCENE)
+        """Reset a simulated scene. It blocks the control loop: no tick runs meanwhile."""
+        self._supervisor.check_transition(Cause.RESET_SCENE)
         if not isinstance(self._driver, ResettableScene):
-            raise Refusal(Code.SCENE, "this robot has no scene that could begin anew: prepare it by hand")
+            raise Refusal(Code.SCENE, "this robot has no simulated scene to reset: prepare it by hand")
         try:
             self._driver.reset(message.start)
         except ValueError as error:
@@ -83,67 +83,67 @@ class Requests:
         except DriverError as error:
             self._supervisor.latch(Cause.FAULT, "driver", str(error), peer.name)
             raise self._in_fault("reset_scene") from error
-        self._events.append("scene", f"the scene begins anew: start {message.start}", peer.name)
-        self._supervisor.change(Cause.RESET_SCENE, peer.name)
+        self._events.append("scene", f"the scene was reset to start {message.start}", peer.name)
+        self._supervisor.transition(Cause.RESET_SCENE, peer.name)
         return self._done(message)
 
     def acquire(self, peer: Peer, message: m.AcquireLease) -> Done:
-        """Become the one who commands; the arm brakes until the first command."""
-        self._supervisor.require(Cause.LEASE_TAKEN)
+        """Take the lease; the arm brakes until the first command."""
+        self._supervisor.check_transition(Cause.LEASE_TAKEN)
         paused = self._supervisor.mode is Mode.PAUSED
         lease, old = self._leases.grant(peer, message.kind, message.preempt, self._clock.now(), paused)
-        self._motion.let_go()
+        self._motion.clear_goals()
         text = f"lease {lease.number} ({lease.kind}) to {peer.name}"
         if old:
             text += f", taken from lease {old.number} of {old.holder.name}"
         self._events.append("lease", text, peer.name)
-        self._supervisor.change(Cause.LEASE_TAKEN, peer.name)
+        self._supervisor.transition(Cause.LEASE_TAKEN, peer.name)
         return self._done(message, lease.number)
 
     def release(self, peer: Peer, message: m.ReleaseLease) -> Done:
         """Give the lease back; the arm brakes and is held."""
-        self._supervisor.require(Cause.LEASE_RELEASED)
+        self._supervisor.check_transition(Cause.LEASE_RELEASED)
         lease = self._leases.held(peer, message.lease)
         self._leases.end()
-        self._motion.let_go()
-        self._events.append("lease", f"lease {lease.number} is released", peer.name)
-        self._supervisor.change(Cause.LEASE_RELEASED, peer.name)
+        self._motion.clear_goals()
+        self._events.append("lease", f"lease {lease.number} was released", peer.name)
+        self._supervisor.transition(Cause.LEASE_RELEASED, peer.name)
         return self._done(message)
 
     def pause(self, peer: Peer, message: m.Pause) -> Done:
-        """Brake and hold; the lease waits."""
-        self._supervisor.require(Cause.PAUSE)
+        """Brake and hold; the lease does not expire."""
+        self._supervisor.check_transition(Cause.PAUSE)
         self._leases.require_control(peer, "pause")
         self._leases.suspend()
-        self._motion.let_go()
-        self._supervisor.change(Cause.PAUSE, peer.name)
+        self._motion.clear_goals()
+        self._supervisor.transition(Cause.PAUSE, peer.name)
         return self._done(message)
 
     def resume(self, peer: Peer, message: m.Resume) -> Done:
-        """Take commands again, the first one under the jump guard."""
-        self._supervisor.require(Cause.RESUME)
+        """Accept commands again, the first one with the jump check."""
+        self._supervisor.check_transition(Cause.RESUME)
         self._leases.require_control(peer, "resume")
         self._leases.resume(self._clock.now())
-        self._supervisor.change(Cause.RESUME, peer.name)
+        self._supervisor.transition(Cause.RESUME, peer.name)
         return self._done(message)
 
     def acknowledge(self, peer: Peer, message: m.AcknowledgeFault) -> Done:
-        """A person has looked at it: let the arm recover."""
-        self._supervisor.require(Cause.ACKNOWLEDGE)
+        """Acknowledge the fault and let the arm recover."""
+        self._supervisor.check_transition(Cause.ACKNOWLEDGE)
         try:
             self._driver.recover()
         except DriverError as error:
             raise Refusal(Code.FAULT, f"the arm does not recover: {error}") from error
-        self._supervisor.acknowledged(message.reason, peer.name)
+        self._supervisor.clear_fault(message.reason, peer.name)
         return self._done(message)
 
     def stop(self, peer: Peer, message: m.Stop) -> Done:
-        """The software e-stop."""
+        """Software e-stop."""
         self._supervisor.stop(peer.name, message.reason)
         return self._done(message)
 
     def _in_fault(self, what: str) -> Refusal:
-        return modes.refused_in(Mode.FAULT, what, self._supervisor.fault)
+        return modes.mode_refusal(Mode.FAULT, what, self._supervisor.fault)
 
     def _done(self, message: m.Message, lease: int = 0) -> Done:
         return self._stamp(Done, id=message.id, mode=self._supervisor.mode, lease=lease)

@@ -1,28 +1,49 @@
-"""What happens to the arm without anybody asking: faults, silence, time, and the tick itself."""
+"""Mode, fault latch and control tick of the arm, including lease time-outs and software e-stops."""
 
+from collections import deque
 from typing import Any
 
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.core import modes
 from robot_rl.hardware.core.arm_motion import STALE_TICKS, ArmMotion, MeasurementFault
-from robot_rl.hardware.core.events import EventLog
+from robot_rl.hardware.core.events import EventLog, one_line
 from robot_rl.hardware.core.lease import Leases
 from robot_rl.hardware.core.modes import Cause
-from robot_rl.hardware.core.stop_flag import StopFlag
-from robot_rl.hardware.core.wording import one_line
 from robot_rl.hardware.drivers.base import DriverError, Measurement
 from robot_rl.hardware.protocol.messages import Code, Mode
 
 HOLD = 500 * MS
-"""How long a lost lease may stay untaken before the arm is stopped, ns."""
+"""Time in hold after a lost lease before the arm is stopped with a fault, ns."""
 # A fault's text is part of every state and of refusals.
-_MOST_TEXT = 400
-# A lead that goes on is one event, not one for each tick.
-_LEAD_AGAIN = 1000 * MS
+_MAX_FAULT_TEXT = 400
+# Events about the same ongoing lead limit are at least this far apart, ns.
+_LEAD_EVENT_INTERVAL = 1000 * MS
+
+
+class StopQueue:
+    """Stops requested by the e-stop thread, processed by the next `handle` or `tick`. Thread-safe.
+
+    The e-stop thread stops the driver itself; the queue tells the core about it.
+    """
+
+    def __init__(self) -> None:
+        # Append and popleft of a deque are atomic. More than a few pending stops add no information.
+        self._stops: deque[tuple[str, str]] = deque(maxlen=16)
+
+    def put(self, who: str, reason: str) -> None:
+        """Record who stopped the arm and why. From any thread; call it before `Driver.stop`."""
+        self._stops.append((who, reason))
+
+    def take(self) -> tuple[str, str] | None:
+        """Remove and return the oldest stop, or None if there is none."""
+        try:
+            return self._stops.popleft()
+        except IndexError:
+            return None
 
 
 class Supervisor:
-    """Mode, latched fault, lease and motion, and what time does to them."""
+    """Owns the mode, the latched fault, the lease and the motion, and runs the control tick."""
 
     def __init__(
         self, motion: ArmMotion[Any], leases: Leases, events: EventLog, clock: Clock, rate: float
@@ -30,43 +51,43 @@ class Supervisor:
         self.motion = motion
         self.leases = leases
         self.events = events
-        self.estop = StopFlag()
+        self.stop_queue = StopQueue()
         self.mode = Mode.DISCONNECTED
         self.fault = ""
         self._clock = clock
-        self._gap = int(STALE_TICKS * 1e9 / rate)
+        self._max_tick_gap = int(STALE_TICKS * 1e9 / rate)
         self._last_tick: int | None = None
         self._hold_since = 0
-        self._led = -_LEAD_AGAIN
-        # By name, of those that the latched fault covers: each is one event.
+        self._last_lead_event = -_LEAD_EVENT_INTERVAL
+        # Names of the causes of the latched fault: each is logged once.
         self._faults: set[str] = set()
 
-    def require(self, cause: Cause) -> None:
-        """The table has a row for it.
+    def check_transition(self, cause: Cause) -> None:
+        """Check that the transition table allows `cause` in the present mode.
 
         Raises:
-            Refusal: it has none.
+            Refusal: if it does not.
         """
-        modes.after(self.mode, cause, self.fault)
+        modes.next_mode(self.mode, cause, self.fault)
 
-    def change(self, cause: Cause, who: str = "") -> None:
-        """Go where the table says.
+    def transition(self, cause: Cause, who: str = "") -> None:
+        """Change the mode as the transition table says.
 
         Raises:
-            Refusal: it has no such row.
+            Refusal: if the table has no such transition.
         """
-        following = modes.after(self.mode, cause, self.fault)
+        following = modes.next_mode(self.mode, cause, self.fault)
         if following is not self.mode:
             self.events.append("mode", f"{self.mode} -> {following} by {cause}", who)
             self.mode = following
 
     def latch(self, cause: Cause, name: str, text: str, who: str = "") -> None:
-        """Stop the arm, end the lease, and stay in fault until an operator acknowledges it."""
+        """Stop the arm, end the lease and stay in fault until an operator acknowledges it."""
         try:
             self.motion.disable()
         except DriverError as error:
-            text = f"{text}; and it did not take the stop: {error}"
-        text = one_line(text, _MOST_TEXT)
+            text = f"{text}; and the arm did not accept the stop: {error}"
+        text = one_line(text, _MAX_FAULT_TEXT)
         lease = self.leases.end()
         if lease:
             self.events.append("lease", f"lease {lease.number} ends with the fault", lease.holder.name)
@@ -74,34 +95,34 @@ class Supervisor:
             self.events.append("stop" if name == "stop" else "fault", f"{name}: {text}", who)
         self._faults.add(name)
         self.fault = self.fault or f"{name}: {text}"
-        self.change(cause, who)
+        self.transition(cause, who)
 
     def stop(self, who: str, reason: str) -> None:
-        """The software e-stop: whatever the mode is."""
+        """Software e-stop, in any mode."""
         if self.mode is Mode.DISCONNECTED:
             self.events.append("stop", f"stop: {reason}; no arm is connected", who)
         else:
             self.latch(Cause.STOP, "stop", f"{who}: {reason}" if reason else who, who)
 
-    def see_stops(self) -> None:
-        """Take what the e-stop's thread has left."""
-        while pulled := self.estop.take():
-            self.stop(*pulled)
+    def process_stops(self) -> None:
+        """Process the stops queued by the e-stop thread."""
+        while stopped := self.stop_queue.take():
+            self.stop(*stopped)
 
-    def acknowledged(self, reason: str, who: str) -> None:
-        """A person has looked at it, and the driver has recovered."""
+    def clear_fault(self, reason: str, who: str) -> None:
+        """Leave the fault mode: an operator acknowledged the fault and the driver has recovered."""
         self.motion.acknowledge_gripper()
         self.events.append("acknowledged", f"{self.fault}: {reason}", who)
-        self.change(Cause.ACKNOWLEDGE, who)
+        self.transition(Cause.ACKNOWLEDGE, who)
         self.fault = ""
         self._faults.clear()
 
-    def begin_ticks(self) -> None:
-        """The arm has been enabled: no tick was missed before."""
+    def reset_tick_timer(self) -> None:
+        """Measure tick gaps from now on; call it when the arm is enabled."""
         self._last_tick = self._clock.now()
 
     def measure(self) -> Measurement | None:
-        """Read the arm; None where that is a fault, which is latched."""
+        """Read the arm. Returns None and latches a fault if the reading fails or is invalid."""
         try:
             return self.motion.measure(self._clock)
         except DriverError as error:
@@ -111,50 +132,52 @@ class Supervisor:
         return None
 
     def latch_once(self, name: str, text: str) -> None:
-        """Latch what is found at every tick; it is one event until it is acknowledged."""
-        # An arm in fault has been stopped already and may not be readable: no use in stopping it each tick.
+        """Latch a fault that is detected at every tick; it is logged once until it is acknowledged."""
+        # An arm in fault is already stopped and may not be readable: do not stop it again at each tick.
         if self.mode is not Mode.FAULT or name not in self._faults:
             self.latch(Cause.FAULT, name, text)
 
     def expire(self, now: int) -> None:
-        """End what has run out: a lease, or the time on hold."""
+        """Time out the lease and the hold mode."""
         lease = self.leases.expired(now)
         if lease:
             self.leases.end()
-            self.motion.let_go()
+            self.motion.clear_goals()
             if lease.begun:
                 self._hold_since = now
                 self.events.append(
                     "lease", f"lease {lease.number} is lost: no valid command", lease.holder.name
                 )
-                self.change(Cause.LEASE_LOST, lease.holder.name)
+                self.transition(Cause.LEASE_LOST, lease.holder.name)
             else:
-                self.events.append("lease", f"lease {lease.number} lapses unused", lease.holder.name)
-                self.change(Cause.LEASE_LAPSED, lease.holder.name)
+                self.events.append("lease", f"lease {lease.number} expired unused", lease.holder.name)
+                self.transition(Cause.LEASE_LAPSED, lease.holder.name)
         if self.mode is Mode.HOLD and now - self._hold_since > HOLD:
             self.latch(
-                Cause.HOLD_OVER, "lease_lost", f"nobody took the lost lease within {HOLD // MS} ms of holding"
+                Cause.HOLD_OVER,
+                "lease_lost",
+                f"no client took the lost lease within {HOLD // MS} ms of holding",
             )
 
     def begin_tick(self) -> Measurement | None:
-        """First half of what is done once per period: measure. None where nothing can be done with it."""
-        self.see_stops()
+        """First half of a tick: measure. Returns None if there is no valid measurement."""
+        self.process_stops()
         if self.mode is Mode.DISCONNECTED:
             return None
         now = self._clock.now()
         late = now - self._last_tick if self._last_tick is not None else 0
         self._last_tick = now
-        if late > self._gap and self.motion.enabled:
-            # The arm has stood at its last setpoint meanwhile; to go on with the old speed would be a jump.
+        if late > self._max_tick_gap and self.motion.enabled:
+            # The arm has come to rest at its last setpoint; continuing with the old velocity would be a jump.
             self.motion.freeze()
-            self.events.append("overrun", f"no tick for {late / MS:.0f} ms: the setpoint stands")
+            self.events.append("overrun", f"no tick for {late / MS:.0f} ms: the setpoint was frozen")
         measured = self.measure()
         if gripper_fault := self.motion.gripper_fault:
             self.latch_once("gripper", gripper_fault)
         return measured
 
     def end_tick(self, measured: Measurement | None) -> None:
-        """The other half: let time act, move. Commands that came in between are followed already."""
+        """Second half of a tick: expire the lease and move. Commands handled in between already count."""
         if self.mode is Mode.DISCONNECTED:
             return
         now = self._clock.now()
@@ -165,7 +188,7 @@ class Supervisor:
             age = (now - waypoint.expires) / MS
             self.events.append(
                 "refused",
-                f"command {waypoint.seq} is dropped: {age:.1f} ms too old at its tick",
+                f"command {waypoint.seq} was dropped: {age:.1f} ms too old at its tick",
                 code=Code.STALE,
             )
         self._move(measured, now)
@@ -179,9 +202,9 @@ class Supervisor:
             return
         if step.stopped:
             limit = ", ".join(step.clipped)
-            self.events.append("limit", f"command {seq} is given up: the way to its goal goes beyond {limit}")
+            self.events.append("limit", f"command {seq} was dropped: the path to its goal exceeds {limit}")
         elif any(name.startswith("lead_") for name in step.clipped):
-            if now - self._led > _LEAD_AGAIN:
+            if now - self._last_lead_event > _LEAD_EVENT_INTERVAL:
                 limit = ", ".join(step.clipped)
                 self.events.append("limit", f"the arm does not follow: {limit} holds the setpoint back")
-            self._led = now
+            self._last_lead_event = now

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from robot_rl.hardware.drivers.base import Array, DriverError
-from robot_rl.hardware.realtime import ARM, keeps_priority, runs_first
+from robot_rl.hardware.realtime import ARM, preserve_priority, realtime_priority
 
 # Time in which the last torque fades into pure damping at a stop, s.
 _STOP_RAMP = 0.05
@@ -54,7 +54,7 @@ class FrankaLink:
         self._options = options
         realtime = franky.RealtimeConfig
         # libfranka gives whoever connects the highest priority, and with it every thread that follows.
-        with keeps_priority(), _in_words(f"cannot connect to the arm at {options.host}"):
+        with preserve_priority(), _in_words(f"cannot connect to the arm at {options.host}"):
             self._robot = franky.Robot(
                 options.host,
                 default_torque_threshold=options.collision_torque,
@@ -135,7 +135,7 @@ class FrankaLink:
 
     def _move(self, motion: Any) -> None:
         # franky's loop is a thread that a motion starts; it inherits the priority of whoever asked for it.
-        with runs_first(ARM):
+        with realtime_priority(ARM):
             self._robot.move(motion, asynchronous=True)
 
     def _stop_motion(self) -> Any:

@@ -36,7 +36,7 @@ from robot_rl.hardware.drivers.ur_messages import (
     UrState,
     fault,
 )
-from robot_rl.hardware.realtime import CONTROL, may_run_first
+from robot_rl.hardware.realtime import CONTROL, can_set_realtime_priority
 
 MAX_MESSAGE = 4096
 
@@ -222,7 +222,7 @@ def main(commands: str, states: str) -> None:
     """Connect and serve, on the sockets with these file descriptors."""
     # Ctrl-C is the server's to answer: it stops the arm first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if may_run_first():
+    if can_set_realtime_priority():
         # Inherited by the library's threads, on which its own option for this has no effect.
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(CONTROL))
     own, own_states = socket.socket(fileno=int(commands)), socket.socket(fileno=int(states))

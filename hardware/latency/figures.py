@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robot_rl.hardware.latency.correlation import Array, NoLag, find_lag, held, joined
-from robot_rl.hardware.latency.pictures import Sighting, displacements
+from robot_rl.hardware.latency.image_motion import ImageSample, image_displacements
 from robot_rl.hardware.latency.recording import Received, Recording
 from robot_rl.hardware.spec import Delay, Latency
 
@@ -68,10 +68,10 @@ def measure(recording: Recording, today: datetime.date) -> Figures:
         action=find.lag(lambda lag: goals(measured_at - lag), measured),
         total=find.lag(lambda lag: wishes(measured_at - lag), measured),
         state=find.typical([received.t - received.state.t_sample for received in recording.states]),
-        cameras={name: find.camera(seen) for name, seen in recording.sightings.items()},
+        cameras={name: find.camera(seen) for name, seen in recording.images_seen.items()},
         images={
             name: find.typical([sighting.received - sighting.t_capture for sighting in seen])
-            for name, seen in recording.sightings.items()
+            for name, seen in recording.images_seen.items()
         },
     )
 
@@ -109,9 +109,9 @@ class _Finder:
             return str(error)
         return self._delay(lag.seconds * 1e3, lag.spread * 1e3, lag.correlation)
 
-    def camera(self, seen: Sequence[Sighting]) -> Finding:
+    def camera(self, seen: Sequence[ImageSample]) -> Finding:
         """How much later than the arm's motion the images show it, by their time stamps."""
-        moved = displacements([sighting.picture for sighting in seen])
+        moved = image_displacements([sighting.picture for sighting in seen])
         at, position = self.times([sighting.t_capture for sighting in seen]), joined(*self.measured)
         return self.lag(lambda lag: np.diff(position(at - lag)), moved, either_sign=True)
 

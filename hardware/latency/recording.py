@@ -13,7 +13,7 @@ from robot_rl.hardware.client import CommandRefused, RobotClient
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import NoAnswer, RobotError
 from robot_rl.hardware.latency.correlation import SPAN
-from robot_rl.hardware.latency.pictures import Sighting, reduced
+from robot_rl.hardware.latency.image_motion import ImageSample, downsample
 from robot_rl.hardware.latency.swing import Axis, Swing
 from robot_rl.hardware.protocol.arrays import decode_image
 from robot_rl.hardware.protocol.codec import decode_server
@@ -55,7 +55,7 @@ class Recording:
     axis: Axis
     sent: Sequence[Sent]
     states: Sequence[Received]
-    sightings: Mapping[str, Sequence[Sighting]]
+    images_seen: Mapping[str, Sequence[ImageSample]]
     """By camera."""
 
 
@@ -100,7 +100,7 @@ def record(
         sent,
         [Received(state, on_server(t)) for t, state in heard if isinstance(state, State) and state.t_sample],
         {
-            camera: [Sighting(t_capture, on_server(t), picture) for t_capture, t, picture in found]
+            camera: [ImageSample(t_capture, on_server(t), picture) for t_capture, t, picture in found]
             for camera, found in seen.items()
         },
     )
@@ -138,4 +138,4 @@ def _received(t: int, message: memoryview) -> tuple[int, ServerMessage]:
 
 def _sighted(t: int, message: memoryview) -> tuple[int, int, NDArray[np.float32]]:
     frame, payload = decode_image(message)
-    return frame.t_capture, t, reduced(image_of(frame, payload))
+    return frame.t_capture, t, downsample(image_of(frame, payload))

@@ -1,10 +1,12 @@
-"""A server takes no more connections than it has file descriptors for.
+"""Limits a server's connections to the file descriptors that it has.
 
-Without a descriptor for the next connection libzmq 4.3 ends the whole process where the socket is ipc
-(`ipc_listener_t::accept` does not expect EMFILE), and tries again without pause where it is tcp.
+Without a free descriptor for the next connection, libzmq 4.3 aborts the process for ipc sockets
+(`ipc_listener_t::accept` does not expect EMFILE) and retries in a busy loop for tcp.
 """
 
 import errno
+import os
+import resource
 import threading
 from collections import deque
 from contextlib import suppress
@@ -14,46 +16,52 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from robot_rl.hardware.protocol import descriptors
 from robot_rl.hardware.protocol.gate import FileGate, Gate, PortGate
-from robot_rl.hardware.realtime import MESSAGES, runs_first
+from robot_rl.hardware.realtime import MESSAGES, realtime_priority
 
-MOST: Final = 768
-"""Descriptors with which no new connections are taken, whatever the limit. All stay below 1024, the most that
-`select` can wait for."""
-_FOR_STOPS: Final = 64
-"""More than that for whoever wants to stop the arm: that endpoint closes last."""
-_LOOK: Final = 200
-"""ms between two counts where nobody connects."""
-_AT_ONCE: Final = 16
-"""Events of a socket that are taken between two counts."""
+_WANTED_DESCRIPTORS: Final = 8192
+"""The limit that a server asks for. More is useless: far fewer connections are accepted."""
+MIN_DESCRIPTORS: Final = 512
+"""Minimum limit for a server, which uses about 50 descriptors before the first client connects."""
+MAX_DESCRIPTORS: Final = 768
+"""Descriptors in use from which no new connections are accepted, whatever the limit; all stay below 1024, the
+maximum for `select`."""
+_RESERVED_FOR_STOPS: Final = 64
+"""Additional descriptors for clients that want to stop the arm: that endpoint closes last."""
+_POLL: Final = 200
+"""Interval between counts while no client connects, ms."""
+_EVENTS_PER_COUNT: Final = 16
+"""Events of a socket that are consumed between two counts."""
 
 
 class ConnectionLimit:
-    """Counts this process's descriptors whenever somebody connects, in a thread of its own.
+    """Counts this process's descriptors in a thread whenever a client connects.
 
-    Beyond half of the limit, or `MOST`, the gates of all endpoints are closed; they open again when an eighth
-    of that is free.
+    At half of the limit, or at `MAX_DESCRIPTORS`, it closes the gates of all endpoints; it opens them again
+    when an eighth of that is free.
     """
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", limit: int) -> None:
-        """Count from now on; endpoints come with `monitor` and `guard`.
+        """Start the thread; endpoints are added with `monitor` and `guard`.
 
         Args:
-            context: of the server's sockets.
-            limit: how many descriptors this process may have.
+            context: ZMQ context of the server's sockets.
+            limit: number of descriptors that this process may have.
         """
         self.limit = limit
         self.changes: deque[str] = deque(maxlen=100)
-        """What was decided, newest last; for the event log, taken from any thread with `popleft`."""
+        """Opened and closed gates, newest last; for the event log, taken from any thread with `popleft`."""
         self.exhausted = False
-        """Whether hardly any descriptors are left, though no new connections are taken."""
+        """Whether hardly any descriptors are left although no new connections are accepted."""
         self._context = context
         self._monitors: list[zmq.Socket[bytes]] = []
-        self._heard: tuple[zmq.Socket[bytes], ...] = ()
-        """The monitors that are the thread's; the others wait for their endpoint to be bound."""
-        most = min(MOST, self.limit // 2)
-        self._doors = _Door("new connections", most), _Door("new connections for stops", most + _FOR_STOPS)
+        self._polled: tuple[zmq.Socket[bytes], ...] = ()
+        """Monitors that the thread polls; the others wait for their endpoint to be bound."""
+        bound = min(MAX_DESCRIPTORS, self.limit // 2)
+        self._groups = (
+            _GateGroup("new connections", bound),
+            _GateGroup("new connections for stops", bound + _RESERVED_FOR_STOPS),
+        )
         self._nearly_all = self.limit - self.limit // 8
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -66,12 +74,12 @@ class ConnectionLimit:
         return self._thread.is_alive()
 
     def monitor(self, server: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
-        """Hear of a socket's connections; before it is bound. What is returned is for `guard`."""
+        """Monitor a socket's connections; call it before bind, and pass the returned monitor to `guard`."""
         endpoint = f"inproc://connections-{id(self)}-{len(self._monitors)}"
         server.monitor(endpoint, zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED)
         monitor = self._context.socket(zmq.PAIR)
         self._monitors.append(monitor)
-        # Where events are not taken in time, libzmq waits before it takes more connections.
+        # If events are not consumed in time, libzmq waits before it accepts more connections.
         monitor.linger, monitor.rcvhwm = 0, 1
         monitor.connect(endpoint)
         return monitor
@@ -80,60 +88,60 @@ class ConnectionLimit:
         """Limit the connections of a socket that has just been bound.
 
         Args:
-            monitor: of the socket.
-            file: of its ipc endpoint; None where it is tcp.
-            stops: whether it is the one where the arm is stopped.
+            monitor: the socket's monitor.
+            file: socket file of its ipc endpoint; None for tcp.
+            stops: whether it is the e-stop endpoint.
         """
         event = recv_monitor_message(monitor)
         assert event["event"] == zmq.EVENT_LISTENING, event
         gate = FileGate(file) if file else PortGate(event["value"])
         with self._lock:
-            self._doors[stops].add(gate)
-            self._heard += (monitor,)
+            self._groups[stops].add(gate)
+            self._polled += (monitor,)
 
     def close(self) -> None:
-        """End the thread, once the sockets are no longer monitored. Safe to call twice."""
+        """End the thread, after the sockets' monitors were disabled. Safe to call twice."""
         self._closing.set()
         self._thread.join()
-        for door in self._doors:
-            door.end()
+        for group in self._groups:
+            group.end()
         for monitor in self._monitors:
             monitor.close()
 
     def _run(self) -> None:
-        with runs_first(MESSAGES):
+        with realtime_priority(MESSAGES):
             while not self._closing.is_set():
-                heard = self._heard
-                zmq.zmq_poll([(monitor, zmq.POLLIN) for monitor in heard], _LOOK)
-                # First of all: to take many events takes longer than to count.
+                polled = self._polled
+                zmq.zmq_poll([(monitor, zmq.POLLIN) for monitor in polled], _POLL)
+                # Count first: consuming many events takes longer than counting.
                 self._decide(self._count())
-                for monitor in heard:
-                    _take_some(monitor)
+                for monitor in polled:
+                    _consume_events(monitor)
 
     def _decide(self, count: int) -> None:
         in_use = f"{count} of {self.limit} file descriptors are in use"
         with self._lock:
-            for door in self._doors:
-                if told := door.decide(count):
-                    self.changes.append(f"{told}: {in_use}")
+            for group in self._groups:
+                if change := group.decide(count):
+                    self.changes.append(f"{change}: {in_use}")
         self.exhausted = count >= self._nearly_all
 
     def _count(self) -> int:
         try:
-            return descriptors.in_use()
+            return _descriptors_in_use()
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
-            # To count takes one as well.
+            # Counting needs a descriptor itself.
             return self.limit
 
 
-class _Door:
-    """Gates that close together at `most` descriptors."""
+class _GateGroup:
+    """Gates that close together at `bound` descriptors."""
 
-    def __init__(self, what: str, most: int) -> None:
+    def __init__(self, what: str, bound: int) -> None:
         self._what = what
-        self._most = most
+        self._bound = bound
         self._gates: list[Gate] = []
         self._closed = False
 
@@ -143,17 +151,17 @@ class _Door:
             gate.close()
 
     def decide(self, count: int) -> str:
-        """Close or open them; returns what has changed, or nothing."""
-        if not self._closed and count >= self._most:
+        """Close or open the gates; returns a description of the change, "" if there is none."""
+        if not self._closed and count >= self._bound:
             self._closed = True
             for gate in self._gates:
                 gate.close()
-            return f"no {self._what} are taken, end clients that nobody needs"
-        if self._closed and count <= self._most - self._most // 8:
+            return f"no {self._what} are accepted, end unused clients"
+        if self._closed and count <= self._bound - self._bound // 8:
             self._closed = False
             for gate in self._gates:
                 gate.open()
-            return f"{self._what} are taken again"
+            return f"{self._what} are accepted again"
         return ""
 
     def end(self) -> None:
@@ -161,8 +169,34 @@ class _Door:
             self._gates.pop().end()
 
 
-def _take_some(monitor: "zmq.Socket[bytes]") -> None:
-    # An event says no more than that it is time to count.
+def _consume_events(monitor: "zmq.Socket[bytes]") -> None:
+    # The events' content is not needed: they only trigger a count.
     with suppress(zmq.Again):
-        for _ in range(2 * _AT_ONCE):
+        for _ in range(2 * _EVENTS_PER_COUNT):
             monitor.recv(zmq.NOBLOCK)
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's descriptor limit as far as useful and allowed; returns the limit.
+
+    Raises:
+        ValueError: if it is lower than `MIN_DESCRIPTORS`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # RLIM_INFINITY is a negative number.
+    most = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _WANTED_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    limit = _WANTED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    if limit < MIN_DESCRIPTORS:
+        raise ValueError(
+            f"this process may open {limit} files, a server needs {MIN_DESCRIPTORS}: "
+            "raise the hard limit (ulimit -Hn)"
+        )
+    return limit
+
+
+def _descriptors_in_use() -> int:
+    """Number of descriptors that this process has open."""
+    return len(os.listdir("/proc/self/fd"))

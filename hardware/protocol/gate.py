@@ -1,6 +1,6 @@
-"""Stop a bound ZMQ socket from getting new connections while those that it has go on.
+"""Makes a bound ZMQ socket accept no new connections while the existing ones continue.
 
-To unbind it is no way: libzmq ends all connections that came in by the endpoint.
+Unbinding it would not do: libzmq closes all connections that came in by the endpoint.
 """
 
 import ctypes
@@ -14,60 +14,61 @@ from typing import Final, Protocol
 # Linux's numbers; Python's `socket` does not have them.
 _SO_ATTACH_FILTER: Final = 26
 _SO_DETACH_FILTER: Final = 27
-_ASIDE: Final = ".closed"
+_CLOSED_SUFFIX: Final = ".closed"
 
 
 class Gate(Protocol):
-    """Of one endpoint; open at first."""
+    """Lets new connections through to one endpoint, or not; open at first."""
 
     def close(self) -> None:
-        """Take no new connections."""
+        """Accept no new connections."""
         ...
 
     def open(self) -> None:
-        """Take them again."""
+        """Accept new connections again."""
         ...
 
     def end(self) -> None:
-        """Let go of the endpoint, which its socket is about to leave."""
+        """Release the gate's resources before the socket is closed."""
         ...
 
 
 class FileGate:
-    """Of an ipc endpoint: its file has another name while the gate is closed, and nobody finds it."""
+    """Gate of an ipc endpoint: renames the socket file while it is closed, so clients do not find it."""
 
     def __init__(self, path: Path) -> None:
-        """For the socket file `path`, which need not be there yet."""
+        """For the socket file `path`, which need not exist yet."""
         self._path = path
-        self._aside = aside(path)
-        # Of a server that was killed with its gate closed.
-        self._aside.unlink(missing_ok=True)
+        self._closed_path = closed_path(path)
+        # Left over from a server that was killed with its gate closed.
+        self._closed_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        # A file that somebody has removed leads nobody here either.
+        # A removed file accepts no connections either.
         with suppress(FileNotFoundError):
-            self._path.rename(self._aside)
+            self._path.rename(self._closed_path)
 
     def open(self) -> None:
         with suppress(FileNotFoundError):
-            self._aside.rename(self._path)
+            self._closed_path.rename(self._path)
 
     def end(self) -> None:
-        self._aside.unlink(missing_ok=True)
+        self._closed_path.unlink(missing_ok=True)
 
 
 class PortGate:
-    """Of a tcp endpoint: while it is closed the kernel drops what comes to the listening socket.
+    """Gate of a tcp endpoint: while it is closed, the kernel drops packets to the listening socket.
 
-    Whoever connects gets no answer; where the gate opens in time, the connection comes about by itself.
+    A connecting client gets no answer; if the gate opens in time, the connection is established by TCP
+    retransmission.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """For the listening socket with this file descriptor."""
+        """For the listening socket with file descriptor `descriptor`."""
         self._listener = socket.socket(fileno=os.dup(descriptor))
 
     def close(self) -> None:
-        # A packet filter of one instruction: keep no byte.
+        # A packet filter of one instruction: accept 0 bytes.
         instruction = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
         program = struct.pack("@HP", 1, ctypes.addressof(instruction))
         self._listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
@@ -79,6 +80,6 @@ class PortGate:
         self._listener.close()
 
 
-def aside(path: Path) -> Path:
-    """Where the socket file `path` is while its gate is closed, or if its server was killed meanwhile."""
-    return path.with_name(path.name + _ASIDE)
+def closed_path(path: Path) -> Path:
+    """Name of the socket file `path` while its gate is closed, or if its server was killed meanwhile."""
+    return path.with_name(path.name + _CLOSED_SUFFIX)

@@ -1,6 +1,6 @@
-"""A subscription that misses nothing new, whatever else its user does: a thread takes what comes as it comes.
+"""Subscriber thread that receives messages at once and keeps the newest.
 
-What waits in a socket is the oldest, not the newest, once its queue is full.
+A full ZMQ queue would keep the oldest messages instead.
 """
 
 import threading
@@ -12,20 +12,21 @@ import zmq
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.protocol.codec import ProtocolError
-from robot_rl.hardware.protocol.silence import SILENT, Silence
+from robot_rl.hardware.protocol.reconnect import MAX_SILENCE, Reconnector
 from robot_rl.hardware.protocol.sockets import ClientSockets
 
-_LOOK: Final = 50
-"""ms between two looks at whether it is to end."""
+_POLL: Final = 50
+"""Interval between checks whether to end, ms."""
 
 T = TypeVar("T")
 
 
 class Listener(Generic[T]):
-    """Keeps the newest messages of a socket, as what `take` makes of them.
+    """Keeps the newest messages of a socket, converted by `take`.
 
-    `take(received, message)` is called in the thread, with the time [ns] on `clock` at which the message was
-    there; what raises a `ProtocolError` is counted and left out. A silence is mended.
+    `take(received, message)` is called in the thread with the time [ns] on `clock` at which the message
+    arrived. If it raises a `ProtocolError`, the message is counted as damaged and dropped. A silent socket is
+    reconnected.
     """
 
     def __init__(
@@ -35,24 +36,24 @@ class Listener(Generic[T]):
         take: Callable[[int, memoryview], T],
         keep: int | None,
         clock: Clock,
-        silent: int = SILENT,
+        silent: int = MAX_SILENCE,
     ) -> None:
-        """Listen from now on.
+        """Start the thread.
 
         Args:
-            sockets: whose the socket is.
-            socket: of a subscription; it is the listener's from now on.
-            take: makes of a message what is kept.
-            keep: how many; None keeps all.
-            clock: of this machine.
-            silent: connect anew after so long without a message, ns.
+            sockets: factory of the socket.
+            socket: a subscription; owned by the listener from now on.
+            take: converts a message to the value that is kept.
+            keep: number of values to keep; None keeps all.
+            clock: this machine's clock.
+            silent: time without a message after which the socket is reconnected, ns.
         """
         self.damaged = 0
-        """Messages that were none."""
+        """Number of invalid messages."""
         self._socket = socket
         self._take = take
         self._clock = clock
-        self._silence = Silence(sockets, socket, clock)
+        self._reconnector = Reconnector(sockets, socket, clock)
         self._silent = silent
         self._kept: deque[T] = deque(maxlen=keep)
         self._count = 0
@@ -62,13 +63,13 @@ class Listener(Generic[T]):
         self._thread.start()
 
     def kept(self) -> tuple[int, list[T]]:
-        """How many have come so far, and those that are kept, the newest last."""
+        """Number of values received so far, and the kept ones, newest last."""
         with self._changed:
             assert self._thread.is_alive() or self._closing.is_set(), "the listener has failed"
             return self._count, list(self._kept)
 
     def wait(self, count: int, timeout: float) -> bool:
-        """Wait until more than `count` have come; False if they have not within `timeout` [s]."""
+        """Wait until more than `count` values were received; False if not within `timeout` [s]."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count > count, timeout)
 
@@ -80,9 +81,9 @@ class Listener(Generic[T]):
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                self._silence.expect()
-                self._silence.mend(self._silent)
-                if self._socket.poll(_LOOK):
+                self._reconnector.expect()
+                self._reconnector.reconnect_if_silent(self._silent)
+                if self._socket.poll(_POLL):
                     self._take_all()
         finally:
             self._socket.close()
@@ -93,7 +94,7 @@ class Listener(Generic[T]):
                 message = self._socket.recv(copy=False).buffer
             except zmq.Again:
                 return
-            self._silence.ended()
+            self._reconnector.received()
             try:
                 taken = self._take(self._clock.now(), message)
             except ProtocolError:

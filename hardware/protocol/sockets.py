@@ -14,10 +14,14 @@ from typing import Final, NamedTuple
 import zmq
 
 from robot_rl.hardware.protocol.arrays import MAX_IMAGE, topic
+from robot_rl.hardware.protocol.authenticator import (
+    DOMAIN,
+    AuthenticatedClient,
+    RejectedConnection,
+    ZapAuthenticator,
+)
 from robot_rl.hardware.protocol.codec import MAX_CONTROL
-from robot_rl.hardware.protocol.connection_limit import ConnectionLimit
-from robot_rl.hardware.protocol.descriptors import raise_limit
-from robot_rl.hardware.protocol.doorkeeper import DOMAIN, Caller, Doorkeeper, Refusal
+from robot_rl.hardware.protocol.connection_limit import ConnectionLimit, raise_descriptor_limit
 from robot_rl.hardware.protocol.endpoints import Address, Channel, Claim, make_private
 from robot_rl.hardware.protocol.security import ClientKeys, ServerKeys, check_keys
 
@@ -80,7 +84,7 @@ class Incoming(NamedTuple):
 
     route: bytes
     """For the answer."""
-    caller: Caller | None
+    caller: AuthenticatedClient | None
     """By its key; None on a socket without keys, where whoever can reach it may be anything."""
     frame: bytes | memoryview
     """For `decode_client`; empty, so that it is refused, if the message had several parts."""
@@ -104,12 +108,12 @@ class ServerSockets:
                 enter the directory, or this process may have too few file descriptors.
         """
         check_keys(address, keys, insecure)
-        limit = raise_limit()
+        limit = raise_descriptor_limit()
         self._context = context
         self._address = address
         self._keys = keys
         self._claim = Claim(address)
-        self._doorkeeper = Doorkeeper(context, keys)
+        self._authenticator = ZapAuthenticator(context, keys)
         self._limit = ConnectionLimit(context, limit)
         self._sockets: list[zmq.Socket[bytes]] = []
 
@@ -156,16 +160,16 @@ class ServerSockets:
             while router.get(zmq.RCVMORE):
                 router.recv()
             frame = content.buffer if isinstance(content, zmq.Frame) else content
-            caller = self._doorkeeper.caller(content) if isinstance(content, zmq.Frame) else None
+            caller = self._authenticator.caller(content) if isinstance(content, zmq.Frame) else None
             if caller or not self._keys:
                 return Incoming(route, caller, b"" if several else frame)
 
     @property
-    def refused(self) -> list[Refusal]:
+    def refused(self) -> list[RejectedConnection]:
         """Who was not let in since this was last asked."""
-        found: list[Refusal] = []
-        while self._doorkeeper.refused:
-            found.append(self._doorkeeper.refused.popleft())
+        found: list[RejectedConnection] = []
+        while self._authenticator.rejected:
+            found.append(self._authenticator.rejected.popleft())
         return found
 
     @property
@@ -181,7 +185,7 @@ class ServerSockets:
         self._limit.close()
         for socket in self._sockets:
             socket.close()
-        self._doorkeeper.close()
+        self._authenticator.close()
         self._claim.close()
 
 

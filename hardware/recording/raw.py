@@ -13,7 +13,7 @@ from robot_rl.hardware.recording.records import Footer, Header, Received
 from robot_rl.hardware.recording.stream_counter import (
     MESSAGE_STREAMS,
     StreamCounter,
-    describe_silences,
+    describe_reconnectors,
     sequence_number,
 )
 
@@ -165,7 +165,7 @@ def recovered_footer(episode: Episode) -> Footer:
         tw=header.tw + end - header.t,
         counts=counts,
         records={log.name: sum(1 for _ in read_log(log)) for log in episode.logs},
-        trouble=(*describe_silences(counts, header.cameras), "its recorder was killed"),
+        trouble=(*describe_reconnectors(counts, header.cameras), "its recorder was killed"),
     )
 
 

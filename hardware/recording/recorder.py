@@ -23,7 +23,7 @@ from robot_rl.hardware.recording.requests import Ended, Status
 from robot_rl.hardware.recording.stream_counter import (
     MESSAGE_STREAMS,
     StreamCounter,
-    describe_silences,
+    describe_reconnectors,
     sequence_number,
 )
 from robot_rl.hardware.recording.stream_listener import ReceivedMessage, StreamListener
@@ -180,7 +180,7 @@ class Recorder:
             tw=time.time_ns(),
             counts=counts,
             labels=labels,
-            trouble=(*describe_silences(counts, self.cameras), *trouble),
+            trouble=(*describe_reconnectors(counts, self.cameras), *trouble),
         )
         try:
             number = self.writer.commit(episode, footer)
@@ -269,7 +269,7 @@ class Recorder:
     def _greet(self) -> Connection:
         line = Connection(*self._greeting, _TIMEOUT, self._clock)
         try:
-            line.greet("recorder", "observer")
+            line.handshake("recorder", "observer")
         except BaseException:
             line.close()
             raise

@@ -74,7 +74,7 @@ class StreamCounter:
         self.last = max(self.last, t)
 
 
-def describe_silences(counts: Mapping[str, Count], cameras: Iterable[str]) -> tuple[str, ...]:
+def describe_reconnectors(counts: Mapping[str, Count], cameras: Iterable[str]) -> tuple[str, ...]:
     """For people: which of the streams that never rest were silent."""
     return tuple(
         f"{stream}: nothing for {counts[stream].longest_ns / 1e9:.1f} s"

@@ -17,8 +17,8 @@ import zmq
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.reconnect import MAX_SILENCE, Reconnector
 from robot_rl.hardware.protocol.security import ClientKeys
-from robot_rl.hardware.protocol.silence import SILENT, Silence
 from robot_rl.hardware.protocol.sockets import ClientSockets
 
 MOST: Final = 256 * 1024 * 1024
@@ -69,7 +69,9 @@ class StreamListener:
             **{camera: sockets.image(camera, every=True) for camera in cameras},
         }
         self.names: tuple[str, ...] = tuple(self._sockets)
-        self._silences = {name: Silence(sockets, socket, clock) for name, socket in self._sockets.items()}
+        self._reconnectors = {
+            name: Reconnector(sockets, socket, clock) for name, socket in self._sockets.items()
+        }
         self._came: dict[str, int] = {}
         self._heard: deque[ReceivedMessage] = deque()
         self._size = 0
@@ -127,7 +129,7 @@ class StreamListener:
     def silent(self, name: str = "state") -> bool:
         """Whether nothing comes of a stream; of the states, as where there is no server."""
         age = self.age(name)
-        return age is None or age > SILENT
+        return age is None or age > MAX_SILENCE
 
     # ---- in the thread ---------------------------------------------------------------------------------
 
@@ -148,7 +150,7 @@ class StreamListener:
 
     def _hear(self, name: str, socket: "zmq.Socket[bytes]") -> None:
         """Take over what has come of a stream."""
-        self._silences[name].ended()
+        self._reconnectors[name].received()
         with suppress(zmq.Again):
             while not self._closing.is_set():
                 frame = socket.recv(copy=False).buffer
@@ -162,7 +164,7 @@ class StreamListener:
     def _mend(self) -> None:
         """Connect anew what has been silent for too long."""
         gone = self.silent()
-        for name, silence in self._silences.items():
+        for name, reconnector in self._reconnectors.items():
             if gone or name not in _RARE:
-                silence.expect()
-                silence.mend()
+                reconnector.expect()
+                reconnector.reconnect_if_silent()

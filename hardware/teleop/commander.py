@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from robot_rl.hardware.client import RobotClient, Standing
+from robot_rl.hardware.client import RobotClient, SettleDetector
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.messages import Code, State
 from robot_rl.hardware.teleop.engagement import ClutchState
@@ -23,7 +23,7 @@ class Commander:
     def __init__(self, robot: RobotClient, teleoperator: Teleoperator) -> None:
         self._robot, self._teleoperator = robot, teleoperator
         self._holds = False
-        self._going_home: Standing | None = None
+        self._going_home: SettleDetector | None = None
         self.clipped: tuple[str, ...] = ()
         """Limits that changed the last aim."""
         self.refused = ""
@@ -36,7 +36,7 @@ class Commander:
 
     def go_home(self) -> None:
         """In place of the aims, as long as there are any: whoever lets the clutch go stops it."""
-        self._going_home = Standing.at_home(self._robot.spec)
+        self._going_home = SettleDetector.at_home(self._robot.spec)
 
     def follow(self, target: Target | None, state: State) -> None:
         """Command it, or let go.
@@ -79,10 +79,10 @@ class Commander:
             with suppress(NoAnswer):
                 self._robot.release()
 
-    def _home(self, standing: Standing, state: State) -> None:
+    def _home(self, settled: SettleDetector, state: State) -> None:
         self._robot.begin_home()
         self._teleoperator.restart()
-        if standing.sees(state):
+        if settled.update(state):
             self._going_home = None
 
     def _refused(self, refusal: RequestRefused) -> None:

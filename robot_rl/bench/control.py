@@ -27,7 +27,7 @@ from robot_rl.hardware.protocol.endpoints import CHANNELS, parse
 from robot_rl.hardware.protocol.messages import Event, State
 from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
 from robot_rl.hardware.protocol.sockets import ClientSockets
-from robot_rl.hardware.realtime import COMMANDS, runs_first
+from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 
 _PATIENCE = 60.0
 """Seconds until a server that does not come up is given up."""
@@ -120,7 +120,7 @@ def _round_trips(robot: RobotClient, seconds: float) -> list[float]:
     robot.arm()
     trips: list[float] = []
     # As `robot-rl deploy` does.
-    with robot.lease("script"), runs_first(COMMANDS):
+    with robot.lease("script"), realtime_priority(COMMANDS):
         here = robot.state(math.inf).q
         due = time.monotonic_ns()
         end = due + round(seconds * 1e9)
@@ -171,7 +171,7 @@ def _hold(robot: RobotClient, address: str, end: int) -> tuple[float, float]:
     robot.arm()
     since = robot.events()[-1].seq
     swing = subprocess.Popen(
-        [sys.executable, "-m", "robot_rl.hardware.swing", address], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "robot_rl.hardware.swing_client", address], stdout=subprocess.PIPE, text=True
     )
     try:
         assert swing.stdout is not None

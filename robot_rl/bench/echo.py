@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from robot_rl.hardware.realtime import COMMANDS, CONTROL, message_context, runs_first
+from robot_rl.hardware.realtime import COMMANDS, CONTROL, message_context, realtime_priority
 
 _SIZE = 200
 """Bytes, as of a command."""
@@ -24,7 +24,7 @@ def echo_trips(endpoint: str, seconds: float, rate: float) -> list[float]:
     """Microseconds that each message took, about `rate` of them a second."""
     command = [sys.executable, "-m", "robot_rl.bench.echo", endpoint]
     trips: list[float] = []
-    with message_context() as context, subprocess.Popen(command) as other, runs_first(COMMANDS):
+    with message_context() as context, subprocess.Popen(command) as other, realtime_priority(COMMANDS):
         socket = context.socket(zmq.DEALER)
         socket.linger, socket.rcvtimeo = 0, _PATIENCE
         socket.connect(endpoint)
@@ -45,7 +45,7 @@ def echo_trips(endpoint: str, seconds: float, rate: float) -> list[float]:
 def wake_lateness(seconds: float, rate: float) -> list[float]:
     """Microseconds by which a thread with the control loop's priority wakes too late."""
     late: list[float] = []
-    with runs_first(CONTROL):
+    with realtime_priority(CONTROL):
         due = time.monotonic_ns()
         for _ in range(round(seconds * rate)):
             due += round(1e9 / rate)
@@ -56,7 +56,7 @@ def wake_lateness(seconds: float, rate: float) -> list[float]:
 
 
 def _serve(endpoint: str) -> None:
-    with message_context() as context, runs_first(CONTROL):
+    with message_context() as context, realtime_priority(CONTROL):
         socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         socket.bind(endpoint)
         while True:

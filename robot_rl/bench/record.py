@@ -21,7 +21,7 @@ from robot_rl.bench.control import serving
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
-from robot_rl.hardware.lateness import KEPT
+from robot_rl.hardware.lateness import WINDOW
 from robot_rl.hardware.protocol.arrays import decode_image
 from robot_rl.hardware.protocol.messages import Loop
 from robot_rl.hardware.recording.client import RecorderProcess
@@ -140,13 +140,13 @@ class _Watch:
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
             self._newest = self._loop()
-            if self._newest.ticks - self._last.ticks >= KEPT:
+            if self._newest.ticks - self._last.ticks >= WINDOW:
                 self._late.append(self._newest.late_us_p99)
                 self._last = self._newest
 
     @property
     def late(self) -> list[float]:
-        """us, of each window of `KEPT` ticks; of the newest ticks where there was not even one."""
+        """us, of each window of `WINDOW` ticks; of the newest ticks where there was not even one."""
         return self._late or [self._newest.late_us_p99]
 
     @property
@@ -171,7 +171,7 @@ def _watch(robot: RobotClient, seconds: float) -> _Watch:
 def _commanding(robot: RobotClient, address: str) -> Iterator[None]:
     """Somebody who swings the arm."""
     robot.arm()
-    command = [sys.executable, "-m", "robot_rl.hardware.swing", address]
+    command = [sys.executable, "-m", "robot_rl.hardware.swing_client", address]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as swing:
         try:
             yield

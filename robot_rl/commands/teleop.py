@@ -21,7 +21,7 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
-from robot_rl.hardware.realtime import COMMANDS, runs_first
+from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.recorder import RecorderError
@@ -110,7 +110,7 @@ def run(config: Config) -> None:
 
 def _drive(session: TeleopSession, stop: Stop) -> str:
     try:
-        with runs_first(COMMANDS):
+        with realtime_priority(COMMANDS):
             return session.run(stop)
     except RobotError as error:
         return str(error)

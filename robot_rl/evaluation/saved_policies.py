@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from robot_rl.hardware.durable import whole_directory
+from robot_rl.hardware.durable import atomic_directory
 from robot_rl.runs import list_checkpoints
 
 FOLDER = "policies"
@@ -28,7 +28,7 @@ class Saved:
 
 def keep_policy(run: Path, step: int, wall_seconds: float, save_policy: Callable[[Path], None]) -> None:
     """Keep the policy of a step; a run that went back to its last checkpoint replaces it."""
-    with whole_directory(run / FOLDER / f"{step:08d}") as folder:
+    with atomic_directory(run / FOLDER / f"{step:08d}") as folder:
         save_policy(folder)
         (folder / _RECORD).write_text(json.dumps(asdict(Saved(step, wall_seconds))) + "\n")
 

@@ -10,7 +10,7 @@ import torch
 from robot_rl.envs.observation import Observation
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
-from robot_rl.hardware.realtime import COMMANDS, runs_first
+from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hil.actor_job import ActorJob
 from robot_rl.hil.link.client import LearnerLost, Line
 from robot_rl.hil.link.messages import End, Step, Weights, pack, pack_all, unpack_tensors
@@ -78,7 +78,7 @@ class Actor:
         number = first
         try:
             while not self._leaving and self._has_room():
-                with runs_first(COMMANDS) if self._scene.paced else nullcontext():
+                with realtime_priority(COMMANDS) if self._scene.paced else nullcontext():
                     self._episode(number)
                 number += 1
         finally:

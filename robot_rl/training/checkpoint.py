@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from robot_rl.hardware.durable import whole_directory
+from robot_rl.hardware.durable import atomic_directory
 from robot_rl.runs import list_checkpoints
 
 FORMAT_VERSION = 1
@@ -47,7 +47,7 @@ def save_checkpoint(
         return final
     for leftover in directory.glob(".*-[0-9]*"):
         shutil.rmtree(leftover)
-    with whole_directory(final) as building:
+    with atomic_directory(final) as building:
         arrays: dict[str, np.ndarray] = {}
         tree = _split(state, "", arrays)
         # safetensors' own writer hides which OS error it met, and a full disk must be told as such.

@@ -15,7 +15,7 @@ from robot_rl.hardware.protocol.codec import Stamper, encode
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.protocol.sockets import ServerSockets, reply
-from robot_rl.hardware.reception import Reception
+from robot_rl.hardware.request_router import RequestRouter
 from robot_rl.hardware.spec import Latency
 from tests.hardware.core.small_arm import PERIOD, SmallArm
 
@@ -51,7 +51,7 @@ class SteppedRobot:
         self.core = RobotCore(self.arm, settings, self.clock, SESSION)
         self.seen: list[State] = []
         self.shows: list[Callable[[State], None]] = []
-        self._reception = Reception(self.core, Stamper(SESSION, self.clock), self.clock)
+        self._router = RequestRouter(self.core, Stamper(SESSION, self.clock), self.clock)
         self._context = zmq.Context()
         self._sockets = ServerSockets(self._context, parse(self.address))
         self._asked = [self._sockets.bind("ctrl"), self._sockets.bind("cmd")]
@@ -108,5 +108,5 @@ class SteppedRobot:
             for router in self._asked:
                 while incoming := self._sockets.receive(router):
                     with self._lock:
-                        answer = self._reception.answer(incoming)
+                        answer = self._router.answer(incoming)
                     reply(router, incoming.route, answer)

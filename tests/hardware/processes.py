@@ -119,7 +119,7 @@ def serving(folder: Path, **options: Any) -> Iterator[Server]:
 @contextmanager
 def swinging(address: str, *keys: str) -> Iterator[Process]:
     """A process that commands the arm, which has to be armed."""
-    process = Process(["-m", "robot_rl.hardware.swing", address, *keys], "commanding")
+    process = Process(["-m", "robot_rl.hardware.swing_client", address, *keys], "commanding")
     try:
         yield process
     finally:

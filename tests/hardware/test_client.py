@@ -17,8 +17,8 @@ from robot_rl.hardware.client import (
     RequestRefused,
     RobotClient,
     ServerChanged,
+    SettleDetector,
     StaleState,
-    Standing,
 )
 from robot_rl.hardware.protocol.codec import Stamper, decode_server, encode
 from robot_rl.hardware.protocol.endpoints import parse
@@ -111,11 +111,11 @@ def test_an_arm_that_is_set_up_for_another_robot_is_not_armed(robot: RobotClient
 
 def test_an_arm_that_stands_elsewhere_is_not_at_home() -> None:
     def seen(setpoint: tuple[float, ...], dq: float = 0.0) -> list[bool]:
-        standing = Standing.at_home(PANDA)
+        settled = SettleDetector.at_home(PANDA)
         states = (
             msgspec.structs.replace(state(), seq=seq, setpoint=setpoint, dq=(dq,) * 7) for seq in range(30)
         )
-        return [standing.sees(each) for each in states]
+        return [settled.update(each) for each in states]
 
     assert seen(PANDA.home) == [False] * 10 + [True] * 20
     assert not any(seen((PANDA.home[0] + 1e-3, *PANDA.home[1:])))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from robot_rl.hardware.client import NoAnswer, RobotClient
-from robot_rl.hardware.protocol.descriptors import LEAST
+from robot_rl.hardware.protocol.connection_limit import MIN_DESCRIPTORS
 from robot_rl.hardware.protocol.endpoints import Address
 from robot_rl.hardware.protocol.messages import Mode
 from tests.hardware.processes import ROOT, Process, Server, await_event, eventually, serving
@@ -50,14 +50,14 @@ def test_a_flood_of_connections_ends_neither_the_server_nor_its_service(
     with server.client("operator", "operator") as operator, ExitStack() as flood:
         operator.arm()
         _flooded(flood, server, kind, processes, each)
-        await_event(operator, "no new connections are taken")
+        await_event(operator, "no new connections are accepted")
         if kind == "clients":
             eventually(lambda: _is_refused(server), "somebody new is refused")
         assert server.process.process.poll() is None
         assert operator.sample().mode is Mode.ARMED
         assert operator.stop("it is enough").mode is Mode.FAULT
         flood.close()
-        await_event(operator, "new connections are taken again")
+        await_event(operator, "new connections are accepted again")
         with server.client("next") as robot:
             assert robot.sample().mode is Mode.FAULT
     assert "Too many open files" not in server.process.output
@@ -72,11 +72,11 @@ def test_a_flood_of_a_port_ends_neither_the_server_nor_its_service(
         with server.client("operator", "operator") as operator, ExitStack() as flood:
             operator.arm()
             _flooded(flood, server, "clients", 2, 200)
-            await_event(operator, "no new connections are taken")
+            await_event(operator, "no new connections are accepted")
             eventually(lambda: _is_refused(server), "somebody new is refused")
             assert operator.sample().mode is Mode.ARMED
             flood.close()
-            await_event(operator, "new connections are taken again")
+            await_event(operator, "new connections are accepted again")
             with server.client("next") as robot:
                 assert robot.sample().mode is Mode.ARMED
         server.end()
@@ -91,7 +91,7 @@ def test_an_arm_is_stopped_before_the_last_descriptor_is_gone(server: Server) ->
         assert state.mode is Mode.FAULT
         assert state.fault.startswith("descriptors: ")
         server.process.send(signal.SIGWINCH)
-        await_event(operator, "new connections are taken again")
+        await_event(operator, "new connections are accepted again")
         operator.acknowledge("they were closed")
         eventually(lambda: _armed(operator), "the arm can be armed")
     report = server.end()
@@ -128,7 +128,8 @@ with zmq.Context() as context:
 
     most = min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     assert said(most) == str(most)
-    assert said(LEAST) == str(LEAST)
-    assert said(LEAST - 1) == (
-        f"this process may open {LEAST - 1} files, a server needs {LEAST}: raise the hard limit (ulimit -Hn)"
+    assert said(MIN_DESCRIPTORS) == str(MIN_DESCRIPTORS)
+    assert said(MIN_DESCRIPTORS - 1) == (
+        f"this process may open {MIN_DESCRIPTORS - 1} files, a server needs {MIN_DESCRIPTORS}: "
+        "raise the hard limit (ulimit -Hn)"
     )

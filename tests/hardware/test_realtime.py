@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import zmq
 
-from robot_rl.hardware.realtime import CONTROL, message_context, missing, runs_first
+from robot_rl.hardware.realtime import CONTROL, message_context, missing_rights, realtime_priority
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="whoever is not root may not change who it is")
 
 AS_NOBODY = """
 import os, resource, zmq
 # Before it becomes somebody who may not enter the folder that this lies in.
-from robot_rl.hardware.realtime import CONTROL, message_context, missing, runs_first
+from robot_rl.hardware.realtime import CONTROL, message_context, missing_rights, realtime_priority
 resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-assert len(missing()) == 2, missing()
-with runs_first(CONTROL):
+assert len(missing_rights()) == 2, missing_rights()
+with realtime_priority(CONTROL):
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 with message_context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
     port = one.bind_to_random_port("tcp://127.0.0.1")
@@ -35,13 +35,13 @@ def scheduling() -> int:
     return os.sched_getscheduler(0)
 
 
-@pytest.mark.skipif(bool(missing()), reason="no right to real-time priority here")
+@pytest.mark.skipif(bool(missing_rights()), reason="no right to real-time priority here")
 def test_a_thread_runs_first_for_a_while() -> None:
     seen: list[int] = []
 
     def look() -> None:
         before = scheduling()
-        with runs_first(CONTROL):
+        with realtime_priority(CONTROL):
             seen.extend((before, scheduling(), os.sched_getparam(0).sched_priority))
         seen.append(scheduling())
 
@@ -52,7 +52,7 @@ def test_a_thread_runs_first_for_a_while() -> None:
     assert scheduling() == os.SCHED_OTHER
 
 
-@pytest.mark.skipif(bool(missing()), reason="no right to real-time priority here")
+@pytest.mark.skipif(bool(missing_rights()), reason="no right to real-time priority here")
 def test_the_threads_that_carry_messages_run_first() -> None:
     def run_first() -> set[str]:
         threads = Path("/proc/self/task").iterdir()

@@ -18,7 +18,7 @@ from robot_rl.hardware.protocol.codec import decode_server
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Event, Mode, Refused
 from robot_rl.hardware.protocol.sockets import ClientSockets
-from robot_rl.hardware.swing import REFUSED
+from robot_rl.hardware.swing_client import REFUSED
 from tests.hardware.processes import ROOT, Server, await_event, eventually, serving, swinging
 
 TWO_SECONDS = 2_000_000_000

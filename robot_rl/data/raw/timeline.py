@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from robot_rl.hardware.cameras.compression import image_of
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.history import state_between
 from robot_rl.hardware.protocol.arrays import Frame, decode_image
 from robot_rl.hardware.protocol.codec import decode_server
 from robot_rl.hardware.protocol.messages import Code, Commanded, Event, Mode, State
 from robot_rl.hardware.recording.episode import Episode
 from robot_rl.hardware.recording.records import Received
+from robot_rl.hardware.state_interpolation import interpolate_state
 
 ACTORS: Final = ("nobody", "policy", "human", "script")
 """Who acts, by the number that stands in a dataset."""
@@ -71,7 +71,7 @@ class Timeline:
         Raises:
             LeftOut: the states around it are farther apart than `max_gap`.
         """
-        found = state_between(self.states, t, max_gap)
+        found = interpolate_state(self.states, t, max_gap)
         if isinstance(found, str):
             raise LeftOut(f"{found}: states are missing")
         return found

@@ -10,8 +10,8 @@ import zmq
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.reconnect import Reconnector
 from robot_rl.hardware.protocol.security import ClientKeys
-from robot_rl.hardware.protocol.silence import Silence
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hil.link.messages import (
@@ -68,7 +68,7 @@ class Line:
         except ValueError:
             self._context.destroy(linger=0)
             raise
-        self._silence = Silence(sockets, self._socket, clock)
+        self._reconnector = Reconnector(sockets, self._socket, clock)
         self._anew = True
         self._gone: int | None = None
         """Since when there was no connection at any look."""
@@ -188,8 +188,8 @@ class Line:
         if now - self._greeted < _HELLO:
             return False
         self._greeted = now
-        self._silence.expect()
-        anew = self._silence.mend(patience)
+        self._reconnector.expect()
+        anew = self._reconnector.reconnect_if_silent(patience)
         self._connection += anew
         self._anew |= anew
         self._owes_hello = True
@@ -227,7 +227,7 @@ class Line:
                 frame = self._socket.recv(copy=False)
             except zmq.Again:
                 return found
-            self._silence.ended()
+            self._reconnector.received()
             try:
                 message = from_learner(frame.buffer)
             except ProtocolError:

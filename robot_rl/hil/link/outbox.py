@@ -10,7 +10,7 @@ from robot_rl.hil.link.spool import Spool
 WINDOW: Final = 64
 """Records on their way that nobody has acknowledged: fewer than a socket's queue holds."""
 AGAIN: Final = 1000 * MS
-"""Silence after which the oldest of them is sent again; all that followed it, once it is acknowledged."""
+"""Reconnector after which the oldest of them is sent again; all that followed it, once it is acknowledged."""
 
 Place = tuple[int, int]
 """Episode, and index of a record in it."""

@@ -12,7 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.connection import Connection, NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.endpoints import Address
-from robot_rl.hardware.protocol.gate import aside
+from robot_rl.hardware.protocol.gate import closed_path
 from robot_rl.hardware.protocol.messages import PROTOCOL, Code, Role
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets
@@ -75,7 +75,7 @@ def connect(target: ServerTarget) -> tuple[list[Check], Connection | None]:
 def _greeted(target: ServerTarget, role: Role) -> Connection:
     line = Connection(target.address, target.keys, target.insecure, TIMEOUT, MonotonicClock())
     try:
-        line.greet(_NAME, role)
+        line.handshake(_NAME, role)
     except BaseException:
         line.close()
         raise
@@ -105,7 +105,7 @@ def _knock(address: Address) -> Check | None:
                 knock.settimeout(TIMEOUT)
                 file = _socket_file(address.directory)
                 knock.connect(str(file))
-                if file == aside(address.directory / "ctrl"):
+                if file == closed_path(address.directory / "ctrl"):
                     return _no_server(
                         f"the server at {address} has as many connections as it takes",
                         "end clients that nobody needs, and see its events",
@@ -130,7 +130,7 @@ def _knock(address: Address) -> Check | None:
 def _socket_file(directory: Path) -> Path:
     """Of the channel that is greeted on, also where the server takes no new connections."""
     file = directory / "ctrl"
-    return aside(file) if aside(file).exists() else file
+    return closed_path(file) if closed_path(file).exists() else file
 
 
 def _handshake(target: ServerTarget) -> Check:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import zmq
 
-from robot_rl.hardware.realtime import Lack, missing
+from robot_rl.hardware.realtime import MissingRight, missing_rights
 from robot_rl.robot.checks.installation import Check
 
 _MEMLOCK = 102_400 * 1024
@@ -16,17 +16,17 @@ _MEMLOCK = 102_400 * 1024
 
 def machine_checks(driver: str) -> Iterator[Check]:
     """What the server of a real arm wants."""
-    yield from check_rights(missing())
+    yield from check_rights(missing_rights())
     yield check_kernel(needed=driver == "franka")
     yield check_governor()
     if driver == "franka":
         yield check_memlock(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
 
 
-def check_rights(lacks: Sequence[Lack]) -> Iterator[Check]:
+def check_rights(lacks: Sequence[MissingRight]) -> Iterator[Check]:
     """This user may let the control loop run first."""
     for lack in lacks:
-        yield Check("real-time", False, lack.what, lack.mend)
+        yield Check("real-time", False, lack.what, lack.fix)
     if not lacks:
         yield Check("real-time", True, "the control loop may run first, and no core sleeps meanwhile")
 

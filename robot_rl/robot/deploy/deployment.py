@@ -13,7 +13,7 @@ from robot_rl.hardware.cameras.reader import FrameReader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError
-from robot_rl.hardware.realtime import COMMANDS, runs_first
+from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.spec import RobotSpec
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.robot.deploy.controller import Controller
@@ -109,7 +109,7 @@ def make_controller(
     )
     period = 1 / environment["control_freq"]
     controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict, turns=turns)
-    with runs_first(COMMANDS):
+    with realtime_priority(COMMANDS):
         controller.warm_up()
     controller.close()
     if reset == "scene":
@@ -134,7 +134,7 @@ def deploy(controller: Controller, outcomes: DeploymentResults, episodes: int, s
     try:
         for number in range(episodes):
             # The seeds of `robot-rl eval`: an episode from the same initial state has the same noise.
-            with runs_first(COMMANDS):
+            with realtime_priority(COMMANDS):
                 episode = controller.run(number, episode_seed(seed, "eval", number))
             outcomes.add(episode)
             print(episode.line(), flush=True)

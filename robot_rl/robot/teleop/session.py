@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from robot_rl.hardware.client import RobotClient, StaleState, Standing
+from robot_rl.hardware.client import RobotClient, SettleDetector, StaleState
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.messages import Mode, State
@@ -67,12 +67,12 @@ class TeleopSession:
 
     def _come_to_rest(self) -> bool:
         """Whether anything was heard of the arm meanwhile."""
-        standing, end, heard = Standing(), self._clock.now() + _BRAKING, False
+        settled, end, heard = SettleDetector(), self._clock.now() + _BRAKING, False
         while self._clock.now() < end:
             state = self._state()
             if state is not None:
                 heard = True
-                if standing.sees(state):
+                if settled.update(state):
                     break
             self._clock.sleep_until(self._clock.now() + PERIOD)
         return heard

@@ -10,8 +10,7 @@ from robot_rl.hardware.clock import MS
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.messages import Code, Mode
-from robot_rl.hardware.spec import Space
-from robot_rl.hardware.spec_check import check_spec
+from robot_rl.hardware.spec import Space, check_spec
 from tests.hardware.core.small_arm import OPERATOR, OTHER, PERIOD, POLICY, Bench, Fingers, make_spec
 
 SPACES: tuple[Space, ...] = ("joint", "cartesian")

@@ -1,5 +1,5 @@
 from robot_rl.hardware.clock import SteppedClock
-from robot_rl.hardware.core.events import KEPT, EventLog
+from robot_rl.hardware.core.events import CAPACITY, EventLog
 from robot_rl.hardware.protocol.codec import MAX_CONTROL, Stamper, encode
 from robot_rl.hardware.protocol.messages import Event, Events
 
@@ -26,24 +26,24 @@ def test_events_are_numbered_from_one() -> None:
 
 
 def test_the_oldest_go_first() -> None:
-    log = log_with(KEPT + 5)
-    assert (log.newest, log.oldest) == (KEPT + 5, 6)
-    assert numbers(log.since(0)) == list(range(6, KEPT + 6))
-    assert numbers(log.since(KEPT + 3)) == [KEPT + 4, KEPT + 5]
+    log = log_with(CAPACITY + 5)
+    assert (log.newest, log.oldest) == (CAPACITY + 5, 6)
+    assert numbers(log.since(0)) == list(range(6, CAPACITY + 6))
+    assert numbers(log.since(CAPACITY + 3)) == [CAPACITY + 4, CAPACITY + 5]
 
 
 def test_a_flood_of_one_kind_leaves_the_events_of_the_others() -> None:
     log = log_with(3)
     log.append("stop", "somebody pressed it")
-    for _ in range(2 * KEPT):
+    for _ in range(2 * CAPACITY):
         log.append("refused", "not now")
     log.append("fault", "driver")
     others = [event for event in log.since(0) if event.what != "refused"]
     assert [event.what for event in others] == ["mode", "mode", "mode", "stop", "fault"]
-    assert (log.oldest, log.newest) == (1, 2 * KEPT + 5)
+    assert (log.oldest, log.newest) == (1, 2 * CAPACITY + 5)
     assert numbers(log.since(0)) == sorted(numbers(log.since(0)))
     assert numbers(log.since(2)[:2]) == [3, 4]
-    assert len(log.since(0)) == KEPT + 5
+    assert len(log.since(0)) == CAPACITY + 5
 
 
 def test_any_number_of_events_can_be_fetched_in_frames_that_fit() -> None:

@@ -96,7 +96,7 @@ def test_a_gripper_that_fails_is_a_fault_of_its_own_name_until_it_is_acknowledge
     told = [event for event in bench.core.events.since(0) if "unplugged" in event.text]
     assert [event.what for event in told] == ["fault"]
     # A stop that comes on top is heard, and logged.
-    bench.core.estop.pull("hand", "pressed")
+    bench.core.stop_queue.put("hand", "pressed")
     assert bench.tick().fault == "gripper: read: unplugged"
     assert bench.core.events.since(0)[-1].what == "stop"
     assert isinstance(acknowledge(bench), m.Done)
@@ -194,7 +194,7 @@ def test_an_arm_that_does_not_take_the_stop_is_named() -> None:
     assert isinstance(bench.ask(OBSERVER, m.Stop, reason="smoke"), m.Done)
     assert bench.core.mode is Mode.FAULT
     assert "smoke" in bench.core.fault
-    assert "did not take the stop" in bench.core.fault
+    assert "did not accept the stop" in bench.core.fault
 
 
 def test_another_robot_is_not_armed() -> None:
@@ -214,7 +214,7 @@ def test_the_stop_of_another_thread_is_seen_by_the_next_call(next_call: str) -> 
     bench = Bench()
     lease = bench.begin()
     mode, here = bench.here()
-    bench.core.estop.pull("hand", "pressed")
+    bench.core.stop_queue.put("hand", "pressed")
     bench.arm.stop()
     if next_call == "tick":
         bench.tick()
@@ -233,7 +233,7 @@ def test_a_stop_between_enabling_and_arming_is_not_lost() -> None:
     enable = bench.arm.enable
 
     def pressed_just_before() -> None:
-        bench.core.estop.pull("hand", "pressed")
+        bench.core.stop_queue.put("hand", "pressed")
         bench.arm.stop()
         enable()
 

@@ -104,7 +104,7 @@ def test_the_first_command_has_two_seconds() -> None:
     assert code(bench.command(POLICY, lease, *bench.here())) is Code.NO_LEASE
     assert bench.core.mode is Mode.ARMED
     assert bench.core.fault == ""
-    assert "lapses" in texts(bench, "lease")[-1]
+    assert "expired unused" in texts(bench, "lease")[-1]
     assert bench.lease(OTHER) > lease
 
 
@@ -225,7 +225,7 @@ def test_a_stopped_client_that_goes_on_moves_nothing(
 def test_once_the_server_shuts_down_nobody_is_followed(space: Space) -> None:
     """Neither the holder of the lease nor an operator who pre-empts, nor whoever claims to be the server."""
     bench, lease = moving(space)
-    bench.core.retire()
+    bench.core.begin_shutdown()
     server = Peer("server", "operator", bench.core._stamp.src)
     command = bench.make(lease, "cartesian_delta", (0.05, 0.0, 0.0, 0.0, 0.0, 0.0))
     speeds = []

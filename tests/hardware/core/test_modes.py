@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from robot_rl.hardware.core import modes
-from robot_rl.hardware.core.modes import COMMAND_OF, COMMANDED, ENABLED, ROLES, TABLE, Cause
+from robot_rl.hardware.core.modes import COMMAND_OF, COMMANDED, ENABLED, ROLES, TRANSITIONS, Cause
 from robot_rl.hardware.core.peer import Peer
 from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.protocol import messages as m
@@ -84,10 +84,10 @@ HAPPENING: dict[Cause, Callable[[Bench, int], m.ServerMessage | None]] = {
     Cause.LEASE_LOST: after_ticks(11),
     Cause.HOLD_OVER: after_ticks(51),
 }
-ROWS = [(mode, cause, following) for mode, row in TABLE.items() for cause, following in row.items()]
+ROWS = [(mode, cause, following) for mode, row in TRANSITIONS.items() for cause, following in row.items()]
 # The kind of a command is that of its lease, and another lease goes through ARMED: it cannot be asked for.
 NO_REQUEST = [(mode, COMMAND_OF[kind]) for mode in COMMANDED for kind in KINDS]
-MISSING = [(mode, cause) for mode, cause in itertools.product(Mode, Cause) if cause not in TABLE[mode]]
+MISSING = [(mode, cause) for mode, cause in itertools.product(Mode, Cause) if cause not in TRANSITIONS[mode]]
 
 
 @pytest.mark.parametrize(("mode", "cause", "following"), ROWS)
@@ -119,7 +119,7 @@ def test_what_the_table_does_not_have_is_refused_and_changes_nothing(mode: Mode,
 @pytest.mark.parametrize(("mode", "cause"), MISSING)
 def test_the_table_is_all_there_is(mode: Mode, cause: Cause) -> None:
     with pytest.raises(Refusal, match=mode.value if mode is not Mode.FAULT else "operator"):
-        modes.after(mode, cause, "stop")
+        modes.next_mode(mode, cause, "stop")
 
 
 def test_the_table_in_the_documentation_is_the_table() -> None:

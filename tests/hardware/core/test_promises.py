@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.core.modes import COMMANDED, TABLE, Cause
+from robot_rl.hardware.core.modes import COMMANDED, TRANSITIONS, Cause
 from robot_rl.hardware.core.peer import Peer
 from robot_rl.hardware.drivers.base import Array, DriverError, Pose
 from robot_rl.hardware.protocol import messages as m
@@ -146,7 +146,7 @@ class Promises(RuleBasedStateMachine):
     @rule(peer=st.sampled_from((*CLIENTS, OBSERVER)), from_thread=st.booleans())
     def stop(self, peer: Peer, from_thread: bool) -> None:
         if from_thread:
-            self.core.estop.pull(peer.name, "pressed")
+            self.core.stop_queue.put(peer.name, "pressed")
             with suppress(DriverError):
                 self.arm.stop()
             self.ask(peer, m.GetSpec)
@@ -408,7 +408,7 @@ class Promises(RuleBasedStateMachine):
             self.seen["lead"] += "lead_" in event.text
             if event.what == "mode":
                 old, _, new, _, cause = event.text.split()
-                assert TABLE[Mode(old)][Cause(cause)] is Mode(new)
+                assert TRANSITIONS[Mode(old)][Cause(cause)] is Mode(new)
         # Whatever has happened: an operator can bring it back.
         self.begin_to_command(OPERATOR)
         self.home(OPERATOR, 5)

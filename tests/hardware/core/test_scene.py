@@ -58,7 +58,7 @@ def test_an_arm_without_a_scene_says_so() -> None:
     core.open()
     answer = core.handle(POLICY, m.ResetScene(src=POLICY.src, seq=1, tm=0, start=0))
     assert refused(answer) is Code.SCENE
-    assert "has no scene" in answer.reason  # type: ignore[union-attr]
+    assert "has no simulated scene" in answer.reason  # type: ignore[union-attr]
     assert core.mode is Mode.IDLE
 
 
@@ -81,7 +81,7 @@ def test_a_stop_in_the_middle_of_it_is_a_fault_as_soon_as_it_is_over(
     reset = bench.arm.reset
 
     def pressed(start: int) -> None:
-        bench.core.estop.pull("hand", "pressed")
+        bench.core.stop_queue.put("hand", "pressed")
         bench.arm.stop()
         reset(start)
 

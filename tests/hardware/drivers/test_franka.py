@@ -15,7 +15,7 @@ from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.drivers.base import Array, DriverError, Pose
 from robot_rl.hardware.drivers.franka import FrankaDriver, make
 from robot_rl.hardware.drivers.registry import make_driver
-from robot_rl.hardware.realtime import ARM, missing
+from robot_rl.hardware.realtime import ARM, missing_rights
 from tests.hardware.drivers.cases import CONFIGS, Rig
 from tests.hardware.drivers.motion import Motion
 from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until
@@ -365,7 +365,7 @@ def test_a_hand_that_is_stopped_while_it_moves_ends_its_move_without_an_error(
     assert not arm.state()["hand_busy"]
 
 
-@pytest.mark.skipif(bool(missing()), reason="no right to real-time priority here")
+@pytest.mark.skipif(bool(missing_rights()), reason="no right to real-time priority here")
 def test_the_arms_own_loop_runs_first_and_the_thread_that_connected_as_before(
     arm: SimulatedArm, motion: Motion
 ) -> None:

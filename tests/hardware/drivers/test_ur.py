@@ -15,7 +15,7 @@ import pytest
 
 from robot_rl.hardware.drivers.base import Array, DriverError, Pose
 from robot_rl.hardware.drivers.ur import UrDriver, make
-from robot_rl.hardware.realtime import missing
+from robot_rl.hardware.realtime import missing_rights
 from tests.hardware.drivers.cases import Rig
 from tests.hardware.drivers.motion import Motion
 from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until
@@ -215,7 +215,7 @@ def test_a_killed_connection_process_is_a_fault_and_the_controller_stops_the_arm
     assert arm.q == pytest.approx(rested, abs=1e-4)
 
 
-@pytest.mark.skipif(bool(missing()), reason="no right to real-time priority here")
+@pytest.mark.skipif(bool(missing_rights()), reason="no right to real-time priority here")
 def test_what_the_server_waits_for_runs_first_as_the_server_does(driver: UrDriver) -> None:
     tasks = [int(path.name) for path in Path(f"/proc/{process_of(driver)}/task").iterdir()]
     first = [task for task in tasks if os.sched_getscheduler(task) == os.SCHED_FIFO]

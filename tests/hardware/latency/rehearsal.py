@@ -11,7 +11,7 @@ from scipy.ndimage import gaussian_filter, shift
 from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
 from robot_rl.hardware.core.peer import Peer
-from robot_rl.hardware.latency.pictures import Sighting, reduced
+from robot_rl.hardware.latency.image_motion import ImageSample, downsample
 from robot_rl.hardware.latency.recording import RATE, Received, Recording, Sent
 from robot_rl.hardware.latency.swing import Axis, Swing, find_axis
 from robot_rl.hardware.protocol import messages as m
@@ -43,7 +43,7 @@ class Delays:
 def picture(angle: float, rng: np.random.Generator) -> NDArray[np.float32]:
     """What a camera sees that turns with the joint, with noise."""
     moved = shift(TEXTURE, (0.2 * PIXELS * angle, PIXELS * angle), order=1, mode="nearest")
-    return reduced(moved + rng.normal(0, 5, TEXTURE.shape))
+    return downsample(moved + rng.normal(0, 5, TEXTURE.shape))
 
 
 def rehearse(delays: Delays) -> Recording:
@@ -59,7 +59,7 @@ def rehearse(delays: Delays) -> Recording:
     up, down, stamp_late = (round(ms * MS) for ms in (delays.up, delays.down, delays.stamp))
     sent: list[Sent] = []
     states: list[Received] = []
-    sightings: list[Sighting] = []
+    images_seen: list[ImageSample] = []
     core.open()
     start = core.tick()
     core.handle(peer, stamp(m.Arm, spec_sha256=arm.spec.sha256))
@@ -96,7 +96,7 @@ def rehearse(delays: Delays) -> Recording:
         t = clock.now() + stamp_late
         arm.settle()
         angle = float(arm.q[axis.index])
-        sightings.append(Sighting(t, t + down, picture(angle, rng)))
+        images_seen.append(ImageSample(t, t + down, picture(angle, rng)))
         at(clock.now() + FRAME, look_on)
 
     at(clock.now() + PERIOD, tick)
@@ -106,4 +106,4 @@ def rehearse(delays: Delays) -> Recording:
         t, _, what = heapq.heappop(due)
         clock.sleep_until(t)
         what()
-    return Recording(axis, sent, states, {"wrist": sightings})
+    return Recording(axis, sent, states, {"wrist": images_seen})

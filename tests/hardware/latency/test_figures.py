@@ -31,9 +31,9 @@ def figures(delays: Delays) -> Figures:
 def looking_at(*pictures: NDArray[np.float32]) -> Figures:
     """Of a camera that shows these in turn, whatever the arm does."""
     swung = recording(Delays())
-    seen = zip(swung.sightings["wrist"], itertools.cycle(pictures), strict=False)
-    sightings = [replace(sighting, picture=shown) for sighting, shown in seen]
-    return measure(replace(swung, sightings={"wrist": sightings}), TODAY)
+    seen = zip(swung.images_seen["wrist"], itertools.cycle(pictures), strict=False)
+    images_seen = [replace(sighting, picture=shown) for sighting, shown in seen]
+    return measure(replace(swung, images_seen={"wrist": images_seen}), TODAY)
 
 
 def ms(found: Delay | str) -> float:
@@ -104,7 +104,7 @@ def test_a_picture_that_stands_still_or_is_blank_is_refused(shown: NDArray[np.fl
 def test_a_camera_that_has_shown_hardly_anything_is_refused() -> None:
     swung = recording(Delays())
     for count in (1, 2, 30):
-        found = measure(replace(swung, sightings={"wrist": swung.sightings["wrist"][:count]}), TODAY)
+        found = measure(replace(swung, images_seen={"wrist": swung.images_seen["wrist"][:count]}), TODAY)
         assert "samples" in found.refused()["camera wrist"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.protocol.gate import FileGate, Gate, PortGate, aside
+from robot_rl.hardware.protocol.gate import FileGate, Gate, PortGate, closed_path
 
 
 class Listener:
@@ -62,14 +62,14 @@ def test_a_gate_that_a_killed_server_left_closed_is_open_for_the_next(tmp_path: 
     path = tmp_path / "ctrl"
     path.touch()
     FileGate(path).close()
-    assert aside(path).exists()
+    assert closed_path(path).exists()
     assert not path.exists()
     FileGate(path)
-    assert not aside(path).exists()
+    assert not closed_path(path).exists()
 
 
 def test_a_gate_whose_file_somebody_removed_can_be_closed_and_opened(tmp_path: Path) -> None:
     gate = FileGate(tmp_path / "ctrl")
     gate.close()
     gate.open()
-    assert not aside(tmp_path / "ctrl").exists()
+    assert not closed_path(tmp_path / "ctrl").exists()

@@ -11,7 +11,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from robot_rl.hardware.protocol import doorkeeper, security
+from robot_rl.hardware.protocol import authenticator, security
 from robot_rl.hardware.protocol.endpoints import Address, parse
 from robot_rl.hardware.protocol.messages import Role
 from robot_rl.hardware.protocol.security import (
@@ -219,7 +219,7 @@ def test_a_key_brings_its_name_and_role(
         client = join(address, keys).request(channel)
         send(client, b"hello")
         incoming = eventually(lambda router=router: server.receive(router))
-        assert incoming.caller == doorkeeper.Caller("carl", role)
+        assert incoming.caller == authenticator.AuthenticatedClient("carl", role)
         assert incoming.frame == b"hello"
         assert reply(router, incoming.route, b"welcome")
         assert receive(client) == b"welcome"
@@ -361,20 +361,20 @@ def test_who_was_removed_does_not_come_back(serve: Make, join: Join, ipc: Addres
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("how", ["closed", "broken"])
-def test_without_a_doorkeeper_nobody_gets_in(
+def test_without_an_authenticator_nobody_gets_in(
     serve: Make, join: Join, address: Address, home: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     keys = _client(home, "carl", "operator")
     server = serve(address, load_server_keys(home))
     router = server.bind("ctrl")
     if how == "closed":
-        server._doorkeeper.close()
+        server._authenticator.close()
     else:
 
         def fail(*_: object) -> None:
             raise RuntimeError("broken")
 
-        monkeypatch.setattr(server._doorkeeper, "_verdict", fail)
+        monkeypatch.setattr(server._authenticator, "_reply", fail)
     client = join(address, keys).request("ctrl")
     events = client.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
     assert events.poll(PATIENCE * 1e3), "the handshake did not end"
@@ -383,32 +383,32 @@ def test_without_a_doorkeeper_nobody_gets_in(
     client.disable_monitor()
 
 
-def test_without_keys_a_doorkeeper_lets_in_who_has_none(context: zmq.Context) -> None:
-    keeper = doorkeeper.Doorkeeper(context, None)
+def test_without_keys_an_authenticator_lets_in_who_has_none(context: zmq.Context) -> None:
+    zap = authenticator.ZapAuthenticator(context, None)
     try:
-        assert keeper._verdict([b"1.0", b"7", doorkeeper.DOMAIN, b"", b"", b"NULL"])[2:5] == [
+        assert zap._reply([b"1.0", b"7", authenticator.DOMAIN, b"", b"", b"NULL"])[2:5] == [
             b"200",
             b"OK",
             b"",
         ]
-        assert keeper._verdict([b"1.0", b"7", b"other", b"", b"", b"NULL"])[2] == b"400"
-        assert keeper._verdict([b"1.0", b"7", doorkeeper.DOMAIN, b"", b"", b"CURVE", bytes(32)])[2] == b"400"
+        assert zap._reply([b"1.0", b"7", b"other", b"", b"", b"NULL"])[2] == b"400"
+        assert zap._reply([b"1.0", b"7", authenticator.DOMAIN, b"", b"", b"CURVE", bytes(32)])[2] == b"400"
     finally:
-        keeper.close()
+        zap.close()
 
 
-def test_a_doorkeeper_serves_its_own_domain_and_curve_alone(context: zmq.Context, home: Path) -> None:
+def test_an_authenticator_serves_its_own_domain_and_curve_alone(context: zmq.Context, home: Path) -> None:
     keys = _client(home, "carl", "operator")
-    keeper = doorkeeper.Doorkeeper(context, load_server_keys(home))
+    zap = authenticator.ZapAuthenticator(context, load_server_keys(home))
     try:
         raw = z85.decode(keys.public)
-        request = [b"1.0", b"7", doorkeeper.DOMAIN, b"10.0.0.9", b"", b"CURVE", raw]
-        assert keeper._verdict(request)[:3] == [b"1.0", b"7", b"200"]
-        assert keeper._verdict(request)[4] == b"operator:carl"
+        request = [b"1.0", b"7", authenticator.DOMAIN, b"10.0.0.9", b"", b"CURVE", raw]
+        assert zap._reply(request)[:3] == [b"1.0", b"7", b"200"]
+        assert zap._reply(request)[4] == b"operator:carl"
         for place, value in ((2, b""), (2, b"global"), (5, b"NULL"), (5, b"PLAIN"), (6, bytes(32))):
-            answer = keeper._verdict([*request[:place], value, *request[place + 1 :]])
+            answer = zap._reply([*request[:place], value, *request[place + 1 :]])
             assert answer[2] == b"400"
             assert answer[4] == b""
-        assert [refusal.address for refusal in keeper.refused] == ["10.0.0.9"] * 5
+        assert [refusal.address for refusal in zap.rejected] == ["10.0.0.9"] * 5
     finally:
-        keeper.close()
+        zap.close()

@@ -28,11 +28,11 @@ from tests.hardware.processes import ROOT
 CONFIGS = ROOT / "configs" / "robot"
 AS_NOBODY = """
 import os, resource
-from robot_rl.hardware.realtime import missing
+from robot_rl.hardware.realtime import missing_rights
 from robot_rl.robot.checks.machine import check_rights
 resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-for check in check_rights(missing()):
+for check in check_rights(missing_rights()):
     print(check.ok, check.name, check.fix)
 """
 

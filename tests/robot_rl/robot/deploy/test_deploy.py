@@ -96,7 +96,7 @@ def test_episodes_begin_at_the_saved_states_of_a_served_task(
     assert "95 % [" in said
     with RobotClient(lift, "test", timeout=30.0) as robot:
         begun = [event.text for event in robot.events() if event.what == "scene"]
-        assert begun == [f"the scene begins anew: start {number}" for number in (1, 0, 1)]
+        assert begun == [f"the scene was reset to start {number}" for number in (1, 0, 1)]
         assert robot.sample().mode is Mode.IDLE
 
 

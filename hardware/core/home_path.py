@@ -1,4 +1,4 @@
-"""The way of a joint arm to rest: straight in joints, by points between where this leaves the workspace."""
+"""Path of a joint arm to its home position that keeps the tool point inside the workspace."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,21 +11,25 @@ from robot_rl.hardware.drivers.base import Array, Kinematics, Pose
 from robot_rl.hardware.spec import Limits, RobotSpec
 
 _STEP = 0.05
-"""rad between two points of a way that are looked at; the tool bends away by about 0.3 mm between them …"""
+"""Joint distance between checked points, rad; between them the tool deviates by about 0.3 mm."""
 _MARGIN = 3e-3
-"""… and so keeps this far from the faces, m."""
+"""Distance that the path keeps from the workspace faces, m; it covers that deviation."""
 _FIRST = 1e-3
-"""Part of a way at which it shows where it begins to go."""
-_OFF = (0.02, 0.01, 5e-3, 3.5e-3)
-"""How far to go off a face before all else, m: less where an arm that is nearly straight bends outward."""
+"""Fraction of a segment at which its initial direction is checked."""
+_RETREAT = (0.02, 0.01, 5e-3, 3.5e-3)
+"""Distances to retreat from a face first, m; the small ones for nearly straight arms that bend outward."""
 _ALONG = (0.5, 0.25, 0.1)
-"""How far to go along the straight line of the tool to its place at rest, of what is left."""
-_MOST = 8
-"""Points between."""
+"""Fractions of the remaining straight tool line to home that are tried as the next point."""
+_MAX_POINTS = 8
+"""Intermediate points."""
 
 
-class WayHome:
-    """Ways inside the workspace: that is a box, so the straight line of the tool point never leaves it."""
+class HomePathPlanner:
+    """Finds a piecewise linear joint path home inside the workspace.
+
+    It is straight in joint space if possible. Otherwise intermediate points lie on the straight line of the
+    tool point, which never leaves the workspace because that is a box.
+    """
 
     def __init__(self, spec: RobotSpec, kinematics: Kinematics) -> None:
         limits = spec.limits
@@ -35,19 +39,19 @@ class WayHome:
         self._joints = Box(limits.joint_lower, limits.joint_upper, ("joint_lower", "joint_upper"))
         at_home: list[float] = self._home_pose.position.tolist()
         self._inner = _shrunk(limits, _MARGIN, at_home)
-        self._off = [_shrunk(limits, by, at_home) for by in _OFF]
+        self._retreat = [_shrunk(limits, by, at_home) for by in _RETREAT]
 
-    def of(self, start: Array) -> list[Array]:
-        """Joints [n] to go to in turn from rest at `start`, home the last; none where no way is found."""
+    def plan(self, start: Array) -> list[Array]:
+        """Joint positions [n] to visit from rest at `start`, home last; empty if no path is found."""
         points: list[Array] = []
         here = start
-        while len(points) <= _MOST:
+        while len(points) <= _MAX_POINTS:
             pose = self._kinematics.forward(here)
             at_face = bool(self._inner.clip(pose.position.tolist())[1])
             if not at_face and self._is_free(here, self._home):
                 return [*points, self._home]
-            off = self._off_the_face(pose) if at_face else ()
-            joints = (self._joints_at(goal, here) for goal in (*off, *self._along_the_line(pose)))
+            retreats = self._retreats(pose) if at_face else ()
+            joints = (self._joints_at(goal, here) for goal in (*retreats, *self._along_the_line(pose)))
             between = next((to for to in joints if to is not None and self._is_free(here, to)), None)
             if between is None:
                 break
@@ -55,36 +59,36 @@ class WayHome:
             here = between
         return []
 
-    def _off_the_face(self, pose: Pose) -> Iterator[Pose]:
-        for box in self._off:
+    def _retreats(self, pose: Pose) -> Iterator[Pose]:
+        for box in self._retreat:
             yield Pose(np.array(box.clip(pose.position.tolist())[0]), pose.quaternion)
 
     def _along_the_line(self, pose: Pose) -> Iterator[Pose]:
-        way = self._home_pose.position - pose.position
+        direction = self._home_pose.position - pose.position
         facing = pose.quaternion.tolist()
         turn = np.array(rotation.between(facing, self._home_pose.quaternion.tolist()))
         for part in _ALONG:
             turned = rotation.product(rotation.exponential((part * turn).tolist()), facing)
-            yield Pose(pose.position + part * way, np.array(turned))
+            yield Pose(pose.position + part * direction, np.array(turned))
 
     def _joints_at(self, pose: Pose, near: Array) -> Array | None:
         joints = self._kinematics.inverse(pose, near)
         return None if joints is None or self._joints.clip(joints.tolist())[1] else joints
 
     def _is_free(self, start: Array, end: Array) -> bool:
-        """It keeps off the faces, or goes no farther than it begins."""
-        way = end - start
-        steps = math.ceil(float(np.abs(way).max()) / _STEP)
+        """Whether the segment keeps the margin to the faces, or never gets closer to one than its start."""
+        segment = end - start
+        steps = math.ceil(float(np.abs(segment).max()) / _STEP)
         begins = self._kinematics.forward(start).position.tolist()
         points = (
-            self._kinematics.forward(start + part * way).position.tolist()
+            self._kinematics.forward(start + part * segment).position.tolist()
             for part in (_FIRST, *np.linspace(0, 1, steps + 1)[1:])
         )
-        return not any(self._inner.left_by(point, begins) for point in points)
+        return not any(self._inner.exceeded(point, begins) for point in points)
 
 
 def _shrunk(limits: Limits, by: float, place: Sequence[float]) -> Box:
-    """The workspace without what is near its faces, but with `place`, which may be there."""
+    """The workspace shrunk by `by` [m] at each face, but never so far that `place` is outside."""
     return Box(
         tuple(min(low + by, here) for low, here in zip(limits.workspace_lower, place, strict=True)),
         tuple(max(high - by, here) for high, here in zip(limits.workspace_upper, place, strict=True)),

@@ -13,7 +13,7 @@ _ROWS = 96
 
 
 @dataclass(frozen=True)
-class Sighting:
+class ImageSample:
     """An image, reduced, and its times on the server's clock, ns."""
 
     t_capture: int
@@ -22,7 +22,7 @@ class Sighting:
     """[h, w], grey."""
 
 
-def reduced(image: NDArray) -> NDArray[np.float32]:
+def downsample(image: NDArray) -> NDArray[np.float32]:
     """A grey picture [h, w] of an image [H, W, 3] or [H, W]: means of square blocks."""
     grey = image[..., 1] if image.ndim == 3 else image
     block = max(1, grey.shape[0] // _ROWS)
@@ -31,7 +31,7 @@ def reduced(image: NDArray) -> NDArray[np.float32]:
     return blocks.mean(axis=(1, 3), dtype=np.float32)
 
 
-def displacements(pictures: list[NDArray[np.float32]]) -> Array:
+def image_displacements(pictures: list[NDArray[np.float32]]) -> Array:
     """How far each picture has moved since the one before, along the direction of most motion, [K - 1].
 
     The shift of the whole picture that explains the change best (Lucas and Kanade 1981), in pixels of what

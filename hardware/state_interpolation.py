@@ -9,7 +9,7 @@ from robot_rl.hardware.core import rotation
 from robot_rl.hardware.protocol.messages import State
 
 
-def state_between(states: Sequence[State], t: int, max_gap: int) -> State | str:
+def interpolate_state(states: Sequence[State], t: int, max_gap: int) -> State | str:
     """The state at `t` [ns], or why it cannot be known.
 
     Joints, their speeds and the tool point are interpolated; the rest is that of the newest state until then.

@@ -1,4 +1,4 @@
-"""Who is who, and an answer to every frame: the server's side of `ctrl` and `cmd`."""
+"""Server side of `ctrl` and `cmd`: decodes each frame, identifies the client and passes the request on."""
 
 from collections import OrderedDict, defaultdict
 
@@ -20,22 +20,22 @@ from robot_rl.hardware.protocol.messages import (
 )
 from robot_rl.hardware.protocol.sockets import Incoming
 
-MOST_PEERS = 256
-"""Beyond so many of one key, the client that was silent for longest has to greet again."""
-_NOTE_EVERY = 1000 * MS
+MAX_PEERS = 256
+"""Clients per key; beyond this, the client that was silent longest has to send `Hello` again."""
+_LOG_INTERVAL = 1000 * MS
 
 
 class _Envelope(msgspec.Struct):
-    """What can still be read of a request that is none: whoever sent it is told that this one was refused."""
+    """The id of an invalid request, so that its refusal can be matched to it."""
 
     id: Natural = 0
 
 
-class Reception:
-    """Lets clients in after their greeting and hands the core what they ask.
+class RequestRouter:
+    """Registers clients after their handshake and passes their requests to the core.
 
-    A client is known by its key, where there are keys, and by its `src`: greeting once is enough for all
-    its connections. Only a stop needs no greeting.
+    A client is identified by its key, if there are keys, and its `src`: one handshake is enough for all its
+    connections. Only a stop needs no handshake.
     """
 
     def __init__(self, core: RobotCore, stamp: Stamper, clock: Clock) -> None:
@@ -43,57 +43,54 @@ class Reception:
         self._stamp = stamp
         self._clock = clock
         self._peers: defaultdict[str, OrderedDict[str, Peer]] = defaultdict(OrderedDict)
-        """By key, "" without keys, and by `src`: clients of one key never displace those of another."""
+        """By key ("" without keys) and `src`, so clients of one key never displace those of another."""
         self._envelope = msgspec.msgpack.Decoder(_Envelope)
-        self._noted = -_NOTE_EVERY
-        self._unnoted = 0
+        self._last_logged = -_LOG_INTERVAL
+        self._unlogged = 0
 
     def answer(self, incoming: Incoming) -> bytes:
-        """The frame to send back, whatever came."""
+        """The answer to a frame, which need not be a valid message."""
         try:
             message = decode_client(incoming.frame)
         except ProtocolError as error:
             who = incoming.caller.name if incoming.caller else ""
-            self.note(error.reason, who, error.code)
+            self.log_refusal(error.reason, who, error.code)
             return encode(self._refused(self._id_of(incoming.frame), error.code, error.reason))
         return encode(self._handle(incoming, message))
 
-    def name_of(self, incoming: Incoming, src: str) -> str:
-        """What a client is called; from any thread."""
+    def client_name(self, incoming: Incoming, src: str) -> str:
+        """Name of the client that sent a message; from any thread."""
         if incoming.caller:
             return incoming.caller.name
         peer = self._peers[""].get(src)
         return peer.name if peer else f"unknown {src[:8]}"
 
-    def note(self, text: str, who: str, code: str) -> None:
-        """Put a refusal that is not the core's into the event log: one a second, the others are counted.
-
-        Whoever sends rubbish as fast as he can shall not push everything else out of the log.
-        """
+    def log_refusal(self, text: str, who: str, code: str) -> None:
+        """Log a refusal that is not the core's. Rate-limited to one a second; the others are counted."""
         now = self._clock.now()
-        if now - self._noted < _NOTE_EVERY:
-            self._unnoted += 1
+        if now - self._last_logged < _LOG_INTERVAL:
+            self._unlogged += 1
             return
-        more = f" (and {self._unnoted} refusals before)" if self._unnoted else ""
+        more = f" (and {self._unlogged} refusals before)" if self._unlogged else ""
         self._core.events.append("refused", text + more, who, code)
-        self._noted, self._unnoted = now, 0
+        self._last_logged, self._unlogged = now, 0
 
     def _handle(self, incoming: Incoming, message: ClientMessage) -> ServerMessage:
         if isinstance(message, Hello):
-            return self._greet(incoming, message)
+            return self._handshake(incoming, message)
         key = _key_of(incoming)
         peer = self._peers[key].get(message.src)
         if peer:
             self._peers[key].move_to_end(message.src)
         elif isinstance(message, Stop):
-            peer = Peer(self.name_of(incoming, message.src), "observer", message.src, key)
+            peer = Peer(self.client_name(incoming, message.src), "observer", message.src, key)
         else:
-            reason = "the server does not know this client: say hello first"
-            self.note(reason, self.name_of(incoming, message.src), Code.ROLE)
+            reason = "the server does not know this client: send hello first"
+            self.log_refusal(reason, self.client_name(incoming, message.src), Code.ROLE)
             return self._refused(message.id, Code.ROLE, reason)
         return self._core.handle(peer, message)
 
-    def _greet(self, incoming: Incoming, hello: Hello) -> ServerMessage:
+    def _handshake(self, incoming: Incoming, hello: Hello) -> ServerMessage:
         caller, key = incoming.caller, _key_of(incoming)
         name, role = (caller.name, caller.role) if caller else (hello.name, hello.role)
         answer = self._core.handle(Peer(name, role, hello.src, key), hello)
@@ -101,7 +98,7 @@ class Reception:
             peers = self._peers[key]
             peers[hello.src] = Peer(name, answer.role, hello.src, key)
             peers.move_to_end(hello.src)
-            if len(peers) > MOST_PEERS:
+            if len(peers) > MAX_PEERS:
                 peers.popitem(last=False)
         return answer
 

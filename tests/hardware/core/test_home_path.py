@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.core.arm_motion import ArmMotion, joint_arm
+from robot_rl.hardware.core.home_path import HomePathPlanner
 from robot_rl.hardware.core.refusal import Refusal
-from robot_rl.hardware.core.way_home import WayHome
 from robot_rl.hardware.drivers.base import Array, Measurement, Pose
 from robot_rl.hardware.drivers.sim import SimDriver
 from robot_rl.hardware.protocol.messages import Code
@@ -108,7 +108,7 @@ def test_from_any_face_home_is_reached_or_refused(
 
 def test_off_the_faces_the_way_is_straight() -> None:
     start = HOME + np.array([0.2, 0.1, -0.2, 0.1, 0.1, 0.2, -0.3])
-    way = WayHome(SPEC, KINEMATICS).of(start)
+    way = HomePathPlanner(SPEC, KINEMATICS).plan(start)
     assert len(way) == 1
     arm, motion = standing_at(start)
     motion.go_home(0)
@@ -121,7 +121,9 @@ def test_off_the_faces_the_way_is_straight() -> None:
 def test_home_may_be_at_a_face() -> None:
     x, y, z = KINEMATICS.forward(HOME).position.tolist()
     limits = replace(LIMITS, workspace_lower=(x - 0.02, y - 1e-3, z - 1e-3))
-    way = WayHome(replace(SPEC, limits=limits), KINEMATICS).of(HOME + np.array([0.3, 0, 0, 0.2, 0, 0, 0]))
+    way = HomePathPlanner(replace(SPEC, limits=limits), KINEMATICS).plan(
+        HOME + np.array([0.3, 0, 0, 0.2, 0, 0, 0])
+    )
     assert way
     assert np.array_equal(way[-1], HOME)
 
@@ -129,9 +131,9 @@ def test_home_may_be_at_a_face() -> None:
 def test_where_there_is_no_way_home_it_is_said() -> None:
     """Straight up at the ceiling: whichever way the joints turn, the tool would go beyond it first."""
     q = np.array([-0.541, 0.17332, -0.68862, -0.484, 0.70315, 0.59045, -0.1022])
-    assert WayHome(SPEC, KINEMATICS).of(q) == []
+    assert HomePathPlanner(SPEC, KINEMATICS).plan(q) == []
     arm, motion = standing_at(q)
-    with pytest.raises(Refusal, match="no way home") as refused:
+    with pytest.raises(Refusal, match="no path home") as refused:
         motion.go_home(0)
     assert refused.value.code is Code.UNREACHABLE
     motion.advance(arm.read())

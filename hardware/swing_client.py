@@ -1,7 +1,7 @@
-"""A client that swings one joint to and fro until it is ended: for tests and measurements of its end.
+"""Client that swings one joint until it is killed: for tests and benchmarks of a lost client.
 
-`python -m robot_rl.hardware.swing ADDRESS [KEYS]`; the arm has to be armed. It prints `commanding` after its
-first command, and how it ended if that was the server's doing.
+`python -m robot_rl.hardware.swing_client ADDRESS [KEYS]`; the arm has to be armed. It prints `commanding`
+after its first command, and the error if the server ends it.
 """
 
 import math
@@ -13,13 +13,13 @@ from robot_rl.hardware.client import RobotClient, RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
 
 WIDTH = 0.1
-"""rad"""
+"""Amplitude, rad."""
 SECONDS = 2.0
-"""Of one swing."""
+"""Period of a swing, s."""
 RATE = 50.0
 """Commands per second."""
 REFUSED = 3
-"""Exit code after a command that was refused or not answered."""
+"""Exit code after a command was refused or not answered."""
 
 
 def main() -> int:

@@ -11,8 +11,8 @@ import pytest
 from robot_rl.hardware.client import StaleState
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.core import rotation
-from robot_rl.hardware.history import state_between
 from robot_rl.hardware.protocol.messages import Gripped, Mode, State
+from robot_rl.hardware.state_interpolation import interpolate_state
 from tests.hardware.processes import serving
 
 GAP = 100 * MS
@@ -41,7 +41,7 @@ STATES = [state(10, 0.0), state(20, 0.4), state(50, 1.0), state(300, 1.2)]
 
 
 def at(t: float) -> State:
-    found = state_between(STATES, round(t * MS), GAP)
+    found = interpolate_state(STATES, round(t * MS), GAP)
     assert isinstance(found, State), found
     return found
 
@@ -64,7 +64,7 @@ def test_what_moves_is_interpolated_and_all_else_is_the_newest_until_then(
 def test_the_sign_of_a_quaternion_is_no_turn() -> None:
     flipped = [value * -1 for value in STATES[1].quaternion]
     states = [STATES[0], msgspec.structs.replace(STATES[1], quaternion=tuple(flipped))]
-    found = state_between(states, 15 * MS, GAP)
+    found = interpolate_state(states, 15 * MS, GAP)
     assert isinstance(found, State)
     assert rotation.angle(found.quaternion, at(15).quaternion) < 1e-9
 
@@ -73,17 +73,17 @@ def test_a_measured_moment_is_that_state() -> None:
     assert [at(t) for t in (10, 20, 50, 300)] == STATES
     # One that was published twice: what came last is known of it.
     again = [STATES[0], msgspec.structs.replace(STATES[0], seq=11), STATES[1]]
-    found = state_between(again, 10 * MS, GAP)
+    found = interpolate_state(again, 10 * MS, GAP)
     assert isinstance(found, State)
     assert found.seq == 11
-    assert isinstance(state_between(again, 12 * MS, GAP), State)
+    assert isinstance(interpolate_state(again, 12 * MS, GAP), State)
 
 
 @pytest.mark.parametrize(
     ("t", "says"), [(9, "before the oldest"), (51, "gap of 250 ms"), (299, "gap of 250 ms")]
 )
 def test_what_cannot_be_known_is_not_made_up(t: int, says: str) -> None:
-    assert says in str(state_between(STATES, t * MS, GAP))
+    assert says in str(interpolate_state(STATES, t * MS, GAP))
 
 
 def test_a_client_knows_every_moment_of_the_last_while_however_seldom_it_looks(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_client_knows_every_moment_of_the_last_while_however_seldom_it_looks(t
         assert old.value.age >= 40
         server.process.send(signal.SIGSTOP)
         time.sleep(0.2)
-        with pytest.raises(StaleState, match="no state has come since"):
+        with pytest.raises(StaleState, match="no later state has arrived"):
             robot.state_at(robot.server_time(), timeout=0.2)
         server.process.send(signal.SIGCONT)
         # What happened in the meantime nobody knows.

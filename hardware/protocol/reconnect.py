@@ -1,4 +1,4 @@
-"""How a client's socket comes back from a silence that ZMQ would let last for ever."""
+"""Reconnects a client socket on which nothing arrives; ZMQ does not always do so by itself."""
 
 from typing import Final
 
@@ -7,34 +7,34 @@ import zmq
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.protocol.sockets import ClientSockets
 
-SILENT: Final = 1000 * MS
-"""Longest time that something may be waited for on a connection until it is made anew, ns."""
+MAX_SILENCE: Final = 1000 * MS
+"""Time without an expected message after which a socket is reconnected, ns."""
 
 
-class Silence:
-    """Of one socket. Whoever uses it says when something is to come and when something has come."""
+class Reconnector:
+    """Reconnects one socket; its user reports when a message is expected and when one was received."""
 
     def __init__(self, sockets: ClientSockets, socket: "zmq.Socket[bytes]", clock: Clock) -> None:
-        """`socket` is one of `sockets`."""
+        """`socket` was made by `sockets`."""
         self._sockets = sockets
         self._socket = socket
         self._clock = clock
         self._since: int | None = None
 
     def expect(self) -> None:
-        """Something is to come, from now on or since earlier."""
+        """A message is expected from now on, unless one already was."""
         if self._since is None:
             self._since = self._clock.now()
 
-    def ended(self) -> None:
-        """Something has come."""
+    def received(self) -> None:
+        """A message has arrived."""
         self._since = None
 
-    def mend(self, bound: int = SILENT) -> bool:
-        """Connect anew if nothing has come for longer than `bound` [ns]; what waits to be sent is dropped.
+    def reconnect_if_silent(self, bound: int = MAX_SILENCE) -> bool:
+        """Reconnect if an expected message has not arrived within `bound` [ns]; unsent messages are dropped.
 
         Returns:
-            Whether it did.
+            Whether it reconnected.
         """
         now = self._clock.now()
         if self._since is None or now - self._since < bound:
