@@ -21,7 +21,7 @@ from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.hardware.teleop.device import DeviceError
-from robot_rl.hil.link.client import LearnerLost, Line
+from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.outbox import Outbox
 from robot_rl.hil.link.spool import Spool
 from robot_rl.hil.make_actor import make_actor
@@ -53,7 +53,7 @@ def run(config: Config) -> None:
                 device = choose_device(config.device)
                 outbox = Outbox(Spool(Path(config.spool)))
                 keys = load_client_keys(Path(config.keys)) if config.keys else None
-                line = Line(parse(config.learner), keys, outbox, clock)
+                line = LearnerClient(parse(config.learner), keys, outbox, clock)
                 ended.callback(line.close)
                 if config.wait:
                     _say(f"waiting for the learner at {config.learner}")

@@ -12,7 +12,7 @@ from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hil.actor_job import ActorJob
-from robot_rl.hil.link.client import LearnerLost, Line
+from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import End, Step, Weights, pack, pack_all, unpack_tensors
 from robot_rl.hil.operators.operator import Operator, Outcome
 from robot_rl.hil.scene import Scene
@@ -37,7 +37,7 @@ class Actor:
         operator: Operator,
         policy: WrappedPolicy,
         networks: Wrapper,
-        line: Line,
+        line: LearnerClient,
         job: ActorJob,
         clock: Clock,
         *,
@@ -60,7 +60,7 @@ class Actor:
             say: shows a line to people.
         """
         self._scene, self._policy, self._networks, self._operator = scene, policy, networks, operator
-        self._line, self._outbox, self._clock, self._job = line, line.outbox, clock, job
+        self._client, self._outbox, self._clock, self._job = line, line.outbox, clock, job
         self._steps, self._stop, self._say = steps, stop, say
         self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in scene.action_spec]))
         self._known = networks.state_dict()
@@ -86,7 +86,7 @@ class Actor:
 
     @property
     def _leaving(self) -> bool:
-        return self._line.stopping or self._stop()
+        return self._client.stopping or self._stop()
 
     def _has_room(self) -> bool:
         """Wait until the learner has caught up; False where it wants no more."""
@@ -96,8 +96,8 @@ class Actor:
                 self._scene.halt()
                 self._say(f"{self._outbox.unacknowledged} steps ahead of the learner: waiting for it")
                 told = True
-            self._line.exchange()
-            self._line.require()
+            self._client.exchange()
+            self._client.require()
             if self._leaving:
                 return False
             self._clock.sleep_until(self._clock.now() + _WAIT_NS)
@@ -181,9 +181,9 @@ class Actor:
         self._operator.ended(_outcome(success, interrupted))
         if isinstance(failure, LearnerLost | NoAnswer | ServerChanged):
             raise failure
-        self._line.exchange()
+        self._client.exchange()
         if self._job.hil.lockstep:
-            self._line.await_learned()
+            self._client.await_learned()
 
     def _begin(self, number: int, seed: int) -> Observation | None:
         """Reset the scene once operator and robot are ready; None where it is not wanted any more."""
@@ -206,8 +206,8 @@ class Actor:
             if why != told:
                 self._say(f"episode {number} cannot begin yet: {why}")
                 told = why
-            self._line.exchange()
-            self._line.require()
+            self._client.exchange()
+            self._client.require()
             self._clock.sleep_until(self._clock.now() + _WAIT_NS)
         return None
 
@@ -224,11 +224,11 @@ class Actor:
     def _why_to_leave(self) -> str:
         """Send and take what there is; a reason to end the episode, "" where there is none."""
         if self._job.hil.lockstep:
-            self._line.await_learned()
+            self._client.await_learned()
         else:
-            self._line.exchange()
-            self._line.require()
-        weights, self._line.weights = self._line.weights, None
+            self._client.exchange()
+            self._client.require()
+        weights, self._client.weights = self._client.weights, None
         if weights:
             self.take_weights(weights)
         return "the run pauses" if self._leaving else ""

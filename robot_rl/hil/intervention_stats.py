@@ -26,7 +26,7 @@ class Stretch:
     """By the muted policy."""
 
 
-class Helped:
+class InterventionStats:
     """The interventions of a run, a line each in `interventions.jsonl`."""
 
     def __init__(self, directory: Path, before: int) -> None:

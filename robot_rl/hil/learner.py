@@ -17,11 +17,11 @@ from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hil.actor_job import ActorJob, pack_job, pack_policy
 from robot_rl.hil.actor_process import ActorProcess
 from robot_rl.hil.config import HilConfig
-from robot_rl.hil.intervention_stats import Helped
+from robot_rl.hil.intervention_stats import InterventionStats
 from robot_rl.hil.link.messages import End, Hello, Record, Step, Welcome
-from robot_rl.hil.link.server import Desk
-from robot_rl.hil.publisher import Publisher
+from robot_rl.hil.link.server import LearnerServer
 from robot_rl.hil.records import Row, row_of
+from robot_rl.hil.weight_publisher import WeightPublisher
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.runs import write_text
 from robot_rl.training.components import OffPolicyComponents, Source
@@ -83,7 +83,7 @@ class AsyncTraining:
             warmup_steps=method.config.warmup_steps,
         )
         self._learner_id = uuid.uuid4().hex
-        self._publisher = Publisher(networks, self._learner_id, config.weights_every, self._clock)
+        self._publisher = WeightPublisher(networks, self._learner_id, config.weights_every, self._clock)
         self._step = self._updates = 0
         self._left_out = 0.0
         self._refused = 0
@@ -97,11 +97,11 @@ class AsyncTraining:
             self._step, self._updates, self._left_out = state["step"], state["updates"], state["left_out"]
             self._outcomes, self._publisher.version = state["outcomes"], state["version"]
             place = (state["place"][0], state["place"][1])
-        self._helped = Helped(run.directory, place[0])
+        self._stats = InterventionStats(run.directory, place[0])
         if state:
-            self._helped.load_state_dict(state["helped"])
-        self._desk = self._open(folder)
-        self._desk.place, self._desk.kept = place, place[0]
+            self._stats.load_state_dict(state["helped"])
+        self._server = self._open(folder)
+        self._server.place, self._server.kept = place, place[0]
 
     def train(self) -> bool:
         intervals, run = self._intervals, self._run
@@ -111,11 +111,11 @@ class AsyncTraining:
             child = self._start_actor()
             if child:
                 working.callback(child.close)
-            working.callback(self._desk.dismiss, _FAREWELL)
+            working.callback(self._server.dismiss, _FAREWELL)
             while self._step < intervals.total and not run.stop():
                 if child:
                     self._keep(child)
-                for record in self._desk.records(0 if self._has_work else _WAIT_MS):
+                for record in self._server.records(0 if self._has_work else _WAIT_MS):
                     self._take(record)
                     if child:
                         child.worked()
@@ -134,12 +134,12 @@ class AsyncTraining:
         try:
             code = child.died()
         except UserError:
-            self._desk.forget()
+            self._server.forget()
             self._save()
             raise
         if code is not None:
             self._say(f"the actor died with code {code} and was started again")
-            self._desk.forget()
+            self._server.forget()
 
     @property
     def _has_work(self) -> bool:
@@ -167,7 +167,7 @@ class AsyncTraining:
             source=SOURCES.index(step.source),
             **row.fields,
         )
-        self._helped.step(step.index, step.source, row.action[0], row.proposed[0])
+        self._stats.step(step.index, step.source, row.action[0], row.proposed[0])
         self._publisher.used(step.version)
         self._stale.append(self._publisher.version - step.version)
         self._updater.schedule(1, self._step)
@@ -181,7 +181,7 @@ class AsyncTraining:
     def _close(self, end: End, row: Row) -> None:
         self._replay.end(_SLOT, **row.fields)
         self._updater.end_episode(0, success=end.success)
-        figures = self._helped.close(end.episode, end.success)
+        figures = self._stats.close(end.episode, end.success)
         if end.interrupted:
             return
         self._outcomes = [*self._outcomes, [float(end.success), figures["hil/intervention_rate"]]][-_RECENT:]
@@ -197,12 +197,12 @@ class AsyncTraining:
         """
         if hello.run not in ("", self._id):
             raise ValueError("the actor's spool holds episodes of another run: give it another folder")
-        episode, index = self._desk.place
+        episode, index = self._server.place
         if index and episode not in hello.episodes:
             self._say(f"episode {episode} broke off after {index} steps")
             self._replay.cut(0)
             self._updater.end_episode(0, success=False)
-            self._helped.forget()
+            self._stats.forget()
             episode, index = episode + 1, 0
         if not index:
             episode = min((number for number in hello.episodes if number >= episode), default=episode)
@@ -228,11 +228,11 @@ class AsyncTraining:
             run.logger.log(step, **self._figures())
             success, helped = np.mean(self._outcomes or [[0.0, 0.0]], axis=0).tolist()
             run.progress.update(step, success=success, helped=helped)
-            if self._desk.refused > self._refused:
+            if self._server.refused > self._refused:
                 self._say(
-                    f"{self._desk.refused - self._refused} frames were damaged, or a stranger's: dropped"
+                    f"{self._server.refused - self._refused} frames were damaged, or a stranger's: dropped"
                 )
-                self._refused = self._desk.refused
+                self._refused = self._server.refused
         if step >= intervals.total:
             return
         self._evaluate(before)
@@ -255,7 +255,7 @@ class AsyncTraining:
         self._publisher.updated(updates)
         warm = self._learner.warm
         if self._publisher.due(warm):
-            self._desk.publish(self._publisher.next(warm))
+            self._server.publish(self._publisher.next(warm))
 
     def _figures(self) -> dict[str, float]:
         asked = self._updates + self._updater.pending + self._left_out
@@ -271,35 +271,35 @@ class AsyncTraining:
         self._updater.save(
             self._step,
             {
-                "place": list(self._desk.place),
+                "place": list(self._server.place),
                 "updates": self._updates,
                 "left_out": self._left_out,
                 "outcomes": self._outcomes,
                 "version": self._publisher.version,
-                "helped": self._helped.state_dict(),
+                "helped": self._stats.state_dict(),
             },
         )
-        self._desk.kept = self._desk.place[0]
-        self._desk.acknowledge()
+        self._server.kept = self._server.place[0]
+        self._server.acknowledge()
 
     # ---- the actor -------------------------------------------------------------------------------------
 
-    def _open(self, folder: Path) -> Desk:
+    def _open(self, folder: Path) -> LearnerServer:
         config = self._config
         with mistakes():
             address = parse(config.link or f"ipc://{folder / 'link'}")
             keys = load_server_keys(Path(config.keys)) if config.keys else None
-            desk = Desk(address, keys, self._clock, self._learner_id, self._welcome)
+            desk = LearnerServer(address, keys, self._clock, self._learner_id, self._welcome)
         self._ended.callback(desk.close)
         return desk
 
     def _start_actor(self) -> ActorProcess | None:
         if self._config.remote:
-            self._say(f"waiting for `robot-rl actor learner={self._desk.address}`")
+            self._say(f"waiting for `robot-rl actor learner={self._server.address}`")
             return None
         spool = self._run.directory / "spool"
         device = self._device
-        learner = f"learner={self._desk.address}"
+        learner = f"learner={self._server.address}"
         return ActorProcess([learner, "wait=false", f"spool={spool}", f"device={device}"])
 
     def _say(self, text: str) -> None:

@@ -22,7 +22,7 @@ from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.actor import Actor
 from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
-from robot_rl.hil.link.client import Line
+from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
 from robot_rl.hil.mirror import Mirror
 from robot_rl.hil.operators.device import device_settings
@@ -49,7 +49,7 @@ def make_actor(
     welcome: Welcome,
     folder: Path,
     device: torch.device,
-    line: Line,
+    line: LearnerClient,
     clock: Clock,
     stop: Callable[[], bool],
     say: Callable[[str], None],

@@ -43,7 +43,7 @@ class LearnerLost(Exception):
     """It is dead, or does not want this actor: why."""
 
 
-class Line:
+class LearnerClient:
     """To one learner, for one thread. Times are ns on the clock."""
 
     def __init__(self, address: Address, keys: ClientKeys | None, outbox: Outbox, clock: Clock) -> None:

@@ -34,7 +34,7 @@ _STOP_MS: Final = 100
 """Between two times that an actor is told to stop."""
 
 
-class Desk:
+class LearnerServer:
     """Bound at an address, for one thread."""
 
     def __init__(

@@ -10,7 +10,7 @@ import torch
 
 from robot_rl.data.replay import Replay
 from robot_rl.errors import UserError
-from robot_rl.hil.intervention_stats import FILE, Helped
+from robot_rl.hil.intervention_stats import FILE, InterventionStats
 from robot_rl.hil.link.messages import End, Step, pack
 from robot_rl.hil.records import row_of
 
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused(change: dict, said: str) -> None:
         row_of(msgspec.structs.replace(STEP, **change), REPLAY)
 
 
-def told(helped: Helped, episode: int, sources: str) -> dict[str, float]:
+def told(helped: InterventionStats, episode: int, sources: str) -> dict[str, float]:
     for index, letter in enumerate(sources):
         source = {"p": "policy", "h": "human", "-": "handover"}[letter]
         helped.step(index, source, np.array([index, 1.0]), np.array([0.0, -1.0]))
@@ -66,7 +66,7 @@ def lines(folder: Path) -> list[dict]:
 
 
 def test_interventions_are_counted_and_written_with_what_the_policy_proposed(tmp_path: Path) -> None:
-    figures = told(Helped(tmp_path, 0), 0, "pphh-phhhp")
+    figures = told(InterventionStats(tmp_path, 0), 0, "pphh-phhhp")
     assert figures == {
         "hil/intervention_rate": 0.5,
         "hil/interventions": 2.0,
@@ -81,18 +81,18 @@ def test_interventions_are_counted_and_written_with_what_the_policy_proposed(tmp
 
 
 def test_an_episode_without_help_is_the_policys_own(tmp_path: Path) -> None:
-    figures = told(Helped(tmp_path, 0), 0, "ppp")
+    figures = told(InterventionStats(tmp_path, 0), 0, "ppp")
     assert figures == {"hil/intervention_rate": 0.0, "hil/interventions": 0.0, "hil/alone": 1.0}
     assert lines(tmp_path) == []
 
 
 def test_a_run_that_goes_on_writes_nothing_twice(tmp_path: Path) -> None:
-    helped = Helped(tmp_path, 0)
+    helped = InterventionStats(tmp_path, 0)
     for episode in range(3):
         told(helped, episode, "ph")
     helped.step(0, "human", np.zeros(2), np.zeros(2))
     state = helped.state_dict()
-    again = Helped(tmp_path, 1)
+    again = InterventionStats(tmp_path, 1)
     assert [line["episode"] for line in lines(tmp_path)] == [0]
     again.load_state_dict(state)
     again.step(1, "human", np.ones(2), np.zeros(2))

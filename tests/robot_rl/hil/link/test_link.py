@@ -13,7 +13,7 @@ import zmq
 
 from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
 from robot_rl.hardware.protocol.endpoints import parse
-from robot_rl.hil.link.client import PATIENCE, LearnerLost, Line
+from robot_rl.hil.link.client import PATIENCE, LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import (
     PROTOCOL,
     Ack,
@@ -29,7 +29,7 @@ from robot_rl.hil.link.messages import (
     from_learner,
 )
 from robot_rl.hil.link.outbox import Outbox
-from robot_rl.hil.link.server import Desk
+from robot_rl.hil.link.server import LearnerServer
 from robot_rl.hil.link.spool import Spool
 from tests.robot_rl.hil.records import NOTHING, step
 
@@ -57,7 +57,7 @@ class Learner:
         self.taken: list[Record] = []
         self.id = uuid.uuid4().hex
         self.newest = WEIGHTS
-        self.desk = Desk(parse(address), None, MonotonicClock(), self.id, self._welcome)
+        self.desk = LearnerServer(parse(address), None, MonotonicClock(), self.id, self._welcome)
 
     def _welcome(self, hello: Hello) -> Welcome:
         if hello.run not in ("", "mine"):
@@ -104,7 +104,7 @@ class Acting:
 
     def __init__(self, address: str, spool: Path) -> None:
         self.box = Outbox(Spool(spool))
-        self.line = Line(parse(address), None, self.box, MonotonicClock())
+        self.line = LearnerClient(parse(address), None, self.box, MonotonicClock())
 
     def greet(self, learner: Learner) -> Welcome:
         def turn() -> bool:
@@ -453,7 +453,7 @@ def test_an_actor_that_does_not_hear_is_not_waited_for(learner: Learner, actor: 
 
 def test_a_learner_is_not_lost_because_nobody_looked(address: str, learner: Learner, tmp_path: Path) -> None:
     clock = SteppedClock()
-    line = Line(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
+    line = LearnerClient(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
     try:
         until(lambda: line._gone is None and bool(line._socket.poll(0, zmq.POLLOUT)), line.require)
         learner.desk.close()
@@ -474,7 +474,7 @@ def test_a_connection_that_is_made_anew_at_the_last_moment_is_one(
     address: str, learner: Learner, tmp_path: Path
 ) -> None:
     clock = SteppedClock()
-    line = Line(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
+    line = LearnerClient(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
     try:
         for _ in range(20):
             # The learner is busy, and answers no hello.

@@ -12,7 +12,7 @@ _LOST: Final = 2000 * MS
 """A version that no step has acted with for so long may never have arrived."""
 
 
-class Publisher:
+class WeightPublisher:
     """Counts versions, and lets one be on its way at a time: an actor that is slow gets the newest."""
 
     def __init__(self, networks: Wrapper, learner: str, every: int, clock: Clock) -> None:
