@@ -35,7 +35,7 @@ def robot_rl() -> RunCommand:
 
     def run(name: str, *arguments: str) -> None:
         command = load_command(name)
-        command.run(compose(command, arguments)[0])
+        command.run(compose(command, arguments))
 
     return run
 

@@ -7,9 +7,8 @@ defaults. A group whose choices all have one dataclass (`task`) takes the user's
 `robot_rl.cli.user_files`. Nothing here, and no resolver, evaluates Python.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from robot_rl.assets import asset_path
-from robot_rl.cli.options import Option, options
+from robot_rl.cli.command import Command, Draft
 from robot_rl.cli.overrides import Override, parse, split
 from robot_rl.cli.user_files import ALONE, NO_FILE, check_file, find_file, own_files
 from robot_rl.cli.validation import as_list, assign, check_key, flags, spelled_key, unknown_choice
@@ -30,65 +29,11 @@ from robot_rl.errors import UserError, mistakes
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command of robot-rl: its configuration and the function that runs it."""
-
-    name: str
-    config: type
-    run: Callable[[Any], None]
-    groups: Mapping[str, Mapping[str, type]] = field(default_factory=dict)
-    """Schema of each choice of each group."""
-    summary: str = ""
-    output_directory: Callable[[Any], Path] | None = None
-    """Directory that a run with a configuration writes; needed for `--multirun`."""
-    configs: Path = field(default_factory=lambda: asset_path("configs"))
-
-    @property
-    def root(self) -> str:
-        """Name of its YAML."""
-        return self.name.replace(" ", "_")
-
-    def choices(self, group: str) -> list[str]:
-        """Names that `group=` takes: those of `GROUPS`, of shipped files and of the user's."""
-        names = {path.stem for path in (self.configs / group).glob("*.yaml")}
-        names |= self.groups[group].keys() - {"*"}
-        if self.takes_files(group):
-            names |= own_files(group).keys()
-        return sorted(name for name in names if self.schema(group, name) is not None)
-
-    def takes_files(self, group: str) -> bool:
-        """Whether `group=` takes files of the user's own."""
-        return "*" in self.groups[group]
-
-    def schema(self, group: str, choice: str) -> type | None:
-        """The dataclass of a choice."""
-        return self.groups[group].get(choice, self.groups[group].get("*"))
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A checked configuration in which mandatory values may still be missing."""
-
-    command: Command
-    values: DictConfig
-    chosen: dict[str, str | None]
-    """The choice of each group; None for none, "???" if the user must choose."""
-
-    def options(self) -> list[Option]:
-        """Every option with its value; a group that is not chosen is none."""
-        return [option for option in options(self.values) if option.key not in self.chosen]
-
-
-def compose(command: Command, arguments: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """The configuration of a command from `key=value` arguments.
-
-    Returns:
-        The command's `Config` with its groups as instances of their dataclasses, and the same as plain
-        values with the chosen names under `groups` (`restore` reads it back).
+def compose(command: Command, arguments: Sequence[str] = ()) -> Any:
+    """The `Config` of a command from `key=value` arguments; its groups are instances of their dataclasses.
 
     Raises:
-        UserError: an unknown key or choice, a wrong type, a missing mandatory value.
+        UserError: if a key or choice is unknown, a value has the wrong type, or a mandatory one is missing.
     """
     made = draft(command, arguments)
     for group, choice in made.chosen.items():
@@ -97,30 +42,25 @@ def compose(command: Command, arguments: Sequence[str] = ()) -> tuple[Any, dict[
     for option in made.options():
         if option.value == "???":
             raise UserError(f"{option.key} is required: add {option.key}=…  ({option.meaning})")
-    return _finish(made)
-
-
-def restore(command: Command, plain: Mapping[str, Any]) -> Any:
-    """The typed configuration of plain values that `compose` returned (of an earlier run).
-
-    Raises:
-        UserError: the values do not fit the dataclasses of this version of the program.
-    """
-    values = {key: value for key, value in plain.items() if key != "groups"}
-    chosen = dict(plain.get("groups", {}))
-    return _finish(Draft(command, _structured(command, chosen, OmegaConf.create(values)), chosen))[0]
+    try:
+        OmegaConf.resolve(made.values)
+        with mistakes():
+            return OmegaConf.to_object(made.values)
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or command.name
+        raise UserError(f"{key}: {_first_line(error)}") from error
 
 
 def load_group(group: str, choice: str, schema: type[T]) -> T:
     """One choice of a group as its dataclass, e.g. `load_group("task", "lift", TaskConfig)`.
 
     Args:
-        group: its name.
-        choice: a name, of a file of the user's own too, or a file's path.
+        group: name of the group.
+        choice: name of a shipped file or of one in the current folder's `configs/`, or a file's path.
         schema: the dataclass.
 
     Raises:
-        UserError: there is no such choice.
+        UserError: if there is no such choice.
     """
     folder = asset_path("configs", group)
     path = find_file(group, choice) or folder / f"{choice}.yaml"
@@ -143,13 +83,13 @@ def split_arguments(command: Command, arguments: Sequence[str]) -> list[tuple[st
 
 
 def draft(command: Command, arguments: Sequence[str]) -> Draft:
-    """`compose` without the check that nothing is missing."""
+    """A configuration in which mandatory values may be missing; for `compose` and `--help`."""
     pairs, chosen, paths = _choose(command, split_arguments(command, arguments))
-    usual, files = _default_choices(command), _files(command, chosen)
+    defaults, files = _default_choices(command), _files(command, chosen)
     selection = []
     for group, choice in chosen.items():
         if choice == "???" or group in files:
-            selection += [f"~{group}"] if usual[group] is not None else []
+            selection += [f"~{group}"] if defaults[group] is not None else []
         elif choice is not None:
             selection.append(f"{group}={choice}")
     root = command.root if (command.configs / f"{command.root}.yaml").is_file() else None
@@ -170,10 +110,10 @@ def draft(command: Command, arguments: Sequence[str]) -> Draft:
 def _choose(
     command: Command, pairs: list[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], dict[str, str | None], dict[str, str]]:
-    """Take the choices of groups out of the arguments; the last of several counts.
+    """Separate the choices of groups from the other arguments; the last of several counts.
 
     Returns:
-        The other arguments; the choice of each group; the path of each group that was chosen by one.
+        The other arguments; the choice of each group; the path of each group chosen by a run's path.
     """
     chosen = _default_choices(command)
     values: list[tuple[str, str]] = []
@@ -192,7 +132,7 @@ def _choose(
         elif choice == "null" and _default_choices(command)[key] is None:
             chosen[key] = None
         elif "run" in valid and ("/" in choice or Path(choice).exists()):
-            # A path in place of a name: something that an earlier run made.
+            # The path of an earlier run in place of a name.
             chosen[key] = "run"
             paths[key] = choice
         else:
@@ -201,7 +141,7 @@ def _choose(
 
 
 def _files(command: Command, chosen: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
-    """The plain values of the user's own files and of `NO_FILE`, which Hydra does not find."""
+    """Plain values of the user's own files and of `NO_FILE`, which Hydra does not find."""
     found: dict[str, dict[str, Any]] = {}
     for group, choice in chosen.items():
         if choice in (None, "???") or not command.takes_files(group):
@@ -215,7 +155,7 @@ def _files(command: Command, chosen: Mapping[str, str | None]) -> dict[str, dict
 
 @contextmanager
 def _registered_choices(command: Command) -> Iterator[None]:
-    """The choices that have no YAML file are in Hydra's ConfigStore, as their dataclasses."""
+    """Registers the choices without a YAML file in Hydra's ConfigStore, as their dataclasses."""
     store = ConfigStore.instance()
     for group, schemas in command.groups.items():
         for choice, schema in schemas.items():
@@ -229,7 +169,7 @@ def _registered_choices(command: Command) -> Iterator[None]:
 
 
 def _default_choices(command: Command) -> dict[str, str | None]:
-    """The defaults list of the command's YAML."""
+    """Default choice of each group, from the defaults list of the command's YAML."""
     path = command.configs / f"{command.root}.yaml"
     plain = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     assert isinstance(plain, dict), path
@@ -243,7 +183,7 @@ def _default_choices(command: Command) -> dict[str, str | None]:
 
 
 def _structured(command: Command, chosen: Mapping[str, str | None], values: DictConfig) -> DictConfig:
-    """Plain values under the dataclasses of the command and of the chosen groups."""
+    """Plain values, typed by the dataclasses of the command and of the chosen groups."""
     typed = OmegaConf.structured(command.config)
     for group, choice in chosen.items():
         schema = command.schema(group, choice) if choice not in (None, "???") else None
@@ -254,18 +194,6 @@ def _structured(command: Command, chosen: Mapping[str, str | None], values: Dict
         raise UserError(f"{_choices_text(chosen)} do not go together: {_first_line(error)}") from error
     assert isinstance(merged, DictConfig)
     return merged
-
-
-def _finish(made: Draft) -> tuple[Any, dict[str, Any]]:
-    try:
-        plain = OmegaConf.to_container(made.values, resolve=True, enum_to_str=True)
-        with mistakes():
-            typed = OmegaConf.to_object(made.values)
-    except OmegaConfBaseException as error:
-        raise UserError(
-            f"{getattr(error, 'full_key', None) or made.command.name}: {_first_line(error)}"
-        ) from error
-    return typed, {**cast(dict[str, Any], plain), "groups": dict(made.chosen)}
 
 
 def _choices_text(chosen: Mapping[str, str | None]) -> str:

@@ -1,4 +1,4 @@
-"""`robot-rl <command> --help`: every option with its value, type and meaning."""
+"""`robot-rl <command> --help`: every option with its value, type and documentation."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,11 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from robot_rl.cli.compose import Command, Draft, draft
+from robot_rl.cli.command import Command, Draft
+from robot_rl.cli.compose import draft
 from robot_rl.cli.options import Option, meanings
 
 _PLUGINS = (
-    "       plugins=[my_package.my_tasks] imports modules of yours first (environments, experts, drivers …)"
+    "       plugins=[my_package.my_tasks] imports your own modules first (environments, experts, drivers …)"
 )
 _MULTIRUN = (
     "       -m or --multirun runs every combination, one after another: -m seed=0,1,2 method=expo,ibrl …"
@@ -19,10 +20,10 @@ _MULTIRUN = (
 
 
 def print_help(command: Command, arguments: Sequence[str] = (), console: Console | None = None) -> None:
-    """Print the options of a command, with those of the groups' choices in `arguments` or by default.
+    """Print the options of a command and of the chosen (or default) choices of its groups.
 
     Raises:
-        UserError: the arguments hold something that is refused.
+        UserError: if the arguments are invalid.
     """
     made = draft(command, arguments)
     console = console or Console(highlight=False)
@@ -52,7 +53,7 @@ def print_help(command: Command, arguments: Sequence[str] = (), console: Console
 
 
 def value_text(value: Any) -> str:
-    """A value as one writes it on the command line."""
+    """A value as it is written on the command line."""
     match value:
         case None:
             return "null"

@@ -17,7 +17,7 @@ from robot_rl.graphics import choose_backend
 from robot_rl.hardware.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from robot_rl.cli.compose import Command
+    from robot_rl.cli.command import Command
 
 choose_backend()
 
@@ -64,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return report(lambda: _dispatch(arguments))
     finally:
-        # The process ends here: a last collection of all that torch and numba made takes seconds. ruckig
-        # needs it, since it complains of each of its objects that outlives Python.
+        # The process ends here, and the last garbage collection of torch's and numba's objects takes seconds.
+        # ruckig needs it: it warns about each of its objects that is still alive at exit.
         if argv is None and "ruckig" not in sys.modules:
             gc.freeze()
 
@@ -74,9 +74,9 @@ def load_command(name: str) -> "Command":
     """Import a command's module: that of `bench sim` is `commands/bench_sim.py`.
 
     Raises:
-        UserError: there is no such command.
+        UserError: if there is no such command.
     """
-    from robot_rl.cli.compose import Command
+    from robot_rl.cli.command import Command
 
     if name not in command_names():
         spelled = nearest(name, command_names())
@@ -99,21 +99,21 @@ def command_names() -> list[str]:
 
 
 def summary(command: str) -> str:
-    """First line of a command's docstring; read without importing it, since that may import torch."""
+    """First line of a command's docstring, read without importing the module, which may import torch."""
     text = ast.get_docstring(ast.parse((_FOLDER / f"{_module(command)}.py").read_text(encoding="utf-8")))
     assert text, f"command {command} has no docstring"
     return text.splitlines()[0]
 
 
 def listing() -> str:
-    """What `robot-rl` alone prints."""
+    """The text that `robot-rl` without arguments prints."""
     lines = [
         f"robot-rl {__version__}: a learned base policy, improved by reinforcement learning, deployed",
         "",
     ]
     lines += ["usage: robot-rl <command> [group=choice …] [key=value …]", "       robot-rl <command> --help"]
-    lines += ["       (--key value and --key=value are other ways to write key=value;"]
-    lines += ["        plugins=[my_package.my_tasks] imports modules of yours first, with every command;"]
+    lines += ["       (--key value and --key=value also mean key=value;"]
+    lines += ["        plugins=[my_package.my_tasks] imports your own modules first, with every command;"]
     lines += ["        train --multirun seed=0,1,2 method=expo,ibrl … trains every combination)", ""]
     for who, names in COMMANDS.items():
         lines += [who, *_lines(names), ""]
@@ -124,7 +124,7 @@ def _dispatch(arguments: list[str]) -> None:
     rest = [argument for argument in arguments if argument not in _HELP]
     asks_help = rest != arguments
     if not rest:
-        with _reader_may_leave():
+        with _broken_pipe_ignored():
             print(listing())
         return
     if rest == ["--version"]:
@@ -132,7 +132,7 @@ def _dispatch(arguments: list[str]) -> None:
         return
     name, rest = _split_name(rest)
     if not rest and name not in command_names() and (family := _family(name)):
-        with _reader_may_leave():
+        with _broken_pipe_ignored():
             print("\n".join([f"usage: robot-rl {name} <which> [key=value …]", "", *_lines(family)]))
         return
     plugins, rest = _split_plugins(rest)
@@ -144,7 +144,7 @@ def _dispatch(arguments: list[str]) -> None:
     if asks_help:
         from robot_rl.cli.help import print_help
 
-        with _reader_may_leave():
+        with _broken_pipe_ignored():
             print_help(command, rest)
         return
     if multirun:
@@ -154,19 +154,19 @@ def _dispatch(arguments: list[str]) -> None:
         return
     from robot_rl.cli.compose import compose
 
-    config, _ = compose(command, rest)
+    config = compose(command, rest)
     command.run(config)
 
 
 def _split_name(arguments: list[str]) -> tuple[str, list[str]]:
-    """The name of the command, of two words where the first begins such commands, and the other arguments."""
+    """The name of the command, which may have two words, and the other arguments."""
     first, two = arguments[0], " ".join(arguments[:2])
     words = 2 if two in command_names() or (_family(first) and first not in command_names()) else 1
     return " ".join(arguments[:words]), arguments[words:]
 
 
 def _split_plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The modules of `plugins=[…]`, which a command must find registered, and the other arguments."""
+    """The modules of `plugins=[…]`, to be imported before the command, and the other arguments."""
     names: list[str] = []
     rest: list[str] = []
     left = iter(arguments)
@@ -198,11 +198,11 @@ def _lines(names: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """`robot-rl | head` is no fault."""
+def _broken_pipe_ignored() -> Iterator[None]:
+    """Ignores that the reader of stdout has gone, as with `robot-rl | head`."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at its end.
+        # Python flushes stdout once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

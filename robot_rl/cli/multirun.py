@@ -15,7 +15,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 import robot_rl
-from robot_rl.cli.compose import Command, compose, split_arguments
+from robot_rl.cli.command import Command
+from robot_rl.cli.compose import compose, split_arguments
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import INTERRUPTED, UserError
 
@@ -89,7 +90,7 @@ def _check(command: Command, jobs: Sequence[Sequence[str]]) -> None:
         raise UserError(f"robot-rl {command.name} has no --multirun; robot-rl train has")
     seen: dict[Path, Sequence[str]] = {}
     for job in jobs:
-        directory = command.output_directory(compose(command, job)[0])
+        directory = command.output_directory(compose(command, job))
         other = seen.setdefault(directory.resolve(), job)
         if other is not job:
             first, second = (

@@ -1,6 +1,6 @@
-"""The options of a configuration: key, type, value and meaning, read from its dataclasses.
+"""The options of a configuration, read from its dataclasses: key, type, value and documentation.
 
-The meaning of a field is the string literal under it.
+The documentation of a field is the string literal under it.
 """
 
 import ast
@@ -19,18 +19,18 @@ from omegaconf import DictConfig
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that a user can set."""
+    """An option that the user can set."""
 
     key: str
     type_name: str
     value: Any
-    """Plain value, with interpolations as they are written; "???" if it is mandatory and not set."""
+    """Plain value with unresolved interpolations; "???" if it is mandatory and not set."""
     meaning: str
 
 
 @cache
 def meanings(schema: type) -> dict[str, str]:
-    """The meaning of every field of a dataclass, inherited ones included."""
+    """Documentation of every field of a dataclass, inherited ones included."""
     found: dict[str, str] = {}
     for cls in reversed(schema.__mro__):
         if is_dataclass(cls):
@@ -60,7 +60,7 @@ def options(config: DictConfig, prefix: str = "") -> Iterator[Option]:
 
 
 def type_name(hint: Any) -> str:
-    """A type as a user reads it: `int`, `list[str]`, `a|b` for an enumeration, `float or null`."""
+    """A type as shown to the user: `int`, `list[str]`, `a|b` for an enumeration, `float or null`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_name(a) for a in arguments)

@@ -1,6 +1,6 @@
-"""`key=value` arguments, in Hydra's grammar.
+"""Parses `key=value` arguments, in Hydra's grammar.
 
-`--key value` and `--key=value` are other ways to write `key=value`, and `--key` alone is `key=true`.
+`--key value` and `--key=value` also mean `key=value`, and `--key` alone means `key=true`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from robot_rl.errors import UserError
 
 _GRAMMAR = set("[]{}()'\",$\\")
-"""Characters that mean something in a value; a value without them is a plain word."""
+"""Characters with a meaning in Hydra's grammar; a value without them is a plain word."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Override:
     key: str
     value: Any
     text: str
-    """The value as it was written."""
+    """The value as the user wrote it."""
 
 
 def split(
@@ -35,12 +35,12 @@ def split(
     """Arguments as (key, text of the value).
 
     Args:
-        arguments: of the command line, after the command.
-        spelled: the valid key, or `group=choice`, that a word means; asked only for advice.
-        flags: keys that are true or false.
+        arguments: those of the command line after the name of the command.
+        spelled: the valid key, or `group=choice`, that a word means; used in error messages only.
+        flags: boolean keys.
 
     Raises:
-        UserError: an argument of another form; the message says how to write it.
+        UserError: if an argument has another form; the message says how to write it.
     """
     pairs: list[tuple[str, str]] = []
     left = list(arguments)
@@ -61,17 +61,17 @@ def split(
 
 
 def parse(key: str, text: str) -> Override:
-    """Read a value: a number, `true`, `null`, `[1,2]`, `{a: 1}`, a quoted string or a word.
+    """Parse a value: a number, `true`, `null`, `[1,2]`, `{a: 1}`, a quoted string or a word.
 
     Raises:
-        UserError: the value cannot be read, or asks for a sweep.
+        UserError: if the value cannot be parsed, or is a sweep.
     """
     try:
-        # The key has been checked; Hydra need not know its spelling (`task.cameras[0]`).
+        # The key was checked elsewhere; Hydra cannot parse every form of it (`task.cameras[0]`).
         parsed = OverridesParser.create().parse_override(f"key={text}")
     except HydraException as error:
         if _GRAMMAR.isdisjoint(text):
-            # Hydra's words are ASCII without `=` and `~`; a path may hold them.
+            # Hydra's words are ASCII without `=` and `~`; a path may contain others.
             return Override(key, text, text)
         raise UserError(f"cannot read the value of {key}={text} ; quote it: '{key}=\"…\"'") from error
     if parsed.is_sweep_override():
@@ -84,7 +84,7 @@ def parse(key: str, text: str) -> Override:
 
 
 def _value(argument: str, flag: bool, left: list[str], spelled: Callable[[str], str | None]) -> str:
-    """The value of `--key`, taken from the arguments that are left."""
+    """The value of `--key`, taken from the arguments that follow."""
     following = left[0] if left else ""
     if flag and following not in ("true", "false"):
         return "true"
@@ -96,7 +96,7 @@ def _value(argument: str, flag: bool, left: list[str], spelled: Callable[[str], 
 
 
 def _malformed(argument: str, following: str, spelled: Callable[[str], str | None]) -> UserError:
-    """What to write in place of an argument that is not `key=value`."""
+    """The error for an argument that is not `key=value`; says what to write instead."""
     key, equals, text = argument.lstrip("-+~").partition("=")
     if not equals and "=" not in following and not following.startswith(("-", "+", "~")):
         text = following
@@ -105,10 +105,10 @@ def _malformed(argument: str, following: str, spelled: Callable[[str], str | Non
     if "=" not in advice:
         advice = f"{advice}={text or '…'}"
     if argument.startswith("-"):
-        return UserError(f"options have two dashes or none: write {advice} in place of {argument}")
+        return UserError(f"options have two dashes or none: write {advice} instead of {argument}")
     if argument.startswith("+"):
-        return UserError(f"{argument}: no key can be added, since all are known; write {advice}")
+        return UserError(f"{argument}: keys cannot be added; write {advice}")
     if argument.startswith("~"):
-        return UserError(f"{argument}: no key can be removed; set it to a value: {advice}")
+        return UserError(f"{argument}: keys cannot be removed; set a value: {advice}")
     hint = f"; did you mean {advice}?" if known or text else ""
     return UserError(f"{argument} is not key=value{hint}")

@@ -1,4 +1,4 @@
-"""How far a long piece of work is: a bar on a terminal, a line of text now and then elsewhere."""
+"""Progress of long-running work: a bar in a terminal, otherwise a line of text every few seconds."""
 
 import sys
 import time
@@ -14,19 +14,19 @@ from rich.progress import Progress as RichProgress
 Clock = Callable[[], float]
 
 _LINE_EVERY = 10.0
-"""Seconds between lines of plain text."""
+"""s between lines of plain text."""
 _RATE_OVER = 30.0
-"""Seconds of the past that the rate is taken over."""
+"""s over which the rate is averaged."""
 
 
 class ProgressReporter(Protocol):
-    """Where progress is shown."""
+    """Anything that shows progress."""
 
     def update(self, step: int, **figures: float) -> None: ...
 
 
 class Progress:
-    """Shows the figures that matter, steps per second and the time left; a context manager."""
+    """Context manager that shows steps done, chosen metrics, steps per second and the time left."""
 
     def __init__(
         self,
@@ -38,15 +38,15 @@ class Progress:
         stream: TextIO | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Start the clock.
+        """Start the timer.
 
         Args:
-            total: step at which the work is done.
+            total: number of steps.
             description: what is being done.
-            unit: what a step is, in the plural.
-            start: steps already done (of a resumed run); they do not count for the rate.
+            unit: name of the steps, in the plural.
+            start: steps already done by a resumed run; the rate does not count them.
             stream: where to write; stderr by default.
-            clock: seconds, for the rate and the pace of lines.
+            clock: time in s.
         """
         self.total, self.description, self.unit = total, description, unit
         self._stream = stream or sys.stderr
@@ -75,7 +75,7 @@ class Progress:
             self._write_line()
 
     def update(self, step: int, **figures: float | str) -> None:
-        """Say that `step` steps are done. Figures stay as they were until they are given again."""
+        """Report that `step` steps are done. A metric keeps its last value until it is given again."""
         now = self._clock()
         self._step = step
         self._figures.update(figures)
@@ -89,7 +89,7 @@ class Progress:
             self._write_line()
 
     def note(self, text: str) -> None:
-        """Write a line of its own, above the bar if there is one."""
+        """Write a separate line, above the bar if there is one."""
         if self._bar:
             self._bar.console.print(text, highlight=False, markup=False)
         else:

@@ -1,4 +1,4 @@
-"""To stop when the user wants to: Ctrl-C lets a loop finish its step and save."""
+"""Stop requests: Ctrl-C lets a loop finish its step and save."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stop:
-    """Becomes true at the first Ctrl-C (or SIGTERM); a second Ctrl-C interrupts at once."""
+    """True after the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -18,7 +18,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signal(*also: int) -> Iterator[Stop]:
-    """Let a loop finish its step and save when the user wants to stop, or with one of the signals `also`."""
+    """Turns Ctrl-C, SIGTERM and the signals `also` into a stop request that a loop can poll."""
     stop = Stop()
 
     def handle(number: int, frame: Any) -> None:

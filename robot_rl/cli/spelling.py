@@ -14,7 +14,7 @@ def nearest(word: str, valid: Iterable[str]) -> str | None:
 
 
 def nearest_key(key: str, valid: Iterable[str]) -> list[str]:
-    """Dotted keys that `key` most likely means, best first: a misspelling, or a key of another place."""
+    """Dotted keys that `key` most likely means, best first: misspelt, or without the right section."""
     keys = list(valid)
     if (spelled := key.replace("-", "_")) in keys:
         return [spelled]

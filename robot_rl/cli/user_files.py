@@ -1,4 +1,4 @@
-"""Files of the user's own in place of shipped ones: `task=my_task.yaml`, or `./configs/task/my_task.yaml`."""
+"""The user's own configuration files: `task=my_task.yaml`, or `task=my_task` for one in `./configs/task/`."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -13,23 +13,23 @@ from robot_rl.cli.spelling import nearest
 from robot_rl.errors import UserError
 
 ALONE: Final = {"task": "task.env"}
-"""Groups that need no file: who sets this key and chooses none starts from the dataclass's defaults."""
+"""Groups that need no file: with this key alone they start from the dataclass's defaults."""
 NO_FILE: Final = "(no file)"
-"""What such a group's choice is called."""
+"""Name of the choice of such a group."""
 
 
 def own_files(group: str) -> dict[str, Path]:
-    """The files of a group in the current folder's `configs/`, by name; the shipped ones are none."""
+    """The user's files of a group in the current folder's `configs/`, by name."""
     if Path("configs").resolve() == asset_path("configs").resolve():
         return {}
     return {path.stem: path for path in sorted(Path("configs", group).glob("*.yaml"))}
 
 
 def find_file(group: str, choice: str) -> Path | None:
-    """The file of the user's own that a choice names, by its name or its path; None if it names none.
+    """The user's file that a choice names, by its name or its path; None if it names none.
 
     Raises:
-        UserError: it is written as a path, and there is no such file.
+        UserError: if the choice is a path and there is no such file.
     """
     if (own := own_files(group).get(choice)) is not None:
         return own
@@ -42,10 +42,10 @@ def find_file(group: str, choice: str) -> Path | None:
 
 
 def check_file(group: str, path: Path, schema: type) -> dict[str, Any]:
-    """The plain values of a file, of the keys that the dataclass `schema` has; its name is its `name`.
+    """Plain values of a file, checked against the dataclass `schema`; `name` is the file's name by default.
 
     Raises:
-        UserError: it cannot be read, an unknown key, or a value of the wrong type.
+        UserError: if the file cannot be read, a key is unknown, or a value has the wrong type.
     """
     try:
         values = OmegaConf.to_container(OmegaConf.load(path))

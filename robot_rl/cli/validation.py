@@ -1,20 +1,16 @@
-"""Checks of the user's overrides against the options; a refusal names the nearest valid thing."""
+"""Checks the user's overrides against the options; error messages name the nearest valid key or choice."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from robot_rl.cli.command import Command, Draft
 from robot_rl.cli.options import Option, options
 from robot_rl.cli.overrides import Override
 from robot_rl.cli.spelling import nearest, nearest_key
 from robot_rl.cli.user_files import ALONE
 from robot_rl.errors import UserError
-
-if TYPE_CHECKING:
-    from robot_rl.cli.compose import Command, Draft
-
 
 FORMER_NAMES = {
     "method.commit": ("method.execute_fraction",),
@@ -42,11 +38,11 @@ def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
     return UserError(f"{group}={choice}: there is no such {group}{hint} choose from {', '.join(valid)}{more}")
 
 
-def check_key(draft: "Draft", key: str, text: str) -> None:
-    """Refuse a key that the configuration does not have.
+def check_key(draft: Draft, key: str, text: str) -> None:
+    """Check that the configuration has a key.
 
     Raises:
-        UserError: with the nearest key, or with the choice of a group that has this key.
+        UserError: if it has not; names the nearest key, or the choice of a group that has this key.
     """
     known = draft.options()
     keys = [option.key for option in known]
@@ -69,18 +65,18 @@ def check_key(draft: "Draft", key: str, text: str) -> None:
     raise UserError(f"unknown key {key}; robot-rl {draft.command.name} --help lists all keys")
 
 
-def as_list(draft: "Draft", key: str, text: str) -> str:
-    """The text of a value with the brackets that a list may be written without: `tasks=Lift,Door`."""
+def as_list(draft: Draft, key: str, text: str) -> str:
+    """The text of a value; a list gets the brackets that may be left out: `tasks=Lift,Door`."""
     if not any(option.key == key and option.type_name.startswith("list") for option in draft.options()):
         return text
     return text if text.startswith(("[", "$")) or text == "null" else f"[{text}]"
 
 
-def assign(draft: "Draft", override: Override) -> None:
+def assign(draft: Draft, override: Override) -> None:
     """Set a value.
 
     Raises:
-        UserError: the value is of another type than the option.
+        UserError: if the value does not have the type of the option.
     """
     try:
         OmegaConf.update(draft.values, override.key, override.value, merge=True)
@@ -95,8 +91,8 @@ def assign(draft: "Draft", override: Override) -> None:
         ) from error
 
 
-def spelled_key(command: "Command", word: str) -> str | None:
-    """The key, or `group=choice`, that a word of the command line most likely means, or None."""
+def spelled_key(command: Command, word: str) -> str | None:
+    """The key, or `group=choice`, that a word most likely means, or None."""
     for group in command.groups:
         if word in command.choices(group):
             return f"{group}={word}"
@@ -104,39 +100,39 @@ def spelled_key(command: "Command", word: str) -> str | None:
     return found[0] if found else None
 
 
-def all_keys(command: "Command") -> list[str]:
-    """Every key of a command, whatever is chosen."""
+def all_keys(command: Command) -> list[str]:
+    """Every key of a command, with every choice of its groups."""
     return list(dict.fromkeys(option.key for option in _all_options(command)))
 
 
-def flags(command: "Command") -> set[str]:
-    """The keys of a command that are true or false, whatever is chosen."""
+def flags(command: Command) -> set[str]:
+    """The boolean keys of a command, with every choice of its groups."""
     return {option.key for option in _all_options(command) if option.type_name == "bool"}
 
 
-def _choices(command: "Command", group: str) -> list[str]:
+def _choices(command: Command, group: str) -> list[str]:
     return command.choices(group) if group in command.groups else []
 
 
-def _all_options(command: "Command") -> Iterator[Option]:
+def _all_options(command: Command) -> Iterator[Option]:
     yield from options(OmegaConf.structured(command.config))
     for group in command.groups:
         for choice in command.choices(group):
             yield from _options_of(command, group, choice)
 
 
-def _keys_of(command: "Command", group: str, choice: str) -> list[str]:
+def _keys_of(command: Command, group: str, choice: str) -> list[str]:
     return [option.key for option in _options_of(command, group, choice)]
 
 
-def _options_of(command: "Command", group: str, choice: str) -> Iterator[Option]:
+def _options_of(command: Command, group: str, choice: str) -> Iterator[Option]:
     schema = command.schema(group, choice)
     assert schema is not None
     return options(OmegaConf.structured(schema), f"{group}.")
 
 
 def _within(key: str, known: Iterable[Option]) -> bool:
-    """Whether the key is an entry of an option that is a dict or a list."""
+    """Whether the key is an entry of a dict or list option."""
     return any(
         key.startswith((f"{option.key}.", f"{option.key}["))
         and (isinstance(option.value, (dict, list)) or option.type_name.startswith(("dict", "list")))

@@ -104,7 +104,7 @@ def run(config: Config) -> None:
 def _run(name: str, *arguments: str) -> None:
     print(f"\n$ robot-rl {name} {' '.join(arguments)}", flush=True)
     command = load_command(name)
-    command.run(compose(command, arguments)[0])
+    command.run(compose(command, arguments))
 
 
 def _is_evaluated(run: Path, episodes: int) -> bool:

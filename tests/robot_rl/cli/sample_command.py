@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from robot_rl.cli.compose import Command
+from robot_rl.cli.command import Command
 from robot_rl.envs.task import TaskConfig
 
 

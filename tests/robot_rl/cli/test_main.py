@@ -79,7 +79,7 @@ def test_help_of_a_command_of_two_words(capsys: pytest.CaptureFixture[str]) -> N
         (["--help-me"], "robot-rl: there is no command '--help-me'; robot-rl alone lists the commands"),
         (
             ["doctor", "-runs-dir=x"],
-            "robot-rl: options have two dashes or none: write runs_dir=x in place of",
+            "robot-rl: options have two dashes or none: write runs_dir=x instead of",
         ),
         (["doctor", "--run-dir=x"], "robot-rl: unknown key run_dir; did you mean runs_dir=x?"),
         (["doctor", "run_dir=x"], "robot-rl: unknown key run_dir; did you mean runs_dir=x?"),

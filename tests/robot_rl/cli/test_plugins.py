@@ -61,7 +61,7 @@ def test_what_a_plugin_registers_can_be_used(here: Path, capsys: pytest.CaptureF
     assert os.environ[VARIABLE] == "my_tasks", "what this starts knows it too"
     assert main(["teleop", "--plugins", "my_tasks", "device=knob", "--help"]) == 0
     assert "device.turns=3" in capsys.readouterr().out
-    device = compose(load_command("teleop"), ["device=knob", "device.turns=4"])[0].device
+    device = compose(load_command("teleop"), ["device=knob", "device.turns=4"]).device
     assert (device.turns, device.make(None)) == (4, device)
 
 

@@ -261,7 +261,7 @@ def test_two_arms(tmp_path: Path, robot_rl: RunCommand) -> None:
         "task.robots=Baxter",
         f"task.state_keys=[{','.join(keys)}]",
     ]
-    config, _ = compose(load_command("train"), [*task, "method=residual", "base=uniform"])
+    config = compose(load_command("train"), [*task, "method=residual", "base=uniform"])
     env = make_env(config.task)
     assert len(env.action_spec) == 14
     small = DiffusionConfig(horizon=4, execute=2, width=16, depth=1, train_steps=4, inference_steps=2)

@@ -28,12 +28,12 @@ def test_the_suggested_command_means_the_task_that_was_served(
     task = replace(load_group("task", "lift", TaskConfig), **changes)
     found = task_words(task)
     assert found == ["task=lift", *words]
-    config, _ = compose(load_command("data derive"), ["raw=x", "out=y", *found])
+    config = compose(load_command("data derive"), ["raw=x", "out=y", *found])
     assert config.task == task
 
 
 def test_a_task_without_a_file_is_named_by_its_environment() -> None:
     task = TaskConfig(env="Wipe", cameras=["agentview"])
     found = task_words(task)
-    config, _ = compose(load_command("data derive"), ["raw=x", "out=y", *found])
+    config = compose(load_command("data derive"), ["raw=x", "out=y", *found])
     assert config.task == task
