@@ -4,7 +4,7 @@ import pytest
 
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Sample
-from robot_rl.hardware.teleop.engagement import Seen, seen
+from robot_rl.hardware.teleop.engagement import ClutchInput, clutch_input
 from robot_rl.hardware.teleop.web.browser_clock import BrowserClock
 from robot_rl.hardware.teleop.web.browser_control import LATE_PRESS_MS, BrowserControl
 from robot_rl.hardware.teleop.web.messages import Move
@@ -70,8 +70,8 @@ def test_a_burst_after_a_stall_is_its_newest_and_that_is_old(control: BrowserCon
     for n in range(2, 12):
         control.move("me", move(n, on=True), START + n * 30 * MS, START + 2000 * MS)
     assert newest(control).t == START + 330 * MS
-    assert seen(newest(control), START + 2000 * MS) is Seen.SILENT
-    assert seen(newest(control), START + 330 * MS + STALE_HOLD_MS * MS + 1) is Seen.LATE
+    assert clutch_input(newest(control), START + 2000 * MS) is ClutchInput.SILENT
+    assert clutch_input(newest(control), START + 330 * MS + STALE_HOLD_MS * MS + 1) is ClutchInput.LATE
 
 
 def test_an_earlier_move_after_a_later_one_changes_nothing(control: BrowserControl) -> None:
