@@ -1,1 +1,1 @@
-"""What a person moves a robot with, and how that becomes commands."""
+"""Teleoperation: input devices and the mapping from their samples to robot commands."""

@@ -1,4 +1,4 @@
-"""A person's lease: taken with the first aim, given back as soon as there is none."""
+"""Sends teleoperation targets to the robot; holds the command lease only while the operator is engaged."""
 
 from contextlib import suppress
 
@@ -9,61 +9,61 @@ from robot_rl.hardware.teleop.engagement import ClutchState
 from robot_rl.hardware.teleop.motion import Target
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 
-_ANSWER = 0.5
-"""s for the answer to a command: whoever waits for it hears no key."""
-_STAYS = frozenset({Code.LIMIT, Code.UNREACHABLE, Code.JUMP})
-"""Refusals of where to go: the lease stays, and the next aim may do."""
-_LOST = frozenset({Code.NO_LEASE, Code.MODE})
-"""How a lease that has run out shows, the second while the arm is held."""
+_COMMAND_TIMEOUT = 0.5
+"""Timeout of a command, s. The control loop reads no input while it waits."""
+_TARGET_REFUSALS = frozenset({Code.LIMIT, Code.UNREACHABLE, Code.JUMP})
+"""Refusals of a target. The lease is kept, and the next target may be accepted."""
+_LEASE_EXPIRED = frozenset({Code.NO_LEASE, Code.MODE})
+"""Refusals after the lease has expired; MODE while the arm is still being held."""
 
 
 class Commander:
-    """Commands what a `Teleoperator` aims at. While it does not, anybody else may have the arm."""
+    """Commands the targets of a `Teleoperator`; without a target the lease is free for other clients."""
 
     def __init__(self, robot: RobotClient, teleoperator: Teleoperator) -> None:
         self._robot, self._teleoperator = robot, teleoperator
-        self._holds = False
+        self._has_lease = False
         self._going_home: SettleDetector | None = None
         self.clipped: tuple[str, ...] = ()
-        """Limits that changed the last aim."""
+        """Limits that changed the last target."""
         self.refused = ""
-        """Why the last aim was not taken."""
+        """Why the last target was refused, "" if it was accepted."""
 
     @property
     def homing(self) -> bool:
-        """The arm is on its way to rest."""
+        """Whether the arm is moving to its home position."""
         return self._going_home is not None
 
     def go_home(self) -> None:
-        """In place of the aims, as long as there are any: whoever lets the clutch go stops it."""
+        """Move home instead of following targets, until the arm is there or the clutch opens."""
         self._going_home = SettleDetector.at_home(self._robot.spec)
 
     def follow(self, target: Target | None, state: State) -> None:
-        """Command it, or let go.
+        """Send the target, or release the lease if there is none.
 
         Raises:
-            ServerChanged: connect anew.
+            ServerChanged: if the server has restarted and the client must reconnect.
         """
         self.clipped, self.refused = (), ""
         if self._teleoperator.state is not ClutchState.ENGAGED or (target is None and not self.homing):
             self.release()
             return
         try:
-            if not self._holds:
+            if not self._has_lease:
                 self._robot.acquire("human")
-                self._holds = True
+                self._has_lease = True
             if self._going_home is not None:
                 self._home(self._going_home, state)
                 return
             assert target is not None
             ack = self._robot.command(
-                target.mode, target.data, target.gripper, obs_seq=state.seq, timeout=_ANSWER
+                target.mode, target.data, target.gripper, obs_seq=state.seq, timeout=_COMMAND_TIMEOUT
             )
         except RequestRefused as refusal:
             self._refused(refusal)
             return
         except NoAnswer as silence:
-            # Its lease runs out. Whether the server is there again shows at the next press.
+            # The lease expires. The next press shows whether the server is back.
             self._lose(str(silence))
             return
         if ack.clipped:
@@ -71,11 +71,11 @@ class Commander:
             self._teleoperator.correct(ack.applied)
 
     def release(self) -> None:
-        """The arm brakes and is held, and its lease is free."""
+        """Release the lease. The server brakes the arm and holds it."""
         self._going_home = None
-        if self._holds:
-            self._holds = False
-            # Where nobody answers, it runs out.
+        if self._has_lease:
+            self._has_lease = False
+            # Without an answer, the lease expires.
             with suppress(NoAnswer):
                 self._robot.release()
 
@@ -86,16 +86,16 @@ class Commander:
             self._going_home = None
 
     def _refused(self, refusal: RequestRefused) -> None:
-        if refusal.code in _STAYS:
+        if refusal.code in _TARGET_REFUSALS:
             self.refused = str(refusal)
             self._going_home = None
             self._teleoperator.restart()
             return
-        if self._holds and refusal.code in _LOST:
-            self._take_up()
+        if self._has_lease and refusal.code in _LEASE_EXPIRED:
+            self._renew_lease()
         if refusal.code is Code.BUSY:
             holder = refusal.reason.partition(";")[0]
-            self._lose(f"{holder}: end that program, then press the clutch anew")
+            self._lose(f"{holder}: end that program, then press the clutch again")
         else:
             self._lose(str(refusal))
 
@@ -103,11 +103,11 @@ class Commander:
         self.refused = why
         self._teleoperator.lapse(why)
         self._going_home = None
-        self._holds = False
+        self._has_lease = False
 
-    def _take_up(self) -> None:
-        """This program was silent for longer than a lease lasts, and is here: no fault need latch."""
-        # Where somebody else has the arm by now, or a fault has latched, there is nothing to take up.
+    def _renew_lease(self) -> None:
+        """Renew an expired lease before the server latches a fault: this program was only slow."""
+        # Refused if another client has the arm by now or a fault has latched.
         with suppress(RequestRefused):
             self._robot.acquire("human")
             self._robot.release()

@@ -1,4 +1,4 @@
-"""What a person holds: samples with their own time."""
+"""Interface of teleoperation devices: time-stamped samples of the operator's input."""
 
 from types import TracebackType
 from typing import Final, Literal, Protocol, Self, runtime_checkable
@@ -6,52 +6,53 @@ from typing import Final, Literal, Protocol, Self, runtime_checkable
 import msgspec
 
 Mark = Literal["begin", "success", "failure", "discard", "home", "arm", "disarm", "stop", "quit"]
-"""What a person can ask for besides motion."""
+"""What an operator can ask for besides motion."""
 Controls = tuple[tuple[str, str], ...]
 """Keys or buttons of a device, and what they do."""
 STALE_HOLD_MS: Final = 150
-"""A sample that is older moves nothing: the arm holds."""
+"""The arm holds when the newest sample is older than this."""
 STALE_DISENGAGE_MS: Final = 500
-"""After that the clutch has to be pressed anew."""
+"""When the newest sample is older than this, the clutch must be opened and pressed again."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """What the device said last."""
+    """One reading of a device."""
 
     t: int
-    """When the device was read, ns on this machine's monotonic clock; never when it was asked for."""
+    """Time of the reading, ns on this machine's monotonic clock; not the time of the request."""
     enable: bool
-    """The clutch or deadman is held: without it nothing moves."""
+    """Whether the clutch (or deadman switch) is held. The arm moves only while it is."""
     motion: tuple[float, ...] = ()
-    """Translation and rotation, 6 in [-1, 1] of the full speed, in the base frame; () of a leader arm."""
+    """[6] translation and rotation in the base frame, as a fraction of full speed in [-1, 1]; () for a
+    leader arm."""
     joints: tuple[float, ...] = ()
-    """Of a leader arm: where the follower's joints shall be, rad."""
+    """Target joint positions of the follower, rad; only for a leader arm."""
     gripper: float | None = None
-    """Opening that is asked for, 0 to 1; None leaves it."""
+    """Requested opening, 0 to 1; None leaves the gripper unchanged."""
     marks: tuple[Mark, ...] = ()
-    """Pressed since the sample before; each is given once."""
+    """Marks pressed since the previous sample; each is returned once."""
 
 
 class DeviceError(Exception):
-    """The device cannot be had, or is gone: what is wrong, and its mend."""
+    """The device cannot be opened or has disappeared; the message says why and how to fix it."""
 
 
 class Device(Protocol):
-    """One device, for one thread: `with device: … device.read()`."""
+    """A teleoperation device, used by one thread: `with device: … device.read()`."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def controls(self) -> Controls:
-        """Its keys and what they do, for the operator's card."""
+        """Keys or buttons and what they do, for the operator's card."""
         ...
 
     def __enter__(self) -> Self:
-        """Open it.
+        """Open the device.
 
         Raises:
-            DeviceError: it cannot be had.
+            DeviceError: if it cannot be opened.
         """
         ...
 
@@ -60,18 +61,18 @@ class Device(Protocol):
     ) -> None: ...
 
     def read(self) -> Sample | None:
-        """The newest sample, at once; None before the first. It does not wait.
+        """Return the newest sample without waiting; None before the first one.
 
         Raises:
-            DeviceError: it is gone.
+            DeviceError: if the device has disappeared.
         """
         ...
 
 
 @runtime_checkable
 class LatchingClutch(Protocol):
-    """A device whose clutch stays engaged by itself: whoever disengages for it has to say so."""
+    """A device whose clutch stays engaged without being held, so a program that disengages must open it."""
 
     def release_clutch(self) -> None:
-        """The clutch is open, from now until it is pressed."""
+        """Open the clutch until the operator presses it again."""
         ...

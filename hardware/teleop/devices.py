@@ -1,4 +1,4 @@
-"""The devices that `device=` can be, by name."""
+"""Registry of the teleoperation devices that `device=` can name."""
 
 import sys
 from typing import Protocol, runtime_checkable
@@ -22,36 +22,36 @@ DEVICES: dict[str, type] = {
     "replay": ReplaySettings,
     "web": WebSettings,
 }
-"""Settings of each, a dataclass; a plugin may add one that is `MakesDevice`."""
+"""Settings dataclass of each device. A plugin may add one that implements `MakesDevice`."""
 
 
 @runtime_checkable
 class MakesDevice(Protocol):
-    """Settings that make their device themselves."""
+    """Settings that construct their own device."""
 
     def make(self, clock: Clock | None) -> Device:
-        """The device, which is opened by its with statement."""
+        """Construct the device. Entering its context opens it."""
 
 
 def make_device(settings: object, display: OperatorDisplay, clock: Clock | None = None) -> Device:
-    """The device of these settings, which is opened by its with statement.
+    """Construct the device of these settings. Entering its context opens it.
 
-    On a terminal, its keys also give marks (`KeyedDevice`). `display` is what a device with a screen shows.
+    In a terminal, its keys also give marks (`KeyedDevice`). `display` is shown by a device with a screen.
 
     Raises:
-        ValueError: the settings cannot be.
+        ValueError: if the settings are invalid.
     """
     if isinstance(settings, KeyboardSettings):
         return keyboard(settings, clock)
     if isinstance(settings, LeaderSettings):
         return KeyedDevice(Leader(settings, clock), clutch=True)
-    device = _alone(settings, display, clock)
+    device = _make_bare_device(settings, display, clock)
     return KeyedDevice(device, clutch=False) if sys.stdin.isatty() else device
 
 
-def _alone(settings: object, display: OperatorDisplay, clock: Clock | None) -> Device:
+def _make_bare_device(settings: object, display: OperatorDisplay, clock: Clock | None) -> Device:
     if isinstance(settings, WebSettings):
-        # Nobody else needs what serves a page.
+        # Imported here: only this device needs the web server's libraries.
         from robot_rl.hardware.teleop.web.device import WebDevice
 
         return WebDevice(settings, display, clock)

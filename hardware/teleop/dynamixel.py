@@ -1,4 +1,4 @@
-"""Angles of Dynamixel motors (X series, protocol 2.0) on one serial line."""
+"""Reads the angles of Dynamixel motors (X series, protocol 2.0) on one serial line."""
 
 import math
 import termios
@@ -12,24 +12,24 @@ from robot_rl.hardware.teleop.device import DeviceError
 _PRESENT_POSITION: Final = (132, 4)
 """Address and bytes."""
 _TURN: Final = 4096
-_WAIT: Final = 0.005
-"""s that one look at the line waits for its bytes."""
-_GONE: Final = (OSError, termios.error)
-"""What a line that is unplugged raises."""
+_READ_TIMEOUT: Final = 0.005
+"""Read timeout of the serial line, s."""
+_UNPLUGGED: Final = (OSError, termios.error)
+"""Exceptions that an unplugged line raises."""
 
 
 class NoReading(Exception):
-    """A motor did not answer, or not with what can be read: which, and why."""
+    """A motor did not answer, or its answer is unreadable; the message names the motor and the reason."""
 
 
 class Dynamixels:
-    """Motors that are read together. For one thread."""
+    """A group of motors that are read together. For one thread."""
 
     def __init__(self, path: str, baudrate: int, ids: Sequence[int]) -> None:
-        """Open the line.
+        """Open the serial line.
 
         Raises:
-            DeviceError: it cannot be had.
+            DeviceError: if it cannot be opened.
         """
         sdk = needed("dynamixel_sdk", "leader")
         self._path, self._ids, self._success = path, ids, sdk.COMM_SUCCESS
@@ -39,32 +39,32 @@ class Dynamixels:
             opened = self._port.setBaudRate(baudrate)
         except PermissionError:
             raise DeviceError(f"{path}: permission denied; {_FIX}") from None
-        except _GONE as error:
+        except _UNPLUGGED as error:
             reason = getattr(error, "strerror", None) or error
             fix = _FIX if "ermission" in str(error) else "is the leader plugged in?"
             raise DeviceError(f"{path}: {str(reason).lower()}; {fix}") from None
         if not opened:
-            raise DeviceError(f"device.baudrate={baudrate}: a Dynamixel has no such rate")
+            raise DeviceError(f"device.baudrate={baudrate}: Dynamixel motors do not support it")
 
     def read(self) -> list[float]:
-        """The angle of each motor, rad; 0 is its own zero.
+        """Read the angle of each motor, rad, relative to the motor's zero.
 
         Raises:
-            NoReading: not all can be read.
-            DeviceError: the line is gone.
+            NoReading: if a motor cannot be read.
+            DeviceError: if the line has disappeared.
         """
         try:
             sent = self._packets.syncReadTx(
                 self._port, *_PRESENT_POSITION, list(self._ids), len(self._ids), False
             )
             if sent != self._success:
-                raise NoReading(f"the line takes nothing ({self._packets.getTxRxResult(sent)})")
+                raise NoReading(f"the line accepts no data ({self._packets.getTxRxResult(sent)})")
             return [self._angle(motor) for motor in self._ids]
-        except _GONE:
+        except _UNPLUGGED:
             raise DeviceError(f"the leader is gone from {self._path}: plug it in and start again") from None
 
     def close(self) -> None:
-        """Let go of the line. Safe to call twice."""
+        """Close the line. Safe to call twice."""
         if self._port.is_open:
             self._port.closePort()
 
@@ -81,11 +81,11 @@ class Dynamixels:
 
 def _port(sdk: Any, path: str) -> Any:
     class Port(sdk.PortHandler):
-        """Waits for bytes instead of asking for them again and again, by monotonic time."""
+        """Blocks for bytes instead of polling, and measures timeouts by the monotonic clock."""
 
         def setupPort(self, cflag_baud: int) -> bool:
             done = super().setupPort(cflag_baud)
-            self.ser.timeout = _WAIT
+            self.ser.timeout = _READ_TIMEOUT
             return bool(done)
 
         def getCurrentTime(self) -> float:
@@ -94,4 +94,4 @@ def _port(sdk: Any, path: str) -> Any:
     return Port(path)
 
 
-_FIX: Final = "as root: usermod -aG dialout <you>, and log in anew"
+_FIX: Final = "as root: usermod -aG dialout <you>, then log in again"

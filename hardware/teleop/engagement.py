@@ -1,4 +1,6 @@
-"""Whether the arm follows the device: the clutch, and what a silent device makes of it.
+"""State machine of the clutch: decides whether the arm follows the device.
+
+Columns: state, input, next state.
 
 lapsed    pressed  lapsed
 lapsed    open     released
@@ -27,26 +29,26 @@ from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS, S
 
 
 class ClutchState(StrEnum):
-    """What holds between the device and the arm."""
+    """State of the clutch."""
 
     LAPSED = "lapsed"
-    """The clutch has to be seen open before a press counts: at the beginning, and after silence."""
+    """Initial state, and after silence: the clutch must be seen open before a press counts."""
     RELEASED = "released"
     ENGAGED = "engaged"
     """The arm follows."""
     HELD = "held"
-    """The device is late: the arm holds, and follows again if a pressed clutch is heard of in time."""
+    """The device is late. The arm holds, and follows again if a pressed clutch is reported in time."""
 
 
 class ClutchInput(StrEnum):
-    """What there is of the device."""
+    """Input to the state machine: what the newest sample says about the clutch."""
 
     PRESSED = "pressed"
     OPEN = "open"
     LATE = "late"
     """The newest sample is older than `STALE_HOLD_MS`."""
     SILENT = "silent"
-    """Older than `STALE_DISENGAGE_MS`, or there is none."""
+    """The newest sample is older than `STALE_DISENGAGE_MS`, or there is none."""
 
 
 TRANSITIONS: Final[Mapping[ClutchState, Mapping[ClutchInput, ClutchState]]] = {
@@ -78,7 +80,7 @@ TRANSITIONS: Final[Mapping[ClutchState, Mapping[ClutchInput, ClutchState]]] = {
 
 
 def clutch_input(sample: Sample | None, now: int) -> ClutchInput:
-    """What the newest sample means at `now` [ns]."""
+    """Classify the newest sample at time `now` [ns]."""
     if sample is None or now - sample.t > STALE_DISENGAGE_MS * MS:
         return ClutchInput.SILENT
     if now - sample.t > STALE_HOLD_MS * MS:
@@ -87,27 +89,27 @@ def clutch_input(sample: Sample | None, now: int) -> ClutchInput:
 
 
 class Engagement:
-    """The state of the table, for one device."""
+    """Clutch state of one device, updated by `TRANSITIONS`."""
 
     def __init__(self) -> None:
         self.state = ClutchState.LAPSED
 
     @property
     def engaged(self) -> bool:
-        """The arm follows."""
+        """Whether the arm follows the device."""
         return self.state is ClutchState.ENGAGED
 
     def step(self, sample: Sample | None, now: int) -> ClutchState:
-        """The state with the newest sample at `now` [ns]."""
+        """Update the state with the newest sample at time `now` [ns] and return it."""
         self.state = TRANSITIONS[self.state][clutch_input(sample, now)]
         return self.state
 
     def lapse(self) -> None:
-        """Something is wrong: the clutch has to be pressed anew."""
+        """Disengage after a fault: the clutch must be opened and pressed again."""
         self.state = ClutchState.LAPSED
 
 
 def table_text() -> str:
-    """The table as it stands in this module's documentation."""
+    """Format `TRANSITIONS` as in this module's docstring."""
     rows = [(state, what, after) for state, row in TRANSITIONS.items() for what, after in row.items()]
     return "\n".join(f"{state:<8}  {what:<7}  {after}" for state, what, after in rows)

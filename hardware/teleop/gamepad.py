@@ -1,7 +1,7 @@
-"""A gamepad, by Linux' input events. They have the kernel's own time, on the monotonic clock.
+"""Gamepad, read from Linux input events, which the kernel stamps with the monotonic clock.
 
-An event says what changed, so a stick that is held still is silent. No hand holds one still for long: motion
-without an event for `STILL_MS` is taken for a link that has died, and its sample ages from then on.
+An event reports a change, so a stick held still sends none. A hand does not hold it still for long: after
+`STILL_MS` without an event the link counts as dead, and the sample ages from then on.
 """
 
 import errno
@@ -20,8 +20,8 @@ from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
 from robot_rl.hardware.teleop.reader import FileDevice, apply_deadzone, find_single
 
 STILL_MS: Final = 1000
-DEAD: Final = 0.12
-"""Part of a stick's way that is rest."""
+DEAD_ZONE: Final = 0.12
+"""Dead zone, as a fraction of a stick's range."""
 _EVENT: Final = struct.Struct("llHHi")
 _SYN, _KEY, _ABS = 0, 1, 3
 _SYN_DROPPED: Final = 3
@@ -42,23 +42,23 @@ _MARKS: Final[Mapping[int, Mark]] = {
     _THUMBR: "disarm",
 }
 _OPENINGS: Final = {_SOUTH: 0.0, _EAST: 1.0}
-# Of x y z and turns about them: the stick's axis, and its sign. Sticks are positive to the right and back.
+# Stick axis and sign for x y z and rotation about them. Sticks are positive to the right and backward.
 _AXES: Final = ((_Y, -1), (_X, -1), (_RY, -1), (_HAT_X, 1), (_HAT_Y, -1), (_RX, -1))
 
 
 class Range(NamedTuple):
-    """Of an axis."""
+    """Range of raw values of an axis."""
 
     low: int
     high: int
 
-    def part(self, value: int) -> float:
-        """-1 to 1, without the dead zone around the middle."""
-        return apply_deadzone(2 * (value - self.low) / (self.high - self.low) - 1, DEAD)
+    def deflection(self, value: int) -> float:
+        """Deflection in [-1, 1], 0 in the dead zone around the centre."""
+        return apply_deadzone(2 * (value - self.low) / (self.high - self.low) - 1, DEAD_ZONE)
 
 
 class Held(NamedTuple):
-    """What the kernel says is held now."""
+    """Current state of axes and buttons, according to the kernel."""
 
     axes: Mapping[int, int]
     keys: frozenset[int]
@@ -66,24 +66,24 @@ class Held(NamedTuple):
 
 @dataclass
 class GamepadSettings:
-    """Which one."""
+    """Selects the gamepad."""
 
     path: str | None = None
-    """Its device file, as /dev/input/event7; null for the only one that is there."""
+    """Device file, e.g. /dev/input/event7; null if there is only one gamepad."""
 
 
 class GamepadDecoder:
-    """`Decoder` of its events."""
+    """`Decoder` of gamepad events."""
 
-    def __init__(self, ranges: Mapping[int, Range], ask: Callable[[], Held]) -> None:
-        """Begin with what is held.
+    def __init__(self, ranges: Mapping[int, Range], query: Callable[[], Held]) -> None:
+        """Start from the current state.
 
         Args:
-            ranges: of the axes that it has.
-            ask: what is held now, for when events were lost.
+            ranges: value ranges of the existing axes.
+            query: returns the current state; used again after lost events.
         """
-        self._ranges, self._ask = ranges, ask
-        self._held = ask()
+        self._ranges, self._query = ranges, query
+        self._held = query()
         self._event = 0
         self._lost = False
         self._gripper: float | None = None
@@ -97,19 +97,19 @@ class GamepadDecoder:
         for seconds, micros, kind, code, value in _EVENT.iter_unpack(data[:whole]):
             self._take(seconds * 1_000_000_000 + micros * 1000, kind, code, value)
 
-    # Each event has its own time: none is of unknown age.
+    # Each event has its own time stamp, so late events are not discarded.
     forget = feed
 
     def release_clutch(self) -> None:
-        """The deadman is held by a finger, and open without it."""
+        """Does nothing: the deadman button opens when it is released."""
 
     def sample(self, now: int) -> Sample:
         motion = tuple(
-            sign * self._ranges[axis].part(self._held.axes[axis]) if axis in self._ranges else 0.0
+            sign * self._ranges[axis].deflection(self._held.axes[axis]) if axis in self._ranges else 0.0
             for axis, sign in _AXES
         )
         marks, self._marks = tuple(self._marks), []
-        # At rest a silent gamepad is one that rests, as its file is there.
+        # While all sticks are at rest, silence is normal: the device file still exists.
         t = min(now, self._event + STILL_MS * MS) if any(motion) else now
         return Sample(t=t, enable=_TR in self._held.keys, motion=motion, gripper=self._gripper, marks=marks)
 
@@ -119,7 +119,7 @@ class GamepadDecoder:
             if code == _SYN_DROPPED:
                 self._lost = True
             elif self._lost:
-                self._lost, self._held = False, self._ask()
+                self._lost, self._held = False, self._query()
         elif self._lost:
             return
         elif kind == _ABS:
@@ -134,7 +134,7 @@ class GamepadDecoder:
 
 
 class Gamepad(FileDevice):
-    """The one of the settings, or the only one."""
+    """The gamepad of the settings, or the only one connected."""
 
     def __init__(self, settings: GamepadSettings, clock: Clock | None = None) -> None:
         controls = (
@@ -150,7 +150,7 @@ class Gamepad(FileDevice):
             ("press left stick", "arm; after a fault: acknowledge it, and arm"),
             ("press right stick", "disarm"),
         )
-        gone = "the gamepad is gone: plug it in and start again"
+        gone = "the gamepad is disconnected: plug it in and start again"
         decoder = GamepadDecoder({}, lambda: Held({}, frozenset()))
         super().__init__("gamepad", controls, partial(self._events, settings.path), decoder, gone, clock)
 
@@ -161,12 +161,12 @@ class Gamepad(FileDevice):
             fcntl.ioctl(device.fd, _SET_CLOCK, _MONOTONIC)
             axes = {axis: device.absinfo(axis) for axis in dict(device.capabilities(absinfo=False))[_ABS]}
 
-            def ask() -> Held:
+            def query() -> Held:
                 now = {axis: device.absinfo(axis).value for axis in axes}
                 return Held(now, frozenset(device.active_keys()))
 
             ranges = {axis: Range(info.min, info.max) for axis, info in axes.items()}
-            self._decoder = GamepadDecoder(ranges, ask)
+            self._decoder = GamepadDecoder(ranges, query)
             yield device.fd
         finally:
             device.close()
@@ -179,7 +179,7 @@ def _evdev(path: str | None) -> Any:
         nodes = sorted(Path("/dev/input").glob("event*"))
         closed = [node for node in nodes if not os.access(node, os.R_OK)]
         if nodes and len(closed) == len(nodes):
-            raise DeviceError(f"no device in /dev/input may be read; {_FIX}")
+            raise DeviceError(f"no permission to read /dev/input; {_FIX}")
         path = str(
             find_single([node for node in nodes if node not in closed and _is_gamepad(node)], "gamepad")
         )
@@ -201,4 +201,4 @@ def _is_gamepad(node: Path) -> bool:
     return _SOUTH in has.get(_KEY, ()) and {_X, _Y} <= set(has.get(_ABS, ()))
 
 
-_FIX: Final = "as root: usermod -aG input <you>, and log in anew"
+_FIX: Final = "as root: usermod -aG input <you>, then log in again"

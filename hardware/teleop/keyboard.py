@@ -1,7 +1,7 @@
-"""A terminal's keyboard: it works over ssh and needs no display.
+"""Keyboard of a terminal: works over ssh and needs no display.
 
-A terminal repeats a key that is held down, and says nothing when it is let go. So a press moves the arm for
-`PRESS_MS`, the terminal's repeats keep it moving, and motion ends when they stop. One axis moves at a time.
+A terminal repeats a held key and reports no release. So a press moves the arm for `PRESS_MS`, the repeats
+keep it moving, and the motion ends when they stop. One axis moves at a time.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,17 @@ import msgspec
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.teleop.device import Sample
 from robot_rl.hardware.teleop.reader import FileDevice
-from robot_rl.hardware.teleop.terminal_keys import CLUTCH_CONTROL, CONTROLS, GONE, LATE_MS, Keys, terminal
+from robot_rl.hardware.teleop.terminal_keys import (
+    CLUTCH_CONTROL,
+    CONTROLS,
+    GONE,
+    LATE_MS,
+    TerminalKeys,
+    terminal,
+)
 
 PRESS_MS: Final = 150
-"""How long a press moves; more than any terminal leaves between two repeats."""
+"""Duration of motion per press; longer than the repeat interval of any terminal."""
 _AXES: Final[Mapping[str, tuple[int, float]]] = {
     "i": (0, 1.0),
     "k": (0, -1.0),
@@ -30,14 +37,14 @@ _OPENINGS: Final = {"g": 0.0, "r": 1.0}
 
 @dataclass
 class KeyboardSettings:
-    """A terminal's keyboard has no settings."""
+    """The keyboard has no settings."""
 
 
 class KeyboardDecoder:
-    """`Decoder` of a terminal that moves an arm."""
+    """`Decoder` of terminal keys that move the arm."""
 
     def __init__(self) -> None:
-        self._keys = Keys(self._press)
+        self._keys = TerminalKeys(self._press)
         self._motion: tuple[float, ...] = (0.0,) * 6
         self._moves_until = 0
         self._gripper: float | None = None
@@ -68,7 +75,7 @@ class KeyboardDecoder:
 
 
 def keyboard(_: KeyboardSettings, clock: Clock | None = None) -> FileDevice:
-    """The terminal that the program was started in."""
+    """Create a keyboard device on the terminal that the program was started in."""
     controls = (
         CLUTCH_CONTROL,
         ("i k", "forward, back (x of the base)"),

@@ -1,4 +1,4 @@
-"""A device for the hands, and a terminal beside it: its keys give marks, also when the device is gone."""
+"""Combines a device with the terminal's keys, which give marks even after the device has disconnected."""
 
 from contextlib import ExitStack
 from types import TracebackType
@@ -10,14 +10,14 @@ from robot_rl.hardware.teleop.device import Controls, Device, DeviceError, Latch
 from robot_rl.hardware.teleop.terminal_keys import CLUTCH_CONTROL, CONTROLS, terminal_marks
 
 _MOVED: Final = 0.01
-"""rad of a joint that show that somebody moves the leader."""
+"""Joint change that counts as the operator moving the leader, rad."""
 
 
 class KeyedDevice:
-    """A device with the terminal's keys. After it is gone, which is said once, the keys go on."""
+    """A device plus the terminal's keys. A device error is raised once; then the keys keep working."""
 
     def __init__(self, device: Device, *, clutch: bool) -> None:
-        """Put them together; `clutch` is a key where the device has none."""
+        """Wrap `device`; with `clutch`, a key is the clutch of a device that has none."""
         self._device, self._clutch = device, clutch
         self._keys, self._terminal = terminal_marks()
         self._gone = False
@@ -46,7 +46,7 @@ class KeyedDevice:
         self._opened.close()
 
     def release_clutch(self) -> None:
-        """See `LatchingClutch`."""
+        """Open the clutch; see `LatchingClutch`."""
         self._terminal.release_clutch()
         if isinstance(self._device, LatchingClutch):
             self._device.release_clutch()
@@ -63,7 +63,7 @@ class KeyedDevice:
             self._gone = True
             raise
         if sample is None:
-            # Of no time: the device has said nothing yet.
+            # Time 0: the device has given no sample yet.
             return keys and msgspec.structs.replace(keys, enable=False, t=0)
         enable = sample.enable and (not self._clutch or self._engaged(sample))
         return msgspec.structs.replace(sample, enable=enable, marks=(*marks, *sample.marks))

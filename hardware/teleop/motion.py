@@ -1,4 +1,4 @@
-"""From samples to goals: rates are integrated, a leader arm's joints are followed."""
+"""Turns device samples into targets: velocities are integrated, a leader arm's joints are followed."""
 
 import math
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from robot_rl.hardware.spec import CommandMode, RobotSpec
 from robot_rl.hardware.teleop.device import Sample
 
 LEAD_S: Final = 0.25
-"""The goal is at most what full speed does in so long ahead of the arm: it does not wind up, and it bounds
-what the arm still does when the stick is let go."""
+"""The target leads the arm by at most full speed times this. It prevents wind-up and bounds the motion that
+remains after the stick is released."""
 RAMP_S: Final = 1.0
-"""In which the arm takes up what lies between it and a leader arm at the press of the clutch."""
-_FASTEST: Final = 10.0
-"""rad/s of a leader's joint: what goes faster is a reading that jumps."""
-_JITTER: Final = 0.05
-"""rad that a leader's joint may jump in no time."""
+"""Time in which the arm closes the offset to a leader arm after the clutch is pressed."""
+_MAX_JOINT_SPEED: Final = 10.0
+"""Largest plausible speed of a leader's joint, rad/s; a faster reading is an error."""
+_JUMP_TOLERANCE: Final = 0.05
+"""Jump of a leader's joint that is tolerated at any speed, rad."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Full deflection of a device."""
+    """Speed of the tool at full deflection of a device."""
 
     linear: float = 0.2
     """m/s"""
@@ -37,7 +37,7 @@ class Speed:
 
 
 class Target(NamedTuple):
-    """What a `RobotClient.command` takes."""
+    """Arguments of `RobotClient.command`."""
 
     mode: CommandMode
     data: tuple[float, ...]
@@ -45,28 +45,28 @@ class Target(NamedTuple):
 
 
 class CannotFollow(Exception):
-    """This sample cannot move this arm: why, for the operator."""
+    """The arm cannot follow this sample; the message tells the operator why."""
 
 
 class Motion(Protocol):
-    """Of one press of the clutch."""
+    """Generates targets from one press of the clutch to its release."""
 
     mode: CommandMode
 
     def step(self, sample: Sample, state: State, dt: float) -> tuple[float, ...] | None:
-        """The goal, `dt` [s] after the last; None while there is none yet, and `notice` says why.
+        """Return the target `dt` [s] after the last one; None while there is none, and `notice` says why.
 
         Raises:
-            Unfit: the sample is not to be followed.
+            CannotFollow: if the arm must not follow the sample.
         """
         ...
 
     def correct(self, goal: Sequence[float]) -> None:
-        """The server made this of the goal."""
+        """Continue from `goal`, which the server applied."""
         ...
 
     def restart(self) -> None:
-        """Begin anew where the arm is."""
+        """Restart from the arm's current pose."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Motion(Protocol):
 
 
 class RateMotion:
-    """Speeds of the tool point in the base frame, integrated from where the arm was at the press."""
+    """Integrates tool velocities in the base frame, starting at the arm's pose when the clutch is pressed."""
 
     mode: CommandMode = "cartesian_pose"
     notice = ""
@@ -92,14 +92,14 @@ class RateMotion:
         if not self._goal:
             self._goal = (*state.position, *state.quaternion)
             return self._goal
-        moved = [v * dt for v in _within(sample.motion[:3], 1.0, self._linear)]
+        moved = [v * dt for v in _limit_norm(sample.motion[:3], 1.0, self._linear)]
         ahead = [
             goal + step - arm for goal, step, arm in zip(self._goal[:3], moved, state.position, strict=True)
         ]
-        ahead = _within(ahead, self._linear * LEAD_S)
-        turned = rotation.exponential([w * dt for w in _within(sample.motion[3:], 1.0, self._angular)])
+        ahead = _limit_norm(ahead, self._linear * LEAD_S)
+        turned = rotation.exponential([w * dt for w in _limit_norm(sample.motion[3:], 1.0, self._angular)])
         facing = rotation.product(turned, self._goal[3:])
-        lead = _within(rotation.between(state.quaternion, facing), self._angular * LEAD_S)
+        lead = _limit_norm(rotation.between(state.quaternion, facing), self._angular * LEAD_S)
         position = (arm + part for arm, part in zip(state.position, ahead, strict=True))
         self._goal = (*position, *rotation.product(rotation.exponential(lead), state.quaternion))
         return self._goal
@@ -112,7 +112,7 @@ class RateMotion:
 
 
 class JointMotion:
-    """The joints of a leader arm: taken up slowly, and only from close by."""
+    """Follows the joints of a leader arm. It starts only close to the leader and closes the offset slowly."""
 
     mode: CommandMode = "joint_position"
 
@@ -131,7 +131,7 @@ class JointMotion:
             raise CannotFollow(
                 f"the leader has {len(sample.joints)} joints, {self._spec.name} has {len(joints)}"
             )
-        self._require_steady(sample)
+        self._check_steady(sample)
         self._before = sample
         if not self._offset:
             apart = [there - here for there, here in zip(sample.joints, state.q, strict=True)]
@@ -147,26 +147,26 @@ class JointMotion:
         return tuple(there - left * off for there, off in zip(sample.joints, self._offset, strict=True))
 
     def correct(self, goal: Sequence[float]) -> None:
-        """What limits left out is not made up for: the leader says where to be."""
+        """Does nothing: the leader gives absolute positions."""
 
     def restart(self) -> None:
         self._offset = []
 
-    def _require_steady(self, sample: Sample) -> None:
+    def _check_steady(self, sample: Sample) -> None:
         before = self._before
         if before is None:
             return
-        most = _JITTER + _FASTEST * (sample.t - before.t) * 1e-9
+        most = _JUMP_TOLERANCE + _MAX_JOINT_SPEED * (sample.t - before.t) * 1e-9
         for name, old, new in zip(self._spec.joints, before.joints, sample.joints, strict=True):
             if abs(new - old) > most:
                 raise CannotFollow(
                     f"the leader's {name} jumped by {new - old:+.2f} rad in "
-                    f"{(sample.t - before.t) / 1e6:.0f} ms: look after its motor and its cable"
+                    f"{(sample.t - before.t) / 1e6:.0f} ms: check its motor and its cable"
                 )
 
 
-def _within(vector: Sequence[float], length: float, scale: float = 1.0) -> list[float]:
-    """`vector`, shortened to `length` where it is longer, times `scale`."""
+def _limit_norm(vector: Sequence[float], length: float, scale: float = 1.0) -> list[float]:
+    """`vector` with its norm limited to `length`, then multiplied by `scale`."""
     whole = math.hypot(*vector)
     factor = scale * (length / whole if whole > length else 1.0)
     return [factor * value for value in vector]

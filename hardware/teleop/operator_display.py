@@ -1,4 +1,4 @@
-"""What a device that has a screen can show: which robot, and what the program does with it."""
+"""Status that a program shows on a device with a screen: the robot, episodes and messages."""
 
 import threading
 from dataclasses import dataclass, field
@@ -9,44 +9,44 @@ import msgspec
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.teleop.device import Mark
 
-_KEPT: Final = 8
+_MAX_LINES: Final = 8
 
 
 class ProgramStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program does that the device is a part of."""
+    """What the program that uses the device is doing."""
 
     task: str = ""
-    """As `recording in data/x.raw` or `training`."""
+    """Activity, e.g. `recording in data/x.raw` or `training`."""
     episode: int | None = None
-    """Number of the one that is open or comes next, from 0; None where there are none."""
+    """Number of the open or next episode, from 0; None if the program has no episodes."""
     running: bool = False
-    """It is open."""
+    """Whether an episode is open."""
     seconds: float | None = None
-    """Since it began."""
+    """Duration of the open episode so far."""
     outcomes: tuple[str, ...] = ()
-    """Of the last ones, the newest last: success, failure, discarded, interrupted."""
+    """Outcomes of the last episodes, newest last: success, failure, discarded, interrupted."""
     marks: tuple[Mark, ...] = ()
-    """Which of begin, success, failure and discard do something now."""
+    """Which of begin, success, failure and discard currently have an effect."""
     text: str = ""
-    """A line about it all."""
+    """A status line."""
 
 
 @dataclass
 class OperatorDisplay:
-    """Written by the program, read by the device, in any thread: each value replaces the last."""
+    """Written by the program, read by the device, from any thread. Each value replaces the previous one."""
 
     address: str
-    """The robot's."""
+    """Address of the robot's server."""
     keys: ClientKeys | None = None
-    """Of a client of that robot."""
+    """Client keys for that server."""
     insecure: bool = False
     program: ProgramStatus = field(default_factory=ProgramStatus)
     lines: tuple[tuple[int, str], ...] = ()
-    """The last ones that were said, with their numbers, from 1."""
+    """The last messages with their numbers, which start at 1."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def say(self, line: str) -> None:
-        """Tell whoever looks."""
+        """Add a message."""
         with self._lock:
             number = self.lines[-1][0] + 1 if self.lines else 1
-            self.lines = (*self.lines[1 - _KEPT :], (number, line))
+            self.lines = (*self.lines[1 - _MAX_LINES :], (number, line))

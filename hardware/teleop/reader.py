@@ -1,4 +1,4 @@
-"""A device that is read in a thread of its own: whoever asks for its newest sample never waits for it."""
+"""Base classes of devices that are read in a background thread, so that `read` never waits."""
 
 import os
 import select
@@ -15,14 +15,14 @@ import msgspec
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Controls, DeviceError, Mark, Sample
 
-LOOK_MS: Final = 20
-"""Longest time between two looks at a device that says nothing."""
-_JOIN: Final = 2.0
-_MOST: Final = 4096
+POLL_MS: Final = 20
+"""Poll interval of a silent device."""
+_JOIN_TIMEOUT: Final = 2.0
+_MAX_READ: Final = 4096
 
 
 class DeviceThread(ABC):
-    """What devices share: the newest sample, marks that are given once, a fault that stays."""
+    """Reads a device in a thread and keeps its newest sample, the pressed marks and the first fault."""
 
     def __init__(self, name: str, controls: Controls, clock: Clock | None = None) -> None:
         self.name, self.controls = name, controls
@@ -44,11 +44,11 @@ class DeviceThread(ABC):
     ) -> None:
         self._ended.set()
         if self._thread.ident is not None:
-            self._thread.join(_JOIN)
+            self._thread.join(_JOIN_TIMEOUT)
         self._close()
 
     def read(self) -> Sample | None:
-        """The newest sample; see `Device`."""
+        """Return the newest sample; see `Device`."""
         with self._lock:
             if self._fault is not None and not self._marks:
                 raise self._fault
@@ -60,59 +60,59 @@ class DeviceThread(ABC):
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
-                sample = self._look()
+                sample = self._poll_device()
                 if sample is not None:
                     with self._lock:
                         self._newest = sample
                         self._marks += sample.marks
         except BaseException as fault:
-            # Whoever reads is told, also of a fault of the program.
+            # Raised by `read`, also if it is a bug.
             with self._lock:
                 self._fault = fault
 
     @abstractmethod
     def _open(self) -> None:
-        """Take the device.
+        """Open the device.
 
         Raises:
-            DeviceError: it cannot be had.
+            DeviceError: if it cannot be opened.
         """
 
     @abstractmethod
-    def _look(self) -> Sample | None:
-        """Wait a little for news; what the device says now, None where that is not known.
+    def _poll_device(self) -> Sample | None:
+        """Wait briefly for input; return the current sample, or None if it is unknown.
 
         Raises:
-            DeviceError: it is gone.
+            DeviceError: if the device has disappeared.
         """
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of it. Safe to call twice."""
+        """Close the device. Safe to call twice."""
 
 
 class Decoder(Protocol):
-    """Makes samples of what a device file gives."""
+    """Decodes the bytes of a device file into samples."""
 
     def feed(self, data: bytes, now: int) -> None:
-        """It came at `now` [ns]."""
+        """Decode bytes that arrived at `now` [ns]."""
         ...
 
     def forget(self, data: bytes, now: int) -> None:
-        """It has waited for so long that nobody knows when it came."""
+        """Decode bytes whose arrival time is unknown, because they waited in the file for too long."""
         ...
 
     def release_clutch(self) -> None:
-        """The clutch is open, if it is one that stays engaged by itself."""
+        """Open a clutch that stays engaged without being held."""
         ...
 
     def sample(self, now: int) -> Sample | None:
-        """What the device says at `now`, where it is known to be there; with the marks since the last."""
+        """Return the sample at time `now`, with the marks since the last call; the device is connected."""
         ...
 
 
 class FileDevice(DeviceThread):
-    """A device that is a file: reports, events or keys."""
+    """A device that is read from a file: reports, events or keys."""
 
     def __init__(
         self,
@@ -124,16 +124,16 @@ class FileDevice(DeviceThread):
         clock: Clock | None = None,
         late_ms: int = STALE_HOLD_MS,
     ) -> None:
-        """Nothing is opened yet.
+        """Create the device without opening it.
 
         Args:
-            name: of the device.
-            card: its keys.
-            opened: gives its file, which does not block; raises `DeviceError`.
-            decoder: of what is read there.
-            gone: what to say where it has ended, with its mend.
-            clock: of this machine.
-            late_ms: after so long without a look, what waits there is to be forgotten.
+            name: name of the device.
+            controls: its keys and what they do.
+            opened: context manager that gives the non-blocking file; raises `DeviceError`.
+            decoder: decodes the bytes read from the file.
+            gone: error message if the device disappears, with a fix.
+            clock: clock of this machine.
+            late_ms: after this time without a poll, waiting bytes go to `Decoder.forget`.
         """
         super().__init__(name, controls, clock)
         self._late = late_ms * MS
@@ -141,10 +141,10 @@ class FileDevice(DeviceThread):
         self._held: AbstractContextManager[int] | None = None
         self._file = -1
         self._poll = select.poll()
-        self._looked = 0
+        self._polled_at = 0
 
     def release_clutch(self) -> None:
-        """See `LatchingClutch`."""
+        """Open the clutch; see `LatchingClutch`."""
         self._decoder.release_clutch()
 
     def _open(self) -> None:
@@ -152,14 +152,14 @@ class FileDevice(DeviceThread):
         self._file = held.__enter__()
         self._held = held
         self._poll.register(self._file, select.POLLIN)
-        self._looked = self._clock.now()
+        self._polled_at = self._clock.now()
 
-    def _look(self) -> Sample | None:
-        events = self._poll.poll(LOOK_MS)
+    def _poll_device(self) -> Sample | None:
+        events = self._poll.poll(POLL_MS)
         now = self._clock.now()
-        # This process was stopped, or had no processor: what waits may have come at any time since.
-        late = now - self._looked > self._late
-        self._looked = now
+        # The process was suspended or starved: the waiting bytes may have come at any time since.
+        late = now - self._polled_at > self._late
+        self._polled_at = now
         for _, event in events:
             if not event & select.POLLIN:
                 raise DeviceError(self._gone)
@@ -171,7 +171,7 @@ class FileDevice(DeviceThread):
 
     def _bytes(self) -> bytes:
         try:
-            data = os.read(self._file, _MOST)
+            data = os.read(self._file, _MAX_READ)
         except BlockingIOError:
             return b""
         except OSError:
@@ -187,19 +187,19 @@ class FileDevice(DeviceThread):
 
 
 def find_single(found: Sequence[Path], what: str) -> Path:
-    """The one that there is.
+    """Return the only device file in `found`.
 
     Raises:
-        DeviceError: there is none, or there are several.
+        DeviceError: if there is none or more than one.
     """
     if not found:
-        raise DeviceError(f"no {what} is plugged in; device.path=… names one that is not known")
+        raise DeviceError(f"no {what} is plugged in; give its file as device.path=…")
     if len(found) > 1:
-        raise DeviceError(f"there are {', '.join(map(str, found))}: choose with device.path=…")
+        raise DeviceError(f"found {', '.join(map(str, found))}: choose one with device.path=…")
     return found[0]
 
 
 def apply_deadzone(part: float, dead: float) -> float:
-    """A deflection of -1 to 1 without the dead zone around 0, in which a hand is still."""
+    """Rescale a deflection in [-1, 1] so that it is 0 within the dead zone."""
     beyond = min(abs(part), 1.0) - dead
     return (beyond / (1 - dead)) * (1.0 if part > 0 else -1.0) if beyond > 0 else 0.0

@@ -1,7 +1,7 @@
-"""A 3Dconnexion SpaceMouse, read from Linux' hidraw without a library.
+"""3Dconnexion SpaceMouse, read from Linux hidraw without a library.
 
-A cap that is deflected reports all the time, one that rests says so once and is silent. So a sample has the
-time of its report; where the cap rests, that of the newest look that found the device there.
+A deflected cap reports continuously; a resting cap reports once and is then silent. So a sample has the time
+of its report, or at rest the time of the last poll that found the device connected.
 """
 
 import errno
@@ -20,32 +20,32 @@ from robot_rl.hardware.teleop.device import DeviceError, Sample
 from robot_rl.hardware.teleop.reader import FileDevice, apply_deadzone, find_single
 
 FULL: Final = 350
-"""What an axis reports at its end."""
-DEAD: Final = 0.06
-"""Part of the full deflection that is rest: nobody's hand is still."""
+"""Axis value at full deflection."""
+DEAD_ZONE: Final = 0.06
+"""Dead zone, as a fraction of full deflection."""
 _VENDORS: Final = {"0000256F", "0000046D"}
-"""3Dconnexion, and Logitech, whose name they had."""
+"""USB vendors: 3Dconnexion, and Logitech, under which it was sold before."""
 _MULTI_AXIS: Final = bytes((0x05, 0x01, 0x09, 0x08))
-"""How the report descriptor of such a device begins: generic desktop, multi-axis controller."""
+"""First bytes of the report descriptor: generic desktop, multi-axis controller."""
 _SYSFS: Final = Path("/sys/class/hidraw")
 UDEV: Final = (
     'as root: echo \'KERNEL=="hidraw*", ATTRS{idVendor}=="256f|046d", TAG+="uaccess"\' '
-    "> /etc/udev/rules.d/70-spacemouse.rules, udevadm control --reload, and plug it in anew"
+    "> /etc/udev/rules.d/70-spacemouse.rules, udevadm control --reload, and plug it in again"
 )
-# Its axes are right, back and down; the operator stands behind the arm and looks along x.
+# The device's axes are right, back and down; the operator stands behind the arm and looks along x.
 _TO_BASE: Final = (1, 0, 2)
 
 
 @dataclass
 class SpaceMouseSettings:
-    """Which one."""
+    """Selects the SpaceMouse."""
 
     path: str | None = None
-    """Its device file, as /dev/hidraw3; null for the only one that is there."""
+    """Device file, e.g. /dev/hidraw3; null if there is only one."""
 
 
 class SpaceMouseDecoder:
-    """`Decoder` of its reports: 1 is translation (and in some models rotation), 2 rotation, 3 buttons."""
+    """`Decoder` of reports: 1 is translation (on some models also rotation), 2 rotation, 3 buttons."""
 
     def __init__(self) -> None:
         self._clutch = ToggleClutch()
@@ -57,9 +57,9 @@ class SpaceMouseDecoder:
     def feed(self, data: bytes, now: int) -> None:
         kind, body = data[0], data[1:]
         if kind in (1, 2) and len(body) >= 6:
-            self._turn(kind - 1, body[:6], now)
+            self._read_axes(kind - 1, body[:6], now)
             if kind == 1 and len(body) >= 12:
-                self._turn(1, body[6:12], now)
+                self._read_axes(1, body[6:12], now)
         elif kind == 3 and body:
             pressed, self._buttons = body[0] & ~self._buttons, body[0]
             if pressed & 1:
@@ -82,9 +82,9 @@ class SpaceMouseDecoder:
             t=min(moved, default=now), enable=self._clutch.on(now), motion=motion, gripper=self._gripper
         )
 
-    def _turn(self, half: int, body: bytes, now: int) -> None:
-        axes = [apply_deadzone(value / FULL, DEAD) for value in struct.unpack("<3h", body)]
-        # 0.0 less them: no -0.0, which a person reading a recording would wonder at.
+    def _read_axes(self, half: int, body: bytes, now: int) -> None:
+        axes = [apply_deadzone(value / FULL, DEAD_ZONE) for value in struct.unpack("<3h", body)]
+        # Subtracted from 0.0 to avoid -0.0 in recordings.
         self._halves[half] = tuple(0.0 - axes[axis] for axis in _TO_BASE)
         self._reported[half] = now
         if any(axes):
@@ -92,13 +92,13 @@ class SpaceMouseDecoder:
 
 
 def spacemouse(settings: SpaceMouseSettings, clock: Clock | None = None) -> FileDevice:
-    """The one of the settings, or the only one."""
+    """The SpaceMouse of the settings, or the only one connected."""
     controls = (
         ("cap", "moves and turns the tool as the cap: push away is forward (x of the base)"),
-        ("left button", f"clutch: engage, release; it lapses after {LAPSE_S} s of rest"),
+        ("left button", f"clutch: engage, release; it lapses after {LAPSE_S} s at rest"),
         ("right button", "gripper: grasp, release"),
     )
-    gone = "the SpaceMouse is gone: plug it in and start again"
+    gone = "the SpaceMouse is disconnected: plug it in and start again"
     return FileDevice(
         "spacemouse", controls, partial(opened, settings.path), SpaceMouseDecoder(), gone, clock
     )
@@ -106,10 +106,10 @@ def spacemouse(settings: SpaceMouseSettings, clock: Clock | None = None) -> File
 
 @contextmanager
 def opened(path: str | None) -> Iterator[int]:
-    """Its file.
+    """Open the device file.
 
     Raises:
-        DeviceError: there is none, there are several, or it may not be read.
+        DeviceError: if there is no SpaceMouse, more than one, or no permission to read it.
     """
     found = Path(path) if path else find_single(find(), "SpaceMouse")
     try:
@@ -124,14 +124,14 @@ def opened(path: str | None) -> Iterator[int]:
 
 
 def find(sysfs: Path = _SYSFS) -> list[Path]:
-    """The device files of all that are plugged in."""
+    """Return the device files of all connected SpaceMice."""
     found = []
     for entry in sorted(sysfs.glob("hidraw*")):
-        facts = dict(
+        uevent = dict(
             line.split("=", 1) for line in (entry / "device/uevent").read_text().splitlines() if "=" in line
         )
         # HID_ID is bus:vendor:product.
-        vendor = facts.get("HID_ID", "::").split(":")[1]
+        vendor = uevent.get("HID_ID", "::").split(":")[1]
         descriptor = (entry / "device/report_descriptor").read_bytes()
         if vendor in _VENDORS and descriptor.startswith(_MULTI_AXIS):
             found.append(Path("/dev") / entry.name)

@@ -1,4 +1,4 @@
-"""A device's stream on disk, as it is recorded and played: teleoperation without a person."""
+"""Records a device's samples to a file and replays them as a device."""
 
 import queue
 import threading
@@ -25,21 +25,21 @@ from robot_rl.hardware.teleop.device import (
 
 
 class StreamHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stream"):
-    """The first record; samples follow."""
+    """First record of the file; samples follow."""
 
     format: int = 1
     device: str
 
 
 class StreamEnded(DeviceError):
-    """All that was recorded has been played."""
+    """The recorded stream has been replayed to its end."""
 
 
 class RecordedDevice:
-    """A device whose samples are written down while they are used, by a thread of its own."""
+    """Wraps a device and writes its samples to a file in a background thread."""
 
     def __init__(self, device: Device, path: Path, say: Callable[[str], None]) -> None:
-        """Nothing is written yet; `say` is told where nothing more can be."""
+        """Create without opening; `say` receives a message if writing fails."""
         self._device, self._path, self._say = device, path, say
         self._samples: queue.SimpleQueue[Sample | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="device stream", daemon=True)
@@ -75,7 +75,7 @@ class RecordedDevice:
         self._opened.close()
 
     def release_clutch(self) -> None:
-        """See `LatchingClutch`."""
+        """Open the clutch; see `LatchingClutch`."""
         if isinstance(self._device, LatchingClutch):
             self._device.release_clutch()
 
@@ -96,16 +96,16 @@ class RecordedDevice:
             try:
                 self._log.append(msgspec.msgpack.encode(sample))
             except OSError as error:
-                # What is written stays readable; the arm does not care.
+                # The written part stays readable, and teleoperation goes on.
                 self._say(f"the device is no longer recorded: {(error.strerror or '').lower()}")
                 return
 
 
 def read_stream(path: Path) -> tuple[StreamHeader, list[Sample]]:
-    """A recorded stream.
+    """Read a recorded stream.
 
     Raises:
-        DeviceError: it is none.
+        DeviceError: if the file is not a recorded stream.
     """
     try:
         records = [payload for _, payload in read_log(path)]
@@ -115,7 +115,7 @@ def read_stream(path: Path) -> tuple[StreamHeader, list[Sample]]:
         header = msgspec.msgpack.decode(records[0] if records else b"", type=StreamHeader)
         samples = [msgspec.msgpack.decode(record, type=Sample) for record in records[1:]]
     except msgspec.MsgspecError:
-        raise DeviceError(f"{path} is no recorded device; record_device=… makes one") from None
+        raise DeviceError(f"{path} is not a recorded device stream; record_device=… writes one") from None
     if not samples:
         raise DeviceError(f"{path} has no samples")
     return header, samples
@@ -123,12 +123,12 @@ def read_stream(path: Path) -> tuple[StreamHeader, list[Sample]]:
 
 @dataclass
 class ReplaySettings:
-    """What is played, and how fast."""
+    """Recorded stream to replay, and its speed."""
 
     path: str = "???"
-    """The recorded stream."""
+    """File of the recorded stream."""
     speed: float = 1.0
-    """2 plays it in half of the time."""
+    """Speed factor; 2 replays in half the time."""
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < float("inf"):
@@ -136,9 +136,9 @@ class ReplaySettings:
 
 
 class ReplayDevice:
-    """A recorded stream in place of a device: its first sample is that of the first `read`."""
+    """Replays a recorded stream as a device, starting at the first `read`."""
 
-    controls: Controls = (("recorded stream", "moves the arm by itself: keep a hand at the emergency stop"),)
+    controls: Controls = (("recorded stream", "moves the arm by itself: keep a hand on the emergency stop"),)
 
     def __init__(self, settings: ReplaySettings, clock: Clock | None = None) -> None:
         self._settings = settings
@@ -161,7 +161,7 @@ class ReplayDevice:
         """See `Device`.
 
         Raises:
-            StreamEnded: the last sample has been silent for so long that the arm is disengaged.
+            StreamEnded: once the last sample is so old that the arm has disengaged.
         """
         now = self._clock.now()
         self._begun = now if self._begun is None else self._begun
@@ -172,10 +172,10 @@ class ReplayDevice:
         newest = self._next - 1
         t = self._time(newest)
         if newest == len(self._samples) - 1 and now - t > STALE_DISENGAGE_MS * MS and not marks:
-            raise StreamEnded(f"{self._settings.path} has been played")
+            raise StreamEnded(f"{self._settings.path} has been replayed")
         return msgspec.structs.replace(self._samples[newest], t=t, marks=tuple(marks))
 
     def _time(self, index: int) -> int:
-        """When a sample is played."""
+        """Time at which a sample is replayed, ns."""
         assert self._begun is not None
         return self._begun + round((self._samples[index].t - self._samples[0].t) / self._settings.speed)

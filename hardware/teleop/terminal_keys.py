@@ -1,4 +1,4 @@
-"""Keys of a terminal, which says when one is pressed and never when it is let go."""
+"""Reads keys from a terminal, which reports presses but no releases."""
 
 import os
 import select
@@ -35,14 +35,14 @@ CONTROLS: Final[Controls] = (
     ("q", "quit; the arm is held"),
 )
 CLUTCH: Final = "c"
-CLUTCH_CONTROL: Final = (CLUTCH, f"clutch: engage, release; it lapses after {LAPSE_S} s of rest")
+CLUTCH_CONTROL: Final = (CLUTCH, f"clutch: engage, release; it lapses after {LAPSE_S} s at rest")
 LATE_MS: Final = 1000
-"""Keys that waited for longer are no wishes of now."""
+"""Keys that waited longer than this are discarded, except stop."""
 GONE: Final = "the terminal has ended; start the program in another one, or over ssh in tmux"
 
 
-class Keys:
-    """`Decoder` of a terminal: marks, the clutch, and for each other key a call of `pressed`."""
+class TerminalKeys:
+    """`Decoder` of a terminal: marks, a toggle clutch, and a callback `pressed` for every other key."""
 
     def __init__(self, pressed: Callable[[str, int], None] | None = None) -> None:
         self.clutch = ToggleClutch()
@@ -60,7 +60,7 @@ class Keys:
                 self._pressed(key, now)
 
     def forget(self, data: bytes, now: int) -> None:
-        """Only a stop counts whenever it was pressed."""
+        """Discard late keys except stop, and open the clutch."""
         self.clutch.release()
         self._marks += [MARKS[key] for key in self._keys(data) if MARKS.get(key) == "stop"]
 
@@ -72,7 +72,7 @@ class Keys:
         return Sample(t=now, enable=self.clutch.on(now), motion=(0.0,) * 6, marks=marks)
 
     def _keys(self, data: bytes) -> Iterator[str]:
-        """Single keys; those that send several bytes (arrows, F1 …) mean nothing and are left out."""
+        """Yield single keys; escape sequences (arrows, F1 …) are skipped."""
         text = self._unread + data.decode("ascii", errors="replace")
         self._unread = ""
         at = 0
@@ -93,34 +93,34 @@ class Keys:
 
 @contextmanager
 def terminal() -> Iterator[int]:
-    """Standard input without Enter and echo; as it was before at the end.
+    """Switch standard input to unbuffered input without echo; restored at the end.
 
     Raises:
-        DeviceError: it is no terminal.
+        DeviceError: if standard input is not a terminal.
     """
     file = sys.stdin.fileno()
     if not os.isatty(file):
-        raise DeviceError("keys are read from a terminal, and standard input is none")
+        raise DeviceError("keys are read from a terminal, but standard input is not a terminal")
     before = termios.tcgetattr(file)
     tty.setcbreak(file)
     try:
         yield file
     finally:
-        # Where the terminal is gone there is nothing to restore.
+        # If the terminal has disappeared, there is nothing to restore.
         try:
             termios.tcsetattr(file, termios.TCSADRAIN, before)
         except termios.error:
             assert not os.isatty(file)
 
 
-def terminal_marks() -> tuple[Keys, FileDevice]:
-    """A terminal that gives marks and a clutch, and no motion."""
-    keys = Keys()
+def terminal_marks() -> tuple[TerminalKeys, FileDevice]:
+    """Create a device that gives marks and a clutch but no motion."""
+    keys = TerminalKeys()
     return keys, FileDevice("terminal", CONTROLS, terminal, keys, GONE, late_ms=LATE_MS)
 
 
 class KeyReader:
-    """The terminal that the program was started in; as it was before when the with statement ends."""
+    """Reads single keys from the terminal, without Enter. Leaving the context restores the terminal."""
 
     def __init__(self) -> None:
         self._terminal = terminal()
@@ -135,7 +135,7 @@ class KeyReader:
         self._terminal.__exit__(kind, error, trace)
 
     def key(self, timeout: float) -> str:
-        """The next key, in lower case; "" if none is pressed within `timeout` [s]."""
+        """Return the next key in lower case, "" if none is pressed within `timeout` [s]."""
         if not select.select([self._file], (), (), timeout)[0]:
             return ""
         return os.read(self._file, 1).decode(errors="replace").lower()

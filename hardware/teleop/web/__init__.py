@@ -1,1 +1,1 @@
-"""A page for any browser that shows the robot and moves it: a device like any other."""
+"""Web page as a teleoperation device: shows the robot in a browser and moves it."""

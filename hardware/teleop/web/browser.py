@@ -1,4 +1,4 @@
-"""One browser: what it sends, and what it is sent, at its own pace."""
+"""Session of one connected browser: receives its messages and sends views and images at its pace."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,19 +19,19 @@ from robot_rl.hardware.teleop.web.browser_control import BrowserControl
 from robot_rl.hardware.teleop.web.camera_images import CameraImages
 from robot_rl.hardware.teleop.web.robot_observer import RobotObserver
 
-_VIEWS: Final = 1 / 15
-"""s between two."""
-_IMAGES: Final = 1 / 30
-"""s between two of all cameras together, at the least."""
-_WAITING: Final = 16
-"""Pings without an answer that are remembered."""
+_VIEW_INTERVAL: Final = 1 / 15
+"""Interval of views, s."""
+_IMAGE_INTERVAL: Final = 1 / 30
+"""Shortest interval of images of all cameras together, s."""
+_MAX_PINGS: Final = 16
+"""Largest number of unanswered pings to remember."""
 POLICY_VIOLATION: Final = 1008
-"""Close code for what the page never sends."""
+"""WebSocket close code for messages that the page never sends."""
 
 
 @dataclass
 class PageContext:
-    """What all browsers share."""
+    """Objects shared by all browser sessions."""
 
     clock: Clock
     control: BrowserControl
@@ -39,25 +39,25 @@ class PageContext:
     images: CameraImages
     display: OperatorDisplay
     stop: Callable[[str], "Future[str]"]
-    """Stops the arm; its result is why that is not confirmed, empty if it is."""
+    """Stops the arm. The result says why the stop is unconfirmed, empty if it is confirmed."""
     browsers: "dict[str, BrowserSession]" = field(default_factory=dict)
 
 
 class BrowserSession:
-    """One that has shown its token."""
+    """Session of a browser that has presented the token."""
 
     def __init__(self, name: str, socket: ServerConnection, context: PageContext) -> None:
         self.name = name
         self._socket, self._context = socket, context
         self._clock = BrowserClock()
         self._pings: dict[int, int] = {}
-        self._seen = 0
+        self._last_move = 0
         self._drawn = asyncio.Event()
         self._drawn.set()
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
-        """Until it is gone; then it controls no more."""
+        """Serve the browser until it disconnects, then end its control."""
         context = self._context
         context.browsers[self.name] = self
         try:
@@ -70,7 +70,7 @@ class BrowserSession:
                 )
             )
             async with self._tasks as tasks:
-                for part in (self._listen, self._ping, self._show, self._show_images):
+                for part in (self._receive_messages, self._ping, self._show, self._show_images):
                     tasks.create_task(part())
         except* ConnectionClosed:
             pass
@@ -79,45 +79,45 @@ class BrowserSession:
             context.control.leave(self.name, context.clock.now())
 
     async def tell(self, text: str, *, bad: bool = False) -> None:
-        """A line for the person in front of it, if somebody still is."""
+        """Show a message in the browser, if it is still connected."""
         with suppress(ConnectionClosed):
             await self._send(web.Notice(text=text, bad=bad))
 
-    # ---- what it sends -----------------------------------------------------------------------------------
+    # ---- receiving ---------------------------------------------------------------------------------------
 
-    async def _listen(self) -> None:
+    async def _receive_messages(self) -> None:
         while True:
             text = await self._socket.recv()
             now = self._context.clock.now()
             try:
                 message = web.decode(text)
-                answer = self._hear(message, now)
+                answer = self._handle(message, now)
             except ValueError as error:
                 await self._socket.close(POLICY_VIOLATION, str(error)[:100])
                 continue
             if answer:
-                # Not waited for: a stop may come next.
+                # Sent in the background: the next message may be a stop.
                 self._tasks.create_task(self.tell(answer, bad=True))
 
-    def _hear(self, message: web.FromBrowser, now: int) -> str:
-        """Do what it says; returns why that was refused, empty if it was not."""
+    def _handle(self, message: web.FromBrowser, now: int) -> str:
+        """Handle a message; return why it was refused, empty if it was accepted."""
         control, clock = self._context.control, self._clock
         match message:
             case web.Move():
-                self._seen = message.n
-                control.move(self.name, message, clock.made(message.at, now), now)
+                self._last_move = message.n
+                control.move(self.name, message, clock.to_local(message.at, now), now)
             case web.Press():
-                return control.press(self.name, message.mark, clock.made(message.at, now), now)
+                return control.press(self.name, message.mark, clock.to_local(message.at, now), now)
             case web.Pong():
                 sent = self._pings.pop(message.id, None)
                 if sent is not None:
-                    clock.answered(sent, message.at, now)
+                    clock.add_ping(sent, message.at, now)
             case web.Shown():
                 self._drawn.set()
             case web.StopNow():
-                # Under way before anything else, and whatever becomes of this browser.
+                # Started first, and completed even if this browser disconnects.
                 stopping = self._context.stop(f"{self.name} on the web page")
-                self._tasks.create_task(self._tell_of(stopping))
+                self._tasks.create_task(self._report_stop(stopping))
             case web.Take():
                 return self._take(message, now)
             case web.Leave():
@@ -135,20 +135,20 @@ class BrowserSession:
             self._tasks.create_task(other.tell(f"{self.name} has taken over", bad=True))
         return ""
 
-    async def _tell_of(self, stopping: "Future[str]") -> None:
-        trouble = await asyncio.shield(asyncio.wrap_future(stopping))
-        text = f"STOP was not confirmed, use the button on the arm: {trouble}" if trouble else "stopped"
+    async def _report_stop(self, stopping: "Future[str]") -> None:
+        problem = await asyncio.shield(asyncio.wrap_future(stopping))
+        text = f"STOP was not confirmed, use the button on the arm: {problem}" if problem else "stopped"
         for browser in list(self._context.browsers.values()):
             self._tasks.create_task(browser.tell(f"{self.name}: {text}", bad=True))
 
-    # ---- what it is sent ---------------------------------------------------------------------------------
+    # ---- sending -----------------------------------------------------------------------------------------
 
     async def _ping(self) -> None:
         number = 0
         while True:
             number += 1
             self._pings[number] = self._context.clock.now()
-            self._pings.pop(number - _WAITING, None)
+            self._pings.pop(number - _MAX_PINGS, None)
             await self._send(web.Ping(id=number))
             await asyncio.sleep(self._clock.interval * 1e-9)
 
@@ -161,33 +161,33 @@ class BrowserSession:
                 if number > said:
                     said = number
                     await self.tell(line)
-            await asyncio.sleep(_VIEWS)
+            await asyncio.sleep(_VIEW_INTERVAL)
 
     def _view(self) -> web.View:
         context = self._context
-        trouble, arm = context.observer.look()
+        problem, arm = context.observer.status()
         holder, made = context.control.holder, context.control.made
         return web.View(
             robot=context.observer.spec.name,
-            trouble=trouble,
+            trouble=problem,
             arm=arm,
             program=context.display.program,
             control="you" if holder == self.name else "other" if holder else "nobody",
             controller=holder,
             browsers=len(context.browsers),
-            seen=self._seen,
+            seen=self._last_move,
             sample_ms=None if made is None else (context.clock.now() - made) / MS,
             round_trip_ms=None if self._clock.round_trip is None else self._clock.round_trip / MS,
         )
 
     async def _show_images(self) -> None:
-        """The newest of each camera in turn, once the one before has been drawn: a slow line gets fewer."""
+        """Send the newest image of each camera in turn, each after the last was drawn: no queue builds up."""
         images = self._context.images
         sent = dict.fromkeys(images.cameras, -1)
         while True:
             await self._drawn.wait()
             updated = images.updated
-            # Those that were served longest ago come first.
+            # Least recently sent cameras first.
             for camera in list(sent):
                 newest = images.newest(camera)
                 made = await images.jpeg(camera) if newest and newest.number != sent[camera] else None
@@ -202,8 +202,8 @@ class BrowserSession:
             self._drawn.clear()
             index = images.cameras.index(camera)
             age = self._context.observer.age(frame.t_capture)
-            await self._socket.send(web.encode_picture(index, frame.number, age, jpeg))
-            await asyncio.sleep(_IMAGES)
+            await self._socket.send(web.encode_image_message(index, frame.number, age, jpeg))
+            await asyncio.sleep(_IMAGE_INTERVAL)
 
     async def _send(self, message: web.ToBrowser) -> None:
         await self._socket.send(web.encode(message), text=True)

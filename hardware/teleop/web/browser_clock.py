@@ -1,42 +1,42 @@
-"""When a browser did something, on this machine's clock: never later than it was received."""
+"""Maps a browser's time stamps to this machine's clock, never later than their arrival."""
 
 from typing import Final
 
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.protocol.clock_sync import ClockSync
 
-_COARSE: Final = MS
-"""Browsers round their clock, ns; this is more than any does that is not told to hide it."""
-_FUTURE: Final = 20 * MS
-"""What seems to have been made so long after it was received was timed by a clock that has jumped, ns."""
+_RESOLUTION: Final = MS
+"""Upper bound on the rounding of a browser's clock, ns (unless it is set to resist fingerprinting)."""
+_MAX_LEAD: Final = 20 * MS
+"""A time stamp later than its arrival by more than this came from a clock that has jumped, ns."""
 
 
 class BrowserClock:
-    """One browser's `performance.now()`, as told by its answers to pings. Its own times are in ms.
+    """Estimates one browser's `performance.now()` (ms) from its answers to pings.
 
-    What the network took to bring a message is not known, only what it took there and back: of all the
-    times at which a message can have been made, the earliest is believed.
+    Only the round-trip time is known, not the delay of one message. So of all possible times of an event, the
+    earliest is used.
     """
 
     def __init__(self) -> None:
         self._sync = ClockSync()
         self.round_trip: int | None = None
-        """Of the last ping, ns."""
+        """Round-trip time of the last ping, ns."""
 
     @property
     def interval(self) -> int:
-        """How long to wait until the next ping, ns."""
+        """Time until the next ping, ns."""
         return self._sync.interval
 
-    def answered(self, sent: int, at: float, received: int) -> None:
-        """A ping was sent, answered at the browser's `at` and back: ns on this machine's clock."""
+    def add_ping(self, sent: int, at: float, received: int) -> None:
+        """Add a ping: sent and received on this machine's clock [ns], answered at the browser's `at` [ms]."""
         self.round_trip = received - sent
         there = round(at * MS)
-        self._sync.add(sent - _COARSE, there, there, received + _COARSE)
+        self._sync.add(sent - _RESOLUTION, there, there, received + _RESOLUTION)
 
-    def made(self, at: float, received: int) -> int | None:
-        """The earliest time that the browser's `at` can be, ns; None where its clock is not known."""
+    def to_local(self, at: float, received: int) -> int | None:
+        """Earliest time that the browser's `at` can correspond to, ns; None while its clock is unknown."""
         if not self._sync.ready:
             return None
         earliest = self._sync.to_local(round(at * MS)) - self._sync.estimate(received).bound
-        return min(earliest, received) if earliest - received <= _FUTURE else None
+        return min(earliest, received) if earliest - received <= _MAX_LEAD else None

@@ -1,4 +1,4 @@
-"""The one browser that controls, and what it last said: no sockets, and time is an argument."""
+"""Which browser controls the arm, and its input as samples. Pure logic; time is an argument."""
 
 import threading
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from robot_rl.hardware.teleop.device import Mark, Sample
 from robot_rl.hardware.teleop.web.messages import Asked, Move
 
 LATE_PRESS_MS: Final = 1000
-"""A button that was pressed longer ago is not pressed any more; disarming never comes too late."""
+"""Button presses older than this are refused, except disarming."""
 _STILL: Final = (0.0,) * 6
 
 
@@ -19,60 +19,60 @@ _STILL: Final = (0.0,) * 6
 class _Holder:
     name: str
     last: int = -1
-    """Number of its newest move."""
+    """Number of the newest move."""
     free: bool = False
-    """It has let go since it took the seat: what is held now was pressed in it."""
+    """Whether everything was released since the browser took control, so that what is held now counts."""
 
 
 class BrowserControl:
-    """Taken by one browser, left by it or taken over. All threads may use it.
+    """Control of the arm, held by at most one browser. Thread-safe.
 
-    Whoever takes it has to let go of everything first: a key that is held already moves nothing.
+    A browser that takes control must first release everything: a key that is already held moves nothing.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holder: _Holder | None = None
         self._sample: Sample | None = None
-        self._let_go: Sample | None = None
-        """One in which nothing is held, and which nobody has read: however short it was, it is seen."""
+        self._release: Sample | None = None
+        """A release that was not read yet; kept so that even a short release is seen."""
         self._floor = 0
-        """What was made earlier has nothing to do with who controls now, ns."""
+        """Input made before this time is ignored, ns: it belongs to an earlier controller."""
         self._marks: list[Mark] = []
 
     @property
     def holder(self) -> str:
-        """Name of the browser that controls, empty if none does."""
+        """Name of the browser in control, empty if there is none."""
         holder = self._holder
         return holder.name if holder else ""
 
     @property
     def made(self) -> int | None:
-        """When the newest sample was made at the earliest, ns; None while nobody controls."""
+        """Earliest possible time of the newest sample, ns; None while no browser controls."""
         sample = self._sample
         return sample.t if sample and self._holder else None
 
     def take(self, name: str, now: int, *, over: bool) -> bool:
-        """Control from now on; False where another does and is not to be taken `over`."""
+        """Take control; False if another browser has it and `over` is false."""
         with self._lock:
             if self._holder and self._holder.name != name and not over:
                 return False
             if self.holder != name:
                 self._holder = _Holder(name)
-                self._rest(now)
+                self._reset(now)
             return True
 
     def leave(self, name: str, now: int) -> None:
-        """Control no more, if it does."""
+        """Give up control, if the browser has it."""
         with self._lock:
             if self._holder and self._holder.name == name:
                 self._holder = None
-                self._rest(now)
+                self._reset(now)
 
     def move(self, name: str, move: Move, made: int | None, received: int) -> None:
-        """What a browser's hands did at `made` [ns]; None, where that is not known, only lets go.
+        """Apply a browser's input, made at `made` [ns]. If that is unknown (None), only a release counts.
 
-        What does not control, comes twice or comes after a later one changes nothing.
+        Ignored if the browser does not control, or if the move is repeated or out of order.
         """
         with self._lock:
             holder = self._holder
@@ -81,38 +81,38 @@ class BrowserControl:
             holder.last = move.n
             if made is None and not move.on:
                 holder.free = True
-                self._rest(received)
+                self._reset(received)
             if made is None or made < self._floor:
                 return
             holder.free = holder.free or not move.on
             before = self._sample.t if self._sample else 0
-            # It was made after the one before, whatever is newly known of the browser's clock.
+            # Never before the previous sample, even if the estimate of the browser's clock changed.
             t = max(made, before)
             if move.on and holder.free:
                 self._sample = Sample(t=t, enable=True, motion=move.motion, gripper=move.gripper)
             else:
-                self._sample = self._let_go = Sample(t=t, enable=False, motion=_STILL)
+                self._sample = self._release = Sample(t=t, enable=False, motion=_STILL)
 
     def press(self, name: str, mark: Asked, made: int | None, received: int) -> str:
-        """A button that a browser pressed at `made` [ns]; returns why it does not count, empty if it does."""
+        """Apply a button press, made at `made` [ns]; return why it was refused, empty if accepted."""
         with self._lock:
             if self._holder is None or self._holder.name != name:
                 return f"{mark}: take control first"
             if mark != "disarm" and (made is None or received - made > LATE_PRESS_MS * MS):
-                when = "who knows when" if made is None else f"{(received - made) / 1e9:.1f} s ago"
+                when = "at an unknown time" if made is None else f"{(received - made) / 1e9:.1f} s ago"
                 return f"{mark} was pressed {when}: press it again"
             self._marks.append(mark)
             return ""
 
     def read(self) -> Sample | None:
-        """The newest sample, after one of letting go where that was not read; each mark is in one of them."""
+        """Return the newest sample, or first an unread release. Each mark is returned once."""
         with self._lock:
-            sample, self._let_go = self._let_go or self._sample, None
+            sample, self._release = self._release or self._sample, None
             if sample is None or not self._marks:
                 return sample
             marks, self._marks = tuple(self._marks), []
             return msgspec.structs.replace(sample, marks=marks)
 
-    def _rest(self, now: int) -> None:
+    def _reset(self, now: int) -> None:
         self._floor = now
-        self._sample = self._let_go = Sample(t=now, enable=False, motion=_STILL)
+        self._sample = self._release = Sample(t=now, enable=False, motion=_STILL)

@@ -1,4 +1,4 @@
-"""The cameras' newest images as JPEG files, each made once however many look at it."""
+"""Newest camera images as JPEG files, each encoded once for all browsers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,35 +20,35 @@ from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 
 _QUALITY: Final = 75
 _WIDTH: Final = 640
-"""Pixels of the widest image that is sent."""
+"""Largest width of an image that is sent, pixels."""
 _FAR: Final = 2000
-"""Depth that is drawn black, mm."""
+"""Depth drawn as black, mm."""
 
 Taken = tuple[Frame, memoryview]
 
 
 class CameraImages:
-    """For one event loop: `with Pictures(…) as pictures: …`."""
+    """Receives the images of some cameras. For one event loop: `with CameraImages(…) as images: …`."""
 
     def __init__(self, display: OperatorDisplay, cameras: Sequence[str], clock: Clock) -> None:
         self.cameras = tuple(cameras)
         self.updated = asyncio.Event()
-        """Set when there is a new image of any camera; another event takes its place."""
+        """Set when any camera has a new image, and then replaced by a new event."""
         self._clock = clock
         self._context = message_context()
         self._sockets = ClientSockets(
             self._context, parse(display.address), display.keys, insecure=display.insecure
         )
         self._listeners: dict[str, Listener[Taken]] = {}
-        self._making = {camera: asyncio.Lock() for camera in cameras}
-        self._made: dict[str, tuple[int, bytes]] = {}
+        self._locks = {camera: asyncio.Lock() for camera in cameras}
+        self._jpegs: dict[str, tuple[int, bytes]] = {}
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
 
         def take(_: int, message: memoryview) -> Taken:
             taken = decode_image(message)
-            loop.call_soon_threadsafe(self._tell)
+            loop.call_soon_threadsafe(self._notify)
             return taken
 
         for camera in self.cameras:
@@ -64,27 +64,27 @@ class CameraImages:
         self._context.destroy(linger=0)
 
     def newest(self, camera: str) -> Frame | None:
-        """What is known of a camera's newest image; None before the first."""
+        """Header of a camera's newest image; None before the first."""
         _, kept = self._listeners[camera].kept()
         return kept[-1][0] if kept else None
 
     async def jpeg(self, camera: str) -> tuple[Frame, bytes] | None:
-        """A camera's newest image; None before the first, and where it cannot be read."""
-        async with self._making[camera]:
+        """Header and JPEG file of a camera's newest image; None before the first, or if it is unreadable."""
+        async with self._locks[camera]:
             _, kept = self._listeners[camera].kept()
             if not kept:
                 return None
             frame, payload = kept[-1]
-            number, jpeg = self._made.get(camera, (-1, b""))
+            number, jpeg = self._jpegs.get(camera, (-1, b""))
             if number != frame.number:
                 try:
                     jpeg = await asyncio.to_thread(_jpeg, frame, payload)
                 except ProtocolError:
                     return None
-                self._made[camera] = frame.number, jpeg
+                self._jpegs[camera] = frame.number, jpeg
             return frame, jpeg
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         updated, self.updated = self.updated, asyncio.Event()
         updated.set()
 

@@ -1,4 +1,4 @@
-"""A certificate of this machine's own, for browsers that are told its fingerprint."""
+"""Self-signed certificate of this machine; users verify its fingerprint in the browser."""
 
 import datetime
 import ipaddress
@@ -18,27 +18,27 @@ from robot_rl.hardware.protocol.endpoints import make_private
 
 _VALID: Final = datetime.timedelta(days=820)
 """Browsers refuse certificates of more than 825 days."""
-_SPARE: Final = datetime.timedelta(days=7)
+_RENEW_BEFORE: Final = datetime.timedelta(days=7)
 
 
 def self_signed_certificate(names: Sequence[str]) -> tuple[Path, Path]:
-    """Certificate and key for these names and addresses, made at the first call and used until it runs out.
+    """Return the files of certificate and key for these names; made at the first call and before expiry.
 
     Raises:
-        ValueError: others can read where they are kept.
+        ValueError: if other users can read their folder.
     """
     folder = _folder()
     certificate, key = folder / "certificate.pem", folder / "key.pem"
-    if not (key.exists() and certificate.exists() and _serves(certificate, names)):
+    if not (key.exists() and certificate.exists() and _is_valid_for(certificate, names)):
         _make(certificate, key, names)
     return certificate, key
 
 
 def fingerprint(path: Path) -> str:
-    """SHA-256 of a PEM file's first certificate, in pairs.
+    """SHA-256 of a PEM file's first certificate, as colon-separated hex pairs.
 
     Raises:
-        ValueError: it has none.
+        ValueError: if the file holds no certificate.
     """
     digest = x509.load_pem_x509_certificate(path.read_bytes()).fingerprint(hashes.SHA256())
     return digest.hex(":").upper()
@@ -52,15 +52,15 @@ def _folder() -> Path:
     return folder
 
 
-def _serves(path: Path, names: Sequence[str]) -> bool:
-    """Whether a certificate is for all of these names, and not about to run out."""
+def _is_valid_for(path: Path, names: Sequence[str]) -> bool:
+    """Whether a certificate covers all of these names and does not expire soon."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound):
         return False
     left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return left > _SPARE and set(map(_general, names)) <= set(named)
+    return left > _RENEW_BEFORE and set(map(_general_name, names)) <= set(named)
 
 
 def _make(certificate: Path, key: Path, names: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ def _make(certificate: Path, key: Path, names: Sequence[str]) -> None:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + _VALID)
-        .add_extension(x509.SubjectAlternativeName([*map(_general, names)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*map(_general_name, names)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(secret, hashes.SHA256())
@@ -86,14 +86,14 @@ def _make(certificate: Path, key: Path, names: Sequence[str]) -> None:
     _write(certificate, made.public_bytes(pem))
 
 
-def _general(name: str) -> x509.GeneralName:
+def _general_name(name: str) -> x509.GeneralName:
     with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(name))
     return x509.DNSName(name)
 
 
 def _write(path: Path, text: bytes) -> None:
-    """With mode 0600 from its first byte."""
+    """Write a file that has mode 0600 from the start."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as file:
         file.write(text)

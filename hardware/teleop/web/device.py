@@ -1,4 +1,4 @@
-"""The page as a device: what the hands in front of a browser do, as samples."""
+"""The web page as a teleoperation device: turns browser input into samples."""
 
 import io
 import os
@@ -21,27 +21,25 @@ from robot_rl.hardware.teleop.web.settings import WebSettings
 
 
 class WebDevice:
-    """Serves the page while it is open, and reads the one browser that controls.
+    """Serves the page while the device is open, and reads the browser that has control.
 
-    The page shows the robot as any observer sees it, and can stop it like any; all else it asks of whoever
-    reads this device.
+    The page itself can only observe and stop the robot. All other requests go through the program that reads
+    this device.
     """
 
     def __init__(self, settings: WebSettings, display: OperatorDisplay, clock: Clock | None = None) -> None:
-        """Open nothing yet.
+        """Create the device without opening it.
 
         Args:
-            settings: where the page is.
-            board: what it shows.
-            clock: of this machine.
+            settings: address and certificate of the page.
+            display: what the page shows.
+            clock: clock of this machine.
 
         Raises:
-            ValueError: its certificate's files are none, or there is no robot's server to show.
+            ValueError: if the certificate's files are invalid, or no robot's server is given.
         """
         if not display.address:
-            raise ValueError(
-                "device=web shows a robot's server and can stop it: it needs the server's address"
-            )
+            raise ValueError("device=web shows a robot's server and can stop it: give the server's address")
         self._access = make_access(settings)
         self._display = display
         self._clock = clock or MonotonicClock()
@@ -49,7 +47,7 @@ class WebDevice:
         self._opened = ExitStack()
         self._server: WebServer | None = None
         self.url = ""
-        """With the token; empty until it is open."""
+        """Link with the token; empty until the device is opened."""
 
     @property
     def name(self) -> str:
@@ -73,7 +71,7 @@ class WebDevice:
                 self.url = self._access.url(server.start())
             except OSError as error:
                 where = f"{self._access.host}:{self._access.port}"
-                raise DeviceError(f"the page at {where}: {_why(error)}") from error
+                raise DeviceError(f"the page at {where}: {_describe_error(error)}") from error
             self._server = server
             self._opened = opened.pop_all()
         print(self._invitation(), flush=True)
@@ -90,7 +88,7 @@ class WebDevice:
         return self._control.read()
 
     def _invitation(self) -> str:
-        """Where to open it; also as a QR code where a phone could."""
+        """The printed link; in a terminal also as a QR code if other machines can connect."""
         lines = [f"open {self.url}"]
         if self._access.tls:
             lines.append(f"and trust this certificate alone, SHA-256 {self._access.fingerprint}")
@@ -101,7 +99,7 @@ class WebDevice:
         return "\n".join(lines)
 
 
-def _why(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     known = error.errno is not None and error.errno > 0
     reason = os.strerror(error.errno or 0) if known else error.strerror
     return f"{(reason or str(error)).lower()}; choose another device.host or device.port"

@@ -1,7 +1,7 @@
-"""What goes between the server and a browser: JSON with a tag, and images as binary messages.
+"""Messages between the page's server and a browser: tagged JSON, and binary images.
 
-An image: the camera's number as one byte, the image's as eight (big-endian), its age in ms as a 64-bit
-float (big-endian), a JPEG file.
+An image message, big-endian: camera index (1 byte), image number (8 bytes), age in ms (64-bit float), then a
+JPEG file.
 """
 
 import struct
@@ -13,7 +13,7 @@ from robot_rl.hardware.clock import MS
 from robot_rl.hardware.teleop.operator_display import ProgramStatus
 
 MAX_MESSAGE: Final = 4096
-"""Bytes of the longest one from a browser."""
+"""Largest message from a browser, bytes."""
 _IMAGE: Final = struct.Struct(">BQd")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -22,106 +22,106 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Unit = Annotated[float, msgspec.Meta(ge=-1, le=1)]
 Opening = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Asked = Literal["begin", "success", "failure", "discard", "home", "arm", "disarm"]
-"""Marks that the page has buttons for; a stop is a message of its own, and a page ends no program."""
+"""Marks that have a button on the page. A stop is a separate message, and a page cannot quit the program."""
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="t"):
-    """From a browser."""
+    """Base of messages from a browser."""
 
 
 class Hello(Incoming, frozen=True, kw_only=True, tag="hello"):
-    """First of all."""
+    """First message: authentication."""
 
     token: Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class Pong(Incoming, frozen=True, kw_only=True, tag="pong"):
-    """The answer to a `Ping`, at once."""
+    """Immediate answer to a `Ping`."""
 
     id: Count
     at: Milliseconds
 
 
 class Move(Incoming, frozen=True, kw_only=True, tag="move"):
-    """What the person's hands do now, some thirty times a second."""
+    """Current input of the operator, sent about 30 times per second."""
 
     n: Count
-    """Counts up."""
+    """Sequence number."""
     at: Milliseconds
-    """When the hands were looked at."""
+    """Time of the input."""
     on: bool
-    """Something is held."""
+    """Whether anything is held."""
     motion: tuple[Unit, Unit, Unit, Unit, Unit, Unit]
     gripper: Opening | None = None
 
 
 class Press(Incoming, frozen=True, kw_only=True, tag="press"):
-    """A button."""
+    """A button press."""
 
     at: Milliseconds
     mark: Asked
 
 
 class Take(Incoming, frozen=True, kw_only=True, tag="take"):
-    """Become the one browser that controls."""
+    """Request control."""
 
     over: bool = False
-    """Also from another."""
+    """Whether to take control from another browser."""
 
 
 class Leave(Incoming, frozen=True, kw_only=True, tag="leave"):
-    """Control no more."""
+    """Give up control."""
 
 
 class StopNow(Incoming, frozen=True, kw_only=True, tag="stop"):
-    """The software e-stop, of anybody who sees the page."""
+    """Software e-stop; every browser may send it, also without control."""
 
 
 class Shown(Incoming, frozen=True, kw_only=True, tag="shown"):
-    """The image has been drawn: the next one may come."""
+    """The last image was drawn; requests the next one."""
 
 
 FromBrowser = Hello | Pong | Move | Press | Take | Leave | StopNow | Shown
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True, tag_field="t"):
-    """To a browser."""
+    """Base of messages to a browser."""
 
 
 class Ping(Outgoing, frozen=True, kw_only=True, tag="ping"):
-    """Asks for the browser's time."""
+    """Request for the browser's time."""
 
     id: int
 
 
 class Welcome(Outgoing, frozen=True, kw_only=True, tag="welcome"):
-    """What does not change."""
+    """Constants of the session."""
 
     you: str
-    """How other browsers name this one."""
+    """Name of this browser."""
     cameras: tuple[str, ...]
     stale_ms: int
-    """Older input moves nothing."""
+    """Older input does not move the arm."""
     disengage_ms: int
-    """After such a silence everything has to be pressed anew."""
+    """After silence of this length everything must be released and pressed again."""
 
 
 class Notice(Outgoing, frozen=True, kw_only=True, tag="notice"):
-    """A line for a person."""
+    """A message to the operator."""
 
     text: str
     bad: bool = False
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """The arm as its server says; empty until it has said anything."""
+    """State of the arm as reported by its server; empty before the first state."""
 
     mode: str = ""
     fault: str = ""
     holder: str = ""
-    """Of the lease."""
+    """Holder of the command lease."""
     age_ms: float | None = None
-    """Since it was measured."""
+    """Age of the measurement."""
     position: tuple[float, ...] = ()
     quaternion: tuple[float, ...] = ()
     q: tuple[float, ...] = ()
@@ -130,26 +130,26 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(Outgoing, frozen=True, kw_only=True, tag="view"):
-    """All that changes; each replaces the last."""
+    """Current state of robot, program and control; replaces the last view."""
 
     robot: str
     trouble: str
-    """Why nothing is known of the arm; empty if it is."""
+    """Why the arm's state is unknown; empty if it is known."""
     arm: Arm
     program: ProgramStatus
     control: Literal["you", "other", "nobody"]
     controller: str
-    """Name of the browser that controls."""
+    """Name of the browser in control."""
     browsers: int
     seen: int
-    """Number of this browser's newest `Move` that has arrived."""
+    """Number of this browser's newest received `Move`."""
     sample_ms: float | None
-    """Age of the controlling browser's newest sample, at the most."""
+    """Upper bound on the age of the controlling browser's newest sample."""
     round_trip_ms: float | None
 
 
-def encode_picture(camera: int, number: int, age_ns: int, jpeg: bytes) -> bytes:
-    """The binary message of an image."""
+def encode_image_message(camera: int, number: int, age_ns: int, jpeg: bytes) -> bytes:
+    """Encode the binary message of an image."""
     return _IMAGE.pack(camera, number, age_ns / MS) + jpeg
 
 
@@ -160,10 +160,10 @@ _decoder = msgspec.json.Decoder(FromBrowser)
 
 
 def decode(text: str | bytes) -> FromBrowser:
-    """What a browser sent.
+    """Decode a browser's message.
 
     Raises:
-        ValueError: it is no message; the reason is short, and ASCII.
+        ValueError: if it is invalid; the reason is short and ASCII.
     """
     try:
         return _decoder.decode(text)

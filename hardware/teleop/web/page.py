@@ -1,4 +1,4 @@
-"""The one page, and what a browser may do with it."""
+"""Serves the HTML page with its security headers, and checks requests before a connection is opened."""
 
 import base64
 import hashlib
@@ -13,15 +13,15 @@ from websockets.http11 import Request, Response
 from robot_rl.hardware.teleop.web.access import Access
 
 LINK: Final = "/link"
-"""Where the page's own connection goes."""
-_OTHER_NAME: Final = (
-    b"this server is not known by that name: open the link that the program has printed, "
+"""Path of the page's WebSocket."""
+_WRONG_HOST: Final = (
+    b"this server does not answer to that name: open the link that the program printed, "
     b"or add the name with device.names=[...]\n"
 )
 
 
 class Page:
-    """Answers whatever is asked before there is a connection."""
+    """Answers HTTP requests."""
 
     def __init__(self) -> None:
         text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
@@ -42,29 +42,29 @@ class Page:
         }
 
     def answer(self, request: Request, access: Access, local_address: str) -> Response | None:
-        """To a request; None where the page itself wants its connection.
+        """Answer a request; None if it is the page's own WebSocket request, which is accepted.
 
         Args:
-            request: from anybody.
-            access: what this server is called.
-            local_address: the address of this machine at which the request arrived.
+            request: an untrusted request.
+            access: names and scheme of this server.
+            local_address: local address at which the request arrived.
         """
         hosts = request.headers.get_all("Host")
         if len(hosts) != 1 or not access.serves(hosts[0], local_address):
-            return _respond(HTTPStatus.MISDIRECTED_REQUEST, _OTHER_NAME)
+            return _respond(HTTPStatus.MISDIRECTED_REQUEST, _WRONG_HOST)
         path = request.path.partition("?")[0]
         if path == "/":
             return _respond(HTTPStatus.OK, self._body, self._headers)
         if path != LINK:
             return _respond(HTTPStatus.NOT_FOUND, b"there is only one page here: /\n")
-        # Browsers let any page connect anywhere, and say which one it is.
+        # Browsers let any page open WebSockets to any server, but send that page's origin.
         if request.headers.get_all("Origin") != [f"{access.scheme}://{hosts[0]}"]:
             return _respond(HTTPStatus.FORBIDDEN, b"only the page of this server may connect\n")
         return None
 
 
 def _hash(text: str, tag: str) -> str:
-    """What the policy says of the one inline element of this kind."""
+    """CSP hash of the only inline element of this kind."""
     found = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     assert len(found) == 1, f"{len(found)} elements {tag}"
     return f"'sha256-{base64.b64encode(hashlib.sha256(found[0].encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""What the page shows of the robot and the one thing it asks of it: an observer's client, and its stop."""
+"""The page's clients of the robot's server: an observer of its state, and a stop connection."""
 
 import threading
 from typing import Final
@@ -12,45 +12,45 @@ from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.web.messages import Arm
 
 NAME: Final = "web page"
-_EVERY: Final = 0.04
-"""s between two looks."""
-_SILENT: Final = 0.5
-"""s without a state that are said."""
-_AGAIN: Final = 0.5
-"""s until it connects anew."""
-_SHOWN: Final = 16
-"""Numbers of a sensor that has more are not for people."""
+_INTERVAL: Final = 0.04
+"""Polling interval, s."""
+_SILENCE_LIMIT: Final = 0.5
+"""Time without a state after which it is reported, s."""
+_RETRY_AFTER: Final = 0.5
+"""Time until reconnecting, s."""
+_MAX_VALUES: Final = 16
+"""Sensors with more values are not shown."""
 _TRIES: Final = 3
-"""Of a stop, each of a second."""
+"""Attempts of a stop, 1 s each."""
 
 
 class RobotObserver:
-    """Follows the robot in a thread of its own, and comes back when the server does."""
+    """Reads the robot's state in a background thread and reconnects when the server restarts."""
 
     def __init__(self, display: OperatorDisplay, clock: Clock) -> None:
         """Connect.
 
         Raises:
-            RobotError: there is no robot.
-            ValueError: an address that is none, or a network without keys.
+            RobotError: if there is no robot.
+            ValueError: if the address is invalid, or a network address is used without keys.
         """
         self._display, self._clock = display, clock
         self._newest: State | None = None
-        self._trouble = ""
-        self._ahead = 0
+        self._problem = ""
+        self._offset = 0
         self._ending = threading.Event()
         with _client(self._display) as robot:
             self.spec: RobotSpec = robot.spec
-        self._thread = threading.Thread(target=self._run, name="robot watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="robot observer", daemon=True)
         self._thread.start()
 
-    def look(self) -> tuple[str, Arm]:
-        """What is wrong, empty if nothing is, and the arm as it was seen last."""
-        assert self._thread.is_alive() or self._ending.is_set(), "the watch has failed"
-        trouble, state = self._trouble, self._newest
+    def status(self) -> tuple[str, Arm]:
+        """Return the current problem, empty if there is none, and the last known state of the arm."""
+        assert self._thread.is_alive() or self._ending.is_set(), "the observer thread has failed"
+        problem, state = self._problem, self._newest
         if state is None:
-            return trouble or "the robot has said nothing yet", Arm()
-        return trouble, Arm(
+            return problem or "no state received from the robot yet", Arm()
+        return problem, Arm(
             mode=state.mode.value,
             fault=state.fault,
             holder=state.lease_holder,
@@ -59,12 +59,12 @@ class RobotObserver:
             quaternion=state.quaternion,
             q=state.q,
             gripper=state.gripper.opening if state.gripper else None,
-            sensors={name: values for name, values in state.sensors.items() if len(values) <= _SHOWN},
+            sensors={name: values for name, values in state.sensors.items() if len(values) <= _MAX_VALUES},
         )
 
     def age(self, t: int) -> int:
-        """How long ago a time on the robot's clock was, ns."""
-        return self._clock.now() + self._ahead - t
+        """Age of a time on the robot's clock, ns."""
+        return self._clock.now() + self._offset - t
 
     def close(self) -> None:
         """Safe to call twice."""
@@ -77,33 +77,33 @@ class RobotObserver:
                 with _client(self._display) as robot:
                     self._follow(robot)
             except RobotError as error:
-                self._trouble = str(error)
-                self._ending.wait(_AGAIN)
+                self._problem = str(error)
+                self._ending.wait(_RETRY_AFTER)
 
     def _follow(self, robot: RobotClient) -> None:
-        while not self._ending.wait(_EVERY):
+        while not self._ending.wait(_INTERVAL):
             robot.keep_time()
             try:
-                state = robot.state(_SILENT)
+                state = robot.state(_SILENCE_LIMIT)
             except StaleState as stale:
-                self._trouble = str(stale)
+                self._problem = str(stale)
                 continue
-            self._ahead = robot.clock_offset().offset
-            self._newest, self._trouble = state, ""
+            self._offset = robot.clock_offset().offset
+            self._newest, self._problem = state, ""
 
 
 class StopClient:
-    """The software e-stop over a connection that waits for nothing else. For one thread."""
+    """Software e-stop over a dedicated connection. For one thread."""
 
     def __init__(self, display: OperatorDisplay) -> None:
         self._display = display
         self._client: RobotClient | None = None
 
     def prepare(self) -> None:
-        """Connect, so that a stop goes at once."""
+        """Connect in advance, so that a stop is sent at once."""
         self._client = _client(self._display)
         try:
-            # Not needed for a stop; the log has a name that way.
+            # Not needed for a stop; it puts the client's name into the log.
             self._client.__enter__()
         except RobotError:
             self._client = _client(self._display)
@@ -112,7 +112,7 @@ class StopClient:
         """Stop the arm.
 
         Raises:
-            RobotError: nobody has confirmed it.
+            RobotError: if the server did not confirm it.
         """
         for left in reversed(range(_TRIES)):
             self._client = self._client or _client(self._display)

@@ -1,4 +1,4 @@
-"""Serves the page in a thread of its own: HTTP for the page, one WebSocket for each browser."""
+"""Web server in a background thread: HTTP for the page, one WebSocket per browser."""
 
 import asyncio
 import itertools
@@ -23,23 +23,23 @@ from robot_rl.hardware.teleop.web.messages import MAX_MESSAGE, Hello, decode
 from robot_rl.hardware.teleop.web.page import Page
 from robot_rl.hardware.teleop.web.robot_observer import RobotObserver, StopClient
 
-MOST: Final = 8
-"""Browsers at a time."""
+MAX_BROWSERS: Final = 8
+"""Largest number of connected browsers."""
 WRONG_TOKEN: Final = 4401
 FULL: Final = 4429
-_PATIENCE: Final = 5.0
-"""s for a browser to show its token."""
-_ALIVE: Final = 3.0
-"""s between two questions whether a browser is there, and for its answer."""
-_QUEUED: Final = 16_384
-"""Bytes for a browser that wait to be sent, above which nothing is made for it."""
-_QUIET: Final = logging.getLogger("robot_rl.web")
-_QUIET.addHandler(logging.NullHandler())
-_QUIET.propagate = False
+_HELLO_TIMEOUT: Final = 5.0
+"""Time for a browser to send its token, s."""
+_PING_INTERVAL: Final = 3.0
+"""Interval of keep-alive pings and timeout of their answers, s."""
+_WRITE_LIMIT: Final = 16_384
+"""Unsent bytes per browser above which sending waits."""
+_LOGGER: Final = logging.getLogger("robot_rl.web")
+_LOGGER.addHandler(logging.NullHandler())
+_LOGGER.propagate = False
 
 
 class WebServer:
-    """From `start` to `close`; what goes wrong in its thread is raised by `check`."""
+    """Runs from `start` to `close`. Errors in its thread are raised by `check`."""
 
     def __init__(
         self,
@@ -53,35 +53,35 @@ class WebServer:
         self._control, self._observer = control, observer
         self._page = Page()
         self._numbers = itertools.count(1)
-        self._stops = ThreadPoolExecutor(1, "web stop")
-        self._line = StopClient(display)
+        self._stop_thread = ThreadPoolExecutor(1, "web stop")
+        self._stop_client = StopClient(display)
         self._listening: Future[int] = Future()
         self._failure: BaseException | None = None
         self._end: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="web server", daemon=True)
 
     def start(self) -> int:
-        """Listen; returns the port.
+        """Start listening and return the port.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: if the address is unavailable.
         """
         self._thread.start()
         return self._listening.result()
 
     def check(self) -> None:
-        """Raises what has gone wrong, if anything has."""
+        """Raise the error of the thread, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Say goodbye to all browsers."""
+        """Close all connections."""
         self._end()
         self._thread.join()
-        self._stops.submit(self._line.close)
-        self._stops.shutdown()
+        self._stop_thread.submit(self._stop_client.close)
+        self._stop_thread.shutdown()
 
-    # ---- in its thread -----------------------------------------------------------------------------------
+    # ---- in the server thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -94,36 +94,36 @@ class WebServer:
     async def _serve(self) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
         cameras = [camera.name for camera in self._observer.spec.cameras]
-        await loop.run_in_executor(self._stops, self._line.prepare)
+        await loop.run_in_executor(self._stop_thread, self._stop_client.prepare)
         access = self._access
         with CameraImages(self._display, cameras, self._clock) as images:
             context = PageContext(
                 self._clock, self._control, self._observer, images, self._display, self._stop
             )
 
-            async def meet(socket: ServerConnection) -> None:
+            async def handle(socket: ServerConnection) -> None:
                 try:
-                    await self._meet(socket, context)
+                    await self._handle(socket, context)
                 except BaseException as error:
-                    # The library would only log it.
+                    # The library would only log the error.
                     self._failure = self._failure or (error if isinstance(error, Exception) else None)
                     raise
 
             async with serve(
-                meet,
+                handle,
                 "127.0.0.1" if access.host == "localhost" else access.host,
                 access.port,
                 ssl=access.tls,
                 process_request=self._answer,
                 compression=None,
                 max_size=MAX_MESSAGE,
-                write_limit=_QUEUED,
-                ping_interval=_ALIVE,
-                ping_timeout=_ALIVE,
-                open_timeout=_PATIENCE,
+                write_limit=_WRITE_LIMIT,
+                ping_interval=_PING_INTERVAL,
+                ping_timeout=_PING_INTERVAL,
+                open_timeout=_HELLO_TIMEOUT,
                 close_timeout=1.0,
                 server_header=None,
-                logger=_QUIET,
+                logger=_LOGGER,
             ) as server:
                 self._end = lambda: loop.is_closed() or loop.call_soon_threadsafe(ending.set)
                 self._listening.set_result(next(iter(server.sockets)).getsockname()[1])
@@ -132,19 +132,19 @@ class WebServer:
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
         return self._page.answer(request, self._access, connection.local_address[0])
 
-    async def _meet(self, socket: ServerConnection, context: PageContext) -> None:
+    async def _handle(self, socket: ServerConnection, context: PageContext) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_HELLO_TIMEOUT):
                 hello = decode(await socket.recv())
         except (TimeoutError, ValueError):
-            await socket.close(POLICY_VIOLATION, "it has not said hello")
+            await socket.close(POLICY_VIOLATION, "no hello received")
             return
         except ConnectionClosed:
             return
         if not isinstance(hello, Hello) or not self._access.admits(hello.token):
             await socket.close(WRONG_TOKEN, "wrong token")
-        elif len(context.browsers) >= MOST:
-            await socket.close(FULL, f"there are {MOST} browsers already")
+        elif len(context.browsers) >= MAX_BROWSERS:
+            await socket.close(FULL, f"there are {MAX_BROWSERS} browsers already")
         else:
             name = f"browser {next(self._numbers)} ({socket.remote_address[0]})"
             await BrowserSession(name, socket, context).run()
@@ -152,9 +152,9 @@ class WebServer:
     def _stop(self, reason: str) -> "Future[str]":
         def stop() -> str:
             try:
-                self._line.stop(reason)
+                self._stop_client.stop(reason)
             except RobotError as error:
                 return str(error)
             return ""
 
-        return self._stops.submit(stop)
+        return self._stop_thread.submit(stop)

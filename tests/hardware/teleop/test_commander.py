@@ -128,5 +128,7 @@ def test_somebody_else_with_the_lease_is_named(operator: Operator, server: Serve
     with server.client("other", "policy") as other, other.lease("policy"):
         other.command("cartesian_delta", [0.0] * 6)
         operator.engage()
-    assert operator.commander.refused == "other holds the lease: end that program, then press the clutch anew"
+    assert (
+        operator.commander.refused == "other holds the lease: end that program, then press the clutch again"
+    )
     assert operator.teleoperator.state is ClutchState.LAPSED

@@ -136,7 +136,7 @@ def gone(device: FileDevice) -> bool:
     try:
         device.read()
     except DeviceError as error:
-        return str(error) == "the gamepad is gone: plug it in and start again"
+        return str(error) == "the gamepad is disconnected: plug it in and start again"
     return False
 
 

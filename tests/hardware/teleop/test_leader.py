@@ -123,12 +123,12 @@ def test_a_rate_that_no_motor_has_is_named(bus: Bus) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"signs": [1, 1]}, "as many each"),
-        ({"ids": [1, 1, 2, 3, 4, 5, 6]}, "each motor once"),
-        ({"gripper_id": 3}, "each motor once"),
+        ({"signs": [1, 1]}, "same length"),
+        ({"ids": [1, 1, 2, 3, 4, 5, 6]}, "list each motor once"),
+        ({"gripper_id": 3}, "list each motor once"),
         ({"signs": [2, 1, 1, 1, 1, 1, 1]}, "1 or -1"),
         ({"offsets": [math.nan, 0, 0, 0, 0, 0, 0]}, "finite"),
-        ({"gripper_open": 1.0}, "the two ends"),
+        ({"gripper_open": 1.0}, "must differ"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, object], why: str) -> None:

@@ -111,7 +111,7 @@ def gone(device: FileDevice) -> bool:
     try:
         device.read()
     except DeviceError as error:
-        return str(error) == "the SpaceMouse is gone: plug it in and start again"
+        return str(error) == "the SpaceMouse is disconnected: plug it in and start again"
     return False
 
 

@@ -129,7 +129,7 @@ def test_its_end_is_said_when_the_arm_is_disengaged(tmp_path: Path) -> None:
         clock.advance(24 * STEP + STALE_DISENGAGE_MS * MS)
         assert device.read() is not None
         clock.advance(1)
-        with pytest.raises(StreamEnded, match="has been played"):
+        with pytest.raises(StreamEnded, match="has been replayed"):
             device.read()
 
 
@@ -142,7 +142,7 @@ def test_what_was_torn_off_is_not_played(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(b"", "no recorded device"), (b"hello, world" * 9, "no recorded")]
+    ("content", "why"), [(b"", "not a recorded device"), (b"hello, world" * 9, "not a recorded")]
 )
 def test_what_is_no_stream_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "x").write_bytes(content)

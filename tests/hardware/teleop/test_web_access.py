@@ -12,7 +12,7 @@ import pytest
 from robot_rl.hardware.teleop.web.access import Access
 from robot_rl.hardware.teleop.web.access import make_access as access_of
 from robot_rl.hardware.teleop.web.certificate import fingerprint, self_signed_certificate
-from robot_rl.hardware.teleop.web.settings import OWN, WebSettings
+from robot_rl.hardware.teleop.web.settings import SELF_SIGNED, WebSettings
 
 
 def make_access(*settings: Any) -> Access:
@@ -49,14 +49,14 @@ def test_the_token_is_another_one_each_time_and_nothing_else_is_admitted() -> No
 
 
 def test_a_certificate_is_made_once_and_for_this_machine_alone(home: Path) -> None:
-    access = make_access("192.168.1.2", 8443, OWN)
+    access = make_access("192.168.1.2", 8443, SELF_SIGNED)
     assert access.tls is not None
     assert access.url(8443).startswith("https://192.168.1.2:8443/#")
-    again = make_access("192.168.1.2", 8443, OWN)
+    again = make_access("192.168.1.2", 8443, SELF_SIGNED)
     assert access.fingerprint == again.fingerprint == fingerprint(home / "certificate.pem")
     assert stat.S_IMODE((home / "key.pem").stat().st_mode) == 0o600
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
-    moved = make_access("192.168.1.3", 8443, OWN)
+    moved = make_access("192.168.1.3", 8443, SELF_SIGNED)
     assert moved.fingerprint != access.fingerprint
 
 
@@ -110,7 +110,7 @@ def test_a_page_on_loopback_is_served_under_no_other_name(host: str) -> None:
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
 def test_a_page_on_all_addresses_is_served_under_the_machines_own_names_and_addresses(bound: str) -> None:
-    access = access_of(WebSettings(bound, 8443, OWN, names=["robot.example.org", "10.1.2.3"]))
+    access = access_of(WebSettings(bound, 8443, SELF_SIGNED, names=["robot.example.org", "10.1.2.3"]))
     name = socket.gethostname()
     for host in (name, f"{name}.local:8443", "localhost", "Robot.Example.org:8443", "10.1.2.3"):
         assert access.serves(host, "192.168.1.2"), host
@@ -124,8 +124,8 @@ def test_a_page_on_all_addresses_is_served_under_the_machines_own_names_and_addr
 
 @pytest.mark.usefixtures("home")
 def test_a_certificate_made_here_is_for_the_further_names_too() -> None:
-    plain = access_of(WebSettings("192.168.1.2", 8443, OWN))
-    named = access_of(WebSettings("192.168.1.2", 8443, OWN, names=["robot.example.org"]))
+    plain = access_of(WebSettings("192.168.1.2", 8443, SELF_SIGNED))
+    named = access_of(WebSettings("192.168.1.2", 8443, SELF_SIGNED, names=["robot.example.org"]))
     assert named.fingerprint != plain.fingerprint
 
 

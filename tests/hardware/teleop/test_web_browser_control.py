@@ -147,7 +147,7 @@ def test_a_button_counts_once(control: BrowserControl) -> None:
 def test_a_button_that_was_pressed_long_ago_is_refused_but_for_disarm(control: BrowserControl) -> None:
     late = START + LATE_PRESS_MS * MS + 1
     assert control.press("me", "success", START, late) == "success was pressed 1.0 s ago: press it again"
-    assert control.press("me", "arm", None, late) == "arm was pressed who knows when: press it again"
+    assert control.press("me", "arm", None, late) == "arm was pressed at an unknown time: press it again"
     assert control.press("me", "disarm", START, late) == ""
     sample = control.read()
     assert sample is not None
@@ -159,7 +159,7 @@ def test_a_button_that_was_pressed_long_ago_is_refused_but_for_disarm(control: B
 
 def answered(clock: BrowserClock, sent: int, up: int, down: int, ahead: int) -> None:
     """A ping that took `up` and `down` [ns], to a browser whose clock is `ahead` [ns]."""
-    clock.answered(sent, (sent + up + ahead) / MS, sent + up + down)
+    clock.add_ping(sent, (sent + up + ahead) / MS, sent + up + down)
 
 
 @pytest.mark.parametrize(("up", "down"), [(1, 1), (1, 60), (60, 1), (300, 300)])
@@ -169,22 +169,22 @@ def test_a_sample_is_never_taken_for_younger_than_it_is(up: int, down: int, ahea
     for n in range(5):
         answered(clock, START + n * 1000 * MS, up * MS, down * MS, ahead * MS)
     made = START + 5000 * MS
-    told = clock.made((made + ahead * MS) / MS, made + down * MS)
+    told = clock.to_local((made + ahead * MS) / MS, made + down * MS)
     assert told is not None
     assert made - (up + down + 3) * MS <= told <= made
 
 
 def test_a_clock_that_nobody_has_asked_tells_nothing() -> None:
-    assert BrowserClock().made(1.0, START) is None
+    assert BrowserClock().to_local(1.0, START) is None
 
 
 def test_a_clock_that_jumps_ahead_is_not_believed_until_it_is_asked_anew() -> None:
     clock = BrowserClock()
     answered(clock, START, MS, MS, 0)
     later = START + 100 * MS
-    assert clock.made((later + 5000 * MS) / MS, later) is None
+    assert clock.to_local((later + 5000 * MS) / MS, later) is None
     answered(clock, later, MS, MS, 5000 * MS)
-    told = clock.made((later + 3 * MS + 5000 * MS) / MS, later + 4 * MS)
+    told = clock.to_local((later + 3 * MS + 5000 * MS) / MS, later + 4 * MS)
     assert told is not None
     assert later - 3 * MS <= told <= later + 4 * MS
 
@@ -194,6 +194,6 @@ def test_a_clock_that_stood_still_makes_samples_old() -> None:
     clock = BrowserClock()
     answered(clock, START, MS, MS, 0)
     now = START + 5000 * MS
-    told = clock.made((START + 100 * MS) / MS, now)
+    told = clock.to_local((START + 100 * MS) / MS, now)
     assert told is not None
     assert now - told > 4000 * MS

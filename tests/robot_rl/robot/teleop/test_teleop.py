@@ -169,7 +169,7 @@ def test_somebody_else_with_the_lease_is_named(server: Server, watcher: RobotCli
                 if terminal.shows("watcher holds the lease: end that program"):
                     break
                 time.sleep(0.2)
-        terminal.await_text("watcher holds the lease: end that program, then press the clutch anew")
+        terminal.await_text("watcher holds the lease: end that program, then press the clutch again")
 
 
 def test_a_device_that_is_stopped_holds_the_arm_and_has_to_be_pressed_anew(
@@ -192,7 +192,7 @@ def test_a_device_that_is_stopped_holds_the_arm_and_has_to_be_pressed_anew(
             # 150 ms, and what a busy machine takes.
             assert 0.1 < time.monotonic() - before < 5.0
             assert watcher.sample().mode is Mode.ARMED
-            terminal.await_text("the device was silent: press the clutch anew")
+            terminal.await_text("the device was silent: press the clutch again")
             hand.send(signal.SIGCONT)
             terminal.await_text("clutch released")
             held = watcher.sample().position
@@ -224,7 +224,7 @@ def test_an_unplugged_device_loses_nothing_of_the_open_episode(
         for report in cap((0, 0, -100)):
             feed.write(report)
         feed.unplug()
-        terminal.await_text("the SpaceMouse is gone: plug it in and start again; the arm is held")
+        terminal.await_text("the SpaceMouse is disconnected: plug it in and start again; the arm is held")
         eventually(lambda: watcher.sample().lease_holder == "", "it is held")
         terminal.forget()
         terminal.await_text("RECORDING")
@@ -265,7 +265,7 @@ def test_without_a_terminal_an_unplugged_device_ends_the_program_and_keeps_the_e
             assert program.wait() == 1
         finally:
             program.kill()
-    assert "robot-rl: the SpaceMouse is gone: plug it in and start again" in program.output
+    assert "robot-rl: the SpaceMouse is disconnected: plug it in and start again" in program.output
     assert watcher.sample().mode is Mode.ARMED
 
 
