@@ -246,7 +246,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         state = newest
         if self._late:
             moment = self._look(since)
-            state, images = self._client.state_at(moment.t), dict(moment.seen)
+            state, images = self._client.state_at(moment.t), dict(moment.images)
             info["aligned_ms"] = max(moment.off.values()) / MS
         self._state = state
         raw: dict[str, np.ndarray] = dict(self._senses.raw(state))

@@ -1,1 +1,1 @@
-"""Cameras: a process for each, watched by the server; clients read the newest frame with its age."""
+"""Cameras: one process each, monitored by the server; clients read the newest image with its age."""

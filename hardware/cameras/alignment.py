@@ -1,4 +1,4 @@
-"""Images of several cameras that show the same moment."""
+"""Time-aligned images of several cameras."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,31 +8,31 @@ from robot_rl.hardware.cameras.reader import CameraImage, FrameReader
 
 @dataclass(frozen=True)
 class AlignedImages:
-    """What the cameras saw at about one time."""
+    """One image per camera, captured at about the same time."""
 
     t: int
-    """On the server's clock, ns."""
-    seen: Mapping[str, CameraImage]
-    """An image of each camera."""
+    """Common capture time on the server's clock, ns."""
+    images: Mapping[str, CameraImage]
+    """Image of each camera."""
     off: Mapping[str, int]
-    """How far each of them is from `t`, ns."""
+    """Distance of each image from `t`, ns."""
 
 
 def newest_aligned(
     frames: FrameReader, late: Mapping[str, int], since: int = 0, timeout: float = 0.0
 ) -> AlignedImages:
-    """The newest moment that all cameras have seen, and of each the image nearest to it.
+    """Return the newest time that all cameras have captured, with each camera's nearest image.
 
     Args:
-        frames: of these cameras.
-        late: by camera, how much later than what it shows an image's time stamp is, ns.
-        since: nothing older will do, on the server's clock, ns.
+        frames: reader of these cameras.
+        late: delay of each camera's time stamps behind the scene, ns.
+        since: oldest acceptable time on the server's clock, ns.
         timeout: how long to wait for each camera, s.
 
     Raises:
-        StaleFrame: a camera has no image that is new enough.
+        StaleFrame: if a camera has no image that is new enough.
     """
     t = min(frames.captured(camera, since + after, timeout) - after for camera, after in late.items())
-    seen = {camera: frames.nearest(camera, t + after, since + after) for camera, after in late.items()}
-    off = {camera: abs(seen[camera].t_capture - after - t) for camera, after in late.items()}
-    return AlignedImages(t, seen, off)
+    images = {camera: frames.nearest(camera, t + after, since + after) for camera, after in late.items()}
+    off = {camera: abs(images[camera].t_capture - after - t) for camera, after in late.items()}
+    return AlignedImages(t, images, off)

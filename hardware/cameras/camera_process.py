@@ -1,4 +1,4 @@
-"""The server's end of a camera's process: starts it, hears it, buries it."""
+"""Starts, monitors and reaps the process of one camera, on the server's side."""
 
 import os
 import signal
@@ -16,50 +16,50 @@ from robot_rl.hardware.child_process import child_environment
 
 _MODULE = "robot_rl.hardware.cameras.process"
 _GRACE = 2.0
-"""s that a camera has to let go of its device when the server ends."""
+"""Time for a camera to release its device when the server ends, s."""
 
 
 class CameraProcess:
-    """One camera, whatever process it has just now. For one thread, which must live as long."""
+    """One camera and its current process. For one thread, which must outlive the process."""
 
     def __init__(self, settings: CameraSettings, monitor: CameraMonitor) -> None:
         self.monitor = monitor
         self.process: subprocess.Popen[bytes] | None = None
         self._settings = settings
-        self._doom: str | None = None
-        self._last_words: Failed | None = None
+        self._kill_reason: str | None = None
+        self._failure: Failed | None = None
         self._found_dead = False
-        self._again = False
+        self._restart_wanted = False
 
     def restart(self, now: int) -> None:
-        """Start it, or end it and start it anew."""
+        """Start the process, or kill and restart it."""
         if self.process is None:
             self.monitor.restart(now)
         else:
-            self._again = True
+            self._restart_wanted = True
             self._kill("restarted by name")
 
-    def hear(self, report: Report) -> bool:
-        """Take a report; whether it is from the present process, and of an image to be passed on."""
-        if self.process is None or self.process.pid != report.pid or self._doom is not None:
+    def receive(self, report: Report) -> bool:
+        """Handle a report. Returns whether it is an image of the current process that should be forwarded."""
+        if self.process is None or self.process.pid != report.pid or self._kill_reason is not None:
             return False
         if isinstance(report, Failed):
-            self._last_words = report
+            self._failure = report
             return False
         self.monitor.image(report)
         return True
 
-    def look(self, now: int, endpoint: str) -> None:
-        """Start it, end it or leave it alone."""
+    def check(self, now: int, endpoint: str) -> None:
+        """Start, kill or reap the process as needed."""
         if self.process is None:
             if self.monitor.is_due(now):
                 self._start(now, endpoint)
         elif self.process.poll() is not None:
-            # When it is first found dead, its last words may still be on their way.
+            # When the process is first found dead, its `Failed` report may still be on its way.
             if self._found_dead:
-                self._bury(now)
+                self._reap(now)
             self._found_dead = True
-        elif self._doom is None and (reason := self.monitor.verdict(now)):
+        elif self._kill_reason is None and (reason := self.monitor.kill_reason(now)):
             self._kill(reason)
 
     def _start(self, now: int, endpoint: str) -> None:
@@ -67,8 +67,8 @@ class CameraProcess:
         order = Start(
             settings=self._settings, endpoint=endpoint, server=os.getpid(), first=first, dropped=dropped
         )
-        self._doom, self._last_words, self._found_dead = None, None, False
-        # It dies with the thread that runs this line: see `die_with` in process.py.
+        self._kill_reason, self._failure, self._found_dead = None, None, False
+        # The process dies with the thread that runs this line: see `kill_with_parent` in process.py.
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -83,20 +83,20 @@ class CameraProcess:
 
     def _kill(self, reason: str) -> None:
         assert self.process is not None
-        self._doom = reason
-        # Not SIGTERM, which one that hangs or is stopped would not hear.
+        self._kill_reason = reason
+        # SIGKILL: a process that hangs or is stopped would not handle SIGTERM.
         self.process.kill()
 
-    def _bury(self, now: int) -> None:
+    def _reap(self, now: int) -> None:
         assert self.process is not None
         code, self.process = self.process.returncode, None
-        if self._again:
-            self._again = False
+        if self._restart_wanted:
+            self._restart_wanted = False
             self.monitor.restart(now)
-        elif self._doom is not None:
-            self.monitor.ended(now, self._doom)
-        elif self._last_words is not None:
-            self.monitor.ended(now, self._last_words.reason, final=self._last_words.final)
+        elif self._kill_reason is not None:
+            self.monitor.ended(now, self._kill_reason)
+        elif self._failure is not None:
+            self.monitor.ended(now, self._failure.reason, final=self._failure.final)
         elif code < 0:
             self.monitor.ended(now, f"its process was ended by {signal.Signals(-code).name}")
         else:
@@ -104,7 +104,7 @@ class CameraProcess:
 
 
 def end_all(cameras: Iterable[CameraProcess]) -> None:
-    """End all processes: they may let go of their devices, but not for long."""
+    """Terminate all processes; those that do not exit within the grace period are killed."""
     processes = [camera.process for camera in cameras if camera.process is not None]
     for process in processes:
         process.terminate()

@@ -1,4 +1,4 @@
-"""The server's cameras: starts and watches their processes, and passes their images on to clients."""
+"""All cameras of the server: runs and monitors their processes and forwards their images to clients."""
 
 import queue
 import tempfile
@@ -15,17 +15,17 @@ from robot_rl.hardware.cameras.settings import CameraSettings, MonitorLimits
 from robot_rl.hardware.cameras.wire import Report, server_socket
 from robot_rl.hardware.clock import MS, MonotonicClock
 
-_LOOK = 50
-"""ms between two looks at the processes."""
-_BURST = 64
-"""Images that are passed on between two looks, at most."""
+_CHECK_INTERVAL = 50
+"""Interval of process checks, ms."""
+_MAX_FORWARDED = 64
+"""Largest number of images forwarded between two checks."""
 
 
 class CameraSet:
-    """All cameras of a robot, in a thread of their own.
+    """Runs all cameras of a robot from a background thread.
 
-    `images` is the server's image socket, which this thread takes over until `close`. `on_event(what, text)`
-    is called from it and must not block.
+    `images` is the server's image socket, used only by this thread until `close`. `on_event(what, text)` is
+    called from the thread and must not block.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class CameraSet:
         on_event: OnEvent,
         limits: MonitorLimits | None = None,
     ) -> None:
-        """Start nothing yet.
+        """Create without starting.
 
         Raises:
-            ValueError: two cameras have the same name or are the same device.
+            ValueError: if two cameras have the same name or the same serial.
         """
         _check_distinct("name", [camera.spec.name for camera in cameras])
         _check_distinct("serial", [camera.spec.serial for camera in cameras])
@@ -53,8 +53,8 @@ class CameraSet:
             camera.spec.name: CameraProcess(camera, CameraMonitor(camera, limits, on_event))
             for camera in cameras
         }
-        self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._seen = self._statuses()
+        self._restarts: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._latest = self._statuses()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cameras", daemon=True)
 
@@ -68,30 +68,32 @@ class CameraSet:
         self.close()
 
     def start(self) -> None:
-        """Start all cameras; returns at once."""
+        """Start all cameras; returns immediately."""
         for name in self._cameras:
-            self._wanted.put(name)
+            self._restarts.put(name)
         self._thread.start()
 
     def restart(self, name: str) -> None:
-        """Start a camera that has failed, or another one anew.
+        """Restart a camera, also one that has failed.
 
         Raises:
-            ValueError: there is none of that name.
+            ValueError: if there is no camera of that name.
         """
         if name not in self._cameras:
-            raise ValueError(f"no camera {name!r}; there are: {', '.join(self._cameras) or 'none'}")
-        self._wanted.put(name)
+            raise ValueError(f"no camera {name!r}; known cameras: {', '.join(self._cameras) or 'none'}")
+        self._restarts.put(name)
 
     def status(self) -> dict[str, CameraStatus]:
-        """How each camera did at the last look, a moment ago. From any thread, and it waits for nothing.
+        """Status of each camera at the last check. Thread-safe and non-blocking.
 
         Raises:
-            RuntimeError: nobody watches them any more.
+            RuntimeError: if the monitoring thread is not running.
         """
         if not self._thread.is_alive():
-            raise RuntimeError("the cameras are not watched: they were not started, were closed, or crashed")
-        looked, statuses = self._seen
+            raise RuntimeError(
+                "the cameras are not monitored: they were not started, were closed, or crashed"
+            )
+        looked, statuses = self._latest
         passed = (self._clock.now() - looked) / MS
         return {
             name: msgspec.structs.replace(
@@ -101,7 +103,7 @@ class CameraSet:
         }
 
     def close(self) -> None:
-        """End all cameras. Safe to call twice."""
+        """Stop all cameras. Safe to call twice."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -113,36 +115,36 @@ class CameraSet:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                self._pass_on()
-                self._look()
-                self._seen = self._statuses()
+                self._forward()
+                self._check()
+                self._latest = self._statuses()
         finally:
             end_all(self._cameras.values())
 
-    def _pass_on(self) -> None:
-        """Give what the cameras have sent to the clients, after waiting for it for a while."""
-        if not self._reports.poll(_LOOK):
+    def _forward(self) -> None:
+        """Wait briefly for images from the cameras and forward them to the clients."""
+        if not self._reports.poll(_CHECK_INTERVAL):
             return
-        for _ in range(_BURST):
+        for _ in range(_MAX_FORWARDED):
             try:
                 first, *rest = self._reports.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             report = self._decoder.decode(first.buffer)
-            if self._cameras[report.camera].hear(report):
+            if self._cameras[report.camera].receive(report):
                 for message in rest:
                     self._images.send(message, copy=False)
 
-    def _look(self) -> None:
-        """See to the processes."""
+    def _check(self) -> None:
+        """Check the processes."""
         now = self._clock.now()
-        while not self._wanted.empty():
-            self._cameras[self._wanted.get()].restart(now)
+        while not self._restarts.empty():
+            self._cameras[self._restarts.get()].restart(now)
         for camera in self._cameras.values():
-            camera.look(now, self._endpoint)
+            camera.check(now, self._endpoint)
 
     def _statuses(self) -> tuple[int, dict[str, CameraStatus]]:
-        """When it was looked, and what was seen; replaced as a whole, so that no thread waits for another."""
+        """Time and status of each camera. The tuple is replaced as a whole, so readers need no lock."""
         now = self._clock.now()
         return now, {name: camera.monitor.status(now) for name, camera in self._cameras.items()}
 

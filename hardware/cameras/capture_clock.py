@@ -1,4 +1,4 @@
-"""When an image was taken, on the server's clock."""
+"""Converts a camera's time stamps to capture times on the server's clock."""
 
 import time
 from collections import deque
@@ -8,63 +8,63 @@ from robot_rl.hardware.cameras.device import RawFrame
 from robot_rl.hardware.clock import MS
 
 WINDOW = 10_000 * MS
-"""A crystal that is off by 50 ppm drifts by 0.5 ms in it."""
+"""Window of the offset estimate, ns; a clock error of 50 ppm drifts by 0.5 ms within it."""
 
 
-def wall_ahead() -> int:
-    """How far wall time is ahead of CLOCK_MONOTONIC just now, ns."""
+def wall_offset() -> int:
+    """Current wall time minus CLOCK_MONOTONIC, ns."""
     readings = []
     for _ in range(3):
         before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
         readings.append((after - before, wall - (before + after) // 2))
-    # The one least disturbed.
+    # Use the reading that was interrupted least.
     return min(readings)[1]
 
 
 class OffsetEstimator:
-    """How far the server's clock is ahead of a device's: the least of `received - device` in a while.
+    """Estimates the server's clock minus a device's: the minimum of `received - device` over a window.
 
-    An image is never received before it is taken and is only delayed by transport, so the least delayed
-    one tells the offset best. The delay that even this one has cannot be seen in the time stamps:
-    capture times are late by so much. A drift makes them early by at most what it makes in a window.
+    Transport only delays images, so the least delayed one gives the best estimate. Its own delay cannot be
+    seen in the time stamps; capture times are late by that much. Clock drift makes them early by at most the
+    drift within a window.
     """
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
-        # Received, offset: both rise from left to right, so the least is always the leftmost.
-        self._least: deque[tuple[int, int]] = deque()
+        # (received, offset), both increasing, so the minimum is always the leftmost.
+        self._minima: deque[tuple[int, int]] = deque()
         self._device: int | None = None
 
     def update(self, t_device: int, t_recv: int) -> int:
-        """The offset after this image, ns."""
+        """Add an image and return the offset, ns."""
         if self._device is not None and t_device < self._device:
-            # The device began to count anew: what was known of its clock is of no use.
-            self._least.clear()
+            # The device restarted its clock: earlier offsets are invalid.
+            self._minima.clear()
         self._device = t_device
         offset = t_recv - t_device
-        while self._least and self._least[-1][1] >= offset:
-            self._least.pop()
-        self._least.append((t_recv, offset))
-        while self._least[0][0] < t_recv - self._window:
-            self._least.popleft()
-        return self._least[0][1]
+        while self._minima and self._minima[-1][1] >= offset:
+            self._minima.pop()
+        self._minima.append((t_recv, offset))
+        while self._minima[0][0] < t_recv - self._window:
+            self._minima.popleft()
+        return self._minima[0][1]
 
 
 class CaptureClock:
-    """Turns a device's time stamps into capture times."""
+    """Converts a device's time stamps to capture times."""
 
-    def __init__(self, ahead: Callable[[], int] = wall_ahead) -> None:
-        self._ahead = ahead
+    def __init__(self, wall: Callable[[], int] = wall_offset) -> None:
+        self._wall_offset = wall
         self._offset = OffsetEstimator()
 
     def captured(self, frame: RawFrame) -> int:
-        """When the frame was taken, on the server's clock, ns; never after it was received."""
+        """Capture time of a frame on the server's clock, ns; never after its arrival."""
         if frame.t_device is None:
             return frame.t_recv
         if frame.clock == "own":
             captured = frame.t_device + self._offset.update(frame.t_device, frame.t_recv)
         elif frame.clock == "wall":
-            captured = frame.t_device - self._ahead()
+            captured = frame.t_device - self._wall_offset()
         else:
             captured = frame.t_device
         return max(0, min(captured, frame.t_recv))

@@ -1,4 +1,4 @@
-"""Images as JPEG or PNG files, for networks and disks that raw ones would fill."""
+"""Encodes and decodes images as JPEG or PNG files."""
 
 import io
 from typing import Final
@@ -13,45 +13,47 @@ from robot_rl.hardware.protocol.messages import Code
 
 _FORMATS: Final = {"jpeg": "JPEG", "png": "PNG"}
 _PNG_LEVEL: Final = 1
-"""Of zlib: the quickest. What is drawn is as small as with others."""
+"""Fastest zlib level. Rendered images are as small as with higher levels."""
 
 
 def compress(image: NDArray[np.uint8], quality: int) -> bytes:
-    """A JPEG file of an image [H, W, 3]; lossy."""
+    """Encode an image [H, W, 3] as JPEG (lossy)."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
 
 
 def compress_png(image: NDArray[np.uint8]) -> bytes:
-    """A PNG file of an image [H, W, 3]; exact."""
+    """Encode an image [H, W, 3] as PNG (lossless)."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "PNG", compress_level=_PNG_LEVEL)
     return buffer.getvalue()
 
 
 def image_of(frame: Frame, payload: memoryview) -> NDArray:
-    """What a message's payload shows, read-only.
+    """Decode a message's payload to a read-only image.
 
     Raises:
-        ProtocolError: another thing than its header says.
+        ProtocolError: if the payload does not match its header.
     """
     return decompress(frame, payload) if frame.encoding in _FORMATS else pixels(frame, payload)
 
 
 def decompress(frame: Frame, payload: memoryview) -> NDArray[np.uint8]:
-    """The image [H, W, 3] of a JPEG or PNG file.
+    """Decode a JPEG or PNG file to an image [H, W, 3].
 
     Raises:
-        ProtocolError: it is none, or of another size than its header says.
+        ProtocolError: if the file is invalid, or its size differs from the header.
     """
     form = _FORMATS[frame.encoding]
     try:
         with Image.open(io.BytesIO(payload), formats=(form,)) as image:
-            # Known before anything is decompressed.
+            # Checked before decompressing.
             if image.size != (frame.width, frame.height):
-                raise ProtocolError(Code.MALFORMED, f"a {form} of {image.size} is not what its header says")
+                raise ProtocolError(
+                    Code.MALFORMED, f"a {form} of {image.size} does not have the size in its header"
+                )
             return np.asarray(image.convert("RGB"))
-    # A damaged PNG may raise the last two.
+    # A damaged PNG may raise SyntaxError or ValueError.
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise ProtocolError(Code.MALFORMED, f"a {form} that cannot be read: {error}") from None
+        raise ProtocolError(Code.MALFORMED, f"a {form} that cannot be decoded: {error}") from None

@@ -1,4 +1,4 @@
-"""The interface of a camera."""
+"""Interface of camera devices."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -6,58 +6,58 @@ from typing import Literal, Protocol
 from numpy.typing import NDArray
 
 DeviceClock = Literal["own", "monotonic", "wall"]
-"""What a device's time stamps count: its own time, or the host's CLOCK_MONOTONIC or wall time."""
+"""Clock of a device's time stamps: its own, or the host's CLOCK_MONOTONIC or wall clock."""
 
 
 class CameraError(Exception):
-    """The camera cannot go on; the message says what to do. The server starts it anew, a few times."""
+    """The camera failed; the message says what to do. The server restarts it a few times."""
 
 
 class WrongCamera(CameraError):
-    """It is not what the robot's configuration says, and starting it anew does not change that."""
+    """The camera does not match the robot's configuration, so restarting it does not help."""
 
 
 @dataclass(frozen=True)
 class RawFrame:
-    """An image as the device gave it."""
+    """An image as delivered by the device."""
 
     image: NDArray
-    """uint8 [H, W, 3] RGB, or uint16 [H, W] depth in mm; nobody else writes to it."""
+    """uint8 [H, W, 3] RGB, or uint16 [H, W] depth in mm. The buffer is not reused by the device."""
     number: int
-    """The device's count: a gap is a lost image, the same one again is no new image."""
+    """Frame counter of the device: a gap means lost images, a repeated number is not a new image."""
     t_device: int | None
-    """Middle of the exposure by the device's time stamp, ns; None if it has none."""
+    """Time stamp of the middle of the exposure, ns; None if the device gives none."""
     t_recv: int
-    """When this process had it, CLOCK_MONOTONIC, ns."""
+    """Arrival in this process, CLOCK_MONOTONIC, ns."""
     clock: DeviceClock = "own"
 
 
 class CameraDevice(Protocol):
-    """One camera. All calls come from one thread."""
+    """A camera. All calls come from one thread."""
 
     @property
     def serial(self) -> str:
-        """What the device itself says it is, once it is open."""
+        """Serial number reported by the open device."""
         ...
 
     def open(self) -> None:
-        """Find the device and let it stream.
+        """Find the device and start streaming.
 
         Raises:
-            CameraError: it is not there, or it cannot do what is asked of it.
+            CameraError: if it is not found or does not support the settings.
         """
         ...
 
     def next_frame(self, timeout: float) -> RawFrame | None:
-        """The next image, None where none comes within `timeout` [s].
+        """Return the next image, None if none arrives within `timeout` [s].
 
-        A device that hangs may hang this call too.
+        If the device hangs, this call may hang too.
 
         Raises:
-            CameraError: the device is gone.
+            CameraError: if the device has disappeared.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the device. Safe to call twice and on one that did not open."""
+        """Close the device. Safe to call twice, or if it was never opened."""
         ...

@@ -1,4 +1,4 @@
-"""What a simulated camera sees: the positions of a MuJoCo scene, the newest only."""
+"""Publishes the newest state of a MuJoCo scene to the processes that render its cameras."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -15,18 +15,18 @@ _Numbers = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
 
 
 class RenderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The scene at one moment."""
+    """State of the scene at one time."""
 
     t: Natural
     """On the server's clock, ns."""
     qpos: _Numbers
-    """[nq] as in `MjData`."""
+    """[nq], as in `MjData`."""
     bodies: _Numbers = ()
-    """[7 nbody]: `body_pos` and `body_quat` of each body of `MjModel`; if empty, as in the scene."""
+    """[7 nbody] `body_pos` and `body_quat` of each body of `MjModel`; if empty, unchanged."""
 
 
 class RenderFeed:
-    """Where the simulated arm shows its scene, at every tick or less often. For one thread."""
+    """Publisher of scene states, used by the simulated arm. For one thread."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         self._encoder = msgspec.msgpack.Encoder()
@@ -34,7 +34,7 @@ class RenderFeed:
         self._socket.bind(endpoint)
 
     def send(self, t: int, qpos: Sequence[float], bodies: Sequence[float] = ()) -> None:
-        """Show the scene at `t` [ns]; takes microseconds, whoever looks on."""
+        """Publish the scene at time `t` [ns]; takes microseconds regardless of the subscribers."""
         state = RenderState(t=t, qpos=tuple(map(float, qpos)), bodies=tuple(map(float, bodies)))
         self._socket.send(self._encoder.encode(state))
 
@@ -43,7 +43,7 @@ class RenderFeed:
 
 
 class RenderView:
-    """A camera's look at it."""
+    """Subscriber to scene states, used by a camera."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         self._decoder = msgspec.msgpack.Decoder(RenderState)
@@ -52,10 +52,10 @@ class RenderView:
         self._socket.connect(endpoint)
 
     def newest(self, timeout: float) -> RenderState | None:
-        """The newest state that was not asked for before, None where none comes within `timeout` [s].
+        """Return the newest state not returned before, None if none arrives within `timeout` [s].
 
         Raises:
-            msgspec.DecodeError: it is no such state.
+            msgspec.DecodeError: if the message is not a scene state.
         """
         if not self._socket.poll(max(0, round(timeout * 1e3))):
             return None
@@ -68,6 +68,6 @@ class RenderView:
 def _new(context: zmq.Context, kind: int) -> "zmq.Socket[bytes]":
     socket: zmq.Socket[bytes] = context.socket(kind)
     for option, value in _OPTIONS.items():
-        # Before it is bound or connected: later they would be ignored.
+        # Options set after bind or connect would be ignored.
         socket.setsockopt(option, value)
     return socket

@@ -1,4 +1,4 @@
-"""What the server knows about a camera and makes of it: pure logic, time is an argument."""
+"""Monitors one camera: detects stalls and decides on restarts. Pure logic; time is an argument."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,43 +11,43 @@ from robot_rl.hardware.cameras.wire import Image
 from robot_rl.hardware.clock import MS
 
 OnEvent = Callable[[str, str], None]
-"""What happened (`camera_running`, `camera_stalled`, `camera_frozen`, `camera_slow`, `camera_restored`,
-`camera_down`, `camera_failed`) and a line about it that begins with the camera's name."""
+"""Callback with the event (`camera_running`, `camera_stalled`, `camera_frozen`, `camera_slow`,
+`camera_restored`, `camera_down`, `camera_failed`) and a message that starts with the camera's name."""
 
 Phase = Literal["starting", "running", "waiting", "failed"]
-"""`waiting` for its restart; `failed` until somebody restarts it by name."""
+"""`waiting`: for its restart; `failed`: until it is restarted by name."""
 
 _STALL_PERIODS = 5
 _RATE_PERIODS = 20
-"""Fewer would make a late image a slow camera."""
+"""Lower bound on the rate window, so that one late image does not make a camera slow."""
 
 
 class CameraStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a camera does."""
+    """Status of a camera."""
 
     name: str
     phase: Phase
     number: int | None
-    """Of its newest image."""
+    """Number of its newest image."""
     pid: int | None
-    """Of the process that took it."""
+    """Process that captured it."""
     age_ms: float | None
-    """Since it was taken."""
+    """Time since its capture."""
     fps: float
-    """Images per second, lately."""
+    """Images per second over the rate window."""
     dropped: int
-    """Images lost so far: gaps in the numbers."""
+    """Images lost so far (gaps in the numbers)."""
     frozen: bool
-    """The device gives the same image again and again."""
+    """Whether the device repeats the same image."""
     slow: bool
     restarts: int
-    """So far."""
+    """Restarts so far."""
     trouble: str
-    """Why it ended last, or why it failed."""
+    """Why its process last ended, or why the camera failed."""
 
 
 class CameraMonitor:
-    """Follows one camera from process to process."""
+    """Follows one camera across restarts of its process."""
 
     def __init__(self, settings: CameraSettings, limits: MonitorLimits, on_event: OnEvent) -> None:
         self._name = settings.spec.name
@@ -63,10 +63,10 @@ class CameraMonitor:
         self._restarts = 0
         self._trouble = ""
         self._newest: Image | None = None
-        self._forget(0)
+        self._reset(0)
 
-    def _forget(self, now: int) -> None:
-        """What was true of the last process need not be of the next."""
+    def _reset(self, now: int) -> None:
+        """Reset what was measured of the previous process."""
         self._began = now
         self._looked = now
         self._excused = False
@@ -78,21 +78,21 @@ class CameraMonitor:
         self._frozen = False
         self._slow = False
 
-    # ---- what happens to it --------------------------------------------------------------------------
+    # ---- events --------------------------------------------------------------------------------------
 
     def start(self, now: int) -> tuple[int, int]:
-        """Its process is about to start; returns the number of the first image and how many were lost."""
+        """The process is about to start; return its first image number and the number of lost images."""
         self._phase = "starting"
-        self._forget(now)
+        self._reset(now)
         if self._newest is None:
             return 0, 0
-        # Images that it would have taken meanwhile are lost: numbers stay true to time, and nobody sees one
-        # twice, even if the last process had sent more than has arrived here.
+        # Count the images missed meanwhile as lost. So numbers stay proportional to time, and no number is
+        # used twice even if the last process sent more images than have arrived.
         missed = max(0, round((now - self._newest.t_recv) * 1e-9 * self._rate))
         return self._newest.number + 1 + missed, self._newest.dropped + missed
 
     def image(self, image: Image) -> None:
-        """It sent an image."""
+        """The process sent an image."""
         if self._newest is not None and self._first is not None:
             same = image.fingerprint == self._newest.fingerprint
             self._equal = self._equal + 1 if same else 1
@@ -110,7 +110,7 @@ class CameraMonitor:
         self._frozen = frozen
 
     def ended(self, now: int, reason: str, *, final: bool = False) -> None:
-        """Its process is gone. It is started again, unless that was in vain too often or is `final`."""
+        """The process ended. Schedule a restart, unless there were too many or the failure is `final`."""
         limits = self._limits
         self._trouble = reason
         while self._restarted and self._restarted[0] <= now - limits.restart_window_ms * MS:
@@ -128,25 +128,25 @@ class CameraMonitor:
         self._say("down", f"{reason}; restart {tries + 1} of {limits.restarts} in {wait * 1e-3:g} s")
 
     def restart(self, now: int) -> None:
-        """Somebody wants it to be started, whatever happened before."""
+        """Schedule an immediate start and forget earlier failures."""
         self._restarted.clear()
         self._phase, self._due = "waiting", now
         self._trouble = ""
 
-    # ---- what to make of it --------------------------------------------------------------------------
+    # ---- decisions -----------------------------------------------------------------------------------
 
     def is_due(self, now: int) -> bool:
-        """Whether its process shall be started."""
+        """Whether the process should be started now."""
         return self._phase == "waiting" and self._due is not None and now >= self._due
 
-    def verdict(self, now: int) -> str | None:
-        """Why its process must be ended, None where it may go on."""
-        asleep = now - self._looked > self._stall // 2
+    def kill_reason(self, now: int) -> str | None:
+        """Why the process must be killed, None if it may continue."""
+        suspended = now - self._looked > self._stall // 2
         self._looked = now
-        self._excused = asleep and not self._excused
+        self._excused = suspended and not self._excused
         if self._excused:
-            # The server itself did not run: its cameras' images wait to be seen or, where the whole machine
-            # did not run, to be taken. Once without a new one between.
+            # The server (or the whole machine) was suspended, so a missing image is not the camera's fault.
+            # Excused once until a new image arrives.
             if self._newest is not None and self._newest.number != self._before_sleep:
                 self._woke, self._before_sleep = now, self._newest.number
             return None
@@ -160,11 +160,11 @@ class CameraMonitor:
             if (silent := now - max(self._newest.t_recv, self._woke)) > self._stall:
                 self._say("stalled", reason := f"no new image for {silent / MS:.0f} ms")
                 return reason
-            self._judge_rate(now)
+            self._check_rate(now)
         return None
 
     def status(self, now: int) -> CameraStatus:
-        """How it does."""
+        """Current status."""
         newest = self._newest
         return CameraStatus(
             name=self._name,
@@ -180,20 +180,20 @@ class CameraMonitor:
             trouble=self._trouble,
         )
 
-    def _judge_rate(self, now: int) -> None:
+    def _check_rate(self, now: int) -> None:
         if self._first is None or now - self._first < self._window:
             return
         fps = self._fps(now)
         least = self._limits.min_rate * self._rate
         if not self._slow and fps < least:
             self._slow = True
-            self._say("slow", f"{fps:.1f} images per second, it should be {self._rate:g}")
+            self._say("slow", f"{fps:.1f} images per second, nominal {self._rate:g}")
         elif self._slow and fps >= (least + self._rate) / 2:
             self._slow = False
             self._say("restored", f"{fps:.1f} images per second")
 
     def _fps(self, now: int) -> float:
-        """Images per second over the last window, or since it began if that is less."""
+        """Images per second over the last window, or since the first image if that is shorter."""
         while self._received and self._received[0] <= now - self._window:
             self._received.popleft()
         if self._first is None or now <= self._first:

@@ -12,7 +12,7 @@ from robot_rl.hardware.spec import CameraSpec
 
 
 class OpenCVCamera:
-    """The camera with this name in `/dev/v4l/by-id`, which stays the same over plugging and rebooting."""
+    """Camera by its name in `/dev/v4l/by-id`, which does not change when replugged or rebooted."""
 
     def __init__(self, spec: CameraSpec, source: OpenCV) -> None:
         self._spec = spec
@@ -28,13 +28,13 @@ class OpenCVCamera:
         if not self._path.exists():
             there = ", ".join(sorted(path.name for path in self._path.parent.glob("*"))) or "none"
             raise CameraError(
-                f"there is no {self._path} (there are: {there}); check the camera's cable, or the serial in "
+                f"there is no {self._path} (found: {there}); check the camera's cable, or the serial in "
                 "the robot's configuration"
             )
-        # The cores are for the arm.
+        # Leave the other cores to the control loop.
         cv2.setNumThreads(1)
         self._is_device = self._path.is_char_device()
-        # Left to choose, OpenCV would try to read a camera as if it were a file.
+        # Choose the backend explicitly: OpenCV would try to open a camera as a file.
         capture = cv2.VideoCapture(str(self._path), cv2.CAP_V4L2 if self._is_device else cv2.CAP_FFMPEG)
         self._capture = capture
         if not capture.isOpened():
@@ -47,13 +47,13 @@ class OpenCVCamera:
         self.serial = self._path.name
 
     def next_frame(self, timeout: float) -> RawFrame | None:
-        """See `CameraDevice`; V4L2 itself waits for up to 10 s, whatever `timeout` says."""
+        """See `CameraDevice`. V4L2 waits up to 10 s and ignores `timeout`."""
         assert self._capture is not None, "not open"
         there, image = self._capture.read()
         t_recv = time.monotonic_ns()
         if not there:
             raise CameraError(f"{self._path} gives no more images")
-        # V4L2: when the exposure began or ended, by CLOCK_MONOTONIC. A file: the time in the film.
+        # V4L2: start or end of the exposure, CLOCK_MONOTONIC. Video file: position in the video.
         stamp = self._capture.get(cv2.CAP_PROP_POS_MSEC)
         self._number += self._periods_since_last(stamp)
         self._stamp = stamp
@@ -71,7 +71,7 @@ class OpenCVCamera:
             self._capture = None
 
     def _periods_since_last(self, stamp: float) -> int:
-        """How far the count advances. OpenCV hides the driver's own, so the time stamps must show gaps."""
+        """Increment of the frame counter, from time stamps since OpenCV hides the driver's counter."""
         if self._stamp is None:
             return 1
         return max(1, round((stamp - self._stamp) * 1e-3 * self._spec.rate))

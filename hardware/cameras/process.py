@@ -1,6 +1,6 @@
-"""A camera's process: takes images in its main thread and pushes them to the server from another.
+"""Camera process: captures images in the main thread and sends them to the server from a second thread.
 
-`python -m robot_rl.hardware.cameras.process <what it shall do, JSON>`; only the server starts it.
+Started by the server only: `python -m robot_rl.hardware.cameras.process <Start, JSON>`.
 """
 
 import ctypes
@@ -18,30 +18,30 @@ from numpy.typing import NDArray
 
 from robot_rl.hardware.cameras.capture_clock import CaptureClock
 from robot_rl.hardware.cameras.device import CameraDevice, CameraError, WrongCamera
-from robot_rl.hardware.cameras.publisher import DropOldestQueue, Publisher, Taken
+from robot_rl.hardware.cameras.publisher import CapturedImage, DropOldestQueue, Publisher
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom, OpenCV, RealSense
 from robot_rl.hardware.cameras.wire import Failed, Start
 
 QUEUE = 2
-"""Images between the threads. What waits grows old: when a machine is busy, more would only be older."""
-_LOOK = 0.2
-"""s between two looks at whether to stop."""
+"""Images queued between the threads. Short, since a longer queue would only delay images."""
+_POLL_INTERVAL = 0.2
+"""Interval at which the stop flag is checked, s."""
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Run until the server ends it or is gone; returns an exit code."""
+    """Run until the server stops this process or dies; return the exit code."""
     start = msgspec.json.decode(sys.argv[1], type=Start)
-    die_with(start.server)
-    # Ctrl-C in a terminal goes to all processes; the server ends its cameras itself.
+    kill_with_parent(start.server)
+    # Ctrl-C in a terminal goes to all processes, but the server stops its cameras itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    pending: DropOldestQueue[Taken | Failed] = DropOldestQueue(QUEUE)
+    pending: DropOldestQueue[CapturedImage | Failed] = DropOldestQueue(QUEUE)
     publisher = Publisher(zmq.Context.instance(), start, pending)
     publisher.start()
     try:
-        take_images(start, pending, lambda: stop.is_set() or not publisher.is_alive())
+        capture_images(start, pending, lambda: stop.is_set() or not publisher.is_alive())
     except CameraError as error:
         name, final = start.settings.spec.name, isinstance(error, WrongCamera)
         pending.put(Failed(camera=name, pid=os.getpid(), reason=str(error), final=final))
@@ -52,24 +52,26 @@ def main() -> int:
     return 0 if stop.is_set() else 1
 
 
-def die_with(server: int) -> None:
-    """Let the kernel kill this process when the server is gone, even if it hangs or is stopped then."""
+def kill_with_parent(server: int) -> None:
+    """Make the kernel kill this process when the server dies, even if this process hangs or is stopped."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != server:
-        # It was gone before.
+        # The server died before the prctl call.
         sys.exit(1)
 
 
-def take_images(start: Start, pending: DropOldestQueue[Taken | Failed], stopped: Callable[[], bool]) -> None:
-    """Open the camera and put its images into the mailbox until `stopped`.
+def capture_images(
+    start: Start, pending: DropOldestQueue[CapturedImage | Failed], stopped: Callable[[], bool]
+) -> None:
+    """Open the camera and queue its images until `stopped`.
 
     Raises:
-        CameraError: the camera fails, or it is another one than the configuration says.
+        CameraError: if the camera fails or is not the configured one.
     """
     settings = start.settings
-    clock, numbers = CaptureClock(), Numbers(start.first)
+    clock, numbers = CaptureClock(), FrameNumbers(start.first)
     device = make_device(settings)
     try:
         device.open()
@@ -79,21 +81,23 @@ def take_images(start: Start, pending: DropOldestQueue[Taken | Failed], stopped:
                 "right one or correct the robot's configuration"
             )
         while not stopped():
-            raw = device.next_frame(_LOOK)
+            raw = device.next_frame(_POLL_INTERVAL)
             number = numbers.next(raw.number) if raw else None
             if raw is None or number is None:
                 continue
             check_image(raw.image, settings)
-            pending.put(Taken(raw.image, number, clock.captured(raw), max(0, raw.t_device or 0), raw.t_recv))
+            pending.put(
+                CapturedImage(raw.image, number, clock.captured(raw), max(0, raw.t_device or 0), raw.t_recv)
+            )
     finally:
         device.close()
 
 
 def make_device(settings: CameraSettings) -> CameraDevice:
-    """The camera, not open yet.
+    """Construct the camera without opening it. Imports only the library that it needs.
 
     Raises:
-        ImportError, AttributeError: a custom camera's factory is not there.
+        ImportError, AttributeError: if a custom camera's factory does not exist.
     """
     spec, source = settings.spec, settings.source
     if isinstance(source, RealSense):
@@ -113,15 +117,15 @@ def make_device(settings: CameraSettings) -> CameraDevice:
     return SimCamera(spec, source)
 
 
-class Numbers:
-    """A device's numbers, which may start anew, as numbers that count up."""
+class FrameNumbers:
+    """Converts a device's frame counter, which may restart, to increasing frame numbers."""
 
     def __init__(self, first: int) -> None:
         self._next = first
         self._device: int | None = None
 
     def next(self, device: int) -> int | None:
-        """The number of the image that the device calls `device`; None if it was that before."""
+        """Frame number for the device's counter value `device`; None if it is the same image as before."""
         if device == self._device:
             return None
         missing = device - self._device - 1 if self._device is not None else 0
@@ -132,10 +136,10 @@ class Numbers:
 
 
 def check_image(image: NDArray, settings: CameraSettings) -> None:
-    """Make sure that an image is what the configuration says.
+    """Check that an image matches the configuration.
 
     Raises:
-        WrongCamera: it has another size or type.
+        WrongCamera: if size or type differ.
     """
     spec = settings.spec
     color = image.dtype == np.uint8 and image.shape == (spec.height, spec.width, 3)

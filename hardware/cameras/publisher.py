@@ -1,4 +1,4 @@
-"""The thread of a camera's process that makes messages of images and pushes them."""
+"""Thread of a camera process that encodes images and sends them to the server."""
 
 import os
 import threading
@@ -17,16 +17,16 @@ from robot_rl.hardware.cameras.wire import Failed, Image, Report, Start, report_
 from robot_rl.hardware.protocol.arrays import Encoding, Frame, encode_image
 
 _WAIT = 100
-"""ms that it waits for the server or for an image, before it looks whether to stop."""
-_LAST_WORDS = 1000
-"""ms that it waits for the server to take the reason of a failure."""
+"""Interval at which the stop flag is checked while waiting for the server or an image, ms."""
+_FAILURE_TIMEOUT = 1000
+"""Time for the server to receive the reason of a failure, ms."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Taken:
-    """An image on its way. Times are ns on the server's clock, `raw` is the device's own."""
+class CapturedImage:
+    """A captured image to be sent. Times are ns on the server's clock; `raw` is the device's time stamp."""
 
     image: NDArray
     number: int
@@ -36,20 +36,20 @@ class Taken:
 
 
 class DropOldestQueue(Generic[T]):
-    """Holds the newest few items."""
+    """Queue between two threads that never blocks the writer: when full, it drops the oldest item."""
 
     def __init__(self, capacity: int) -> None:
         self._items: deque[T] = deque(maxlen=capacity)
         self._filled = threading.Condition()
 
     def put(self, item: T) -> None:
-        """Add an item; a full mailbox loses its oldest."""
+        """Add an item; a full queue drops its oldest."""
         with self._filled:
             self._items.append(item)
             self._filled.notify()
 
     def get(self, timeout: float) -> T | None:
-        """Take the oldest that is left, None where there is none within `timeout` [s]."""
+        """Remove and return the oldest item, None if there is none within `timeout` [s]."""
         with self._filled:
             if not self._filled.wait_for(lambda: self._items, timeout):
                 return None
@@ -57,12 +57,14 @@ class DropOldestQueue(Generic[T]):
 
 
 class Publisher(threading.Thread):
-    """Pushes what is in the mailbox, until `stop` or a `Failed`.
+    """Sends queued images until `stop` or a `Failed` report.
 
-    While the server takes nothing, images stay in the mailbox, which loses the oldest.
+    While the server accepts nothing, images stay in the queue, which drops the oldest.
     """
 
-    def __init__(self, context: zmq.Context, start: Start, pending: DropOldestQueue[Taken | Failed]) -> None:
+    def __init__(
+        self, context: zmq.Context, start: Start, pending: DropOldestQueue[CapturedImage | Failed]
+    ) -> None:
         super().__init__(name="publisher", daemon=True)
         self._context = context
         self._start = start
@@ -73,7 +75,7 @@ class Publisher(threading.Thread):
         self._encoder = msgspec.msgpack.Encoder()
 
     def stop(self) -> None:
-        """End it, whatever is in the mailbox."""
+        """Stop without sending the queued images."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -83,40 +85,40 @@ class Publisher(threading.Thread):
                     continue
                 item = self._pending.get(_WAIT * 1e-3)
                 if isinstance(item, Failed):
-                    socket.poll(_LAST_WORDS, zmq.POLLOUT)
+                    socket.poll(_FAILURE_TIMEOUT, zmq.POLLOUT)
                     socket.send(self._encoder.encode(item), zmq.NOBLOCK)
                     return
                 if item is not None:
                     report, message = self._message(item)
                     socket.send_multipart([self._encoder.encode(report), message], zmq.NOBLOCK, copy=False)
 
-    def _message(self, taken: Taken) -> tuple[Report, bytes]:
-        """The report of an image and what the server shall pass on."""
+    def _message(self, captured: CapturedImage) -> tuple[Report, bytes]:
+        """Return the report of an image and the message that the server forwards."""
         settings = self._start.settings
-        # Whatever lost them, the device, the mailbox or a restart: lost images are numbers that nobody gets.
-        self._dropped += taken.number - self._next
-        self._next = taken.number + 1
-        pixels = np.ascontiguousarray(taken.image).data.cast("B")
+        # Images lost in the device, the queue or a restart show as gaps in the numbers.
+        self._dropped += captured.number - self._next
+        self._next = captured.number + 1
+        pixels = np.ascontiguousarray(captured.image).data.cast("B")
         report = Image(
             camera=settings.spec.name,
             pid=os.getpid(),
-            number=taken.number,
-            t_capture=taken.t_capture,
-            t_recv=taken.t_recv,
+            number=captured.number,
+            t_capture=captured.t_capture,
+            t_recv=captured.t_recv,
             dropped=self._dropped,
             fingerprint=zlib.crc32(pixels),
         )
-        encoding: Encoding = "rgb8" if taken.image.ndim == 3 else "depth16"
+        encoding: Encoding = "rgb8" if captured.image.ndim == 3 else "depth16"
         payload: bytes | memoryview = pixels
         if settings.published == "jpeg":
-            encoding, payload = "jpeg", compress(taken.image, settings.jpeg_quality)
+            encoding, payload = "jpeg", compress(captured.image, settings.jpeg_quality)
         elif settings.published == "png":
-            encoding, payload = "png", compress_png(taken.image)
+            encoding, payload = "png", compress_png(captured.image)
         frame = Frame(
             camera=report.camera,
             number=report.number,
             t_capture=report.t_capture,
-            t_capture_raw=taken.raw,
+            t_capture_raw=captured.raw,
             t_recv=report.t_recv,
             height=settings.spec.height,
             width=settings.spec.width,

@@ -1,4 +1,4 @@
-"""A client's look at the cameras: the newest images of each, and never an old one unnoticed."""
+"""Client-side reader of camera images: returns the newest ones and raises if they are stale."""
 
 import math
 import time
@@ -16,25 +16,27 @@ from robot_rl.hardware.protocol.listener import Listener
 from robot_rl.hardware.protocol.sockets import ClientSockets
 
 KEPT = 4
-"""Images of each camera: at 30 a second, the last 0.13 s."""
+"""Images kept per camera: the last 0.13 s at 30 Hz."""
 
-_Taken = tuple[Frame, memoryview]
+_Received = tuple[Frame, memoryview]
 
 
 class StaleFrame(Exception):
-    """The newest image of a camera is too old to act on."""
+    """The newest image of a camera is too old to use."""
 
     def __init__(self, camera: str, age_ms: float, max_age_ms: float) -> None:
         self.camera = camera
         self.age_ms = age_ms
-        """Infinite where none has come at all."""
-        newest = f"the newest image is {age_ms:.0f} ms old" if math.isfinite(age_ms) else "no image has come"
+        """Infinite if no image has arrived."""
+        newest = (
+            f"the newest image is {age_ms:.0f} ms old" if math.isfinite(age_ms) else "no image has arrived"
+        )
         super().__init__(f"camera {camera}: {newest}, at most {max_age_ms:g} ms are allowed")
 
 
 @dataclass(frozen=True)
 class CameraImage:
-    """An image and what is known about it."""
+    """A decoded image with its metadata."""
 
     image: NDArray
     """uint8 [H, W, 3] RGB, or uint16 [H, W] depth in mm; read-only."""
@@ -42,17 +44,17 @@ class CameraImage:
     t_capture: int
     """On the server's clock, ns."""
     age_ms: float
-    """From its capture to when it was asked for."""
+    """Age when it was requested."""
     frame: Frame
 
 
 class FrameReader:
-    """The newest images of some cameras. For one thread.
+    """Reads the newest images of some cameras. For one thread.
 
-    They are taken as they come, however seldom one looks, and made into pixels when they are looked at.
+    Images are received in the background and decoded when they are requested.
 
-    `clock` tells the server's time: on the server's own machine that is CLOCK_MONOTONIC, elsewhere what the
-    client's clock synchronisation says.
+    `clock` gives the server's time: CLOCK_MONOTONIC on the server's machine, elsewhere the client's
+    synchronised clock.
     """
 
     def __init__(
@@ -65,11 +67,11 @@ class FrameReader:
         self._clock = clock or MonotonicClock()
         self._max_age_ms = max_age_ms
         self._listeners = {
-            name: Listener(sockets, sockets.image(name, every=True), _taken, KEPT, self._clock)
+            name: Listener(sockets, sockets.image(name, every=True), _decode, KEPT, self._clock)
             for name in names
         }
         self._images: dict[str, dict[int, NDArray | None]] = {name: {} for name in self._listeners}
-        self._unreadable = dict.fromkeys(self._listeners, 0)
+        self._undecodable = dict.fromkeys(self._listeners, 0)
 
     def __enter__(self) -> "FrameReader":
         return self
@@ -81,15 +83,17 @@ class FrameReader:
 
     @property
     def damaged(self) -> dict[str, int]:
-        """Images per camera that came as something else and were not used."""
-        return {name: listener.damaged + self._unreadable[name] for name, listener in self._listeners.items()}
+        """Number of unreadable images per camera, which were skipped."""
+        return {
+            name: listener.damaged + self._undecodable[name] for name, listener in self._listeners.items()
+        }
 
     def newest(self, name: str) -> CameraImage:
-        """The newest image of a camera; the same one again while there is no newer one.
+        """Return a camera's newest image; the same one again until a newer one arrives.
 
         Raises:
-            StaleFrame: it is older than `max_age_ms`.
-            KeyError: the reader was made without this camera.
+            StaleFrame: if it is older than `max_age_ms`.
+            KeyError: if the reader does not read this camera.
         """
         _, frames = self._listeners[name].kept()
         seen = self._first_readable(name, frames[::-1])
@@ -98,20 +102,20 @@ class FrameReader:
         return seen
 
     def nearest(self, name: str, t: int, since: int = 0) -> CameraImage:
-        """Of the last `KEPT` images of a camera, captured `since` [ns], the one captured nearest to `t` [ns].
+        """Of a camera's last `KEPT` images captured after `since` [ns], return the one nearest to `t` [ns].
 
         Raises:
-            StaleFrame: there is none.
+            StaleFrame: if there is none.
         """
         _, frames = self._listeners[name].kept()
-        new = [taken for taken in frames if taken[0].t_capture >= since]
-        return self._first_readable(name, sorted(new, key=lambda taken: abs(taken[0].t_capture - t)))
+        new = [received for received in frames if received[0].t_capture >= since]
+        return self._first_readable(name, sorted(new, key=lambda received: abs(received[0].t_capture - t)))
 
     def captured(self, name: str, since: int = 0, timeout: float = 0.0) -> int:
-        """When the newest image of a camera was captured; waits up to `timeout` [s] for one `since` [ns].
+        """Capture time of a camera's newest image; waits up to `timeout` [s] for one after `since` [ns].
 
         Raises:
-            StaleFrame: there is none since, or it is older than `max_age_ms`.
+            StaleFrame: if there is none, or it is older than `max_age_ms`.
         """
         listener = self._listeners[name]
         deadline = time.monotonic() + timeout
@@ -128,10 +132,10 @@ class FrameReader:
             listener.wait(count, left)
 
     def wait(self, timeout: float) -> dict[str, CameraImage]:
-        """Images of all cameras, as soon as each has a fresh one.
+        """Wait until each camera has a fresh image and return them.
 
         Raises:
-            StaleFrame: one has none within `timeout` [s].
+            StaleFrame: if a camera has none within `timeout` [s].
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -149,9 +153,9 @@ class FrameReader:
         for listener in self._listeners.values():
             listener.close()
 
-    def _first_readable(self, name: str, frames: list[_Taken]) -> CameraImage:
+    def _first_readable(self, name: str, frames: list[_Received]) -> CameraImage:
         known = self._images[name]
-        # Those that are no longer kept are forgotten.
+        # Drop decoded images that are no longer kept.
         self._images[name] = known = {
             frame.number: known[frame.number] for frame, _ in frames if frame.number in known
         }
@@ -168,9 +172,9 @@ class FrameReader:
         try:
             return image_of(frame, payload)
         except ProtocolError:
-            self._unreadable[name] += 1
+            self._undecodable[name] += 1
             return None
 
 
-def _taken(_: int, message: memoryview) -> _Taken:
+def _decode(_: int, message: memoryview) -> _Received:
     return decode_image(message)

@@ -1,4 +1,4 @@
-"""RealSense cameras through librealsense."""
+"""RealSense cameras, read with librealsense."""
 
 import time
 from typing import Any
@@ -12,11 +12,11 @@ from robot_rl.hardware.clock import MS
 from robot_rl.hardware.spec import CameraSpec
 
 _QUEUE = 4
-"""Frames that librealsense keeps for a slow reader; it drops the oldest, and the numbers show it."""
+"""Frames that librealsense queues; it drops the oldest, which shows as a gap in the numbers."""
 _STREAMS = {"color": (rs.stream.color, rs.format.rgb8), "depth": (rs.stream.depth, rs.format.z16)}
 _CLOCKS: dict[Any, DeviceClock] = {
     rs.timestamp_domain.hardware_clock: "own",
-    # librealsense has measured the delay that the offset estimator cannot see.
+    # librealsense corrects for the delay that the offset estimator cannot see.
     rs.timestamp_domain.global_time: "wall",
     rs.timestamp_domain.system_time: "wall",
 }
@@ -24,7 +24,7 @@ _METADATA = (rs.frame_metadata_value.frame_timestamp, rs.frame_metadata_value.se
 
 
 class RealSenseCamera:
-    """One stream of the RealSense with this serial number, and of no other."""
+    """One stream of the RealSense with the given serial number."""
 
     def __init__(self, spec: CameraSpec, source: RealSense, context: rs.context | None = None) -> None:
         self._spec = spec
@@ -58,7 +58,7 @@ class RealSenseCamera:
                 return None
             t_recv = time.monotonic_ns()
             return RawFrame(
-                # A copy: librealsense has few buffers and uses them again.
+                # A copy, since librealsense reuses its buffers.
                 image=self._image(np.asanyarray(frame.get_data())),
                 number=frame.get_frame_number(),
                 t_device=round(frame.get_timestamp() * MS) - _since_mid_exposure(frame),
@@ -87,13 +87,13 @@ class RealSenseCamera:
         if self._spec.serial not in found:
             there = ", ".join(sorted(found)) or "none"
             raise CameraError(
-                f"no RealSense with serial {self._spec.serial!r} is connected (there are: {there}); "
+                f"no RealSense with serial {self._spec.serial!r} is connected (found: {there}); "
                 "check its cable, or the serial in the robot's configuration"
             )
         return found[self._spec.serial]
 
     def _choose(self, device: Any) -> tuple[Any, Any]:
-        """The sensor that has the stream, and the stream's profile."""
+        """Find the sensor with the configured stream, and the stream's profile."""
         spec = self._spec
         wanted = (*_STREAMS[self._source.stream], spec.width, spec.height, spec.rate)
         others = set()
@@ -120,7 +120,7 @@ class RealSenseCamera:
 
 
 def _since_mid_exposure(frame: Any) -> int:
-    """From the middle of the exposure to the frame's time stamp, ns; 0 where the device does not tell."""
+    """Time from mid-exposure to the frame's time stamp, ns; 0 if the device does not report it."""
     if not all(frame.supports_frame_metadata(value) for value in _METADATA):
         return 0
     stamped, exposed = (frame.get_frame_metadata(value) for value in _METADATA)

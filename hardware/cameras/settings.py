@@ -1,4 +1,4 @@
-"""What a camera is and what the server expects of it."""
+"""Settings of cameras and of their monitoring."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -10,11 +10,11 @@ from robot_rl.hardware.spec import CameraSpec
 Encoding = Literal["raw", "jpeg", "png"]
 MS = Annotated[float, msgspec.Meta(gt=0)]
 Factory = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
-"""`package.module:function`, or a class there."""
+"""`package.module:function`, or a class."""
 
 
 class RealSense(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="realsense"):
-    """A RealSense camera; its serial is the one that `rs-enumerate-devices -s` prints."""
+    """A RealSense camera; its serial is printed by `rs-enumerate-devices -s`."""
 
     noisy: ClassVar[bool] = True
     stream: Literal["color", "depth"] = "color"
@@ -25,44 +25,44 @@ class OpenCV(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     noisy: ClassVar[bool] = True
     folder: str = "/dev/v4l/by-id"
-    """`/dev/v4l/by-path` tells cameras without a serial number apart by the port they are in."""
+    """`/dev/v4l/by-path` identifies cameras without a serial number by their port."""
     fourcc: Annotated[str, msgspec.Meta(min_length=4, max_length=4)] = "MJPG"
-    """Pixel format on the bus; uncompressed (`YUYV`) takes some ten times the bandwidth."""
+    """Pixel format on the bus; uncompressed (`YUYV`) needs about ten times the bandwidth."""
 
 
 class Sim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="sim"):
-    """A camera of a MuJoCo scene; its serial is its name there."""
+    """A camera of a MuJoCo scene; its serial is its name in the scene."""
 
     noisy: ClassVar[bool] = False
     scene: str
-    """Path of the MJCF file, or of MuJoCo's binary model (`.mjb`)."""
+    """Path of the MJCF file or binary model (`.mjb`)."""
     feed: str
-    """Endpoint where the simulated arm publishes what is to be seen (`feed.py`)."""
+    """Endpoint where the simulated arm publishes the scene's state (`feed.py`)."""
     drawing: Factory = "robot_rl.hardware.cameras.sim:Plain"
     """Renderer factory: called with model, data, camera name, height and width; returns a `SceneRenderer`."""
 
 
 class Custom(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="custom"):
-    """Any other camera: `factory(spec, **options)` gives its `CameraDevice`."""
+    """Any other camera: `factory(spec, **options)` returns its `CameraDevice`."""
 
     noisy: ClassVar[bool] = True
     factory: Factory
-    """`package.module:function`, of an installed package or one on PYTHONPATH."""
+    """`package.module:function` of an installed package or one on PYTHONPATH."""
     options: dict[str, str | int | float | bool] = {}
 
 
 Source = RealSense | OpenCV | Sim | Custom
-"""`noisy` ones never give the same image twice, unless they are frozen."""
+"""Images of `noisy` cameras always differ, so equal ones mean that the camera is frozen."""
 
 
 class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One camera of the server's."""
+    """One camera of the server."""
 
     spec: CameraSpec
     source: Source
     encoding: Encoding | None = None
-    """How images are published and recorded: `jpeg` is lossy; `png` and `raw` are exact. None for `png` of
-    what is drawn, `raw` of depths, and `jpeg` of all else."""
+    """Encoding of published and recorded images: `jpeg` is lossy, `png` and `raw` are lossless. None selects
+    `png` for rendered images, `raw` for depth and `jpeg` otherwise."""
     jpeg_quality: Annotated[int, msgspec.Meta(ge=1, le=100)] = 90
 
     def __post_init__(self) -> None:
@@ -72,20 +72,20 @@ class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         if not (sides and spec.rate > 0 and 3 * spec.width * spec.height <= MAX_IMAGE):
             raise ValueError(f"camera {spec.name}: {spec.width}x{spec.height}@{spec.rate:g} is not possible")
         if not spec.serial:
-            raise ValueError(f"camera {spec.name} needs a serial: any other camera could be taken for it")
+            raise ValueError(f"camera {spec.name} needs a serial, to tell it from other cameras")
         if self.encoding in ("jpeg", "png") and self._measures_depth:
             raise ValueError(
-                f"camera {spec.name}: a {self.encoding.upper()} holds no depth; write encoding raw"
+                f"camera {spec.name}: {self.encoding.upper()} cannot hold depth; set encoding: raw"
             )
 
     @property
     def published(self) -> Encoding:
-        """How images are published, where `encoding` leaves it open too."""
+        """Encoding of published images, with the default resolved."""
         if self.encoding is not None:
             return self.encoding
         if self._measures_depth:
             return "raw"
-        # Drawn images compress well, and an exact one is what an environment observes.
+        # Rendered images compress well, and simulated environments observe exact images.
         return "jpeg" if self.source.noisy else "png"
 
     @property
@@ -94,20 +94,20 @@ class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class MonitorLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the server puts up with."""
+    """Limits of camera monitoring."""
 
     start_ms: MS = 15_000
-    """Longest time from the start of a camera's process to its first frame."""
+    """Longest time from the start of a camera process to its first image."""
     stall_ms: MS = 1_000
-    """Longest time without a new frame, and never below five periods."""
+    """Longest time without a new image; at least five periods."""
     frozen_after: Annotated[int, msgspec.Meta(ge=2)] = 10
-    """Equal images in a row that make a noisy camera a frozen one."""
+    """A noisy camera with this many equal images in a row is frozen."""
     min_rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
-    """Part of the nominal rate below which a camera is slow."""
+    """Fraction of the nominal rate below which a camera is slow."""
     rate_window_ms: MS = 2_000
-    """Over which the rate is measured."""
+    """Window of the rate measurement."""
     restarts: Annotated[int, msgspec.Meta(ge=0)] = 3
-    """Within `restart_window_ms`; a camera that needs more has failed."""
+    """Largest number of restarts within `restart_window_ms`; after that the camera has failed."""
     restart_window_ms: MS = 60_000
     backoff_ms: MS = 1_000
-    """Wait before the first restart of a window; each further one waits twice as long."""
+    """Wait before the first restart of a window; doubled for each further one."""

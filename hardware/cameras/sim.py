@@ -1,4 +1,4 @@
-"""Cameras of a MuJoCo scene that a simulated arm moves."""
+"""Simulated cameras: render the MuJoCo scene of a simulated arm."""
 
 import importlib
 import time
@@ -18,7 +18,7 @@ from robot_rl.hardware.spec import CameraSpec
 
 
 class SceneRenderer(Protocol):
-    """A camera's image of a scene, as its `MjData` is."""
+    """Renders one camera's view of a scene in the current state of its `MjData`."""
 
     def frame(self) -> NDArray[np.uint8]:
         """[H, W, 3] RGB."""
@@ -30,7 +30,7 @@ class SceneRenderer(Protocol):
 
 
 class SimCamera:
-    """Draws the newest state of the feed at the camera's rate; without a newer one there is no image."""
+    """Renders the newest scene state at the camera's rate; without a newer state there is no image."""
 
     def __init__(self, spec: CameraSpec, source: Sim) -> None:
         self._spec = spec
@@ -62,7 +62,7 @@ class SimCamera:
         begin = getattr(importlib.import_module(module), function)
         self._drawing = begin(model, self._data, spec.serial, spec.height, spec.width)
         self.serial = spec.serial
-        # The first drawing takes as long as many others.
+        # The first rendering is slow.
         self._draw(RenderState(t=0, qpos=tuple(model.qpos0.tolist())))
         self._view = RenderView(zmq.Context.instance(), self._source.feed)
 
@@ -77,13 +77,13 @@ class SimCamera:
         try:
             state = self._view.newest((end - time.monotonic_ns()) * 1e-9)
         except msgspec.DecodeError as error:
-            raise CameraError(f"{self._source.feed} is no feed of a scene: {error}") from error
+            raise CameraError(f"{self._source.feed} does not publish scene states: {error}") from error
         if state is None:
             return None
         now = time.monotonic_ns()
         if self._first is None:
             self._first = now
-        # Drawing that takes longer than a period loses images, as a camera does.
+        # Rendering that takes longer than a period loses images, as with a real camera.
         self._number = (now - self._first) // self._period
         image = self._draw(state)
         return RawFrame(image, self._number, state.t, time.monotonic_ns(), "monotonic")
@@ -102,7 +102,7 @@ class SimCamera:
         fits = len(qpos) == model.nq and len(bodies) in (0, 7 * model.nbody)
         if not fits or not (np.isfinite(qpos).all() and np.isfinite(bodies).all()):
             raise WrongCamera(
-                f"the feed shows {len(qpos)} positions, {self._source.scene} has {model.nq} finite "
+                f"the feed has {len(qpos)} positions, {self._source.scene} has {model.nq} finite "
                 "ones; use the scene that the simulated arm uses"
             )
         self._data.qpos[:] = qpos
@@ -114,9 +114,9 @@ class SimCamera:
 
 
 class Plain:
-    """A scene as MuJoCo's own renderer draws it, but for what takes long.
+    """MuJoCo's renderer without shadows, reflections and anti-aliasing.
 
-    Drawn by a processor, shadows, reflections and smoothed edges take ten times as long as all the rest.
+    With software rendering, these take ten times as long as all the rest.
     """
 
     def __init__(

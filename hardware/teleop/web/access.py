@@ -34,7 +34,7 @@ class Access:
     def serves(self, host: str, local_address: str) -> bool:
         """Whether a request's `Host` header names this server.
 
-        Another page's host name can be made to resolve to this machine (DNS rebinding). Its requests then carry
+        Another page's host name can be made to point to this machine (DNS rebinding). Its requests then carry
         the server's origin, but still that name in `Host`.
 
         Args:

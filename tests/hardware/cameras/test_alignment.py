@@ -42,11 +42,11 @@ def test_the_moment_is_the_newest_that_all_have_seen_by_what_they_show(reader: F
     moment = newest_aligned(reader, LATE)
     # The front camera has seen a later moment, whatever its time stamps say.
     assert moment.t == START + 6 * PERIOD
-    assert {camera: seen.number for camera, seen in moment.seen.items()} == {"wrist": 6, "front": 6}
+    assert {camera: seen.number for camera, seen in moment.images.items()} == {"wrist": 6, "front": 6}
     assert moment.off == {"wrist": 0, "front": 10 * MS}
     # Whoever believed the time stamps would take images of different moments for one.
     believed = newest_aligned(reader, dict.fromkeys(LATE, 0))
-    assert {camera: seen.number for camera, seen in believed.seen.items()} == {"wrist": 6, "front": 4}
+    assert {camera: seen.number for camera, seen in believed.images.items()} == {"wrist": 6, "front": 4}
 
 
 def test_of_a_camera_that_is_ahead_an_earlier_image_is_taken(stage: Stage, reader: FrameReader) -> None:
@@ -55,7 +55,7 @@ def test_of_a_camera_that_is_ahead_an_earlier_image_is_taken(stage: Stage, reade
         stage.show_once(reader, number, "wrist")
     moment = newest_aligned(reader, LATE)
     assert moment.t == START + 6 * PERIOD + 10 * MS
-    assert {camera: seen.number for camera, seen in moment.seen.items()} == {"wrist": 6, "front": 6}
+    assert {camera: seen.number for camera, seen in moment.images.items()} == {"wrist": 6, "front": 6}
 
 
 def test_an_image_that_was_lost_shows_in_how_far_the_next_is_off(stage: Stage, reader: FrameReader) -> None:

@@ -138,7 +138,7 @@ def test_a_camera_with_another_serial_is_refused(bench: Bench) -> None:
     # Asked for, it is looked at again.
     bench.cameras.restart("wrist")
     bench.wait_for("camera_failed", "wrist", times=2)
-    with pytest.raises(ValueError, match="there are: wrist, front"):
+    with pytest.raises(ValueError, match="known cameras: wrist, front"):
         bench.cameras.restart("elbow")
 
 
@@ -181,7 +181,7 @@ def test_a_server_that_ends_lets_its_cameras_close_their_devices(bench: Bench, t
     cameras.close()
     assert (tmp_path / "closed").exists()
     assert not any(is_alive(pid) for pid in pids if pid)
-    with pytest.raises(RuntimeError, match="not watched"):
+    with pytest.raises(RuntimeError, match="not monitored"):
         cameras.status()
 
 

@@ -71,13 +71,13 @@ def test_the_window_forgets_what_is_old() -> None:
 
 
 def test_a_clock_that_is_known_is_not_estimated() -> None:
-    clock = CaptureClock(ahead=lambda: 10**18)
+    clock = CaptureClock(wall=lambda: 10**18)
     assert clock.captured(frame(10**18 + 3 * MS, 40 * MS, "wall")) == 3 * MS
     assert clock.captured(frame(5 * MS, 60 * MS, "monotonic")) == 5 * MS
     assert clock.captured(frame(None, 60 * MS)) == 60 * MS
 
 
 def test_no_capture_lies_in_the_future() -> None:
-    clock = CaptureClock(ahead=lambda: 0)
+    clock = CaptureClock(wall=lambda: 0)
     assert clock.captured(frame(90 * MS, 60 * MS, "wall")) == 60 * MS
     assert clock.captured(frame(90 * MS, 60 * MS, "monotonic")) == 60 * MS

@@ -45,5 +45,5 @@ def test_what_is_no_file_of_its_kind_is_refused(encoding: Encoding, payload: byt
 
 @pytest.mark.parametrize(("encoding", "payload"), [("png", PNG), ("jpeg", JPEG)])
 def test_an_image_of_another_size_than_its_header_says_is_refused(encoding: Encoding, payload: bytes) -> None:
-    with pytest.raises(ProtocolError, match="is not what its header says"):
+    with pytest.raises(ProtocolError, match="does not have the size in its header"):
         image_of(frame(encoding, width=WIDTH * 2), memoryview(payload))

@@ -57,7 +57,7 @@ class Life:
         """Some images; the first verdict there is."""
         for _ in range(images):
             self.image(fingerprint)
-            if verdict := self.monitor.verdict(self.now):
+            if verdict := self.monitor.kill_reason(self.now):
                 return verdict
             if verdict := self.wait(period):
                 return verdict
@@ -68,7 +68,7 @@ class Life:
         end = self.now + nanoseconds
         while self.now < end:
             self.now = min(end, self.now + 50 * MS)
-            if verdict := self.monitor.verdict(self.now):
+            if verdict := self.monitor.kill_reason(self.now):
                 return verdict
         return None
 
@@ -230,16 +230,16 @@ def test_a_server_that_slept_blames_itself_first() -> None:
     life.begin()
     life.run(10)
     life.now += 30_000 * MS
-    assert life.monitor.verdict(life.now) is None
+    assert life.monitor.kill_reason(life.now) is None
     # What had arrived meanwhile is seen by now.
     life.image()
     life.now += 50 * MS
-    assert life.monitor.verdict(life.now) is None
+    assert life.monitor.kill_reason(life.now) is None
     # Sleeping all the time is no excuse for ever.
     life.now += 30_000 * MS
-    life.monitor.verdict(life.now)
+    life.monitor.kill_reason(life.now)
     life.now += 30_000 * MS
-    assert life.monitor.verdict(life.now) is not None
+    assert life.monitor.kill_reason(life.now) is not None
 
 
 def test_a_camera_that_slept_with_its_server_has_time_for_its_next_image() -> None:
@@ -247,14 +247,14 @@ def test_a_camera_that_slept_with_its_server_has_time_for_its_next_image() -> No
     life.begin()
     life.run(10)
     life.now += 1600 * MS
-    assert life.monitor.verdict(life.now) is None
+    assert life.monitor.kill_reason(life.now) is None
     life.now += 50 * MS
-    assert life.monitor.verdict(life.now) is None
+    assert life.monitor.kill_reason(life.now) is None
     life.image()
     # A server that sleeps again and again sees one that is dead all the same.
     verdicts = []
     for _ in range(4):
         for gap in (600, 50):
             life.now += gap * MS
-            verdicts.append(life.monitor.verdict(life.now))
+            verdicts.append(life.monitor.kill_reason(life.now))
     assert any(verdicts)

@@ -69,7 +69,7 @@ def test_time_stamps_show_what_the_driver_lost(folder: Path) -> None:
 
 def test_a_camera_of_another_name_is_not_taken_instead(folder: Path) -> None:
     spec = CameraSpec(name="front", serial="usb-other", width=64, height=48, rate=20.0)
-    with pytest.raises(CameraError, match=r"no .*usb-other \(there are: film\.avi\)"):
+    with pytest.raises(CameraError, match=r"no .*usb-other \(found: film\.avi\)"):
         OpenCVCamera(spec, OpenCV(folder=str(folder))).open()
 
 

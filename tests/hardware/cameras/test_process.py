@@ -11,8 +11,8 @@ import zmq
 
 from robot_rl.hardware.cameras.compression import decompress
 from robot_rl.hardware.cameras.device import WrongCamera
-from robot_rl.hardware.cameras.process import QUEUE, Numbers, check_image
-from robot_rl.hardware.cameras.publisher import DropOldestQueue, Publisher, Taken
+from robot_rl.hardware.cameras.process import QUEUE, FrameNumbers, check_image
+from robot_rl.hardware.cameras.publisher import CapturedImage, DropOldestQueue, Publisher
 from robot_rl.hardware.cameras.settings import CameraSettings, RealSense
 from robot_rl.hardware.cameras.wire import Failed, Image, Report, Start, server_socket
 from robot_rl.hardware.protocol.arrays import Frame, decode_image, pixels
@@ -28,10 +28,10 @@ def settings(encoding: str = "raw") -> CameraSettings:
     return CameraSettings(spec=spec, source=RealSense(), encoding=encoding)
 
 
-def taken(number: int, image: np.ndarray | None = None) -> Taken:
+def taken(number: int, image: np.ndarray | None = None) -> CapturedImage:
     if image is None:
         image = np.full((HEIGHT, WIDTH, 3), number % 256, np.uint8)
-    return Taken(image, number, 1000 + number, 5, 2000 + number)
+    return CapturedImage(image, number, 1000 + number, 5, 2000 + number)
 
 
 class Wire:
@@ -44,7 +44,7 @@ class Wire:
         )
         context = zmq.Context.instance()
         self.socket = server_socket(context, endpoint)
-        self.pending: DropOldestQueue[Taken | Failed] = DropOldestQueue(QUEUE)
+        self.pending: DropOldestQueue[CapturedImage | Failed] = DropOldestQueue(QUEUE)
         self.publisher = Publisher(context, start, self.pending)
         self.publisher.start()
 
@@ -155,7 +155,7 @@ def test_the_last_words_come_after_the_images(wire: Wire) -> None:
 
 
 def test_a_device_that_counts_anew_does_not_turn_numbers_back() -> None:
-    numbers = Numbers(50)
+    numbers = FrameNumbers(50)
     # It counts, repeats one, loses two, and begins anew.
     assert [numbers.next(device) for device in (7, 8, 8, 11, 0, 1)] == [50, 51, None, 54, 55, 56]
 

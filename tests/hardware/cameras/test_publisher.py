@@ -5,7 +5,7 @@ import threading
 from robot_rl.hardware.cameras.publisher import DropOldestQueue
 
 
-def test_a_full_mailbox_takes_what_comes_and_loses_the_oldest() -> None:
+def test_a_full_queue_takes_what_comes_and_loses_the_oldest() -> None:
     pending: DropOldestQueue[int] = DropOldestQueue(3)
     for item in range(10):
         pending.put(item)

@@ -57,7 +57,7 @@ def test_an_old_image_is_refused_with_its_age(stage: Stage) -> None:
 
 
 def test_no_image_at_all_is_refused_too(stage: Stage) -> None:
-    with pytest.raises(StaleFrame, match="no image has come") as stale:
+    with pytest.raises(StaleFrame, match="no image has arrived") as stale:
         stage.reader("wrist").newest("wrist")
     assert stale.value.age_ms == math.inf
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyrealsense2 as rs
 import pytest
 
-from robot_rl.hardware.cameras.capture_clock import CaptureClock, wall_ahead
+from robot_rl.hardware.cameras.capture_clock import CaptureClock, wall_offset
 from robot_rl.hardware.cameras.device import CameraError, WrongCamera
 from robot_rl.hardware.cameras.realsense import RealSenseCamera
 from robot_rl.hardware.cameras.settings import RealSense
@@ -80,7 +80,7 @@ def test_global_time_gives_the_age_that_an_estimate_cannot() -> None:
     camera = opened(soft)
     # Taken 40 ms before it arrives, always: the least delay is 40 ms.
     taken = time.monotonic_ns() - 40 * MS
-    soft.inject(image(1), 1, (taken + wall_ahead()) / MS, GLOBAL)
+    soft.inject(image(1), 1, (taken + wall_offset()) / MS, GLOBAL)
     frame = camera.next_frame(WAIT)
     assert frame is not None
     assert frame.clock == "wall"
@@ -114,7 +114,7 @@ def test_a_camera_with_another_serial_is_not_taken_instead() -> None:
     soft = SoftRealSense(SPEC)
     other = CameraSpec(name="wrist", serial="999", width=64, height=48, rate=30.0)
     camera = RealSenseCamera(other, RealSense(), soft.context)
-    with pytest.raises(CameraError, match=rf"serial '999'.*there are: {SPEC.serial}"):
+    with pytest.raises(CameraError, match=rf"serial '999'.*found: {SPEC.serial}"):
         camera.open()
     camera.close()
 

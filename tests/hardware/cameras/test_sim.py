@@ -156,7 +156,7 @@ def test_what_is_no_state_is_an_error_of_the_camera(scene: Path, tmp_path: Path)
                 other.send(b"\xc1")
                 sim.next_frame(0.1)
 
-        with pytest.raises(CameraError, match="no feed of a scene"):
+        with pytest.raises(CameraError, match="does not publish scene states"):
             listen()
     sim.close()
 
