@@ -1,1 +1,1 @@
-"""What happens on the bridge, as episodes on disk that survive whatever is killed: docs/recording.md."""
+"""Records a robot's message streams as episodes on disk that survive a crash: docs/recording.md."""

@@ -1,4 +1,4 @@
-"""A recorder in a process of its own, as its user holds it: a terminal, a teleoperation, an actor, a test."""
+"""Client of a recorder process: starts it, sends requests and reads its answers."""
 
 import os
 import select
@@ -29,12 +29,12 @@ from robot_rl.hardware.recording.requests import (
 )
 
 _MODULE = "robot_rl.hardware.recording.process"
-_START = 30.0
-"""s that the process may take to begin: it imports, and waits for the server."""
-_ANSWER = 60.0
-"""s that an answer may take: a commit waits for a disk that may be slow."""
-_END = 90.0
-"""s that it may take to commit what is open, and to end."""
+_START_TIMEOUT = 30.0
+"""Timeout of the start, s, which includes imports and waiting for the server."""
+_ANSWER_TIMEOUT = 60.0
+"""Timeout of an answer, s; a commit waits for the disk."""
+_EXIT_TIMEOUT = 90.0
+"""Timeout of the final commit and exit, s."""
 
 A = TypeVar("A")
 
@@ -42,8 +42,8 @@ A = TypeVar("A")
 class RecorderProcess:
     """Records a robot's streams: `with RecorderProcess(address, root) as r: r.begin(); …; r.end("success")`.
 
-    The process survives nothing but ends well: when its user is killed, it commits the open episode as
-    interrupted. All calls raise `RecorderError` with what went wrong.
+    If the program that uses it is killed, the process commits the open episode as interrupted and exits. All
+    calls raise `RecorderError` on failure.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class RecorderProcess:
         keys: Path | None = None,
         insecure: bool = False,
     ) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
-            address: of the robot's server.
-            root: folder of the raw dataset, which is made if there is none.
-            cameras: those that are recorded; None for all that the robot has.
-            keys: the client's file; required where the server's address is on a network.
+            address: address of the robot's server.
+            root: folder of the raw dataset; created if it does not exist.
+            cameras: cameras to record; None for all cameras of the robot.
+            keys: file of client keys; required for a network address.
             insecure: use a network without keys.
 
         Raises:
-            RecorderError: it cannot record.
+            RecorderError: if it cannot record.
         """
         start = Start(
             address=address,
@@ -87,10 +87,10 @@ class RecorderProcess:
             env=child_environment(),
         )
         self._unread = b""
-        self._late = 0
+        self._skipped = 0
         self._decoder: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
         try:
-            self.ready = self._hear(Ready, _START)
+            self.ready = self._receive(Ready, _START_TIMEOUT)
         except BaseException:
             self.close()
             raise
@@ -104,26 +104,26 @@ class RecorderProcess:
         self.close()
 
     def begin(self, labels: Mapping[str, str] | None = None) -> str:
-        """Record from now on; returns the episode's uuid."""
+        """Begin an episode and return its uuid."""
         return self._ask(Begun, Begin(labels=dict(labels or {}))).episode
 
     def end(self, outcome: Outcome, labels: Mapping[str, str] | None = None) -> Ended:
-        """Commit the episode; it counts when this returns."""
+        """Commit the episode; it is on disk when this returns."""
         return self._ask(Ended, End(outcome=outcome, labels=dict(labels or {})))
 
     def status(self) -> Status:
-        """How it does."""
+        """Status of the recorder."""
         return self._ask(Status, AskStatus())
 
     def close(self) -> None:
-        """End it; an open episode is committed as interrupted. Safe to call twice."""
+        """Stop the process; an open episode is committed as interrupted. Safe to call twice."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
         try:
-            self.process.wait(_END)
+            self.process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
-            # Its disk does not answer. What it has written is recovered later.
+            # The disk does not respond. What was written can be recovered later.
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
@@ -134,32 +134,32 @@ class RecorderProcess:
             self.process.stdin.write(msgspec.json.encode(request) + b"\n")
             self.process.stdin.flush()
         except OSError:
-            raise self._gone() from None
-        return self._hear(answer, _ANSWER)
+            raise self._ended_error() from None
+        return self._receive(answer, _ANSWER_TIMEOUT)
 
-    def _hear(self, kind: type[A], timeout: float) -> A:
+    def _receive(self, kind: type[A], timeout: float) -> A:
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout
-        # Answers come in order: those that nobody waited for are first.
-        while self._unread.count(b"\n") <= self._late:
+        # Answers arrive in order: skip those of requests that timed out.
+        while self._unread.count(b"\n") <= self._skipped:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], (), (), left)[0]:
-                self._late += 1
-                raise RecorderError(f"the recorder does not answer within {timeout:g} s")
+                self._skipped += 1
+                raise RecorderError(f"the recorder did not answer within {timeout:g} s")
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             if not more:
-                raise self._gone()
+                raise self._ended_error()
             self._unread += more
-        *_, line, self._unread = self._unread.split(b"\n", self._late + 1)
-        self._late = 0
+        *_, line, self._unread = self._unread.split(b"\n", self._skipped + 1)
+        self._skipped = 0
         answer = self._decoder.decode(line)
         if isinstance(answer, Refusal):
             raise RecorderError(answer.reason)
         assert isinstance(answer, kind), answer
         return answer
 
-    def _gone(self) -> RecorderError:
+    def _ended_error(self) -> RecorderError:
         code = self.process.wait()
         return RecorderError(
-            f"the recorder has ended (exit code {code}); `robot-rl data repair` recovers what it had written"
+            f"the recorder has ended (exit code {code}); `robot-rl data repair` recovers what it has written"
         )

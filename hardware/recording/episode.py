@@ -1,8 +1,8 @@
-"""One episode on disk: a folder with a log of messages, a log of images for each camera, and a footer.
+"""Reads and writes one recorded episode: a folder with a message log, an image log per camera, and a footer.
 
-open-<uuid>/            until it is committed, which is a rename
-episode_000012/log               header, then states, commands and events as they came
-               <camera>.images   images as they came
+open-<uuid>/            until it is committed by a rename
+episode_000012/log               header, then states, commands and events in order of arrival
+               <camera>.images   images in order of arrival
                footer            how it ended
 """
 
@@ -26,31 +26,31 @@ OPEN: Final = "open-"
 _LOG: Final = "log"
 _FOOTER: Final = "footer"
 _SYNC_EVERY = 0.5
-"""s of recording that a machine which loses power may lose."""
+"""Interval of syncs, s: at most this much of a recording is lost in a power cut."""
 _RESERVED = 128 * 1024
-"""Bytes kept for the footer: an episode can be committed on a full disk."""
+"""Bytes reserved for the footer, so that an episode can be committed on a full disk."""
 
 R = TypeVar("R")
 
 
 class _Version(msgspec.Struct, tag_field="r", tag="header"):
-    """What a header of any version has."""
+    """The part of a header that all format versions share."""
 
     format: int
 
 
 class EpisodeWriter:
-    """An episode that is being recorded. For one thread; one of its own sees that the disk has it all."""
+    """Writes an episode. For one thread; a background thread syncs the files to disk."""
 
     def __init__(self, root: Path, header: Header) -> None:
-        """Make its folder.
+        """Create the episode's folder.
 
         Raises:
-            OSError: the disk is full or fails; nothing is left behind.
+            OSError: if the disk is full or fails; nothing is left behind.
         """
         self.folder = root / f"{OPEN}{header.episode}"
         self.trouble: list[str] = []
-        """What the disk did not do, each once."""
+        """Disk errors, each listed once."""
         self._encoder = msgspec.msgpack.Encoder()
         self._buffer = bytearray()
         self._logs: dict[str, LogWriter] = {}
@@ -70,17 +70,17 @@ class EpisodeWriter:
         self._syncing.start()
 
     def write(self, record: Received | Clock) -> bool:
-        """Add a record; False if the disk did not take it."""
+        """Append a record; False if writing failed."""
         log = _LOG
         if isinstance(record, Received) and record.stream not in MESSAGE_STREAMS:
             log = record.stream
         return self._try(lambda: self._append(log, record))
 
     def close(self, footer: Footer) -> None:
-        """Write the footer, the disk's trouble added; then the folder waits for its name.
+        """Write the footer, with the disk errors added. The folder can then be renamed.
 
         Raises:
-            OSError: the disk does not take it; the folder stays like one of a killed recorder.
+            OSError: if writing fails; the folder then equals that of a killed recorder.
         """
         self._closing.set()
         self._syncing.join()
@@ -120,14 +120,14 @@ class EpisodeWriter:
 
 
 class DamagedEpisode(ValueError):
-    """A recording that is not what was written: it has other bytes, or lacks some."""
+    """A recording whose content is corrupted or incomplete."""
 
 
 class Episode:
-    """An episode to be read, committed or not. What is read of a committed one is what was written.
+    """Reads an episode, committed or not.
 
-    The footer has the number of records of each log. Where fewer can be read, the end of `messages` or
-    `images` raises `DamagedEpisode`.
+    The footer holds the number of records per log. If fewer can be read, `messages` or `images` raises
+    `DamagedEpisode` at its end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -135,11 +135,11 @@ class Episode:
 
     @cached_property
     def header(self) -> Header:
-        """How it began.
+        """Header of the episode.
 
         Raises:
-            Damaged: it cannot be read.
-            ValueError: it is of a newer version.
+            DamagedEpisode: if it cannot be read.
+            ValueError: if it has a newer format version.
         """
         version = self._first(_LOG, _Version)
         if version is None:
@@ -152,42 +152,42 @@ class Episode:
 
     @cached_property
     def footer(self) -> Footer | None:
-        """How it ended, None where nobody has written it."""
+        """Footer of the episode, None if it was not written."""
         return self._first(_FOOTER, Footer)
 
     @property
     def begun(self) -> bool:
-        """Whether it has a header: without one nothing can be told of it."""
+        """Whether it has a header; without one the episode is unusable."""
         try:
             return self._first(_LOG, _Version) is not None
         except ValueError:
             return False
 
     def messages(self) -> Iterator[Received | Clock]:
-        """States, commands and events, and what was known of the clock, up to the last whole record.
+        """Yield states, commands, events and clock records, up to the last complete record.
 
         Raises:
-            Damaged: a committed episode lacks some.
+            DamagedEpisode: if a committed episode lacks records.
         """
         records = self._all(self.folder / _LOG, Header | Received | Clock)
         next(records, None)
         return records
 
     def images(self, camera: str) -> Iterator[Received]:
-        """Of a camera, up to the last whole record.
+        """Yield the images of a camera, up to the last complete record.
 
         Raises:
-            Damaged: a committed episode lacks some.
+            DamagedEpisode: if a committed episode lacks records.
         """
         return self._all(_images_of(self.folder, camera), Received)
 
     @property
     def logs(self) -> list[Path]:
-        """Its files of records: messages first, then the images of each camera."""
+        """Log files: messages first, then the images of each camera."""
         return [self.folder / _LOG, *(_images_of(self.folder, camera) for camera in self.header.cameras)]
 
     def torn(self) -> int:
-        """Bytes after the last whole records."""
+        """Number of bytes after the last complete records."""
         return sum(
             log.stat().st_size - max((end for end, _ in read_log(log)), default=0) for log in self.logs
         )
@@ -204,9 +204,9 @@ class Episode:
         if footer.records:
             if number != (written := footer.records.get(path.name, 0)):
                 raise DamagedEpisode(f"{path} is damaged: {number} of its {written} records can be read")
-        # A recovered episode ends where its recorder was killed, maybe within a record.
+        # A recovered episode may end within a record, where its recorder was killed.
         elif footer.outcome != "recovered" and not footer.trouble and end < path.stat().st_size:
-            raise DamagedEpisode(f"{path} is damaged: what follows byte {end} cannot be read")
+            raise DamagedEpisode(f"{path} is damaged: data after byte {end} cannot be read")
 
     def _first(self, name: str, kind: type[R]) -> R | None:
         path = self.folder / name
@@ -214,10 +214,10 @@ class Episode:
 
 
 def write_footer(folder: Path, footer: Footer) -> None:
-    """Say how an episode ended, in the room that was kept for it.
+    """Write the footer into its reserved space.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: if writing fails.
     """
     payload = msgspec.msgpack.encode(footer)
     file = os.open(folder / _FOOTER, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
@@ -246,10 +246,10 @@ def _images_of(folder: Path, camera: str) -> Path:
 
 
 def _read(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
-    """The records of a log, of a type or of a union of types, each with the offset of its end.
+    """Yield the records of a log, decoded as `kind` (a type or a union), each with the offset of its end.
 
     Raises:
-        Damaged: one that is whole is none of ours.
+        DamagedEpisode: if a complete record cannot be decoded.
     """
     decoder = msgspec.msgpack.Decoder(kind)
     for end, payload in read_log(path):

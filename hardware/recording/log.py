@@ -1,7 +1,7 @@
-"""An append-only log: whenever its writer is killed, it is whole up to its last whole record.
+"""Append-only log file that stays readable up to its last complete record when its writer is killed.
 
-A record is `u32 length, u32 CRC-32 of the payload, payload`, little-endian. An empty one is none: a file
-system that lost power may leave zeros at the end of a file, and the CRC of nothing is zero.
+A record is `u32 length, u32 CRC-32 of the payload, payload`, little-endian. Empty records are not allowed: a
+file system may leave zeros at the end of a file after a power cut, and the CRC of an empty payload is zero.
 """
 
 import os
@@ -16,50 +16,50 @@ from robot_rl.hardware.protocol.arrays import MAX_IMAGE
 from robot_rl.hardware.protocol.codec import MAX_CONTROL
 
 MAX_RECORD: Final = MAX_IMAGE + 2 * MAX_CONTROL
-"""Bytes of the longest payload: whoever reads believes no longer length."""
+"""Largest payload, bytes. Readers treat a greater length as damage."""
 _HEAD: Final = struct.Struct("<II")
 _BUFFER: Final = 1 << 20
 
 
 def record_header(payload: bytes | bytearray | memoryview) -> bytes:
-    """What stands before a payload in a log."""
+    """Header of a record with this payload."""
     assert 0 < len(payload) <= MAX_RECORD, len(payload)
     return _HEAD.pack(len(payload), zlib.crc32(payload))
 
 
 class LogWriter:
-    """A new log. What was appended survives the process at once, and the machine after the next `sync`."""
+    """Writes a new log. Appended records survive a crash of the process, and of the machine after `sync`."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file.
+        """Create the file.
 
         Raises:
-            OSError: it exists or cannot be made.
+            OSError: if it exists or cannot be created.
         """
         self.path = path
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         self.size = 0
-        """Bytes of whole records."""
+        """Size of the complete records, bytes."""
         self.records = 0
-        """Number of whole records."""
+        """Number of complete records."""
 
     def append(self, payload: bytes | bytearray | memoryview) -> None:
-        """Add a record. For one thread.
+        """Append a record. For one thread.
 
         Raises:
-            OSError: it could not be written, as on a full disk; the log is as before.
+            OSError: if writing fails, e.g. on a full disk; the log is unchanged.
         """
         head = record_header(payload)
         whole = len(head) + len(payload)
         try:
             written = os.pwritev(self._file, (head, payload), self.size)
             while written < whole:
-                # A disk that is nearly full takes a part, and says at the next part that it is full.
+                # A nearly full disk writes a part, and the next write raises that it is full.
                 rest = memoryview(payload)[max(0, written - len(head)) :]
                 parts = (head[written:], rest) if written < len(head) else (rest,)
                 written += os.pwritev(self._file, parts, self.size + written)
         except OSError:
-            # The part need not take room. Where it cannot be cut off, the next record overwrites it.
+            # Cut off the partial record. If that fails, the next record overwrites it.
             with suppress(OSError):
                 os.ftruncate(self._file, self.size)
             raise
@@ -67,25 +67,25 @@ class LogWriter:
         self.records += 1
 
     def sync(self) -> None:
-        """Return when the disk has all that was appended before. From any thread.
+        """Sync all appended records to disk. Thread-safe.
 
         Raises:
-            OSError: the disk failed.
+            OSError: if the disk fails.
         """
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Append no more. Safe to call twice."""
+        """Close the file. Safe to call twice."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def read_log(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The payload of each whole record, with the offset of its end; what comes after the last is torn.
+    """Yield each complete record's end offset and payload; stops at the first incomplete record.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: if the file cannot be read.
     """
     with path.open("rb", buffering=_BUFFER) as file:
         end = 0

@@ -1,6 +1,6 @@
-"""A recorder's process: `python -m robot_rl.hardware.recording.process <Start, JSON>`; `client.py` starts it.
+"""Recorder process: `python -m robot_rl.hardware.recording.process <Start, JSON>`, started by `client.py`.
 
-It ends when its stdin does, however that came about, and commits the open episode first.
+When its stdin is closed for any reason, it commits the open episode and exits.
 """
 
 import os
@@ -19,69 +19,69 @@ from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.recorder import Recorder, RecorderError
 from robot_rl.hardware.recording.requests import Answer, Begin, Begun, End, Ready, Refusal, Request, Start
 
-_LOOK = 100
-"""ms that it waits for a message before it looks after other things."""
+_POLL_INTERVAL = 100
+"""Longest wait for a message between other tasks, ms."""
 _NICE = 5
-_FIRST = 10.0
-"""s that the first state is waited for."""
+_FIRST_STATE_TIMEOUT = 10.0
+"""Timeout of the first state, s."""
 _REQUESTS = sys.stdin.fileno()
 
 
 def main() -> int:
-    """Record until stdin ends or SIGTERM comes; returns an exit code."""
+    """Record until stdin is closed or SIGTERM arrives; return the exit code."""
     start = msgspec.json.decode(sys.argv[1], type=Start)
-    # Ctrl-C in a terminal goes to all processes; whoever started this one ends it.
+    # Ctrl-C in a terminal goes to all processes, but the parent stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ended = Ended()
+    ended = SignalFlag()
     signal.signal(signal.SIGTERM, ended)
     try:
         keys = load_client_keys(Path(start.keys)) if start.keys else None
         address = parse(start.address)
         recorder = Recorder(address, Path(start.root), start.cameras, keys, start.insecure)
-        # Of this thread, which waits for the disk; those that listen have begun already.
+        # Lowers only this thread, which writes to disk; the listening threads already run.
         os.nice(_NICE)
         try:
             _serve(recorder, ended)
         finally:
             recorder.close()
     except (RobotError, RecorderError, ValueError, OSError) as error:
-        _say(Refusal(reason=str(error)))
+        _send(Refusal(reason=str(error)))
         return 1
     return 0
 
 
-class Ended:
-    """Becomes true with a signal."""
+class SignalFlag:
+    """Signal handler that is true once its signal has arrived."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._set = False
 
     def __bool__(self) -> bool:
-        return self._told
+        return self._set
 
     def __call__(self, *_: object) -> None:
-        self._told = True
+        self._set = True
 
 
-def _serve(recorder: Recorder, ended: Ended) -> None:
-    deadline = time.monotonic() + _FIRST
+def _serve(recorder: Recorder, ended: SignalFlag) -> None:
+    deadline = time.monotonic() + _FIRST_STATE_TIMEOUT
     while recorder.streams.silent():
         if time.monotonic() > deadline:
             raise RecorderError(f"{recorder.robot} at {recorder.address} publishes no states")
-        recorder.wait(_LOOK)
+        recorder.wait(_POLL_INTERVAL)
     recorder.streams.listen_to(_REQUESTS)
     left = len(RawDataset(recorder.writer.root).open)
-    _say(Ready(robot=recorder.robot, session=recorder.session, cameras=recorder.cameras, left_open=left))
+    _send(Ready(robot=recorder.robot, session=recorder.session, cameras=recorder.cameras, left_open=left))
     unread = b""
     while not ended:
-        if _REQUESTS not in recorder.wait(_LOOK):
+        if _REQUESTS not in recorder.wait(_POLL_INTERVAL):
             continue
         more = os.read(_REQUESTS, 1 << 16)
         if not more:
             return
         *lines, unread = (unread + more).split(b"\n")
         for line in lines:
-            _say(_answer(recorder, line))
+            _send(_answer(recorder, line))
 
 
 def _answer(recorder: Recorder, line: bytes) -> Answer:
@@ -96,8 +96,8 @@ def _answer(recorder: Recorder, line: bytes) -> Answer:
         return Refusal(reason=str(error))
 
 
-def _say(answer: Answer) -> None:
-    # Where nobody hears it any more, stdin will end too.
+def _send(answer: Answer) -> None:
+    # If the parent has died, stdin is closed as well.
     with suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), msgspec.json.encode(answer) + b"\n")
 

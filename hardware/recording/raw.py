@@ -1,4 +1,4 @@
-"""A raw dataset: a folder of episodes. One process at a time writes to it, anybody may read."""
+"""Raw dataset: a folder of recorded episodes. One process at a time may write to it, any may read."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from robot_rl.hardware.recording.records import Footer, Header, Received
 from robot_rl.hardware.recording.stream_counter import (
     MESSAGE_STREAMS,
     StreamCounter,
-    describe_reconnectors,
+    describe_silences,
     sequence_number,
 )
 
@@ -22,27 +22,27 @@ _LOCK: Final = "recorder.lock"
 
 
 class RawDataset:
-    """A raw dataset to be read. It opens whatever was killed when: what is not committed is no episode."""
+    """Reads a raw dataset. It can be opened after any crash; uncommitted episodes are listed separately."""
 
     def __init__(self, root: Path) -> None:
-        """Open it.
+        """Open the dataset.
 
         Raises:
-            ValueError: there is none.
+            ValueError: if the folder is not a raw dataset.
         """
         if not (root / _LOCK).is_file():
-            what = "is no raw dataset" if root.exists() else "does not exist"
-            raise ValueError(f"{root} {what}; `robot-rl record` makes one")
+            what = "is not a raw dataset" if root.exists() else "does not exist"
+            raise ValueError(f"{root} {what}; `robot-rl record` creates one")
         self.root = root
 
     @property
     def episodes(self) -> dict[int, Episode]:
-        """The committed ones by their numbers."""
+        """Committed episodes by number."""
         return {number: Episode(folder) for number, folder in sorted(_committed(self.root).items())}
 
     @property
     def open(self) -> list[Episode]:
-        """Those that are being recorded, or were when their recorder was killed."""
+        """Episodes that are being recorded, or were when their recorder was killed."""
         return [episode for episode in self._uncommitted() if episode.begun]
 
     @property
@@ -55,17 +55,17 @@ class RawDataset:
 
 
 class RawWriter:
-    """The right to write to a raw dataset, until the end of the with statement."""
+    """Exclusive write access to a raw dataset, held until the context ends."""
 
     def __init__(self, root: Path) -> None:
-        """Take it; the folder is made if there is none.
+        """Lock the dataset; creates the folder if needed.
 
         Raises:
-            ValueError: somebody else writes to it, or it is something else.
-            OSError: it cannot be made.
+            ValueError: if another process writes to it, or the folder is not a raw dataset.
+            OSError: if it cannot be created.
         """
         if root.is_dir() and any(root.iterdir()) and not (root / _LOCK).exists():
-            raise ValueError(f"{root} holds something else; choose another folder")
+            raise ValueError(f"{root} holds other files; choose another folder")
         make_folder(root)
         self.root = root
         self._lock = os.open(root / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
@@ -73,8 +73,8 @@ class RawWriter:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise ValueError(f"another recorder writes to {root}; end it, or choose another folder") from None
-        # Looked at once: a commit takes as long among many episodes as among few.
+            raise ValueError(f"another recorder writes to {root}; stop it or choose another folder") from None
+        # Determined once, so the time of a commit does not grow with the number of episodes.
         self._next = max(_committed(root), default=-1) + 1
 
     def __enter__(self) -> Self:
@@ -86,33 +86,32 @@ class RawWriter:
         os.close(self._lock)
 
     def begin(self, header: Header) -> EpisodeWriter:
-        """A new episode.
+        """Begin a new episode.
 
         Raises:
-            OSError: the disk is full or fails.
+            OSError: if the disk is full or fails.
         """
         return EpisodeWriter(self.root, header)
 
     def commit(self, episode: EpisodeWriter, footer: Footer) -> int:
-        """End it; it counts when this returns its number.
+        """Commit an episode; it is on disk when this returns its number.
 
         Raises:
-            OSError: the disk does not take it; `repair` will try again.
+            OSError: if writing fails; `repair` can try again.
         """
         episode.close(footer)
         return self._name(episode.folder)
 
     def repair(self) -> tuple[dict[int, Episode], dict[Path, str]]:
-        """Commit what killed recorders have left, up to the last whole records.
+        """Commit the episodes of killed recorders, up to their last complete records.
 
-        Nothing is cut off or removed. What has no header is left as it is: its recorder was killed before
-        anything was recorded, or it is damaged. So is an episode that cannot be read, which stops no other.
+        Nothing is truncated or removed. Episodes without a header or that cannot be read are left unchanged.
 
         Returns:
-            The episodes by their new numbers, and why others stay as they are by their folders.
+            The episodes by their new numbers, and by folder the reasons why others were left.
 
         Raises:
-            OSError: the disk does not take it; what was not repaired stays as it is.
+            OSError: if writing fails; the remaining episodes are unchanged.
         """
         repaired: dict[int, Episode] = {}
         left: dict[Path, str] = {}
@@ -121,7 +120,7 @@ class RawWriter:
             if not episode.begun:
                 continue
             try:
-                # A whole footer was written by a recorder that was killed before the rename: it holds.
+                # A complete footer is valid: the recorder was killed just before the rename.
                 footer = None if episode.footer else recovered_footer(episode)
             except ValueError as error:
                 left[folder] = str(error)
@@ -140,10 +139,10 @@ class RawWriter:
 
 
 def recovered_footer(episode: Episode) -> Footer:
-    """What can be said of an episode whose recorder was killed.
+    """Build the footer of an episode whose recorder was killed.
 
     Raises:
-        ValueError: a record cannot be read, or is of a stream that its header does not name.
+        ValueError: if a record cannot be read or belongs to an unknown stream.
     """
     header = episode.header
     streams = (*MESSAGE_STREAMS, *header.cameras)
@@ -152,20 +151,20 @@ def recovered_footer(episode: Episode) -> Footer:
         if isinstance(record, Received):
             if record.stream not in counters:
                 raise DamagedEpisode(f"{episode.folder} is damaged: it has a record of {record.stream!r:.80}")
-            counters[record.stream].take(sequence_number(record.stream, record.frame), record.t)
+            counters[record.stream].add(sequence_number(record.stream, record.frame), record.t)
     for camera in header.cameras:
         for record in episode.images(camera):
-            counters[camera].take(sequence_number(camera, record.frame), record.t)
+            counters[camera].add(sequence_number(camera, record.frame), record.t)
     end = max(counter.last for counter in counters.values())
     counts = {stream: counter.end(end) for stream, counter in counters.items()}
     return Footer(
         outcome="recovered",
         t=end,
-        # The recorder is gone: its wall clock is told by how long the episode was.
+        # Wall clock of the end, from the episode's duration.
         tw=header.tw + end - header.t,
         counts=counts,
         records={log.name: sum(1 for _ in read_log(log)) for log in episode.logs},
-        trouble=(*describe_reconnectors(counts, header.cameras), "its recorder was killed"),
+        trouble=(*describe_silences(counts, header.cameras), "its recorder was killed"),
     )
 
 

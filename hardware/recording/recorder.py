@@ -1,4 +1,4 @@
-"""Records what happens on a bridge. It only listens: control never waits for it, nor knows of it."""
+"""Records the message streams of a robot's server. It only listens, so control never waits for it."""
 
 import os
 import time
@@ -23,23 +23,23 @@ from robot_rl.hardware.recording.requests import Ended, Status
 from robot_rl.hardware.recording.stream_counter import (
     MESSAGE_STREAMS,
     StreamCounter,
-    describe_reconnectors,
+    describe_silences,
     sequence_number,
 )
 from robot_rl.hardware.recording.stream_listener import ReceivedMessage, StreamListener
 
 _TIMEOUT: Final = 1.0
-"""s that the server's answer is waited for."""
-_LOOK_EVERY: Final = 100 * MS
-_CLOCK_EVERY: Final = 1000 * MS
+"""Timeout of requests to the server, s."""
+_CHECK_INTERVAL: Final = 100 * MS
+_CLOCK_INTERVAL: Final = 1000 * MS
 
 
 class RecorderError(Exception):
-    """The recorder did not do what it was asked for."""
+    """A request to the recorder failed."""
 
 
-class _Seen(msgspec.Struct):
-    """What the recorder itself wants to know of a state."""
+class _State(msgspec.Struct):
+    """The fields of a state that the recorder reads."""
 
     src: str
     t_sample: int
@@ -47,7 +47,7 @@ class _Seen(msgspec.Struct):
 
 
 class Recorder:
-    """Hears all streams all the time, and writes them down while an episode is open. For one thread."""
+    """Receives all streams continuously, and writes them to disk while an episode is open. For one thread."""
 
     def __init__(
         self,
@@ -57,57 +57,57 @@ class Recorder:
         keys: ClientKeys | None = None,
         insecure: bool = False,
     ) -> None:
-        """Listen from now on.
+        """Connect to the server and start listening.
 
         Args:
-            address: of the server.
-            root: folder of the raw dataset, which is made if there is none.
-            cameras: those that are recorded; None for all that the robot has.
-            keys: required where the server's address is on a network.
+            address: address of the server.
+            root: folder of the raw dataset; created if it does not exist.
+            cameras: cameras to record; None for all cameras of the robot.
+            keys: client keys; required for a network address.
             insecure: use a network without keys.
 
         Raises:
-            RobotError: there is no server, or it does not let the recorder in.
-            ValueError: no such camera, a network without keys, or another recorder writes there.
-            OSError: the folder cannot be made.
+            RobotError: if there is no server or it refuses the recorder.
+            ValueError: if a camera is unknown, a network is used without keys, or another recorder writes
+            there. OSError: if the folder cannot be created.
         """
         self.address = address
         self._clock = MonotonicClock()
-        self._greeting = (address, keys, insecure)
-        self._line = self._greet()
+        self._endpoint = (address, keys, insecure)
+        self._connection = self._connect()
         with ExitStack() as taken:
-            taken.callback(lambda: self._line.close())
-            self.cameras = self._chosen(cameras)
+            taken.callback(lambda: self._connection.close())
+            self.cameras = self._select_cameras(cameras)
             self.streams = StreamListener(address, self.cameras, keys, insecure, self._clock)
             taken.callback(self.streams.close)
             self.writer = taken.enter_context(RawWriter(root))
             self._taken = taken.pop_all()
-        self._decoder = msgspec.msgpack.Decoder(_Seen)
-        self._seen: _Seen | None = None
+        self._decoder = msgspec.msgpack.Decoder(_State)
+        self._state: _State | None = None
         self._counters = {stream: StreamCounter(0) for stream in self.streams.names}
         self._episode: EpisodeWriter | None = None
         self._header: Header | None = None
-        self._look_due = self._clock_due = 0
+        self._check_due = self._clock_due = 0
         self.last: Ended | None = None
-        """The newest episode that was ended."""
+        """The last ended episode."""
         self.notice = ""
-        """What went wrong without anybody asking."""
+        """Problem that occurred outside a request."""
 
     @property
     def robot(self) -> str:
-        """Its name."""
-        return self._line.welcome.spec.name
+        """Name of the robot."""
+        return self._connection.welcome.spec.name
 
     @property
     def session(self) -> str:
-        """Of the server."""
-        return self._line.welcome.session
+        """Session of the server."""
+        return self._connection.welcome.session
 
     def close(self) -> None:
-        """Listen no more; an open episode is committed as interrupted. Safe to call twice.
+        """Stop listening; an open episode is committed as interrupted. Safe to call twice.
 
         Raises:
-            RecorderError: the disk does not take it.
+            RecorderError: if writing fails.
         """
         with self._taken:
             if self._episode is not None:
@@ -116,25 +116,23 @@ class Recorder:
     # ---- episodes --------------------------------------------------------------------------------------
 
     def begin(self, labels: Labels | None = None) -> str:
-        """Write down everything that comes from now on. Returns the episode's uuid.
+        """Begin an episode with all messages from now on. Returns its uuid.
 
         Raises:
-            RecorderError: one is open already, the robot is silent, or the disk takes nothing.
+            RecorderError: if an episode is open, the robot or a camera is silent, or writing fails.
         """
         if self._episode is not None:
             raise RecorderError("an episode is open; end it first")
         self._write(self.streams.take_all())
         if self.streams.silent() or self._changed:
-            raise RecorderError(f"{self.robot} at {self.address} is silent; see whether the server runs")
+            raise RecorderError(f"{self.robot} at {self.address} is silent; check that the server runs")
         if silent := [camera for camera in self.cameras if self.streams.silent(camera)]:
-            raise RecorderError(
-                f"no images come of {', '.join(silent)}: wait for them, or record without them"
-            )
-        welcome = self._line.welcome
+            raise RecorderError(f"no images from {', '.join(silent)}: wait for them, or record without them")
+        welcome = self._connection.welcome
         header = Header(
             format=FORMAT,
             episode=uuid.uuid4().hex,
-            t=self._line.server_time(),
+            t=self._connection.server_time(),
             tw=time.time_ns(),
             session=welcome.session,
             boot_id=welcome.boot_id,
@@ -146,7 +144,7 @@ class Recorder:
         try:
             self._episode = self.writer.begin(header)
         except OSError as error:
-            raise RecorderError(f"no episode can be begun: {error}") from error
+            raise RecorderError(f"cannot begin an episode: {error}") from error
         self._header = header
         self._counters = {
             stream: StreamCounter(header.t, counter.next) for stream, counter in self._counters.items()
@@ -155,16 +153,16 @@ class Recorder:
         return header.episode
 
     def end(self, outcome: Outcome, labels: Labels | None = None) -> Ended:
-        """Commit the episode with all that has come until now.
+        """Commit the episode with all messages received until now.
 
         Raises:
-            RecorderError: none is open, or the disk does not take it; what is there stays.
+            RecorderError: if no episode is open, or writing fails; what was written stays.
         """
         if self._episode is None:
             raise RecorderError("no episode is open")
         self._write(self.streams.take_all())
         if self._episode is None:
-            raise RecorderError(f"the episode has ended before: {self.notice}")
+            raise RecorderError(f"the episode has already ended: {self.notice}")
         return self._end(outcome, labels or {})
 
     def _end(self, outcome: Outcome, labels: Labels, *trouble: str) -> Ended:
@@ -172,7 +170,7 @@ class Recorder:
         assert self._header is not None
         episode, header = self._episode, self._header
         self._episode = self._header = None
-        began, t = self._clock.now(), self._line.server_time()
+        began, t = self._clock.now(), self._connection.server_time()
         counts = {stream: counter.end(t) for stream, counter in self._counters.items()}
         footer = Footer(
             outcome=outcome,
@@ -180,13 +178,13 @@ class Recorder:
             tw=time.time_ns(),
             counts=counts,
             labels=labels,
-            trouble=(*describe_reconnectors(counts, self.cameras), *trouble),
+            trouble=(*describe_silences(counts, self.cameras), *trouble),
         )
         try:
             number = self.writer.commit(episode, footer)
         except OSError as error:
             raise RecorderError(
-                f"{episode.folder} is not committed: {error}; free some space, then `robot-rl data repair`"
+                f"{episode.folder} is not committed: {error}; free space, then run `robot-rl data repair`"
             ) from error
         took = (self._clock.now() - began) / MS
         footer = msgspec.structs.replace(footer, trouble=(*footer.trouble, *episode.trouble))
@@ -196,19 +194,19 @@ class Recorder:
         return self.last
 
     def status(self) -> Status:
-        """How it does."""
+        """Status of the recorder."""
         header = self._header
         counters = self._counters if header else {}
         disk = os.statvfs(self.writer.root)
         ages = {stream: self.streams.age(stream) for stream in self.streams.names}
         return Status(
-            mode=None if self._seen is None or self.streams.silent() else self._seen.mode,
+            mode=None if self._state is None or self.streams.silent() else self._state.mode,
             episode=header.episode if header else "",
-            seconds=(self._line.server_time() - header.t) / 1e9 if header else 0.0,
+            seconds=(self._connection.server_time() - header.t) / 1e9 if header else 0.0,
             received={stream: counter.received for stream, counter in counters.items()},
             missing=sum(counter.lost + counter.unwritten for counter in counters.values()),
             age_ms={stream: None if age is None else age / MS for stream, age in ages.items()},
-            newest=self._seen.t_sample if self._seen else 0,
+            newest=self._state.t_sample if self._state else 0,
             free_bytes=disk.f_bavail * disk.f_frsize,
             last=self.last,
             notice=self.notice,
@@ -217,31 +215,31 @@ class Recorder:
     # ---- streams ---------------------------------------------------------------------------------------
 
     def wait(self, timeout: int) -> set[int]:
-        """Write down what comes within `timeout` [ms]; see `StreamListener.wait`."""
+        """Write what arrives within `timeout` [ms]; see `StreamListener.wait`."""
         ready = self.streams.wait(timeout)
         self._write(self.streams.take())
-        if self._clock.now() >= self._look_due:
-            self._look()
+        if self._clock.now() >= self._check_due:
+            self._check()
         return ready
 
-    def _write(self, heard: Iterable[ReceivedMessage]) -> None:
-        for stream, came, frame in heard:
+    def _write(self, received: Iterable[ReceivedMessage]) -> None:
+        for stream, arrived, frame in received:
             try:
                 number = sequence_number(stream, frame)
                 if stream == "state":
-                    self._see(self._decoder.decode(frame))
+                    self._update_state(self._decoder.decode(frame))
             except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError):
-                # It is damaged: its number never comes, so it is counted as lost.
+                # A damaged message: its number is missing, so it is counted as lost.
                 continue
-            counter, t = self._counters[stream], self._line.to_server(came)
-            counter.take(number, t)
+            counter, t = self._counters[stream], self._connection.to_server(arrived)
+            counter.add(number, t)
             if self._episode and not self._episode.write(Received(stream=stream, t=t, frame=frame)):
                 counter.unwritten += 1
 
-    def _see(self, seen: _Seen) -> None:
-        self._seen = seen
+    def _update_state(self, state: _State) -> None:
+        self._state = state
         if self._episode is not None and self._changed:
-            self.notice = "the server began anew"
+            self.notice = "the server was restarted"
             try:
                 self._end("interrupted", {}, self.notice)
             except RecorderError as error:
@@ -249,52 +247,54 @@ class Recorder:
 
     @property
     def _changed(self) -> bool:
-        """Whether the states are those of another server than the one that was greeted."""
-        return self._seen is not None and self._seen.src != self.session
+        """Whether the states come from another server session than the connected one."""
+        return self._state is not None and self._state.src != self.session
 
-    def _look(self) -> None:
-        """What is to be done now and then."""
+    def _check(self) -> None:
+        """Periodic tasks: reconnect to a restarted server, sync clocks and record the clock offset."""
         now = self._clock.now()
-        self._look_due = now + _LOOK_EVERY
+        self._check_due = now + _CHECK_INTERVAL
         if self._changed:
-            self._greet_anew()
-        self._line.keep_time()
+            self._reconnect()
+        self._connection.keep_time()
         if self._episode is not None and now >= self._clock_due:
-            self._clock_due = now + _CLOCK_EVERY
-            known = self._line.offset()
-            self._episode.write(Clock(t=self._line.server_time(), offset=known.offset, bound=known.bound))
+            self._clock_due = now + _CLOCK_INTERVAL
+            known = self._connection.offset()
+            self._episode.write(
+                Clock(t=self._connection.server_time(), offset=known.offset, bound=known.bound)
+            )
 
     # ---- the server ------------------------------------------------------------------------------------
 
-    def _greet(self) -> Connection:
-        line = Connection(*self._greeting, _TIMEOUT, self._clock)
+    def _connect(self) -> Connection:
+        connection = Connection(*self._endpoint, _TIMEOUT, self._clock)
         try:
-            line.handshake("recorder", "observer")
+            connection.handshake("recorder", "observer")
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return line
+        return connection
 
-    def _greet_anew(self) -> None:
+    def _reconnect(self) -> None:
         try:
-            line = self._greet()
+            connection = self._connect()
         except NoAnswer:
-            # It has only just begun: there is a next time.
+            # The server has just started; retried at the next check.
             return
-        self._line.close()
-        self._line = line
+        self._connection.close()
+        self._connection = connection
 
-    def _chosen(self, cameras: Sequence[str] | None) -> tuple[str, ...]:
-        """The cameras to record.
+    def _select_cameras(self, cameras: Sequence[str] | None) -> tuple[str, ...]:
+        """Select the cameras to record.
 
         Raises:
-            ValueError: the robot has no such camera, or one that is called like a stream.
+            ValueError: if the robot has no such camera, or a camera has the name of a stream.
         """
-        known = [camera.name for camera in self._line.welcome.spec.cameras]
+        known = [camera.name for camera in self._connection.welcome.spec.cameras]
         chosen = tuple(known if cameras is None else cameras)
         if missing := sorted(set(chosen) - set(known)):
             has = ", ".join(known) or "none"
-            raise ValueError(f"{self.robot} publishes no camera {', '.join(missing)}; it has {has}")
+            raise ValueError(f"{self.robot} has no camera {', '.join(missing)}; it has {has}")
         if clash := sorted(set(chosen) & set(MESSAGE_STREAMS)):
             raise ValueError(f"a camera cannot be recorded as {', '.join(clash)}: give it another name")
         return chosen

@@ -1,4 +1,4 @@
-"""What stands in the logs of an episode, as msgpack. Times are ns on the server's clock."""
+"""Records in the logs of an episode, encoded as msgpack. Times are ns on the server's clock."""
 
 from typing import Annotated, Final, Literal, get_args
 
@@ -9,90 +9,90 @@ from robot_rl.hardware.protocol.messages import Name, Natural
 from robot_rl.hardware.spec import Latency, RobotSpec
 
 FORMAT: Final = 1
-"""Of an episode's folder; a greater one is refused."""
+"""Format version of an episode's folder; greater ones are refused."""
 
 Outcome = Literal["success", "failure", "discarded", "interrupted", "recovered"]
-"""interrupted: its recorder was ended, or the server changed. recovered: from what a killed recorder left."""
+"""interrupted: the recorder was stopped or the server restarted. recovered: the recorder was killed."""
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 Label = Annotated[str, msgspec.Meta(max_length=500)]
 Labels = Annotated[dict[Name, Label], msgspec.Meta(max_length=32)]
-"""What people write down: operator, task, …"""
+"""User-defined labels: operator, task, …"""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="header"):
-    """First record of the log."""
+    """First record of the message log."""
 
     format: Natural
     episode: Name
     """A uuid."""
     t: Natural
-    """When it began."""
+    """Start of the episode."""
     tw: Natural
-    """The same by the wall clock of the recorder's machine; for people."""
+    """Start by the wall clock of the recorder's machine, ns; informative."""
     session: Name
-    """The server's start."""
+    """Session of the server."""
     boot_id: Name
-    """Of the server's machine."""
+    """Boot ID of the server's machine."""
     spec: RobotSpec
     latency: Latency | None = None
-    """As it was measured of the robot."""
+    """Measured latencies of the robot."""
     cameras: tuple[CameraName, ...]
-    """Those that are recorded; each has a log of its own, which has its name."""
+    """Recorded cameras; each has an image log of its name."""
     labels: Labels = {}
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="received"):
-    """A message as it came over the bridge."""
+    """A message as received from the server."""
 
     stream: str
     """state, command, event, or a camera's name."""
     t: Natural
-    """When the recorder took it."""
+    """Arrival at the recorder."""
     frame: memoryview
-    """Its bytes: see docs/protocol.md."""
+    """Encoded message: see docs/protocol.md."""
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="clock"):
-    """What the recorder believed of the server's clock, now and then."""
+    """Estimate of the server's clock, recorded periodically."""
 
     t: Natural
     offset: int
     """Server's clock minus the recorder's."""
     bound: Natural
-    """The true offset is no farther away."""
+    """Bound on the error of the offset."""
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of one stream."""
+    """Message counts of one stream."""
 
     received: Natural = 0
     lost: Natural = 0
-    """Numbers that never came, for whatever reason."""
+    """Messages that never arrived (missing numbers)."""
     unwritten: Natural = 0
-    """They came and the disk did not take them."""
+    """Messages that arrived but could not be written."""
     longest_ns: Natural = 0
-    """Longest time without one, from the episode's beginning to its end."""
+    """Longest time without a message between the episode's start and end."""
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True, tag_field="r", tag="footer"):
-    """How an episode ended; the one record of a file of its own."""
+    """End of an episode; the only record of its file."""
 
     outcome: Outcome
     t: Natural
-    """When it ended."""
+    """End of the episode."""
     tw: Natural
-    """The same by the wall clock; for people."""
+    """End by the wall clock, ns; informative."""
     counts: dict[str, Count]
-    """By stream."""
+    """Message counts by stream."""
     labels: Labels = {}
-    """In addition to the header's, which they overrule."""
+    """Added to the header's labels, which they override."""
     records: dict[str, Natural] = {}
-    """Number of whole records by log; none in recordings of earlier versions."""
+    """Number of complete records per log; empty in recordings of earlier versions."""
     trouble: tuple[str, ...] = ()
-    """What else went wrong, for people."""
+    """Other problems, as messages to the user."""
 
     @property
     def flagged(self) -> bool:
-        """Whether something is missing."""
+        """Whether data is missing or there were problems."""
         return bool(self.trouble) or any(count.lost or count.unwritten for count in self.counts.values())

@@ -1,4 +1,4 @@
-"""What is asked of a recorder's process and what it answers: lines of JSON over its stdin and stdout."""
+"""Requests to a recorder process and its answers: lines of JSON over stdin and stdout."""
 
 from typing import Annotated
 
@@ -9,20 +9,20 @@ from robot_rl.hardware.recording.records import Footer, Labels, Outcome
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Its only argument."""
+    """Command-line argument of the process."""
 
     address: str
     root: str
     """Folder of the raw dataset."""
     cameras: tuple[str, ...] | None = None
-    """None for all that the robot has."""
+    """Cameras to record; None for all cameras of the robot."""
     keys: str | None = None
-    """The client's file."""
+    """File of client keys."""
     insecure: bool = False
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="begin"):
-    """Record from now on; answered by `Begun`."""
+    """Begin an episode; answered by `Begun`."""
 
     labels: Labels = {}
 
@@ -42,23 +42,23 @@ Request = Begin | End | AskStatus
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ready"):
-    """It hears the robot; its first line."""
+    """First answer: the recorder receives the robot's states."""
 
     robot: str
     session: str
     cameras: tuple[str, ...]
     left_open: Natural
-    """Episodes of killed recorders, for `robot-rl data repair`."""
+    """Number of episodes left by killed recorders, for `robot-rl data repair`."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="begun"):
-    """Everything that comes is written."""
+    """The episode has begun."""
 
     episode: str
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ended"):
-    """It is committed."""
+    """The episode is committed."""
 
     episode: str
     number: Natural
@@ -68,32 +68,32 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="status"):
-    """How it does."""
+    """Status of the recorder."""
 
     mode: Mode | None
-    """Of the robot; None while it is silent."""
+    """Mode of the robot; None while it is silent."""
     episode: str = ""
-    """The open one."""
+    """uuid of the open episode, "" if none is open."""
     seconds: float = 0.0
-    """How long it is."""
+    """Duration of the open episode."""
     received: dict[str, Natural]
-    """Messages of the open episode by stream."""
+    """Message counts of the open episode by stream."""
     missing: Natural
-    """Those of it that were lost or not written."""
+    """Messages of the open episode that were lost or not written."""
     age_ms: dict[str, float | None]
-    """Since the last message of each stream; None before the first."""
+    """Time since the last message of each stream; None before the first."""
     newest: Natural
-    """When the newest state was measured, server's clock, ns."""
+    """Measurement time of the newest state, server's clock, ns."""
     free_bytes: Natural
-    """On the disk."""
+    """Free disk space."""
     last: Ended | None = None
-    """The newest episode that was ended, also one that nobody asked to end."""
+    """The last ended episode, including one ended without a request."""
     notice: str = ""
-    """What went wrong without anybody asking."""
+    """Problem that occurred outside a request."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="refused"):
-    """It was not done, or the process cannot go on."""
+    """The request failed, or the process cannot continue."""
 
     reason: Annotated[str, msgspec.Meta(max_length=2000)]
 

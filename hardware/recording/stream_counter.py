@@ -1,4 +1,4 @@
-"""What came of a stream and what did not, while it is recorded and when it is read again."""
+"""Counts received and missing messages of a stream, during recording and when reading it back."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from robot_rl.hardware.protocol.messages import Code, Natural
 from robot_rl.hardware.recording.records import Count
 
 MESSAGE_STREAMS: Final = ("state", "command", "event")
-"""Streams that are not images; a camera may not have such a name."""
+"""Streams other than images; a camera may not have such a name."""
 SILENT: Final = 1000 * MS
-"""States and images that do not come for so long are trouble, ns."""
+"""Longest normal gap between states or images, ns; longer ones are reported."""
 
 
 class _Numbered(msgspec.Struct):
-    """What a recorder must know of a message."""
+    """The part of a message that the recorder decodes."""
 
     seq: Natural
 
@@ -28,10 +28,10 @@ _decoder = msgspec.msgpack.Decoder(_Numbered)
 
 
 def sequence_number(stream: str, frame: memoryview) -> int:
-    """The number of a message in its stream; each is one more than the one before.
+    """Sequence number of a message in its stream.
 
     Raises:
-        ProtocolError: it is damaged.
+        ProtocolError: if the message is damaged.
     """
     if stream not in MESSAGE_STREAMS:
         return decode_image(frame)[0].number
@@ -43,39 +43,39 @@ def sequence_number(stream: str, frame: memoryview) -> int:
 
 @dataclass
 class StreamCounter:
-    """Of one stream during one episode."""
+    """Counts of one stream during one episode."""
 
     last: int
-    """When the newest came, at first when the episode began, ns."""
+    """Arrival of the newest message, ns; initially the start of the episode."""
     next: int | None = None
-    """The number that is due; None before the first."""
+    """Next expected number; None before the first message."""
     received: int = 0
     lost: int = 0
     unwritten: int = 0
     longest: int = 0
 
-    def take(self, number: int, t: int) -> None:
-        """One has come at `t`. A number that is too small is one of a server or a camera that began anew."""
+    def add(self, number: int, t: int) -> None:
+        """Count a message that arrived at `t`. A smaller number than expected: server or camera restarted."""
         if self.next is not None and number > self.next:
             self.lost += number - self.next
         self.next = number + 1
         self.received += 1
-        self._wait_until(t)
+        self._advance(t)
 
     def end(self, t: int) -> Count:
-        """The episode ends at `t`."""
-        self._wait_until(t)
+        """Return the counts of the episode, which ends at `t`."""
+        self._advance(t)
         return Count(
             received=self.received, lost=self.lost, unwritten=self.unwritten, longest_ns=self.longest
         )
 
-    def _wait_until(self, t: int) -> None:
+    def _advance(self, t: int) -> None:
         self.longest = max(self.longest, t - self.last)
         self.last = max(self.last, t)
 
 
-def describe_reconnectors(counts: Mapping[str, Count], cameras: Iterable[str]) -> tuple[str, ...]:
-    """For people: which of the streams that never rest were silent."""
+def describe_silences(counts: Mapping[str, Count], cameras: Iterable[str]) -> tuple[str, ...]:
+    """Messages to the user about gaps in states and images."""
     return tuple(
         f"{stream}: nothing for {counts[stream].longest_ns / 1e9:.1f} s"
         for stream in ("state", *cameras)

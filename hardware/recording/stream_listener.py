@@ -1,7 +1,7 @@
-"""All that a bridge publishes, as it comes: the recorder's ears, in a thread that never waits for the disk.
+"""Receives everything that a robot's server publishes, in a thread that never waits for the disk.
 
-Were messages left in their sockets until the disk has time, the queues would fill; and libzmq 4.3 aborts the
-process when a connection is lost and made anew whose queue is full (its issue 3937).
+If messages were left in their sockets while the disk is slow, the queues would fill up; and libzmq 4.3 aborts
+the process when a connection with a full queue is re-established (libzmq issue 3937).
 """
 
 import os
@@ -21,27 +21,27 @@ from robot_rl.hardware.protocol.reconnect import MAX_SILENCE, Reconnector
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 
-MOST: Final = 256 * 1024 * 1024
-"""Bytes that may wait for the disk; what comes beyond is lost, and missing by its number."""
-_LOOK: Final = 50
-"""ms that it waits for a message before it looks whether to end."""
-_REST: Final = 0.01
-"""s that messages are left to gather: who records is in no hurry."""
-_RARE: Final = frozenset({"command", "event"})
-"""That none comes says nothing."""
+MAX_BUFFERED: Final = 256 * 1024 * 1024
+"""Largest number of buffered bytes; further messages are dropped and show as missing numbers."""
+_POLL_INTERVAL: Final = 50
+"""Interval at which the stop flag is checked, ms."""
+_PAUSE: Final = 0.01
+"""Pause between receive rounds, s, in which messages accumulate to save processor time."""
+_MAY_BE_SILENT: Final = frozenset({"command", "event"})
+"""Streams on which silence is normal."""
 
 
 class ReceivedMessage(NamedTuple):
-    """A message."""
+    """A received message."""
 
     stream: str
     t: int
-    """When it came, this machine's clock, ns."""
+    """Arrival on this machine's clock, ns."""
     frame: memoryview
 
 
 class StreamListener:
-    """States, commands, events and images of some cameras, every one. For one thread, besides its own."""
+    """Receives every state, command, event and image of some cameras. For one consumer thread."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class StreamListener:
         keys: ClientKeys | None,
         insecure: bool,
         clock: Clock,
-        most: int = MOST,
+        limit: int = MAX_BUFFERED,
     ) -> None:
-        """Listen from now on; whether the server is there does not matter yet.
+        """Start listening; the server need not run yet.
 
         Raises:
-            ValueError: a network without keys.
+            ValueError: if a network is used without keys.
         """
         self._clock = clock
-        self._most = most
-        # Not `message_context`: what records does not run before what controls.
+        self._limit = limit
+        # Not `message_context`: recording must not get the priority of control.
         self._context = zmq.Context()
         sockets = ClientSockets(self._context, address, keys, insecure=insecure)
         self._sockets = {
@@ -72,62 +72,62 @@ class StreamListener:
         self._reconnectors = {
             name: Reconnector(sockets, socket, clock) for name, socket in self._sockets.items()
         }
-        self._came: dict[str, int] = {}
-        self._heard: deque[ReceivedMessage] = deque()
+        self._arrived: dict[str, int] = {}
+        self._received: deque[ReceivedMessage] = deque()
         self._size = 0
         self._rounds = 0
         self._changed = threading.Condition()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll = select.poll()
-        self._poll.register(self._bell, select.POLLIN)
+        self._poll.register(self._wakeup, select.POLLIN)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="ears", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="stream listener", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more. Safe to call twice."""
+        """Stop listening. Safe to call twice."""
         if self._closing.is_set():
             return
         self._closing.set()
         self._thread.join()
         self._context.destroy(linger=0)
-        os.close(self._bell)
+        os.close(self._wakeup)
 
     def listen_to(self, descriptor: int) -> None:
-        """Let `wait` return also when this file can be read."""
+        """Make `wait` also return when this file descriptor is readable."""
         self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout: int) -> set[int]:
-        """Until something is heard, for at most `timeout` [ms]; the files that can be read."""
+        """Wait up to `timeout` [ms] for messages; return the readable file descriptors."""
         assert self._thread.is_alive(), "the thread that listens has failed"
         ready = {descriptor for descriptor, _ in self._poll.poll(timeout)}
-        return ready - {self._bell}
+        return ready - {self._wakeup}
 
     def take(self) -> list[ReceivedMessage]:
-        """What has been heard and was not taken before, in the order in which it came."""
+        """Return the messages received since the last call, in order of arrival."""
         with suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(self._wakeup)
         with self._changed:
-            heard = list(self._heard)
-            self._heard.clear()
+            received = list(self._received)
+            self._received.clear()
             self._size = 0
-        return heard
+        return received
 
     def take_all(self, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """The same with all that has come until now, for which it waits up to `timeout` [s]."""
+        """As `take`, with everything that has arrived until now; waits for it up to `timeout` [s]."""
         with self._changed:
-            # One round may be half over.
+            # The current round may have passed a socket already.
             wanted = self._rounds + 2
             self._changed.wait_for(lambda: self._rounds >= wanted, timeout)
         return self.take()
 
     def age(self, name: str) -> int | None:
         """Time since a stream's last message, ns; None before the first."""
-        came = self._came.get(name)
-        return None if came is None else self._clock.now() - came
+        arrived = self._arrived.get(name)
+        return None if arrived is None else self._clock.now() - arrived
 
     def silent(self, name: str = "state") -> bool:
-        """Whether nothing comes of a stream; of the states, as where there is no server."""
+        """Whether a stream is silent; silent states mean that there is no server."""
         age = self.age(name)
         return age is None or age > MAX_SILENCE
 
@@ -138,33 +138,33 @@ class StreamListener:
         for socket in self._sockets.values():
             poller.register(socket, zmq.POLLIN)
         while not self._closing.is_set():
-            ready = dict(poller.poll(_LOOK))
+            ready = dict(poller.poll(_POLL_INTERVAL))
             for name, socket in self._sockets.items():
                 if socket in ready:
-                    self._hear(name, socket)
-            self._mend()
+                    self._receive(name, socket)
+            self._reconnect()
             with self._changed:
                 self._rounds += 1
                 self._changed.notify_all()
-            time.sleep(_REST)
+            time.sleep(_PAUSE)
 
-    def _hear(self, name: str, socket: "zmq.Socket[bytes]") -> None:
-        """Take over what has come of a stream."""
+    def _receive(self, name: str, socket: "zmq.Socket[bytes]") -> None:
+        """Receive all waiting messages of a stream."""
         self._reconnectors[name].received()
         with suppress(zmq.Again):
             while not self._closing.is_set():
                 frame = socket.recv(copy=False).buffer
-                now = self._came[name] = self._clock.now()
+                now = self._arrived[name] = self._clock.now()
                 with self._changed:
-                    if self._size + len(frame) <= self._most:
-                        self._heard.append(ReceivedMessage(name, now, frame))
+                    if self._size + len(frame) <= self._limit:
+                        self._received.append(ReceivedMessage(name, now, frame))
                         self._size += len(frame)
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wakeup, 1)
 
-    def _mend(self) -> None:
-        """Connect anew what has been silent for too long."""
+    def _reconnect(self) -> None:
+        """Reconnect streams that have been silent for too long."""
         gone = self.silent()
         for name, reconnector in self._reconnectors.items():
-            if gone or name not in _RARE:
+            if gone or name not in _MAY_BE_SILENT:
                 reconnector.expect()
                 reconnector.reconnect_if_silent()

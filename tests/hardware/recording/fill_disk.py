@@ -22,7 +22,7 @@ def fill(episode: EpisodeWriter, counted: dict[str, StreamCounter], index: int, 
     refused = 0
     while refused < more:
         mine = record(index)
-        counted[mine.stream].take(index, mine.t)
+        counted[mine.stream].add(index, mine.t)
         if not episode.write(mine):
             counted[mine.stream].unwritten += 1
             refused += 1

@@ -221,9 +221,9 @@ def test_one_recorder_at_a_time_and_nothing_but_a_raw_dataset(root: Path) -> Non
         RawWriter(root)
     (root / "sub").mkdir()
     (root / "sub" / "something").touch()
-    with pytest.raises(ValueError, match="holds something else"):
+    with pytest.raises(ValueError, match="holds other files"):
         RawWriter(root / "sub")
-    with pytest.raises(ValueError, match="is no raw dataset"):
+    with pytest.raises(ValueError, match="is not a raw dataset"):
         RawDataset(root / "sub")
     with pytest.raises(ValueError, match="does not exist"):
         RawDataset(root / "nowhere")

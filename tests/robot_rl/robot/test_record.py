@@ -105,7 +105,7 @@ def test_so_many_seconds_need_no_terminal(robot: Robot, tmp_path: Path) -> None:
         (["seconds=1", "address=nonsense"], "'nonsense' is no address of a robot"),
         (["seconds=0"], "seconds=0: it must be more than 0"),
         (["seconds=1", "outcome=recovered"], "outcome=recovered: choose success, failure, discarded"),
-        (["seconds=1", "out=."], "holds something else; choose another folder"),
+        (["seconds=1", "out=."], "holds other files; choose another folder"),
         ([], "keys are read from a terminal, and standard input is none: give seconds="),
     ],
 )
