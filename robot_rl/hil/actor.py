@@ -19,7 +19,7 @@ from robot_rl.hil.scene import Scene
 from robot_rl.hil.takeover import SOURCE, Driver, Takeover
 from robot_rl.policies.acting import WrappedPolicy
 from robot_rl.policies.wrappers.wrapper import Wrapper
-from robot_rl.robot.deploy.controller import LATE
+from robot_rl.robot.deploy.controller import LATE_FRACTION
 from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.seeds import episode_seed
 
@@ -65,7 +65,7 @@ class Actor:
         self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in scene.action_spec]))
         self._known = networks.state_dict()
         self._version, self._warm = 0, False
-        self._late_ms = LATE * 1000 / job.task.control_freq
+        self._late_ms = LATE_FRACTION * 1000 / job.task.control_freq
 
     def run(self, first: int) -> None:
         """Episodes from number `first` on. However it is left, the arm is at rest.

@@ -1,1 +1,1 @@
-"""Using a robot: teleoperation, recording, deployment, checks."""
+"""Robot applications: serving, teleoperation, recording, deployment and diagnostic checks."""

@@ -1,4 +1,4 @@
-"""Episodes one after the other, by keys or by the clock, and what a person is told of them."""
+"""Records a series of episodes, started and ended by keys or by time, and formats their status."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,44 +14,44 @@ KEYS: Final[Mapping[str, Outcome]] = {"s": "success", "f": "failure", "d": "disc
 HELP: Final = "b begin, s success, f failure, d discard, q quit"
 STILL_OPEN: Final = "an episode is open: s, f or d ends it"
 _REFRESH = 0.2
-_LOOK = 0.05
-_FIRST = 20.0
-"""s that a camera is given for its first image: its process may just have been started."""
-_SILENT = 1000.0
-"""ms without a state or an image that a person is told of."""
+_POLL_INTERVAL = 0.05
+_FIRST_IMAGE_TIMEOUT = 20.0
+"""Timeout of a camera's first image, s: its process may have just started."""
+_SILENCE_LIMIT = 1000.0
+"""Time without a state or image that is reported to the user, ms."""
 
 Labels = Mapping[str, str]
 Say = Callable[[str], None]
 
 
 class KeyedRecorder:
-    """A recorder whose episodes begin and end by keys."""
+    """Recorder whose episodes begin and end by key presses."""
 
     def __init__(self, recorder: RecorderProcess, labels: Labels, say: Say) -> None:
-        """Give it a recorder, labels for each episode, and what prints a line."""
+        """Wrap a recorder; `labels` are added to each episode, `say` prints a line."""
         self._recorder, self._labels, self._say = recorder, labels, say
-        self._told: Ended | None = None
+        self._described: Ended | None = None
 
     def press(self, key: str) -> Status:
-        """Do what a key says, "" for none; how the recorder does after it.
+        """Handle a key ("" for none) and return the recorder's status afterwards.
 
         Raises:
-            RecorderError: the recorder has ended.
+            RecorderError: if the recorder process has ended.
         """
         try:
             if key == "b":
                 self._recorder.begin(self._labels)
             elif key in KEYS:
-                self._told = self._recorder.end(KEYS[key])
-                self._say(describe(self._told))
+                self._described = self._recorder.end(KEYS[key])
+                self._say(describe(self._described))
         except RecorderError as error:
             if self._recorder.process.poll() is not None:
                 raise
             self._say(str(error))
         status = self._recorder.status()
-        if status.last != self._told:
-            # One that nobody here has ended.
-            self._told = status.last
+        if status.last != self._described:
+            # The recorder ended this episode without a request.
+            self._described = status.last
             self._say(describe(status.last) if status.last else "")
         return status
 
@@ -64,14 +64,14 @@ def record_by_keys(
     show: Say,
     stopped: Callable[[], bool],
 ) -> None:
-    """Begin and end episodes as keys say, until q or `stopped`.
+    """Begin and end episodes by keys, until q or `stopped`.
 
     Args:
-        recorder: the process.
-        keyboard: whose keys count.
-        labels: of each episode.
+        recorder: the recorder process.
+        keyboard: source of the keys.
+        labels: labels of each episode.
         say: prints a line.
-        show: replaces the line that is there.
+        show: replaces the status line.
     """
     keyed = KeyedRecorder(recorder, labels, say)
     while not stopped():
@@ -93,26 +93,28 @@ def record_by_time(
     say: Say,
     stopped: Callable[[], bool],
 ) -> None:
-    """Record so many episodes of so long, once all streams come. One that is stopped is interrupted.
+    """Record a number of episodes of fixed duration, once all streams arrive.
+
+    An episode that is stopped early is interrupted.
 
     Raises:
-        RecorderError: a camera gives no image, or the recorder has ended.
+        RecorderError: if a camera gives no images, or the recorder has ended.
     """
-    deadline = time.monotonic() + _FIRST
-    while _missing(recorder.status()) and time.monotonic() < deadline and not stopped():
-        time.sleep(_LOOK)
+    deadline = time.monotonic() + _FIRST_IMAGE_TIMEOUT
+    while _silent_streams(recorder.status()) and time.monotonic() < deadline and not stopped():
+        time.sleep(_POLL_INTERVAL)
     for _ in range(episodes):
         recorder.begin(labels)
         end = time.monotonic() + seconds
         while not stopped() and time.monotonic() < end:
-            time.sleep(max(0.0, min(_LOOK, end - time.monotonic())))
+            time.sleep(max(0.0, min(_POLL_INTERVAL, end - time.monotonic())))
         say(describe(recorder.end("interrupted" if stopped() else outcome)))
         if stopped():
             return
 
 
 def describe(ended: Ended) -> str:
-    """A line about an episode."""
+    """Format a summary line of an episode."""
     footer = ended.footer
     counts = ", ".join(f"{count.received} {stream}" for stream, count in footer.counts.items())
     missing = [
@@ -129,20 +131,20 @@ def describe(ended: Ended) -> str:
 
 
 def status_line(status: Status) -> str:
-    """How it does, in a line."""
+    """Format a status line of the recorder."""
     parts = [f"RECORDING {status.seconds:.1f} s" if status.episode else f"ready ({HELP})"]
     parts.append(f"robot {status.mode}" if status.mode else "the robot is silent")
     if status.missing:
         parts.append(f"{status.missing} messages missing")
-    if missing := _missing(status):
-        parts.append(f"nothing from {', '.join(missing)}")
+    if silent := _silent_streams(status):
+        parts.append(f"nothing from {', '.join(silent)}")
     if status.notice:
         parts.append(status.notice)
     parts.append(f"{status.free_bytes / 1e9:.1f} GB free")
     return "; ".join(parts)
 
 
-def _missing(status: Status) -> list[str]:
-    """Streams that never rest and do."""
+def _silent_streams(status: Status) -> list[str]:
+    """Streams that should never be silent but are."""
     ages = {name: age for name, age in status.age_ms.items() if name not in ("command", "event")}
-    return [name for name, age in ages.items() if age is None or age > _SILENT]
+    return [name for name, age in ages.items() if age is None or age > _SILENCE_LIMIT]

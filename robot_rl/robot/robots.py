@@ -1,4 +1,4 @@
-"""What `robot-rl robot` serves: an arm with a file of its own, or a simulated task."""
+"""Builds the robot that `robot-rl robot` serves: an arm from its configuration file, or a simulated task."""
 
 import os
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from robot_rl.hardware.spec import CameraSpec, Latency
 
 SEEDS = "seeds"
 _SIDE = 224
-"""Pixels of a simulated arm's image."""
+"""Width and height of a simulated arm's images, pixels."""
 _IMAGES = 30.0
-"""Its images per second."""
+"""Images per second of a simulated arm."""
 
 
 class ServedRobot(NamedTuple):
-    """A robot for a `RobotServer`."""
+    """Driver, cameras and latency for a `RobotServer`."""
 
     driver: Driver
     cameras: Sequence[CameraSettings] = ()
@@ -41,21 +41,21 @@ class ServedRobot(NamedTuple):
 
 
 def default_address() -> str:
-    """Of a robot that is used from this machine alone."""
+    """Default address of a robot used only from this machine."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     return f"ipc://{runtime}/robot" if runtime else f"ipc:///tmp/robot-{os.getuid()}"
 
 
 def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> ServedRobot:
-    """An arm.
+    """Build an arm from its configuration file.
 
     Args:
-        name: of `configs/robot`, or the path of a robot's file.
-        cameras: besides those of its file: names of a simulated arm's, or paths of cameras' files.
-        ended: takes what is to be closed when the server has ended.
+        name: name in `configs/robot`, or path of a robot's file.
+        cameras: additional cameras: names of a simulated arm's cameras, or paths of camera files.
+        ended: receives the cleanup to run when the server has ended.
 
     Raises:
-        ValueError: one of them does not exist or cannot be.
+        ValueError: if the robot or a camera does not exist or is invalid.
     """
     robot = load_robot(robot_path(name))
     given = [load_camera(Path(camera)) for camera in cameras if camera.endswith(".yaml")]
@@ -74,18 +74,18 @@ def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> ServedRobo
 
 
 def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> ServedRobot:
-    """A simulated task, with its cameras; its episodes begin at saved initial states.
+    """Build a simulated task with its cameras; its episodes begin at saved initial states.
 
     Args:
-        task: with one arm.
-        states: file of initial states; None for the task's own list where it has one, `SEEDS` for any number
-            as a seed.
+        task: a task with one arm.
+        states: file of initial states; None for the task's own list if it has one; `SEEDS` to use episode
+            numbers as seeds.
         ended: as for `serve_arm`.
 
     Raises:
-        ValueError: the task cannot be driven, or the states are not its.
+        ValueError: if the task cannot be driven, or the states belong to another task.
     """
-    # A robot's own machine need not have robosuite.
+    # Imported here: robosuite need not be installed on a robot's machine.
     from robot_rl.envs.task_driver import DRAWING, TaskDriver
     from robot_rl.evaluation.initial_states import load_states, states_path
 
@@ -102,10 +102,10 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
 
 
 def robot_path(name: str) -> Path:
-    """The file of a robot: a path, or a name of `configs/robot`, in the current folder or as shipped.
+    """Find a robot's file: a path, or a name in `configs/robot` of the current folder or of this package.
 
     Raises:
-        UserError: there is none.
+        UserError: if there is none.
     """
     known = _files("robot")
     if name in known:
@@ -120,10 +120,10 @@ def robot_path(name: str) -> Path:
 
 
 def load_camera(path: Path) -> CameraSettings:
-    """A camera's file: the fields of `CameraSettings`.
+    """Load a camera's file, which has the fields of `CameraSettings`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: if the file is invalid.
     """
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=CameraSettings)

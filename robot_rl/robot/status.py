@@ -1,4 +1,4 @@
-"""Says how a robot does while it is served."""
+"""Prints the status of a served robot."""
 
 import sys
 import threading
@@ -11,7 +11,7 @@ _REFRESH = 0.2
 
 
 class StatusPrinter:
-    """Says how the robot does, from a thread of its own: a terminal that hangs must not hold up the arm."""
+    """Prints the robot's status from a background thread: a blocked terminal must not delay control."""
 
     def __init__(self) -> None:
         self._state: State | None = None

@@ -1,1 +1,1 @@
-"""What a robot must have to work: its server, asked from here, and the machine that runs the server."""
+"""Checks of `robot-rl doctor`: this installation, a robot's server, and the server's machine."""

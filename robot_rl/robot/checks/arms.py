@@ -1,4 +1,4 @@
-"""What the driver of one kind of arm needs: its library, and its controller on the other end of the cable."""
+"""Checks of an arm's driver: its library and its controller."""
 
 import dataclasses
 import socket
@@ -14,24 +14,24 @@ from robot_rl.robot.checks.installation import Check, check_package
 _FRANKA_PORT = 1337
 _DASHBOARD_PORT = 29999
 _TIMEOUT = 2.0
-_NEWEST = "ask the server: it connects, and refuses a version that its library does not suit"
+_VERSION_NOTE = "start the server: its library refuses an incompatible version"
 
 
 def arm_checks(robot: RobotConfig) -> Iterator[Check]:
-    """Those of the robot's driver. The arm is asked and not told anything."""
+    """Run the checks of the robot's driver; they only read from the arm."""
     host = str(robot.options.get("host", ""))
     if robot.spec.driver == "franka":
         yield check_library("franky-control", "franka")
         yield check_reachable(host, _FRANKA_PORT)
         library = f"libfranka {version}" if (version := libfranka()) else "libfranka"
-        yield Check("firmware", True, f"{library}; {_NEWEST}", known=False)
+        yield Check("firmware", True, f"{library}; {_VERSION_NOTE}", known=False)
     elif robot.spec.driver == "ur":
         yield check_library("ur_rtde", "ur")
         yield from ur_checks(host)
 
 
 def check_library(package: str, extra: str) -> Check:
-    """It is installed and can be imported."""
+    """Check that a package is installed and can be imported."""
     check = check_package(Requirement(package))
     if check.detail == "not installed":
         return dataclasses.replace(check, fix=f"{sys.executable} -m pip install 'robot-rl[{extra}]'")
@@ -39,7 +39,7 @@ def check_library(package: str, extra: str) -> Check:
 
 
 def libfranka() -> str:
-    """Version of the libfranka that franky brings along, "" where it does not say."""
+    """Version of the libfranka bundled with franky, "" if unknown."""
     try:
         files = metadata.files("franky-control") or []
     except metadata.PackageNotFoundError:
@@ -48,16 +48,16 @@ def libfranka() -> str:
 
 
 def check_reachable(host: str, port: int) -> Check:
-    """Something takes connections there."""
+    """Check that a host accepts connections at a port."""
     try:
         socket.create_connection((host, port), _TIMEOUT).close()
     except OSError as error:
         return _unreachable(host, port, error)
-    return Check("controller", True, f"{host} takes connections at port {port}")
+    return Check("controller", True, f"{host} accepts connections at port {port}")
 
 
 def ur_checks(host: str, port: int = _DASHBOARD_PORT) -> Iterator[Check]:
-    """What a UR controller says of itself over its dashboard."""
+    """Check a UR controller through its dashboard server."""
     questions = ("PolyscopeVersion", "is in remote control", "robotmode", "safetystatus")
     try:
         version, remote, mode, safety = _dashboard(host, port, questions)
@@ -70,14 +70,14 @@ def ur_checks(host: str, port: int = _DASHBOARD_PORT) -> Iterator[Check]:
     running = mode.upper().endswith("RUNNING")
     yield Check("arm mode", running, mode, "at the teach pendant: switch the arm on and release its brakes")
     normal = safety.upper().endswith(("NORMAL", "REDUCED"))
-    yield Check("arm safety", normal, safety, "see to its cause; then release it at the teach pendant")
+    yield Check("arm safety", normal, safety, "remove its cause; then release it at the teach pendant")
 
 
 def _dashboard(host: str, port: int, questions: tuple[str, ...]) -> list[str]:
-    """One line of answer to each.
+    """Send each question and return the one-line answers.
 
     Raises:
-        OSError: it does not answer.
+        OSError: if the dashboard does not answer.
     """
     with socket.create_connection((host, port), _TIMEOUT) as line, line.makefile("rw", newline="\n") as talk:
         answers = [talk.readline()]
@@ -86,11 +86,11 @@ def _dashboard(host: str, port: int, questions: tuple[str, ...]) -> list[str]:
             talk.flush()
             answers.append(talk.readline().strip())
     if not all(answers):
-        raise ConnectionError("it hung up")
+        raise ConnectionError("connection closed")
     return answers[1:]
 
 
 def _unreachable(host: str, port: int, error: OSError) -> Check:
     reason = (error.strerror or str(error)).lower()
-    fix = f"see the arm's power, the cable and options.host: ping {host}"
+    fix = f"check the arm's power, the cable and options.host: ping {host}"
     return Check("controller", False, f"{host} port {port}: {reason}", fix)

@@ -1,4 +1,4 @@
-"""Whether each camera of a robot gives the images that it should."""
+"""Checks that each camera of a robot publishes images at the right rate, age and completeness."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,45 +12,45 @@ from robot_rl.robot.checks.installation import Check
 from robot_rl.robot.checks.observation import ServerObservation, count_missing
 
 RATE = 0.8
-"""Part of a camera's rate below which it is slow, as for the server's own watch."""
+"""Fraction of a camera's rate below which it is slow, as in the server's monitoring."""
 LOST = 0.01
-"""Part of its images that may be lost."""
+"""Largest fraction of lost images."""
 AGE = 5.0
-"""Periods that an image may be old when it arrives."""
+"""Largest age of an image at arrival, periods."""
 SILENT = 1.0
-"""Time without any, s."""
+"""Longest time without an image, s."""
 LATELY = 60.0
-"""Time within which a camera should not have been started anew, s."""
+"""Time within which a camera should not have been restarted, s."""
 
 
 def camera_checks(spec: RobotSpec, seen: ServerObservation) -> Iterator[Check]:
-    """One for each camera."""
+    """Check each camera."""
     for camera in spec.cameras:
-        told = [event for event in seen.events if is_about(event, camera.name)]
-        yield check_camera(camera, seen.images[camera.name], told, seen)
+        events = [event for event in seen.events if is_about(event, camera.name)]
+        yield check_camera(camera, seen.images[camera.name], events, seen)
 
 
 def is_about(event: Event, camera: str) -> bool:
-    """Whether an event is one of this camera."""
+    """Whether an event is about this camera."""
     return event.what.startswith("camera_") and event.text.startswith(f"{camera}: ")
 
 
 def check_camera(
-    camera: CameraSpec, images: Sequence[tuple[int, Frame]], told: Sequence[Event], seen: ServerObservation
+    camera: CameraSpec, images: Sequence[tuple[int, Frame]], events: Sequence[Event], seen: ServerObservation
 ) -> Check:
-    """New images come, often enough, all of them, and soon; and the server did not have to start it anew.
+    """Check rate, losses, age and restarts of a camera.
 
     Args:
-        camera: what it should be.
-        images: with the time of their arrival on the server's clock, ns.
-        told: what the server has said of it.
-        seen: when was looked.
+        camera: its specification.
+        images: arrival times on the server's clock [ns], and images.
+        events: the server's events about it.
+        seen: the observation.
     """
     name = f"camera {camera.name}"
-    said = f"; the server says: {_reason(told[-1])}" if told else ""
+    said = f"; the server reports: {_reason(events[-1])}" if events else ""
     if len(images) < 2:
         detail = f"{len(images)} images in {seen.seconds:.1f} s of {camera.rate:g} a second{said}"
-        return Check(name, False, detail, "see its cable and serial number; then start the server anew")
+        return Check(name, False, detail, "check its cable and serial number; then restart the server")
     frames = [frame for _, frame in images]
     rate = (len(frames) - 1) / ((images[-1][0] - images[0][0]) * 1e-9)
     missing = count_missing([frame.number for frame in frames])
@@ -58,16 +58,18 @@ def check_camera(
     detail = f"{rate:.1f} images a second of {camera.rate:g}, {missing} lost, {age:.0f} ms old"
     silent = (seen.ended - images[-1][0]) * 1e-9
     if silent > max(SILENT, AGE / camera.rate):
-        fix = "see its cable; a camera that has failed stays off until the server is started anew"
+        fix = "check its cable; a failed camera stays off until the server is restarted"
         return Check(name, False, f"{detail}, and then none for {silent:.1f} s{said}", fix)
-    lately = [event for event in told if event.what == "camera_down" and seen.ended - event.tm < LATELY * 1e9]
-    if lately:
-        detail += f"; down {len(lately)} times in {LATELY:g} s: {_reason(lately[-1])}"
-        return Check(name, False, detail, "see its cable and its power, or take another one")
+    recent = [
+        event for event in events if event.what == "camera_down" and seen.ended - event.tm < LATELY * 1e9
+    ]
+    if recent:
+        detail += f"; down {len(recent)} times in {LATELY:g} s: {_reason(recent[-1])}"
+        return Check(name, False, detail, "check its cable and power, or replace it")
     if rate < RATE * camera.rate:
-        fix = "another USB port or cable, more light, or fewer images a second"
+        fix = "another USB port or cable, more light, or a lower rate"
         return Check(name, False, f"{detail}{said}", fix)
-    fix = "write encoding: jpeg, ask for fewer images a second, or take a wire in place of Wi-Fi"
+    fix = "set encoding: jpeg, use a lower rate, or a wired network instead of Wi-Fi"
     good = missing <= LOST * (missing + len(frames)) and age <= AGE * 1e3 / camera.rate
     return Check(name, good, detail, fix)
 

@@ -1,4 +1,4 @@
-"""What this machine must have for the program to work; each check says the mend for its fault."""
+"""Checks of this machine's installation; each suggests a fix for its problem."""
 
 import os
 import re
@@ -29,7 +29,7 @@ _MODULES = {
     "pyzmq": "zmq",
     "ur_rtde": "rtde_control",
 }
-"""Modules that are named otherwise than their package."""
+"""Module names that differ from their package's name."""
 _SYSTEM_PACKAGES = {
     "libusb": "libusb-1.0-0",
     "libGL.": "libgl1",
@@ -38,25 +38,25 @@ _SYSTEM_PACKAGES = {
     "libgthread": "libglib2.0-0",
     "libglib": "libglib2.0-0",
 }
-"""Debian package of each shared library that a Python package may miss."""
+"""Debian package of each shared library that a Python package may need."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found."""
+    """Result of one check."""
 
     name: str
     ok: bool
     detail: str
     fix: str = ""
-    """The command that mends a fault."""
+    """Command that fixes the problem."""
     known: bool = True
-    """Whether it can be found out from here; what cannot is no fault."""
+    """Whether it could be determined; an unknown result is not a failure."""
 
 
 def all_checks(runs: Path) -> Iterable[Check]:
-    """Every check, one at a time, since some take seconds."""
-    # Now, since importing robosuite changes it.
+    """Run all checks one by one, since some take seconds."""
+    # Read first, since importing robosuite changes it.
     backend = os.environ.get("MUJOCO_GL", "")
     yield check_python(".".join(map(str, sys.version_info[:3])), supported_pythons())
     for requirement in requirements():
@@ -69,7 +69,7 @@ def all_checks(runs: Path) -> Iterable[Check]:
 
 
 def requirements() -> list[Requirement]:
-    """The packages that this program says it needs, on this platform."""
+    """Required packages on this platform."""
     try:
         lines = metadata.requires("robot-rl") or []
     except metadata.PackageNotFoundError:
@@ -79,7 +79,7 @@ def requirements() -> list[Requirement]:
 
 
 def supported_pythons() -> SpecifierSet:
-    """The versions of Python that this program says it runs on."""
+    """Supported Python versions."""
     try:
         text = metadata.metadata("robot-rl")["Requires-Python"]
     except metadata.PackageNotFoundError:
@@ -88,10 +88,10 @@ def supported_pythons() -> SpecifierSet:
 
 
 def check_python(version: str, supported: SpecifierSet) -> Check:
-    """Python is one that the program is tested on."""
+    """Check that this Python version is supported."""
     if version in supported:
         return Check("python", True, version)
-    # `make` finds a supported one, or fetches it.
+    # `make` finds or downloads a supported one.
     return Check("python", False, f"{version}, but {supported} is needed", "rm -r .venv && make setup")
 
 
@@ -100,9 +100,9 @@ def check_package(
     version_of: Callable[[str], str] = metadata.version,
     importer: Callable[[str], object] = import_module,
 ) -> Check:
-    """A package is there, in the range that was asked for, and can be imported."""
+    """Check that a package is installed in the required version and can be imported."""
     name = requirement.name
-    # This package alone: pip would follow robosuite to an old numpy, and other packages to newer ones.
+    # --no-deps: pip would otherwise downgrade numpy for robosuite and upgrade other packages.
     install = f"{sys.executable} -m pip install --no-deps '{name}{requirement.specifier}'"
     try:
         version = version_of(name)
@@ -119,7 +119,7 @@ def check_package(
 
 
 def check_device() -> Check:
-    """torch computes, on a GPU where it can use one."""
+    """Check that torch computes, on a GPU if available."""
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -132,14 +132,14 @@ def check_device() -> Check:
             "torch device", False, f"{name} multiplies matrices wrongly", "export CUDA_VISIBLE_DEVICES="
         )
     if device.type == "cpu" and shutil.which("nvidia-smi"):
-        name += " (there is a GPU here; this torch cannot use it)"
+        name += " (there is a GPU, but this torch cannot use it)"
     return Check("torch device", True, name)
 
 
 def check_rendering(
     chosen: str, backends: Sequence[str], trial: Callable[[str], Trial] = try_backend
 ) -> Check:
-    """MuJoCo draws a true picture with the backend that `MUJOCO_GL` names."""
+    """Check that MuJoCo renders correctly with the backend in `MUJOCO_GL`."""
     tried = {name: trial(name) for name in dict.fromkeys(filter(None, (chosen, *backends)))}
     working = [name for name, result in tried.items() if result.problem is None]
     if chosen in working:
@@ -154,7 +154,7 @@ def check_rendering(
 
 
 def check_writable(folder: Path) -> Check:
-    """Runs can be written."""
+    """Check that the folder for runs is writable."""
     parent = existing_parent(folder)
     try:
         with tempfile.NamedTemporaryFile(dir=parent) as file:
@@ -167,7 +167,7 @@ def check_writable(folder: Path) -> Check:
 
 
 def check_disk(folder: Path, free: int) -> Check:
-    """There is room for runs."""
+    """Check the free disk space for runs."""
     detail = f"{free / 1024**3:.1f} GiB free"
     if free < _NEEDED_BYTES:
         where = existing_parent(folder).resolve()
@@ -177,27 +177,27 @@ def check_disk(folder: Path, free: int) -> Check:
 
 
 def check_cores(cores: int) -> Check:
-    """How many cores there are; one will do, slowly."""
+    """Report the number of cores; one is enough, but slow."""
     return Check(
         "cores", True, f"{cores}" + (", so training and simulation take turns" if cores == 1 else "")
     )
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores available to this process."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def existing_parent(folder: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
+    """The folder, or its nearest existing parent."""
     while not folder.is_dir():
         folder = folder.absolute().parent
     return folder
 
 
 def _project() -> dict[str, Any]:
-    """The table `project` of a checkout's pyproject.toml."""
+    """Table `project` of the checkout's pyproject.toml."""
     return tomllib.loads(asset_path("pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

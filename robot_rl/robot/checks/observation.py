@@ -1,4 +1,4 @@
-"""What a server shows in a few seconds of looking: time syncs, every state, every image, its events."""
+"""Observes a server for a few seconds: time syncs, all states, all images and its events."""
 
 import itertools
 import time
@@ -19,63 +19,63 @@ from robot_rl.robot.checks.connection import ServerTarget
 
 SECONDS = 4.0
 PROBES = 200
-_LONGEST = 2.0
-"""Times the usual, after which a slow line is known well enough."""
-_GIVE_UP = 3
-"""Probes without an answer after which no more are sent."""
-_MOST = 20_000
-"""States, or images of a camera, that are kept."""
+_MAX_EXTENSION = 2.0
+"""Multiple of the observation time after which probing a slow link ends."""
+_MAX_UNANSWERED = 3
+"""Number of unanswered probes after which no more are sent."""
+_MAX_KEPT = 20_000
+"""Largest number of states, or of images per camera, to keep."""
 
 
 class Probe(NamedTuple):
-    """A time sync. Times in ns."""
+    """A time sync request. Times in ns."""
 
     round_trip: int
     wall: int
     """The server's wall clock minus this machine's."""
     apart: int
-    """The server's wall clock minus its monotonic one: it stays the same unless one is set."""
+    """The server's wall clock minus its monotonic clock; constant unless the wall clock is set."""
 
 
 @dataclass(frozen=True)
 class ServerObservation:
-    """What came. Times are on the server's clock, ns."""
+    """Everything received from a server. Times are on the server's clock, ns."""
 
     began: int
     ended: int
     probes: Sequence[Probe]
     unanswered: int
     states: Sequence[tuple[int, State]]
-    """With their arrival."""
+    """Arrival time and state."""
     images: Mapping[str, Sequence[tuple[int, Frame]]] = field(default_factory=dict)
-    """By camera; likewise."""
+    """Arrival time and image, by camera."""
     events: Sequence[Event] = ()
 
     @property
     def seconds(self) -> float:
-        """How long was looked."""
+        """Duration of the observation."""
         return (self.ended - self.began) * 1e-9
 
 
 def observe(target: ServerTarget, line: Connection, seconds: float = SECONDS) -> ServerObservation:
-    """Look at a server for so long, or until it does not answer any more."""
+    """Observe a server for `seconds`, or until it stops answering."""
     clock = MonotonicClock()
     with ExitStack() as ended:
         context = ended.enter_context(message_context())
         sockets = ClientSockets(context, target.address, target.keys, insecure=target.insecure)
-        states = Listener(sockets, sockets.state(every=True), _state, _MOST, clock)
+        states = Listener(sockets, sockets.state(every=True), _state, _MAX_KEPT, clock)
         ended.callback(states.close)
         images = {}
         for camera in line.welcome.spec.cameras:
             socket = sockets.image(camera.name, every=True)
-            images[camera.name] = Listener(sockets, socket, _frame, _MOST, clock)
+            images[camera.name] = Listener(sockets, socket, _frame, _MAX_KEPT, clock)
             ended.callback(images[camera.name].close)
         began = time.monotonic_ns()
         probes, unanswered = _probe(line, began, seconds)
         clock.sleep_until(began + round(seconds * 1e9))
         ended_at = clock.now()
         try:
-            events = line.events() if unanswered < _GIVE_UP else []
+            events = line.events() if unanswered < _MAX_UNANSWERED else []
         except NoAnswer:
             events = []
         return ServerObservation(
@@ -90,7 +90,7 @@ def observe(target: ServerTarget, line: Connection, seconds: float = SECONDS) ->
 
 
 def count_missing(numbers: Sequence[int]) -> int:
-    """How many are missing in between."""
+    """Number of missing sequence numbers."""
     return sum(max(0, after - before - 1) for before, after in itertools.pairwise(numbers))
 
 
@@ -99,14 +99,14 @@ def _probe(line: Connection, began: int, seconds: float) -> tuple[list[Probe], i
     unanswered = 0
     for number in range(PROBES):
         MonotonicClock().sleep_until(began + round(number * seconds / PROBES * 1e9))
-        if time.monotonic_ns() - began > _LONGEST * seconds * 1e9:
+        if time.monotonic_ns() - began > _MAX_EXTENSION * seconds * 1e9:
             break
         sent, wall = time.monotonic_ns(), time.time_ns()
         try:
             reply = line.ask(TimeSyncReply, TimeSync)
         except NoAnswer:
             unanswered += 1
-            if unanswered == _GIVE_UP:
+            if unanswered == _MAX_UNANSWERED:
                 break
             continue
         took = time.monotonic_ns() - sent
@@ -117,7 +117,7 @@ def _probe(line: Connection, began: int, seconds: float) -> tuple[list[Probe], i
 def _state(received: int, message: memoryview) -> tuple[int, State]:
     state = decode_server(message)
     if not isinstance(state, State):
-        raise ProtocolError(Code.MALFORMED, "no state")
+        raise ProtocolError(Code.MALFORMED, "not a state")
     return received, state
 
 

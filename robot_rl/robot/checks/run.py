@@ -1,4 +1,4 @@
-"""All checks of a robot, one at a time, since some take seconds."""
+"""Runs all checks of a robot one by one, since some take seconds."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,14 +22,14 @@ from robot_rl.robot.checks.usb import usb_checks
 from robot_rl.robot.robots import robot_path
 
 SIMULATED = frozenset({"sim", "robosuite"})
-"""Drivers whose arms nothing happens to when a tick is late."""
+"""Drivers of simulated arms, which need no real-time machine."""
 
 
 def robot_checks(robot: str, role: str, keys: str | None, insecure: bool) -> Iterator[Check]:
-    """Those of a server at an address, or of this machine for a robot by its name or file.
+    """Checks of a server, given its address, or of this machine, given a robot's name or file.
 
     Raises:
-        ValueError: an address, a name, a role or a file of keys that is none.
+        ValueError: if the address, name, role or file of keys is invalid.
     """
     if "://" not in robot:
         return check_here(robot_path(robot))
@@ -40,10 +40,10 @@ def robot_checks(robot: str, role: str, keys: str | None, insecure: bool) -> Ite
 
 
 def check_served(target: ServerTarget, seconds: float = SECONDS) -> Iterator[Check]:
-    """A robot's server, and this machine if it runs here.
+    """Check a robot's server, and this machine if the server runs here.
 
     Raises:
-        ValueError: a network without keys, or others may enter the directory.
+        ValueError: if a network is used without keys, or other users can access the socket's directory.
     """
     yield check_encryption()
     try:
@@ -55,20 +55,20 @@ def check_served(target: ServerTarget, seconds: float = SECONDS) -> Iterator[Che
             seen = observe(target, line, seconds)
             yield from server_checks(target.address, line.welcome, line.offset(), seen)
             yield from camera_checks(line.welcome.spec, seen)
-            yield from _its_machine(line.welcome)
+            yield from _server_machine_checks(line.welcome)
     except RobotError as error:
-        # It was started anew meanwhile, or hangs only now.
-        yield Check("server", False, str(error), "see its output, and run this again")
+        # The server restarted or hung during the checks.
+        yield Check("server", False, str(error), "check its output, and run this again")
 
 
 def check_here(file: Path) -> Iterator[Check]:
-    """What the server of a robot would need on this machine.
+    """Check that this machine can run the server of a robot.
 
     Args:
-        file: of the robot.
+        file: the robot's file.
 
     Raises:
-        ValueError: it is none.
+        ValueError: if the file is invalid.
     """
     robot = load_robot(file)
     yield Check("robot", True, f"{robot.spec.name}, driver {robot.spec.driver}, {file}")
@@ -79,12 +79,12 @@ def check_here(file: Path) -> Iterator[Check]:
     yield from usb_checks(robot.cameras)
 
 
-def _its_machine(welcome: Welcome) -> Iterator[Check]:
+def _server_machine_checks(welcome: Welcome) -> Iterator[Check]:
     driver = welcome.spec.driver
     if driver in SIMULATED:
         return
     if welcome.boot_id == boot_id():
         yield from machine_checks(driver)
     else:
-        detail = f"the server's machine is another one; there: robot-rl doctor robot={welcome.spec.name}"
+        detail = f"the server runs on another machine; run there: robot-rl doctor robot={welcome.spec.name}"
         yield Check("real-time", True, detail, known=False)

@@ -1,4 +1,4 @@
-"""How a robot's server does: clocks, round trips, loop, states, the arm's mode, the gripper, the spec."""
+"""Checks of a robot's server: clocks, round trips, control loop, states, mode, gripper and spec."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,25 +13,26 @@ from robot_rl.robot.checks.installation import Check
 from robot_rl.robot.checks.observation import Probe, ServerObservation, count_missing
 
 WALL = 1000.0
-"""How far wall clocks may be apart, ms: they are for people, who compare logs."""
+"""Largest difference of wall clocks, ms; they are used only to compare logs."""
 STEP = 50.0
-"""Change of a wall clock within the time of looking that is no slewing, ms."""
+"""Change of a wall clock during the observation that counts as a step, ms."""
 BOUND = 10.0
-"""How badly the server's clock may be known, ms: a command from 20 ms ahead of it is refused."""
+"""Largest uncertainty of the server's clock, ms; commands from 20 ms ahead of it are refused."""
 LOST = 0.01
-"""Part of the states or images that may be lost."""
+"""Largest fraction of lost states or images."""
 SLOW = 0.95
-"""Part of the spec's rate below which states come too seldom."""
+"""Fraction of the spec's rate below which states are too slow."""
 SILENT = 1.0
-"""Time without any state, s."""
+"""Longest time without a state, s."""
 GRIPPER = 5000.0
-"""Age of the gripper's reading, ms: while it moves, which takes seconds, some cannot be read."""
+"""Largest age of the gripper's reading, ms; some grippers cannot be read while moving, which takes
+seconds."""
 
 
 def server_checks(
     address: Address, welcome: Welcome, offset: Estimate, seen: ServerObservation
 ) -> Iterator[Check]:
-    """All of them, from what was seen."""
+    """Run all checks on an observation."""
     spec = welcome.spec
     yield check_spec_hash(welcome)
     yield check_clock(welcome, offset)
@@ -48,40 +49,40 @@ def server_checks(
 
 
 def check_spec_hash(welcome: Welcome) -> Check:
-    """Both sides make the same of the robot's description."""
+    """Check that both sides compute the same hash of the robot's spec."""
     ours, theirs = welcome.spec.sha256, welcome.spec_sha256
     if ours != theirs:
-        detail = f"the server calls it {theirs[:12]}…, here it is {ours[:12]}…"
+        detail = f"the server has {theirs[:12]}…, here it is {ours[:12]}…"
         return Check("spec", False, detail, "install the same version of robot-rl here and at the robot")
     return Check("spec", True, f"{welcome.spec.name}, {ours[:12]}…")
 
 
 def check_clock(welcome: Welcome, offset: Estimate) -> Check:
-    """The server's clock is known well enough for what is timed by it."""
+    """Check the uncertainty of the server's clock."""
     if welcome.boot_id == boot_id() and offset.bound == 0:
         return Check("clock", True, "the server is on this machine: one clock")
     bound = offset.bound / MS
     ahead = f"{offset.offset / MS:.2f} ms ahead of this machine's, known to {bound:.2f} ms"
-    fix = "a wire in place of Wi-Fi; nothing else that fills the line"
+    fix = "a wired network instead of Wi-Fi, without other traffic"
     return Check("clock", bound <= BOUND, f"{ahead}, drift {offset.drift:.0f} ppm", fix)
 
 
 def check_wall_clock(probes: Sequence[Probe]) -> Check:
-    """Both machines agree on the time of day, and nobody sets it just now."""
+    """Check that the wall clocks agree and are not being set."""
     if not probes:
-        return Check("time of day", True, "nothing was answered", known=False)
+        return Check("time of day", True, "no answers", known=False)
     apart = float(np.median([probe.wall for probe in probes])) / MS
     stepped = float(np.ptp([probe.apart for probe in probes])) / MS
     fix = "sudo timedatectl set-ntp true   (on both machines)"
     if stepped > STEP:
-        return Check("time of day", False, f"the server's was set by {stepped:.0f} ms meanwhile", fix)
+        return Check("time of day", False, f"the server's was set by {stepped:.0f} ms during the check", fix)
     detail = f"the server's is {apart:+.1f} ms from this machine's"
     return Check("time of day", abs(apart) <= WALL, detail, fix)
 
 
 def check_round_trip(lease_ms: int, seen: ServerObservation) -> Check:
-    """A request is answered well within the time in which a commander has to be heard again."""
-    fix = "a wire in place of Wi-Fi, fewer images, or a longer lease: robot-rl robot … lease_ms=…"
+    """Check that round trips are well within the lease duration."""
+    fix = "a wired network instead of Wi-Fi, fewer images, or a longer lease: robot-rl robot … lease_ms=…"
     asked = len(seen.probes) + seen.unanswered
     if not seen.probes:
         return Check("round trip", False, f"none of {asked} requests was answered", fix)
@@ -93,11 +94,11 @@ def check_round_trip(lease_ms: int, seen: ServerObservation) -> Check:
 
 
 def check_states(spec: RobotSpec, seen: ServerObservation) -> Check:
-    """A state at every tick, and all of them arrive."""
+    """Check that a state is published at every tick and that all arrive."""
     states = seen.states
     if len(states) < 2:
         detail = f"{len(states)} in {seen.seconds:.1f} s; there should be {spec.rate:g} a second"
-        return Check("states", False, detail, "see whether a firewall lets all seven ports through")
+        return Check("states", False, detail, "check that the firewall passes all seven ports")
     numbers = [state.seq for _, state in states]
     missing = count_missing(numbers)
     sent = (numbers[-1] - numbers[0]) / ((states[-1][1].tm - states[0][1].tm) * 1e-9)
@@ -106,43 +107,43 @@ def check_states(spec: RobotSpec, seen: ServerObservation) -> Check:
     old = f", {np.median(ages):.1f} ms old" if ages else ""
     detail = f"{sent:.1f} a second of {spec.rate:g}{old}, {missing} lost of {numbers[-1] - numbers[0] + 1}"
     if silent > SILENT:
-        return Check("states", False, f"{detail}; none for {silent:.1f} s", "see the server's output")
+        return Check("states", False, f"{detail}; none for {silent:.1f} s", "check the server's output")
     if sent < SLOW * spec.rate:
-        return Check("states", False, detail, "the server is too slow: see its loop, or a lower rate")
-    fix = "a wire in place of Wi-Fi; fewer images at a time"
+        return Check("states", False, detail, "the server is too slow: check its loop, or use a lower rate")
+    fix = "a wired network instead of Wi-Fi, or fewer images"
     return Check("states", missing <= LOST * len(numbers), detail, fix)
 
 
 def check_loop(spec: RobotSpec, first: State, newest: State) -> Check:
-    """Ticks begin in time."""
+    """Check that ticks are on time."""
     loop, before = newest.loop, first.loop
     if loop is None or before is None or not loop.ticks:
-        return Check("loop", True, "the server does not say how it keeps time", known=False)
+        return Check("loop", True, "the server does not report its timing", known=False)
     period = 1e3 / spec.rate
     p50, p99 = loop.late_us_p50 / 1e3, loop.late_us_p99 / 1e3
     detail = (
         f"ticks {p50:.2f} ms late p50, {p99:.2f} ms p99, of {period:g} ms; "
         f"{loop.overruns - before.overruns} overruns now, {loop.overruns} of {loop.ticks} ticks in all"
     )
-    fix = "at the robot: robot-rl doctor robot=<driver>; end other programs there, or choose a lower rate"
+    fix = "at the robot: robot-rl doctor robot=<driver>; stop other programs there, or choose a lower rate"
     return Check("loop", p99 <= period / 2, detail, fix)
 
 
 def check_mode(address: Address, state: State) -> Check:
-    """No fault is latched, and there is an arm."""
+    """Check that the arm is connected and has no latched fault."""
     who = f", commanded by {state.lease_holder}" if state.lease_holder else ""
     if state.mode is Mode.FAULT:
         with_client = f'with RobotClient("{address}", "<you>", "operator") as robot'
-        fix = f'look at the arm; then {with_client}: robot.acknowledge("<what it was>")'
+        fix = f'inspect the arm; then {with_client}: robot.acknowledge("<what it was>")'
         return Check("arm", False, f"fault: {state.fault}", fix)
     if state.mode is Mode.DISCONNECTED:
-        return Check("arm", False, "disconnected", "start the server anew")
+        return Check("arm", False, "disconnected", "restart the server")
     return Check("arm", True, f"{state.mode}{who}")
 
 
 def check_gripper(state: State, received: int) -> Check:
-    """It is read."""
-    fix = "see its power and its cable; then start the server anew"
+    """Check that the gripper is read."""
+    fix = "check its power and its cable; then restart the server"
     if state.gripper is None:
         return Check("gripper", False, "it has never been read", fix)
     age = (received - state.gripper.t) / MS

@@ -1,4 +1,4 @@
-"""Whether the cameras that a robot's file names are plugged in, and may be used by this user."""
+"""Checks that the USB cameras in a robot's file are connected and accessible to this user."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ _RULES = (
 
 
 def usb_checks(cameras: Sequence[CameraSettings]) -> Iterator[Check]:
-    """Of all cameras; nothing where there are none."""
+    """Checks of all cameras; none if there are no cameras."""
     realsense = [camera for camera in cameras if isinstance(camera.source, RealSense)]
     if realsense:
         yield check_libusb()
@@ -29,7 +29,7 @@ def usb_checks(cameras: Sequence[CameraSettings]) -> Iterator[Check]:
 
 
 def check_libusb(load: Callable[[str], object] = ctypes.CDLL) -> Check:
-    """The library over which librealsense talks."""
+    """Check that libusb, which librealsense uses, can be loaded."""
     try:
         load("libusb-1.0.so.0")
     except OSError as error:
@@ -38,7 +38,7 @@ def check_libusb(load: Callable[[str], object] = ctypes.CDLL) -> Check:
 
 
 def check_access(devices: Path = Path("/sys/bus/usb/devices"), dev: Path = Path("/dev")) -> Check:
-    """This user may talk to each RealSense that is plugged in."""
+    """Check that this user may access each connected RealSense."""
     found = [device for device in sorted(devices.glob("*")) if _is_realsense(device)]
     if not found:
         return Check(
@@ -48,38 +48,40 @@ def check_access(devices: Path = Path("/sys/bus/usb/devices"), dev: Path = Path(
         bus, number = (int(_text(device / name)) for name in ("busnum", "devnum"))
         node = dev / "bus" / "usb" / f"{bus:03}" / f"{number:03}"
         if not os.access(node, os.R_OK | os.W_OK):
-            return Check("usb", False, f"{node} ({_text(device / 'product')}) may not be used", _RULES)
+            return Check("usb", False, f"{node} ({_text(device / 'product')}) cannot be accessed", _RULES)
     names = ", ".join(f"{_text(device / 'product')} ({_text(device / 'speed')} Mbit/s)" for device in found)
     return Check("usb", True, names)
 
 
 def realsense_checks(serials: Sequence[str], context: Any = None) -> Iterator[Check]:
-    """Each is there by its serial number, with the firmware that librealsense recommends.
+    """Check that each camera is connected and has the firmware that librealsense recommends.
 
     Args:
-        serials: of the cameras that there should be.
-        context: librealsense's, by default a new one.
+        serials: serial numbers of the expected cameras.
+        context: librealsense context; by default a new one.
     """
     import pyrealsense2 as rs
 
-    def told(device: Any, what: Any) -> str:
+    def info_of(device: Any, what: Any) -> str:
         return device.get_info(what) if device.supports(what) else ""
 
     info = rs.camera_info
     try:
-        devices = {told(device, info.serial_number): device for device in (context or rs.context()).devices}
+        devices = {
+            info_of(device, info.serial_number): device for device in (context or rs.context()).devices
+        }
     except RuntimeError as error:
         yield Check("realsense", False, f"librealsense: {error}", _RULES)
         return
     for serial in serials:
         if serial not in devices:
             there = ", ".join(sorted(devices)) or "none"
-            fix = "see its cable, and the serial in the robot's file: rs-enumerate-devices -s"
-            yield Check("realsense", False, f"{serial} is not there (there are: {there})", fix)
+            fix = "check its cable, and the serial in the robot's file: rs-enumerate-devices -s"
+            yield Check("realsense", False, f"{serial} is not connected (found: {there})", fix)
             continue
-        firmware = told(devices[serial], info.firmware_version)
-        newest = told(devices[serial], info.recommended_firmware_version)
-        detail = f"{serial}, firmware {firmware or 'not told'}"
+        firmware = info_of(devices[serial], info.firmware_version)
+        newest = info_of(devices[serial], info.recommended_firmware_version)
+        detail = f"{serial}, firmware {firmware or 'unknown'}"
         if not (firmware and newest):
             yield Check("realsense", True, detail, known=False)
             continue
@@ -89,14 +91,14 @@ def realsense_checks(serials: Sequence[str], context: Any = None) -> Iterator[Ch
 
 
 def check_video(name: str, path: Path) -> Check:
-    """A camera of OpenCV's is there and may be read."""
+    """Check that an OpenCV camera is connected and readable."""
     if not path.exists():
         there = ", ".join(sorted(other.name for other in path.parent.glob("*"))) or "none"
-        fix = "see its cable, and the serial in the robot's file"
-        return Check(f"camera {name}", False, f"there is no {path} (there are: {there})", fix)
+        fix = "check its cable, and the serial in the robot's file"
+        return Check(f"camera {name}", False, f"there is no {path} (found: {there})", fix)
     if not os.access(path, os.R_OK | os.W_OK if path.is_char_device() else os.R_OK):
-        fix = "sudo usermod -aG video $(id -un), and log in anew"
-        return Check(f"camera {name}", False, f"{path} may not be used", fix)
+        fix = "sudo usermod -aG video $(id -un), then log in again"
+        return Check(f"camera {name}", False, f"{path} cannot be accessed", fix)
     return Check(f"camera {name}", True, str(path))
 
 

@@ -1,1 +1,1 @@
-"""A policy as the controller of a robot behind its server."""
+"""Deployment: a policy controls a robot through its server."""

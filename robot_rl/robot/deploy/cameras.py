@@ -1,4 +1,4 @@
-"""Images of a robot's cameras for whoever observes it."""
+"""Opens a reader for the cameras of a robot."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 
-_FIRST = 20.0
-"""s that a camera is given for its first image: its process may just have been started."""
-_OLDEST = 3
-"""Control periods."""
+_FIRST_IMAGE_TIMEOUT = 20.0
+"""Timeout of a camera's first image, s: its process may have just started."""
+_MAX_AGE = 3
+"""Images older than this many control periods are stale."""
 
 
 class ServerClock(MonotonicClock):
-    """The clock of a client's server, by which images are stamped."""
+    """Clock of the robot's server, which stamps the images."""
 
     def __init__(self, robot: RobotClient) -> None:
         self._robot = robot
@@ -37,27 +37,27 @@ def camera_reader(
     keys: ClientKeys | None,
     insecure: bool,
 ) -> Iterator[FrameReader | None]:
-    """A reader that has a fresh image of each camera; None where there are no cameras.
+    """Yield a reader that has a fresh image of each camera; None if there are no cameras.
 
     Args:
-        robot: whose cameras they are.
-        address: the robot's.
-        cameras: their names.
-        period: of control, s; an image older than three of them is none.
-        keys: as of the client.
-        insecure: as of the client.
+        robot: client of the robot.
+        address: address of the robot's server.
+        cameras: names of the cameras.
+        period: control period, s; images older than three periods are stale.
+        keys: keys of the client.
+        insecure: use a network without keys.
 
     Raises:
-        RobotError: a camera gives none.
+        RobotError: if a camera gives no image.
     """
     if not cameras:
         yield None
         return
     with message_context() as context:
         sockets = ClientSockets(context, parse(address), keys, insecure=insecure)
-        with FrameReader(sockets, cameras, _OLDEST * period * 1e3, ServerClock(robot)) as reader:
+        with FrameReader(sockets, cameras, _MAX_AGE * period * 1e3, ServerClock(robot)) as reader:
             try:
-                reader.wait(_FIRST)
+                reader.wait(_FIRST_IMAGE_TIMEOUT)
             except StaleFrame as stale:
                 raise RobotError(str(stale)) from stale
             yield reader

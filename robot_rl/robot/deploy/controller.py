@@ -1,4 +1,4 @@
-"""Episodes of a policy on a robot."""
+"""Runs episodes of a policy on a robot."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from robot_rl.robot.deploy.results import EpisodeResult, StepTimes
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped
 from robot_rl.robot.deploy.turns import Turns
 
-LATE = 0.1
-"""Of a control period: a step whose observation comes later than that is late."""
+LATE_FRACTION = 0.1
+"""A step is late if its observation is delayed by more than this fraction of the control period."""
 _WARM_UPS = 6
 
 
 class Controller:
-    """Lets a policy control the robot of an environment, an episode at a time.
+    """Runs a policy on the robot of an environment, one episode at a time.
 
-    However an episode is left, the robot is at rest and without a lease then, where the server answers.
+    However an episode ends, the arm is then at rest and the lease released, if the server answers.
     """
 
     def __init__(
@@ -37,32 +37,32 @@ class Controller:
         verdict: OperatorVerdict | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """Take both, which stay the caller's.
+        """Create the controller; the caller keeps ownership of `env` and `policy`.
 
         Args:
-            env: the robot.
-            policy: with one slot.
-            clock: that of the environment.
-            period: between two steps of the environment, s.
-            stop: asked at each step whether to leave.
-            verdict: of a person, if the environment's judge is one.
-            turns: with another client of the robot.
+            env: environment of the robot.
+            policy: policy with one slot.
+            clock: clock of the environment.
+            period: control period, s.
+            stop: checked at each step; True ends the deployment.
+            verdict: the operator's judgement, if it is the environment's judge.
+            turns: turn taking with another client of the robot.
         """
         self._env, self._policy, self._clock, self._period = env, policy, clock, period * 1e3
         self._stop, self._verdict, self._turns = stop, verdict, turns
         self.timing = StepTimes()
 
     def warm_up(self) -> None:
-        """Let the policy decide without a robot, as its first decisions take long.
+        """Run the policy on zero observations, since its first decisions are slow.
 
         Raises:
-            ValueError: even the quickest takes longer than a control period.
+            ValueError: if even the fastest decision takes longer than a control period.
         """
         spaces = observation_space(self._env.observation_spec).spaces
         obs = {key: np.zeros(space.shape or (), space.dtype) for key, space in spaces.items()}
         times = []
         for _ in range(_WARM_UPS):
-            # The first decision of an episode makes a whole chunk.
+            # After a reset, the decision computes a whole chunk.
             self._policy.reset([0], [0])
             times.append(self._decide(obs)[1])
         if min(times) > self._period:
@@ -72,29 +72,29 @@ class Controller:
             )
 
     def run(self, number: int, seed: int) -> EpisodeResult:
-        """One episode without exploration.
+        """Run one episode without exploration.
 
         Args:
-            number: of the episode, for the environment's `prepare`.
-            seed: of the policy's noise.
+            number: episode number, passed to the environment's `prepare`.
+            seed: seed of the policy's noise.
 
         Raises:
-            Stopped: the user wants to end; the episode does not count.
-            RobotError: it cannot begin, or the server is lost.
+            Stopped: if the user ended the deployment; the episode does not count.
+            RobotError: if the episode cannot begin, or the server is lost.
         """
         try:
             return self._run(number, seed)
         except BaseException:
-            # What happened matters more; at the worst the lease runs out.
+            # Keep the original error; at worst the lease expires.
             with suppress(RobotError):
                 self._env.close()
             raise
 
     def close(self) -> None:
-        """Leave the robot disarmed.
+        """Disarm the robot.
 
         Raises:
-            RobotError: it does not answer.
+            RobotError: if it does not answer.
         """
         self._env.close()
 
@@ -125,7 +125,7 @@ class Controller:
             steps += 1
             refused += bool(info["refused"])
             clipped += bool(info["clipped"])
-            late += info["late_ms"] > LATE * self._period
+            late += info["late_ms"] > LATE_FRACTION * self._period
             self.timing.decisions.append(took)
             self.timing.late.append(info["late_ms"])
             for source, age in info["ages_ms"].items():
@@ -137,8 +137,8 @@ class Controller:
                 break
         seconds = (self._clock.now() - began) * 1e-9
         if interrupted or not ended:
-            # At once: an arm whose lease was lost is in fault soon. Somebody else may have it; the next
-            # episode will show.
+            # Disarm at once: an arm without a lease soon latches a fault. Refused if another client has
+            # the arm; the next episode reports that.
             with suppress(RequestRefused):
                 self._env.close()
         return EpisodeResult(
@@ -146,7 +146,7 @@ class Controller:
         )
 
     def _decide(self, obs: Observation) -> tuple[np.ndarray, float]:
-        """The action, and how long it took, ms."""
+        """Compute the action. Returns it and the time that it took, ms."""
         before = self._clock.now()
         decision = self._policy.act({key: value[None] for key, value in obs.items()})
         return decision.action[0], (self._clock.now() - before) / MS

@@ -1,4 +1,4 @@
-"""From a policy and a client of a robot to episodes."""
+"""Deploys a policy: checks that it fits the robot, builds the controller and runs the episodes."""
 
 import gc
 from collections.abc import Callable, Mapping
@@ -25,15 +25,15 @@ from robot_rl.seeds import episode_seed
 
 
 def check_robot_fits(robot: RobotSpec, lease_ms: int, environment: Mapping[str, Any]) -> None:
-    """Cameras and pace.
+    """Check cameras and control rate, which `RealArmEnv` does not check.
 
     Args:
-        robot: the one that shall be controlled.
-        lease_ms: of its server.
-        environment: that of the policy (`describe`).
+        robot: the robot to control.
+        lease_ms: lease duration of its server.
+        environment: the policy's environment (`describe`).
 
     Raises:
-        ValueError: what differs.
+        ValueError: if the robot does not match the policy.
     """
     period_ms = 1e3 / environment["control_freq"]
     if period_ms >= lease_ms:
@@ -46,18 +46,20 @@ def check_robot_fits(robot: RobotSpec, lease_ms: int, environment: Mapping[str, 
     for camera in observed.cameras:
         if camera not in there:
             has = ", ".join(there) or "none"
-            raise ValueError(f"the policy sees the camera {camera!r}; the robot has {has}")
+            raise ValueError(f"the policy observes camera {camera!r}; the robot has {has}")
         if there[camera] != observed.image_size:
             raise ValueError(
-                f"images of {camera!r} are {_text(there[camera])} (height × width), "
-                f"the policy has learned from {_text(observed.image_size)}"
+                f"images of {camera!r} are {_format_size(there[camera])} (height × width), "
+                f"the policy was trained on {_format_size(observed.image_size)}"
             )
-    # A simulated task serves images of one look; a real camera's is its own.
+    # A served simulated task always renders images in the quick style.
     if TIME_LEFT in robot.sensors and render_of(environment) == "robosuite":
-        raise ValueError("the policy has seen images with task.render=robosuite; a served task's are quick")
+        raise ValueError(
+            "the policy was trained with task.render=robosuite, but a served task renders quick images"
+        )
 
 
-def _text(size: tuple[int, int]) -> str:
+def _format_size(size: tuple[int, int]) -> str:
     return f"{size[0]} × {size[1]}"
 
 
@@ -75,24 +77,24 @@ def make_controller(
     turns: Turns | None = None,
     lookahead_ms: float | None = None,
 ) -> Controller:
-    """A policy that is ready to control a robot, which is disarmed.
+    """Build the controller, warm up the policy and disarm the robot.
 
     Args:
-        robot: connected, as policy or operator.
-        policy: with one slot.
-        environment: the policy's, as `describe` says it.
+        robot: connected client with the role policy or operator.
+        policy: policy with one slot.
+        environment: the policy's environment (`describe`).
         reset: how episodes begin, one of `RESETS`.
-        episodes: how many there shall be.
-        stop: asked whether to leave.
-        ended: takes what is to be undone.
-        frames: images of the cameras that the policy sees.
-        judge: of success; by default the robot's sensor of it, or a person where it has none.
-        turns: with another client of the robot.
+        episodes: number of episodes.
+        stop: True ends the deployment.
+        ended: receives the cleanup.
+        frames: reader of the cameras that the policy observes.
+        judge: judge of success; by default the robot's success sensor, else the operator.
+        turns: turn taking with another client of the robot.
         lookahead_ms: as for `RealArmEnv`.
 
     Raises:
-        ValueError: the policy and the robot do not fit, or a person is needed and there is no terminal.
-        RobotError: the robot does not answer, or has no such beginnings.
+        ValueError: if the policy does not fit the robot, or an operator is needed and there is no terminal.
+        RobotError: if the robot does not answer or refuses the reset.
     """
     judged = judge is not None or SUCCESS in robot.spec.sensors
     keyboard = ended.enter_context(open_terminal_keys()) if reset == "operator" or not judged else None
@@ -113,7 +115,7 @@ def make_controller(
         controller.warm_up()
     controller.close()
     if reset == "scene":
-        # Whether there are so many beginnings shows before the first episode, not after the last.
+        # Check in advance that there is an initial state for the last episode.
         try:
             robot.reset_scene(episodes - 1)
         except RequestRefused as refusal:
@@ -122,18 +124,18 @@ def make_controller(
 
 
 def deploy(controller: Controller, outcomes: DeploymentResults, episodes: int, seed: int) -> str:
-    """Run the episodes, with a line for each.
+    """Run the episodes and print a line for each.
 
     Returns:
-        how it ended: "done", "stopped" by the user, or why the robot was lost.
+        "done", "stopped" (by the user), or why the robot was lost.
     """
-    # What lives as long as the policy need not be searched by the garbage collector during a control period.
+    # Exclude long-lived objects from garbage collection, which would delay control periods.
     gc.collect()
     gc.freeze()
     ended, left = "done", ""
     try:
         for number in range(episodes):
-            # The seeds of `robot-rl eval`: an episode from the same initial state has the same noise.
+            # The seeds of `robot-rl eval`, so an episode from the same initial state has the same noise.
             with realtime_priority(COMMANDS):
                 episode = controller.run(number, episode_seed(seed, "eval", number))
             outcomes.add(episode)

@@ -1,4 +1,4 @@
-"""Success by a classifier, for a robot without a sensor of it."""
+"""Judges success with a classifier, for robots without a success sensor."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,14 +21,14 @@ from robot_rl.robot.deploy.cameras import camera_reader
 
 
 def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
-    """Of a run of `method=classifier`, with what its dataset observed.
+    """Load the classifier of a `method=classifier` run, and the observation spec of its dataset.
 
     Raises:
-        ValueError: there is none.
+        ValueError: if the run has no classifier.
     """
     networks, meta = load_policy_files(policy_directory(Path(path)))
     if not isinstance(networks, SuccessClassifier):
-        raise ValueError(f"{path} holds no classifier; `robot-rl train method=classifier` makes one")
+        raise ValueError(f"{path} holds no classifier; `robot-rl train method=classifier` trains one")
     return networks.eval(), ObservationSpec.from_dict(meta["environment"]["observation_spec"])
 
 
@@ -36,11 +36,11 @@ def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
 def classifier_judge(
     path: str, robot: RobotClient, address: str, period: float, keys: ClientKeys | None, insecure: bool
 ) -> Iterator["ClassifierJudge"]:
-    """A judge of a robot with images of its own; arguments as of `camera_reader`.
+    """Yield a judge with its own camera reader; arguments as for `camera_reader`.
 
     Raises:
-        ValueError: there is no classifier, or the robot does not measure what it looks at.
-        RobotError: a camera gives no image.
+        ValueError: if there is no classifier, or the robot does not measure its inputs.
+        RobotError: if a camera gives no image.
     """
     classifier, observed = load_classifier(path)
     with camera_reader(robot, address, classifier.spec.cameras, period, keys, insecure) as frames:
@@ -48,7 +48,7 @@ def classifier_judge(
 
 
 class ClassifierJudge:
-    """Says when the task is done, for `RealArmEnv`: it looks at the newest images, or at the state."""
+    """Judge for `RealArmEnv` that classifies the newest images or the state."""
 
     def __init__(
         self,
@@ -57,27 +57,27 @@ class ClassifierJudge:
         robot: RobotSpec,
         frames: FrameReader | None,
     ) -> None:
-        """Take images from `frames`, which stays the caller's.
+        """Create the judge; the caller keeps ownership of `frames`.
 
         Raises:
-            ValueError: the robot does not measure what the classifier looks at.
+            ValueError: if the robot does not measure the classifier's inputs.
         """
         self._classifier, self._frames = classifier, frames
         self._observed = ObservationSpec(
             observed.state_keys, observed.state_dims, classifier.spec.cameras, observed.image_size
         )
-        self._senses = RobotState(robot, self._observed) if classifier.spec.state_size else None
+        self._robot_state = RobotState(robot, self._observed) if classifier.spec.state_size else None
 
     @torch.no_grad()
     def __call__(self, state: State) -> bool:
-        """Whether the newest frame shows success.
+        """Whether the newest images or state show success.
 
         Raises:
-            RobotError: there is no fresh image.
+            RobotError: if there is no fresh image.
         """
         obs = {"state": torch.zeros(1, 0)}
-        if self._senses is not None:
-            seen = make_observation(dict(self._senses.raw(state)), self._observed)
+        if self._robot_state is not None:
+            seen = make_observation(dict(self._robot_state.raw(state)), self._observed)
             obs["state"] = torch.from_numpy(seen["state"][None])
         for camera in self._classifier.spec.cameras:
             assert self._frames is not None
@@ -87,7 +87,7 @@ class ClassifierJudge:
                 raise RobotError(f"the judge of success: {stale}") from stale
             if image.shape != (*self._observed.image_size, 3):
                 raise RobotError(
-                    f"camera {camera} gives images of {image.shape}, the classifier knows "
+                    f"camera {camera} gives images of {image.shape}, the classifier expects "
                     f"{(*self._observed.image_size, 3)}"
                 )
             obs[IMAGE_PREFIX + camera] = torch.from_numpy(image[None].copy())

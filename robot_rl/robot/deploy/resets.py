@@ -1,4 +1,4 @@
-"""How an episode on a robot begins. Each is called with its number and the arm disarmed."""
+"""Resets that prepare an episode on a robot. Each is called with the episode number and the arm disarmed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -13,18 +13,18 @@ from robot_rl.robot.deploy.terminal import wait_for_enter
 
 RESETS: Final = ("scene", "operator", "home")
 WaitUntilReady = Callable[[int], None]
-"""Returns when the scene of that episode is prepared; raises `Stopped` where the user wants to end."""
-_OPENING: Final = 1000 * MS
-"""How long a gripper is given to let go, ns."""
+"""Returns when the scene of that episode is prepared; raises `Stopped` if the user ends the deployment."""
+_OPEN_TIME: Final = 1000 * MS
+"""Time for the gripper to open, ns."""
 
 
 def default_reset(robot: RobotSpec) -> str:
-    """A simulated task has a scene; another robot has somebody beside it."""
+    """Default reset: `scene` for a simulated task, `operator` for any other robot."""
     return "scene" if TIME_LEFT in robot.sensors else "operator"
 
 
 def scene_reset(robot: RobotClient) -> Prepare:
-    """The scene goes to the saved initial state of that number."""
+    """Reset the scene to the saved initial state of that number."""
 
     def prepare(number: int) -> None:
         robot.reset_scene(number)
@@ -33,20 +33,20 @@ def scene_reset(robot: RobotClient) -> Prepare:
 
 
 def home_reset(robot: RobotClient) -> Prepare:
-    """The gripper opens where it is, then the arm goes to rest."""
+    """Open the gripper in place, then move the arm home."""
 
     def prepare(_: int) -> None:
         robot.arm()
         with robot.lease("script"):
             if robot.spec.gripper:
-                _let_go(robot)
+                _open_gripper(robot)
             robot.home()
 
     return prepare
 
 
 def operator_reset(robot: RobotClient, wait_until_ready: WaitUntilReady) -> Prepare:
-    """As `home_reset`; then somebody prepares the scene, with the arm disarmed, and says so."""
+    """As `home_reset`; then the arm is disarmed and the operator prepares the scene and confirms."""
     go_home = home_reset(robot)
 
     def prepare(number: int) -> None:
@@ -58,7 +58,7 @@ def operator_reset(robot: RobotClient, wait_until_ready: WaitUntilReady) -> Prep
 
 
 def ready_on_enter(keyboard: KeyReader, stop: Callable[[], bool]) -> WaitUntilReady:
-    """Somebody at the terminal presses Enter."""
+    """The operator confirms by pressing Enter in the terminal."""
 
     def wait_until_ready(number: int) -> None:
         print(f"episode {number}: prepare the scene, then press Enter", flush=True)
@@ -68,19 +68,19 @@ def ready_on_enter(keyboard: KeyReader, stop: Callable[[], bool]) -> WaitUntilRe
 
 
 def make_reset(reset: str, robot: RobotClient, wait_until_ready: WaitUntilReady | None) -> Prepare:
-    """What `reset`, one of `RESETS`, means; only `operator` needs somebody to be awaited."""
+    """Create the reset of this name (one of `RESETS`); only `operator` needs `wait_until_ready`."""
     if reset == "operator":
         assert wait_until_ready is not None
         return operator_reset(robot, wait_until_ready)
     return scene_reset(robot) if reset == "scene" else home_reset(robot)
 
 
-def _let_go(robot: RobotClient) -> None:
+def _open_gripper(robot: RobotClient) -> None:
     clock = MonotonicClock()
     due = clock.now()
-    end = due + _OPENING
+    end = due + _OPEN_TIME
     while due < end:
         robot.command("cartesian_delta", [0.0] * 6, gripper=1.0)
-        # Three times within a lease.
+        # Three commands per lease duration.
         due += robot.lease_ms * MS // 3
         clock.sleep_until(due)

@@ -1,4 +1,4 @@
-"""What came of the episodes on a robot: a line for each, and all of it in a file."""
+"""Results of a deployment: a line per episode, and a JSON file with all of them."""
 
 import errno
 import json
@@ -19,28 +19,28 @@ from robot_rl.runs import now, write_text
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """How one went."""
+    """Result of one episode."""
 
     episode: int
     success: bool
     steps: int
     seconds: float
-    """From its first observation to its last."""
+    """Time from the first to the last observation."""
     seed: int
-    """Of the policy's noise."""
+    """Seed of the policy's noise."""
     interrupted: str
-    """Why it was cut, "" if it was not: a person took the arm, a fault, no fresh observation."""
+    """Why it was interrupted, "" if it was not: another client took the arm, a fault, a stale observation."""
     refused: int
-    """Commands that the server did not take."""
+    """Number of commands that the server refused."""
     clipped: int
-    """Steps whose action a limit of the robot changed."""
+    """Number of steps whose action was changed by a limit of the robot."""
     late_steps: int
-    """Steps whose observation came later than due, by more than a tenth of the control period."""
+    """Number of steps whose observation was late by more than a tenth of the control period."""
     oldest_ms: dict[str, float]
-    """Of each source of observations, the greatest age at which one was observed."""
+    """Largest age per source of observations."""
 
     def line(self) -> str:
-        """For people."""
+        """Format the line printed for the episode."""
         parts = [
             f"episode {self.episode:3d}: {'success' if self.success else 'failure'}",
             f"{self.steps:3d} steps",
@@ -61,24 +61,24 @@ class EpisodeResult:
 
 @dataclass
 class StepTimes:
-    """Of all steps, ms."""
+    """Times of all steps, ms."""
 
     ages: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """By source, from the measurement to when it was observed."""
+    """Age of each observation by source."""
     late: list[float] = field(default_factory=list)
-    """How much later than due the observation was."""
+    """Delay of each observation."""
     decisions: list[float] = field(default_factory=list)
-    """How long the policy took."""
+    """Time of each decision of the policy."""
 
 
 class DeploymentResults:
-    """Episodes so far, of a deployment that is described by `facts`; each `add` writes the file."""
+    """Episodes of a deployment described by `facts`; each `add` rewrites the file."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any], timing: StepTimes) -> None:
-        """Nothing is written yet.
+        """Create without writing.
 
         Raises:
-            OSError: the file's folder cannot be made or written.
+            OSError: if the file's folder cannot be created or written.
         """
         make_folder(path.parent)
         if not os.access(path.parent, os.W_OK):
@@ -94,19 +94,19 @@ class DeploymentResults:
 
     @property
     def rate(self) -> tuple[float, tuple[float, float]] | None:
-        """Success with its 95 % Wilson interval; None before the first episode."""
+        """Success rate with its 95 % Wilson interval; None before the first episode."""
         if not self.episodes:
             return None
         wins = sum(episode.success for episode in self.episodes)
         return wins / len(self.episodes), wilson(wins, len(self.episodes))
 
     def add(self, episode: EpisodeResult) -> None:
-        """One more, in the file when this returns."""
+        """Add an episode and write the file."""
         self.episodes.append(episode)
         self.write("")
 
     def write(self, ended: str) -> None:
-        """The file; `ended` says why there will be no more episodes, "" while there will."""
+        """Write the file; `ended` says why the deployment ended, "" while it runs."""
         rate, timing = self.rate, self._timing
         record = {
             **self._facts,
@@ -125,7 +125,7 @@ class DeploymentResults:
         write_text(self._path, json.dumps(record, indent=2) + "\n")
 
     def summary(self) -> list[str]:
-        """Lines for people."""
+        """Format the summary, several lines."""
         if self.rate is None:
             return ["no episode was finished"]
         (success, (low, high)), timing = self.rate, self._timing
@@ -134,22 +134,22 @@ class DeploymentResults:
         count = f"{len(self.episodes)} {'episode' if len(self.episodes) == 1 else 'episodes'}"
         late = sum(episode.late_steps for episode in self.episodes)
         steps = sum(episode.steps for episode in self.episodes)
-        ages = "; ".join(f"{source} {_short(values)}" for source, values in timing.ages.items())
+        ages = "; ".join(f"{source} {_format_percentiles(values)}" for source, values in timing.ages.items())
         return [
             f"{count}{also}: success {success:.3f}  95 % [{low:.3f}, {high:.3f}]",
-            f"  late steps {late} of {steps}; ms p50, p99, most: late {_short(timing.late)}; "
-            f"decisions {_short(timing.decisions)}; ages of {ages}",
+            f"  late steps {late} of {steps}; ms p50, p99, most: late {_format_percentiles(timing.late)}; "
+            f"decisions {_format_percentiles(timing.decisions)}; ages of {ages}",
         ]
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p95, p99 and max; empty where there is nothing."""
+    """p50, p95, p99 and max; empty if there are no values."""
     if not values:
         return {}
     names = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
     return {name: float(np.percentile(values, percent)) for name, percent in names.items()}
 
 
-def _short(values: Sequence[float]) -> str:
+def _format_percentiles(values: Sequence[float]) -> str:
     found = percentiles(values)
     return " ".join(f"{found[name]:.1f}" for name in ("p50", "p99", "max")) if found else "–"

@@ -1,4 +1,4 @@
-"""What a person at the terminal says: the scene is ready, it went well, it went wrong, it is enough."""
+"""Input from an operator at the terminal: the scene is ready, the episode succeeded or failed."""
 
 import sys
 from collections.abc import Callable
@@ -6,57 +6,57 @@ from collections.abc import Callable
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.teleop.terminal_keys import KeyReader
 
-_LOOK = 0.2
-"""s between two looks at whether to stop waiting."""
+_POLL_INTERVAL = 0.2
+"""Interval at which `stop` is checked, s."""
 
 
 class Stopped(Exception):
-    """The user wants to end."""
+    """The user ended the deployment."""
 
 
 def open_terminal_keys() -> KeyReader:
-    """The keys of this terminal, to be used as a context manager.
+    """Return a key reader on this terminal, to be used as a context manager.
 
     Raises:
-        ValueError: there is none.
+        ValueError: if standard input is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise ValueError("a person has to press keys in this deployment: run it in a terminal")
+        raise ValueError("this deployment needs an operator's keys: run it in a terminal")
     return KeyReader()
 
 
 def wait_for_enter(keyboard: KeyReader, stop: Callable[[], bool]) -> None:
-    """Return when Enter is pressed.
+    """Wait until Enter is pressed.
 
     Raises:
-        Stopped: `stop` says so.
+        Stopped: if `stop` returns True.
     """
-    while keyboard.key(_LOOK) not in ("\n", "\r"):
+    while keyboard.key(_POLL_INTERVAL) not in ("\n", "\r"):
         if stop():
             raise Stopped
 
 
 class OperatorVerdict:
-    """A person's judgement of an episode, where the robot has no sensor for it: the keys s and f."""
+    """The operator's judgement of an episode by the keys s and f, for robots without a success sensor."""
 
     def __init__(self, keyboard: KeyReader) -> None:
         self._keyboard = keyboard
         self.failed = False
-        """Whether the episode that is going on was given up."""
+        """Whether the current episode was marked as a failure."""
 
     def begin(self) -> None:
-        """A new episode: what was pressed before means nothing."""
+        """Start a new episode and discard earlier key presses."""
         self._pressed()
         self.failed = False
 
     def __call__(self, _: State) -> bool:
-        """Whether it is done, for `RealArmEnv`."""
+        """Whether the episode was marked as a success; the judge for `RealArmEnv`."""
         keys = self._pressed()
         self.failed = "f" in keys
         return "s" in keys and not self.failed
 
     def _pressed(self) -> set[str]:
-        """Since this was last asked."""
+        """Keys pressed since the last call."""
         keys = set()
         while key := self._keyboard.key(0.0):
             keys.add(key)

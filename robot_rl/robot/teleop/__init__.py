@@ -1,1 +1,1 @@
-"""Teleoperation from the command line: a device, an arm, and what is recorded of them."""
+"""Teleoperation session: connects a device to an arm and records episodes."""

@@ -1,4 +1,4 @@
-"""A recorder beside a control loop, which never waits for it."""
+"""Uses a recorder process from a control loop without blocking it."""
 
 import queue
 import threading
@@ -11,25 +11,25 @@ from robot_rl.hardware.recording.requests import Status
 from robot_rl.robot.recording_session import KeyedRecorder, Labels, Say, status_line
 
 _REFRESH: Final = 0.2
-_OUTCOMES: Final = 8
-_JOIN: Final = 90.0
-"""s that a slow disk is given for the episodes that were ended."""
+_MAX_OUTCOMES: Final = 8
+_COMMIT_TIMEOUT: Final = 90.0
+"""Timeout for committing the last episodes, s."""
 
 
 class BackgroundRecorder:
-    """The keys of `robot-rl record`, pressed by a program; a thread asks the recorder."""
+    """Sends the key presses of `robot-rl record` to a recorder from a background thread."""
 
     def __init__(self, recorder: RecorderProcess, labels: Labels, say: Say) -> None:
         self._keyed = KeyedRecorder(recorder, labels, say)
         self._keys: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._asked = self._done = 0
+        self._requested = self._done = 0
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self.status: Status = recorder.status()
-        """As it was last."""
+        """Newest status of the recorder."""
         self.outcomes: tuple[str, ...] = ()
-        """Of the last episodes, the newest last."""
+        """Outcomes of the last episodes, newest last."""
         self.failure = ""
-        """Why the recorder has ended, "" while it has not."""
+        """Why the recorder has ended, "" while it runs."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -39,26 +39,26 @@ class BackgroundRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._keys.put(None)
-        self._thread.join(_JOIN)
+        self._thread.join(_COMMIT_TIMEOUT)
 
     @property
     def open(self) -> bool:
-        """An episode is open."""
+        """Whether an episode is open."""
         return bool(self.status.episode)
 
     @property
     def busy(self) -> bool:
-        """What was asked for is not done yet."""
-        return self._done < self._asked and not self.failure
+        """Whether a request is pending."""
+        return self._done < self._requested and not self.failure
 
     @property
     def line(self) -> str:
-        """How it does, for people."""
+        """Status line for the user."""
         return self.failure or status_line(self.status)
 
     def press(self, key: str) -> None:
-        """As on the keyboard of `robot-rl record`; returns at once."""
-        self._asked += 1
+        """Queue a key press; returns immediately."""
+        self._requested += 1
         self._keys.put(key)
 
     def _run(self) -> None:
@@ -80,4 +80,4 @@ class BackgroundRecorder:
         before = self.status.last
         self.status = status = self._keyed.press(key)
         if status.last is not None and status.last != before:
-            self.outcomes = (*self.outcomes, status.last.footer.outcome)[-_OUTCOMES:]
+            self.outcomes = (*self.outcomes, status.last.footer.outcome)[-_MAX_OUTCOMES:]

@@ -1,4 +1,4 @@
-"""What an operator has to know before the arm moves."""
+"""Operator's card, and the command-line words that describe a task."""
 
 import json
 from dataclasses import asdict
@@ -13,28 +13,29 @@ from robot_rl.hardware.teleop.motion import Speed
 
 
 def operator_card(robot: RobotSpec, address: str, device: Device, speed: Speed, recorded: str) -> str:
-    """The card, several lines."""
+    """Format the operator's card: controls, speed and safety notes, several lines."""
     width = max(len(key) for key, _ in device.controls)
     limits = robot.limits
     linear, angular = min(speed.linear, limits.linear_velocity), min(speed.angular, limits.angular_velocity)
     lines = [
         f"{robot.name} at {address}, by {device.name}",
         *(f"  {key:<{width}}  {meaning}" for key, meaning in device.controls),
-        f"Full speed is {linear:g} m/s, {angular:g} rad/s. Without the clutch nothing moves. A silent device "
-        f"holds the arm after {STALE_HOLD_MS} ms, and after {STALE_DISENGAGE_MS} ms the clutch counts anew.",
-        "The software e-stop is no substitute for the one that is wired to the arm: know where that is.",
+        f"Full speed is {linear:g} m/s, {angular:g} rad/s. Nothing moves without the clutch. A silent device "
+        f"holds the arm after {STALE_HOLD_MS} ms; after {STALE_DISENGAGE_MS} ms the clutch must be pressed "
+        "again.",
+        "The software e-stop does not replace the one that is wired to the arm: know where that is.",
         recorded,
     ]
     return "\n".join(lines)
 
 
 def task_words(task: TaskConfig) -> list[str]:
-    """The words of a command line that mean this task: its name, and what is otherwise than in its file."""
+    """Command-line words that select this task: its name, and the options that differ from its file."""
     try:
-        usual, words = load_group("task", task.name, TaskConfig), [f"task={task.name}"]
+        default, words = load_group("task", task.name, TaskConfig), [f"task={task.name}"]
     except UserError:
-        usual, words = TaskConfig(env=task.env), [f"task.env={task.env}"]
-    values, known = asdict(task), asdict(usual)
+        default, words = TaskConfig(env=task.env), [f"task.env={task.env}"]
+    values, known = asdict(task), asdict(default)
     for key, value in values.items():
         if value == known[key]:
             continue
@@ -46,7 +47,7 @@ def task_words(task: TaskConfig) -> list[str]:
 
 
 def _word(value: Any) -> str:
-    """As on a command line, where names in a list need no quotes."""
+    """Format a value for the command line, where names in a list need no quotes."""
     if isinstance(value, str) and value.isidentifier():
         return value
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""How episodes of a teleoperation begin and end: by marks, or by the task; and the scene between them."""
+"""Begins and ends teleoperation episodes, by marks or by the task, and resets the scene between them."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -13,26 +13,26 @@ from robot_rl.hardware.teleop.operator_display import ProgramStatus
 from robot_rl.robot.recording_session import STILL_OPEN
 from robot_rl.robot.teleop.background_recorder import BackgroundRecorder
 
-_NOTHING: Final = "nothing is recorded: out=… says where to"
+_NOTHING: Final = "nothing is recorded: set out=…"
 _ENDS: Final[Mapping[Mark, str]] = {"success": "s", "failure": "f", "discard": "d"}
 _NOT_BEGUN: Final[Mapping[Mode, str]] = {
     Mode.FAULT: "begin: the arm has a fault; a acknowledges it",
     Mode.DISCONNECTED: "begin: there is no arm",
 }
-"""Modes in which no episode begins, and what is said then."""
+"""Modes in which no episode can begin, with the message."""
 
 
 class TeleopEpisodes:
-    """Of one robot. Where it has a scene, that begins anew after each."""
+    """Episodes of one robot. A robot with a scene (a simulated task) is reset after each episode."""
 
     def __init__(
         self, robot: RobotClient, recording: BackgroundRecorder | None, first: int, say: Callable[[str], None]
     ) -> None:
-        """Nothing happens yet.
+        """Create without starting.
 
         Args:
-            robot: connected.
-            recording: None to record nothing.
+            robot: a connected client.
+            recording: recorder; None to record nothing.
             first: number of the first episode, and of its scene.
             say: prints a line.
         """
@@ -44,20 +44,20 @@ class TeleopEpisodes:
 
     @property
     def failure(self) -> str:
-        """Why nothing can be recorded any more."""
+        """Why the recorder has failed, "" if it has not."""
         return self._recording.failure if self._recording else ""
 
     @property
     def line(self) -> str:
-        """How the recording does, for people."""
+        """Status line of the recording."""
         return self._recording.line if self._recording else "nothing is recorded"
 
     def program(self, mode: Mode, text: str) -> ProgramStatus:
-        """What a device with a screen shows of the episodes.
+        """Status of the episodes, for a device with a screen.
 
         Args:
-            mode: the arm's.
-            text: a line about it all.
+            mode: mode of the arm.
+            text: status line.
         """
         recording, marks = self._recording, self._marks(mode)
         if recording is None:
@@ -74,33 +74,33 @@ class TeleopEpisodes:
         )
 
     def _marks(self, mode: Mode) -> tuple[Mark, ...]:
-        """Those that do something now."""
+        """Marks that currently have an effect."""
         if self._ending:
             return ()
         if self._recording is not None and self._recording.open:
             return tuple(_ENDS)
         begins = self._recording is not None and mode not in _NOT_BEGUN
-        # Without an open episode, the scene can still be had anew.
+        # Without an open episode, "discard" starts a new scene.
         return (*(("begin",) if begins else ()), *(("discard",) if self._scene else ()))
 
     def may_quit(self) -> bool:
-        """Whether no episode is open; says so where one is."""
+        """Whether the program may quit; if an episode is open, prints so and returns False."""
         if self._recording and self._recording.open and not self._recording.failure:
             self._say(STILL_OPEN)
             return False
         return True
 
     def prepare(self) -> None:
-        """Let the next scene begin, if there is one, with the arm armed.
+        """Reset to the next scene, if the robot has scenes, and arm the arm.
 
         Raises:
-            RobotError: it cannot.
+            RobotError: if the scene cannot be reset.
         """
         if not self._scene:
             return
         robot, mode = self._robot, self._robot.sample().mode
         if mode is Mode.FAULT:
-            self._say("the scene begins anew when the fault is acknowledged")
+            self._say("the scene is reset when the fault is acknowledged")
             self._ending = True
             return
         if mode in modes.ENABLED:
@@ -110,17 +110,17 @@ class TeleopEpisodes:
         except RequestRefused as refusal:
             if refusal.code is not Code.SCENE or self._next == 0:
                 raise
-            self._say(f"{refusal.reason}; they begin anew")
+            self._say(f"{refusal.reason}; starting again from the first")
             self._next = 0
             robot.reset_scene(0)
         self._next += 1
         robot.arm()
 
     def mark(self, mark: Mark) -> bool:
-        """Begin or end one; whether the arm is to be let go.
+        """Begin or end an episode. Returns whether the operator's lease must be released.
 
         Raises:
-            RobotError: the scene, in which the task is done already, cannot begin anew.
+            RobotError: if the scene, in which the task is already done, cannot be reset.
         """
         if mark == "begin":
             self._begin()
@@ -132,15 +132,15 @@ class TeleopEpisodes:
             self._say(_NOTHING)
             return False
         else:
-            self._say("no episode is open; the scene begins anew")
+            self._say("no episode is open; the scene is reset")
         self._ending = True
         return True
 
     def watch(self, state: State) -> bool:
-        """Look after the task and the recorder; whether the arm is to be let go.
+        """Check the task's success and the recorder. Returns whether the operator's lease must be released.
 
         Raises:
-            RobotError: the next scene cannot begin.
+            RobotError: if the next scene cannot be reset.
         """
         recording = self._recording
         if self._ending:
@@ -158,7 +158,7 @@ class TeleopEpisodes:
         if self._recording is None:
             self._say(_NOTHING)
         elif self._ending:
-            self._say("not yet: the last episode is not committed, or the scene not ready")
+            self._say("not yet: the last episode is not committed, or the scene is not ready")
         elif self._done and not self._scene:
             self._say("the task is done already: undo it first")
         elif (mode := self._robot.sample().mode) in _NOT_BEGUN:

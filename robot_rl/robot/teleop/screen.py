@@ -1,4 +1,4 @@
-"""What a person reads, from a thread of its own: a terminal that hangs must not hold up the arm."""
+"""Terminal output from a background thread, so that a blocked terminal does not delay control."""
 
 import queue
 import shutil
@@ -12,10 +12,10 @@ _REFRESH: Final = 0.2
 
 
 class TerminalScreen:
-    """Lines that stay, and one that is replaced all the time; without a terminal, only those that stay."""
+    """Prints lines and a status line that is updated in place; without a terminal, only the lines."""
 
     def __init__(self, also: Callable[[str], None]) -> None:
-        """Lines are given to `also` too."""
+        """Create the screen; permanent lines also go to `also`."""
         self._also = also
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._status = ""
@@ -32,13 +32,13 @@ class TerminalScreen:
         self._thread.join(timeout=1.0)
 
     def say(self, line: str) -> None:
-        """Print it."""
+        """Print a permanent line."""
         if line:
             self._also(line)
             self._lines.put(line)
 
     def show(self, status: str) -> None:
-        """Replace the last line, as much of it as fits; at most a few times a second."""
+        """Update the status line, truncated to the width; drawn a few times per second."""
         self._status = status[: shutil.get_terminal_size().columns - 1]
 
     def _run(self) -> None:

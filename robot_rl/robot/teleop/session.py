@@ -1,4 +1,4 @@
-"""The loop of a teleoperation: what the device says goes to the arm, fifty times a second."""
+"""Control loop of teleoperation: sends the device's input to the arm at 50 Hz."""
 
 from collections.abc import Callable
 from typing import Final
@@ -17,14 +17,14 @@ from robot_rl.robot.teleop.episodes import TeleopEpisodes
 from robot_rl.robot.teleop.screen import TerminalScreen
 
 PERIOD: Final = 20 * MS
-_BRAKING: Final = 2000 * MS
-"""That the arm is given to come to rest."""
-_LOST: Final = 5.0
-"""s without a state after which the server is given up."""
+_REST_TIMEOUT: Final = 2000 * MS
+"""Time for the arm to come to rest, ns."""
+_SERVER_LOST: Final = 5.0
+"""Time without a state after which the server counts as lost, s."""
 
 
 class TeleopSession:
-    """One operator, one device, one arm; the main thread's."""
+    """Teleoperation of one arm with one device. Runs in the main thread."""
 
     def __init__(
         self,
@@ -40,17 +40,17 @@ class TeleopSession:
         self._episodes, self._screen, self._display, self._clock = episodes, screen, display, clock
         self._commander = Commander(robot, teleoperator)
         self._quit = False
-        self._gone = ""
-        self._told = ""
+        self._device_error = ""
+        self._last_topic = ""
 
     def run(self, stop: Callable[[], bool]) -> str:
-        """Until the operator quits or `stop` says so; the arm is let go then, and held.
+        """Run until the operator quits or `stop` returns True; then the server holds the arm.
 
         Returns:
-            why it had to end, "" where nobody was forced to.
+            Why the session had to end, "" if it ended normally.
 
         Raises:
-            RobotError: the server is lost.
+            RobotError: if the server is lost.
         """
         due = self._clock.now()
         ended = ""
@@ -62,12 +62,12 @@ class TeleopSession:
         finally:
             self._commander.release()
         if not self._come_to_rest():
-            return ended or "nothing is heard of the robot: look whether the arm is at rest"
+            return ended or "no answer from the robot: check that the arm is at rest"
         return ended
 
     def _come_to_rest(self) -> bool:
-        """Whether anything was heard of the arm meanwhile."""
-        settled, end, heard = SettleDetector(), self._clock.now() + _BRAKING, False
+        """Wait until the arm is at rest. Returns whether any state was received."""
+        settled, end, heard = SettleDetector(), self._clock.now() + _REST_TIMEOUT, False
         while self._clock.now() < end:
             state = self._state()
             if state is not None:
@@ -87,13 +87,13 @@ class TeleopSession:
         except DeviceError as error:
             self._teleoperator.lapse(str(error))
             self._commander.release()
-            if self._gone:
-                return self._gone
-            self._gone = str(error)
+            if self._device_error:
+                return self._device_error
+            self._device_error = str(error)
             self._screen.say(f"{error}; the arm is held")
             return ""
         for mark in sorted(sample.marks if sample else (), key=lambda mark: mark != "stop"):
-            self._heed(mark)
+            self._handle_mark(mark)
         state = self._state()
         if state is None:
             return ""
@@ -105,21 +105,21 @@ class TeleopSession:
         return self._episodes.failure
 
     def _state(self) -> State | None:
-        """The arm's; None where it is old: then nothing is commanded."""
+        """Newest state; None if it is stale, in which case nothing is commanded."""
         try:
             return self._robot.state(STALE_HOLD_MS * 1e-3)
         except StaleState as stale:
-            if stale.age > _LOST:
+            if stale.age > _SERVER_LOST:
                 raise
             self._hold(str(stale))
             self._screen.show(str(stale))
             return None
 
     def _follow(self, sample: Sample | None, state: State) -> None:
-        # The age of a sample counts when it is used: the state may have been waited for.
+        # The sample's age is measured now, since reading the state may have waited.
         target = self._teleoperator.update(sample, state, self._clock.now())
-        if target is not None and state.mode in _WAITS:
-            self._teleoperator.lapse(_WAITS[state.mode])
+        if target is not None and state.mode in _NOT_READY:
+            self._teleoperator.lapse(_NOT_READY[state.mode])
             target = None
         self._commander.follow(target, state)
 
@@ -128,16 +128,16 @@ class TeleopSession:
         self._commander.release()
 
     def _open_clutch(self, sample: Sample | None) -> None:
-        """One that stays engaged by itself has to be open for the next press to engage it."""
+        """After a lapse, open a clutch that stays engaged, so that the next press engages it."""
         lapsed = self._teleoperator.state is ClutchState.LAPSED
         if lapsed and sample is not None and sample.enable and isinstance(self._device, LatchingClutch):
             self._device.release_clutch()
 
-    def _heed(self, mark: Mark) -> None:
-        """Do what the operator asks for."""
+    def _handle_mark(self, mark: Mark) -> None:
+        """Handle a mark."""
         try:
             if mark == "stop":
-                # First of all, and on a line of its own.
+                # Sent first, over a separate connection.
                 self._robot.stop(f"the operator at the {self._device.name}")
                 self._teleoperator.lapse("stopped")
             elif mark == "arm":
@@ -167,15 +167,15 @@ class TeleopSession:
         if self._teleoperator.state is ClutchState.ENGAGED:
             self._commander.go_home()
         else:
-            self._screen.say("home: with the clutch engaged, which stops it when it is let go")
+            self._screen.say("home: engage the clutch first; releasing it stops the motion")
 
     def _report(self, state: State) -> None:
-        notice = self._gone or self._commander.refused or self._teleoperator.notice
-        # What changes all the time, as how far a leader is, comes after a colon and is shown below.
+        notice = self._device_error or self._commander.refused or self._teleoperator.notice
+        # Only the part before a colon is printed once; changing details after it go to the status line.
         topic = notice.partition(":")[0]
-        if topic != self._told:
+        if topic != self._last_topic:
             self._screen.say(notice)
-        self._told = topic
+        self._last_topic = topic
         parts = [f"{state.mode}" + (f" ({state.fault}): a acknowledges it" if state.fault else "")]
         parts.append("going home" if self._commander.homing else f"clutch {self._teleoperator.state}")
         if self._commander.clipped:
@@ -184,10 +184,10 @@ class TeleopSession:
         self._display.program = self._episodes.program(state.mode, notice)
 
 
-_ENDED: Final = "the episode has ended: press the clutch anew"
-_WAITS: Final = {
+_ENDED: Final = "the episode has ended: press the clutch again"
+_NOT_READY: Final = {
     Mode.DISCONNECTED: "there is no arm",
     Mode.IDLE: "the arm is not armed: a arms it",
-    Mode.FAULT: "the arm has a fault: a acknowledges it and arms anew",
-    Mode.PAUSED: "the arm is paused: whoever did it resumes it",
+    Mode.FAULT: "the arm has a fault: a acknowledges it and arms again",
+    Mode.PAUSED: "the arm is paused: resume it where it was paused",
 }

@@ -1,6 +1,6 @@
-"""A server of a simulated task that belongs to this program: it ends when its stdin does.
+"""Runs the server of a simulated task as a child process, which ends when its stdin is closed.
 
-`python -m robot_rl.robot.teleop.simulated task=lift.yaml address=…`: `robot-rl robot` with these arguments.
+`python -m robot_rl.robot.teleop.simulated task=lift.yaml address=…` is `robot-rl robot` with these arguments.
 """
 
 import json
@@ -25,20 +25,20 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
 
 LEASE_MS: Final = 500
-"""A simulated arm hurts nobody, and a desktop has its moments."""
-_START: Final = 300.0
-"""s that it may take to begin: the first time on a machine, the control loop is compiled."""
-_REFUSAL: Final = "robot-rl: "
-"""How the line begins in which a command refuses the user's input."""
-_END: Final = 10.0
+"""Longer than for a real arm: a simulated arm is harmless, and a desktop machine may be slow."""
+_START_TIMEOUT: Final = 300.0
+"""Timeout of the start, s; the control loop is compiled at first use on a machine."""
+_ERROR_PREFIX: Final = "robot-rl: "
+"""Prefix of the error message of a command."""
+_EXIT_TIMEOUT: Final = 10.0
 
 
 @contextmanager
 def simulated_server(task: TaskConfig) -> Iterator[str]:
-    """The address of a server of the task, from when it answers until the end of the block.
+    """Serve the task and yield the server's address once it answers.
 
     Raises:
-        UserError: it cannot be served.
+        UserError: if the task cannot be served.
     """
     with tempfile.TemporaryDirectory(prefix="robot-") as folder:
         address, log, file = f"ipc://{folder}/robot", Path(folder) / "log", Path(folder) / "task.yaml"
@@ -51,74 +51,74 @@ def simulated_server(task: TaskConfig) -> Iterator[str]:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env=child_environment(),
-                # Ctrl-C in a terminal is for who drives, who ends this one last.
+                # Ctrl-C in a terminal must reach only the parent, which ends this process last.
                 start_new_session=True,
             )
-        told: int | None = None
+        printed: int | None = None
         try:
-            told = _await(process, address, log)
+            printed = _await(process, address, log)
             yield address
         finally:
-            if told is not None and process.poll() is not None:
-                _pass_on(log, told)
+            if printed is not None and process.poll() is not None:
+                _print_log(log, printed)
                 print(f"robot-rl: the simulation has ended: {_reason(process, log)}", file=sys.stderr)
             _end(process)
 
 
 def _await(process: "subprocess.Popen[bytes]", address: str, log: Path) -> int:
-    """Wait until the server answers. What it says until then is shown: starting may take a while.
+    """Wait until the server answers, and print its output meanwhile, since starting may take long.
 
     Returns:
-        how many bytes of its log have been shown.
+        Number of bytes of its log that were printed.
 
     Raises:
-        UserError: it has ended, or does not answer; says why.
+        UserError: if the server has ended or does not answer.
     """
-    told = 0
-    deadline = time.monotonic() + _START
+    printed = 0
+    deadline = time.monotonic() + _START_TIMEOUT
     while True:
         ended = process.poll() is not None
-        told = _pass_on(log, told)
+        printed = _print_log(log, printed)
         if ended:
-            raise UserError(f"the simulation did not begin: {_reason(process, log)}")
+            raise UserError(f"the simulation did not start: {_reason(process, log)}")
         if time.monotonic() > deadline:
-            raise UserError(f"the simulation did not begin: it has not answered for {_START:.0f} s")
+            raise UserError(f"the simulation did not start: no answer for {_START_TIMEOUT:.0f} s")
         with suppress(NoAnswer), RobotClient(address, "teleop"):
-            return told
+            return printed
 
 
-def _pass_on(log: Path, told: int) -> int:
-    """Print whole lines of the log from `told` on, but for a refusal; returns up to where."""
-    text = log.read_bytes()[told:]
+def _print_log(log: Path, printed: int) -> int:
+    """Print complete lines of the log from offset `printed` on, except errors; return the new offset."""
+    text = log.read_bytes()[printed:]
     text = text[: text.rfind(b"\n") + 1]
     for line in text.decode(errors="replace").splitlines():
-        if not line.startswith(_REFUSAL):
+        if not line.startswith(_ERROR_PREFIX):
             print(line, file=sys.stderr)
-    return told + len(text)
+    return printed + len(text)
 
 
 def _reason(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Why the server has ended: a signal, its refusal, or else its last line."""
+    """Why the server has ended: a signal, its error message, or else its last line."""
     code = process.poll()
     if code is not None and code < 0:
         return f"{signal.Signals(-code).name} ended it, see above"
     lines = log.read_text(errors="replace").strip().splitlines()
-    refusals = [line.removeprefix(_REFUSAL) for line in lines if line.startswith(_REFUSAL)]
-    return (refusals or lines or [f"exit code {code}"])[-1]
+    errors = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)]
+    return (errors or lines or [f"exit code {code}"])[-1]
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     assert process.stdin is not None
     process.stdin.close()
     try:
-        process.wait(_END)
+        process.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 def _end_with_stdin() -> None:
-    # Not by sys.stdin: a thread that waits in its buffer makes the interpreter abort when it ends.
+    # Not sys.stdin: a thread blocked in its buffer makes the interpreter abort at exit.
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

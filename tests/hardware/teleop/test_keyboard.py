@@ -144,5 +144,5 @@ def gone(device: FileDevice) -> bool:
 def test_without_a_terminal_there_is_no_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nothing:
         monkeypatch.setattr(keys.sys, "stdin", nothing)
-        with pytest.raises(DeviceError, match="standard input is none"):
+        with pytest.raises(DeviceError, match="standard input is not a terminal"):
             keyboard(KeyboardSettings()).__enter__()

@@ -197,11 +197,11 @@ def test_all_that_waited_for_a_process_that_was_stopped_is_forgotten(feed: Feed,
         feed.write(cap((0, -FULL, 0))[0])
     clock.advance((STALE_HOLD_MS + 1) * MS)
     for _ in range(3):
-        sample = device._look()
+        sample = device._poll_device()
         assert sample is not None
         assert sample.motion == REST
     feed.write(cap((0, -FULL, 0))[0])
-    sample = device._look()
+    sample = device._poll_device()
     assert sample is not None
     assert sample.motion[0] == 1.0
     device._close()

@@ -132,11 +132,11 @@ def test_what_the_server_clipped_is_where_it_goes_on(hands: Hands) -> None:
 @pytest.mark.parametrize(
     ("sample", "why"),
     [
-        ({"motion": (math.nan, 0, 0, 0, 0, 0)}, "each has to be in -1 to 1"),
-        ({"motion": (2.0, 0, 0, 0, 0, 0)}, "each has to be in -1 to 1"),
-        ({"motion": (1.0,)}, "6 are wanted"),
-        ({"gripper": math.nan}, "a gripper's opening of nan"),
-        ({"age_ms": -50}, "from the future: by 50 ms"),
+        ({"motion": (math.nan, 0, 0, 0, 0, 0)}, "each must be in -1 to 1"),
+        ({"motion": (2.0, 0, 0, 0, 0, 0)}, "each must be in -1 to 1"),
+        ({"motion": (1.0,)}, "it must give 6"),
+        ({"gripper": math.nan}, "a gripper opening of nan"),
+        ({"age_ms": -50}, "from the future: 50 ms ahead"),
         ({"age_ms": 100}, "older than the one before"),
         ({"joints": [*PANDA.home[:2], math.nan, *PANDA.home[3:]]}, "the leader's joint3 is nan"),
         ({"joints": PANDA.home[:6]}, "the leader has 6 joints, sim_panda has 7"),

@@ -106,7 +106,7 @@ def test_so_many_seconds_need_no_terminal(robot: Robot, tmp_path: Path) -> None:
         (["seconds=0"], "seconds=0: it must be more than 0"),
         (["seconds=1", "outcome=recovered"], "outcome=recovered: choose success, failure, discarded"),
         (["seconds=1", "out=."], "holds other files; choose another folder"),
-        ([], "keys are read from a terminal, and standard input is none: give seconds="),
+        ([], "keys are read from a terminal, but standard input is not a terminal: give seconds="),
     ],
 )
 def test_what_cannot_work_is_answered_in_a_line_and_leaves_nothing(

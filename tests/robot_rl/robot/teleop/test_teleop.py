@@ -328,7 +328,7 @@ def test_mistakes_are_one_line(arguments: list[str], answer: str, capsys: pytest
 @pytest.mark.full
 def test_what_cannot_be_had_is_said_before_anything_moves(server: Server, tmp_path: Path) -> None:
     for arguments, answer in (
-        ([], "keys are read from a terminal, and standard input is none"),
+        ([], "keys are read from a terminal, but standard input is not a terminal"),
         (["device=spacemouse", f"device.path={tmp_path}/hidraw9"], "is it plugged in?"),
         (["device=replay", f"device.path={tmp_path}/none"], "no such file or directory"),
     ):
