@@ -132,7 +132,7 @@ def test_a_simulated_robot_that_crashes_at_its_start_is_refused_below_its_trace(
     (tmp_path / "sitecustomize.py").write_text(crashing)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with (
-        pytest.raises(UserError, match="did not begin: SIGSEGV ended it, see above"),
+        pytest.raises(UserError, match="did not start: SIGSEGV ended it, see above"),
         simulated.serving(load_group("task", "lift", TaskConfig)),
     ):
         pass

@@ -529,7 +529,7 @@ def test_a_port_that_is_taken_and_a_robot_that_is_not_there_are_named(
     ):
         WebDevice(WebSettings(port=port), OperatorDisplay(server.address)).__enter__()
     (tmp_path / "r").mkdir(mode=0o700)
-    with pytest.raises(DeviceError, match="see whether the server runs"):
+    with pytest.raises(DeviceError, match="check that the server runs"):
         WebDevice(WebSettings(port=0), OperatorDisplay(f"ipc://{tmp_path / 'r'}")).__enter__()
 
 

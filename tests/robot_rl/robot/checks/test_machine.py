@@ -206,7 +206,7 @@ def test_realsense_cameras_by_serial_and_firmware() -> None:
     old, new, silent, missing = realsense_checks(["0001", "0002", "0003", "0004"], context)
     assert (old.ok, new.ok, silent.known, missing.ok) == (False, True, False, False)
     assert "5.16.0.1 is recommended" in old.detail
-    assert "0004 is not there (there are: 0001, 0002, 0003)" in missing.detail
+    assert "0004 is not connected (found: 0001, 0002, 0003)" in missing.detail
 
 
 def test_cameras_of_opencv_and_of_a_robots_file(tmp_path: Path) -> None:
@@ -222,6 +222,6 @@ def test_cameras_of_opencv_and_of_a_robots_file(tmp_path: Path) -> None:
 """
     path.write_text((CONFIGS / "sim_panda.yaml").read_text() + cameras)
     checks = {check.name: check for check in usb_checks(load_robot(path).cameras)}
-    assert "(there are: robot.yaml, usb-cam)" in checks["camera wrist"].detail
+    assert "(found: robot.yaml, usb-cam)" in checks["camera wrist"].detail
     assert not checks["realsense"].ok
     assert {"libusb", "usb"} <= checks.keys()

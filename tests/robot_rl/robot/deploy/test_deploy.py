@@ -325,7 +325,7 @@ def test_what_cannot_be_deployed_is_refused_in_one_line(
     )
     assert "choose scene, operator, home" in refused(*here, "reset=scen")
     assert "ask for at least 1" in refused(*here, "episodes=0")
-    assert "see whether the server runs" in refused(here[0], f"robot=ipc://{tmp_path / 'nobody'}")
+    assert "check that the server runs" in refused(here[0], f"robot=ipc://{tmp_path / 'nobody'}")
     assert "does not exist" in refused(f"policy={tmp_path / 'nothing'}", here[1])
     assert not (policy / "deploy.json").exists()
     assert not (tmp_path / "nothing").exists()

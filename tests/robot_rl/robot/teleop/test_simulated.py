@@ -43,7 +43,7 @@ def test_why_a_simulation_did_not_begin_is_said(
     field: dict[str, Any], why: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (
-        pytest.raises(UserError, match=f"^the simulation did not begin: .*{why}"),
+        pytest.raises(UserError, match=f"^the simulation did not start: .*{why}"),
         serving(replace(lift(), **field)),
     ):
         pytest.fail("it has begun")
