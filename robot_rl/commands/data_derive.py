@@ -40,7 +40,7 @@ class Config:
     """Cameras whose images it shall have; null for all that were recorded, or those of task.cameras=[…];
     [] for none."""
     images: str = "zarr"
-    """How images are kept: `zarr`, exact; or `video`, in about a hundredth of the room."""
+    """Image storage: `zarr`, lossless; or `video`, lossy and much smaller (docs/recording.md)."""
     outcomes: list[str] = field(default_factory=lambda: ["success", "failure"])
     """Episodes to use: success, failure, discarded, interrupted, recovered."""
     max_age_ms: float = 500.0

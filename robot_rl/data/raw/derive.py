@@ -42,7 +42,7 @@ class Plan:
     flag_age_ms: float = 250.0
     """One in which something was not heard of for longer is flagged."""
     images: Literal["zarr", "video"] = "zarr"
-    """How images are kept: exact, or in a hundredth of the room."""
+    """Image storage: lossless arrays, or much smaller, lossy videos."""
     task: str = "robot"
     """What the robot does, where no environment says it."""
     rebuild: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None

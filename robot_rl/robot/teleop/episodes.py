@@ -80,7 +80,7 @@ class TeleopEpisodes:
         if self._recording is not None and self._recording.open:
             return tuple(_ENDS)
         begins = self._recording is not None and mode not in _NOT_BEGUN
-        # Without an open episode, "discard" starts a new scene.
+        # Without an open episode, "discard" starts a new scene; the web page labels its button so.
         return (*(("begin",) if begins else ()), *(("discard",) if self._scene else ()))
 
     def may_quit(self) -> bool:

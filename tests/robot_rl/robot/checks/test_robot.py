@@ -305,7 +305,7 @@ def test_a_server_that_is_started_anew_meanwhile(
     server: tuple[Process, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, address = server
-    monkeypatch.setattr("robot_rl.robot.checks.run.watch", lambda target, line, _: _after(process, line))
+    monkeypatch.setattr("robot_rl.robot.checks.run.observe", lambda target, line, _: _after(process, line))
 
     def _after(process: Process, line: Connection) -> ServerObservation:
         process.kill()

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from robot_rl.robot.teleop.controls import task_words
 
 from robot_rl.cli.compose import compose, load_group
 from robot_rl.cli.main import load_command
 from robot_rl.envs.task import TaskConfig
+from robot_rl.robot.teleop.card import task_words
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,21 @@ def test_the_page_says_that_an_episode_has_to_be_begun(shown: Shown, chromium: B
         until(page, lambda: page.inner_text("#clock") == "")
 
 
+def test_discard_without_an_open_episode_is_labelled_new_scene(shown: Shown, chromium: Browser) -> None:
+    def label(page: Page) -> str:
+        return page.inner_text("[data-mark=discard]").split("\n")[0].removesuffix("d").strip()
+
+    shown.display.program = READY
+    with opened(chromium, shown.url) as page:
+        take(page)
+        until(page, lambda: label(page) == "NEW SCENE")
+        shown.display.program = RUNNING
+        until(page, lambda: label(page) == "DISCARD")
+        shown.display.program = ProgramStatus(task="teleoperation, not recorded")
+        until(page, lambda: active(page) == set())
+        assert label(page) == "DISCARD"
+
+
 def test_motion_by_keys_is_shown_on_the_pads(shown: Shown, chromium: Browser) -> None:
     with opened(chromium, shown.url) as page:
         take(page)
