@@ -24,7 +24,12 @@ from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.policies.store import fingerprint
 from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.robot.deploy.cameras import camera_reader
-from robot_rl.robot.deploy.deployment import check_robot_fits, deploy, make_controller
+from robot_rl.robot.deploy.deployment import (
+    check_initial_states,
+    check_robot_fits,
+    deploy,
+    make_controller,
+)
 from robot_rl.robot.deploy.judge import classifier_judge
 from robot_rl.robot.deploy.resets import RESETS, default_reset
 from robot_rl.robot.deploy.results import DeploymentResults
@@ -114,7 +119,6 @@ def run(config: Config) -> None:
                 policy,
                 environment,
                 reset,
-                config.episodes,
                 stop,
                 ended,
                 frames=frames,
@@ -122,6 +126,8 @@ def run(config: Config) -> None:
                 turns=turns,
                 lookahead_ms=config.lookahead_ms,
             )
+            if reset == "scene":
+                check_initial_states(robot, config.episodes)
             facts = {
                 "policy": config.policy,
                 "kind": "tuned" if isinstance(networks, Wrapper) else "base",

@@ -68,7 +68,6 @@ def make_controller(
     policy: WrappedPolicy,
     environment: Mapping[str, Any],
     reset: str,
-    episodes: int,
     stop: Callable[[], bool],
     ended: ExitStack,
     *,
@@ -84,7 +83,6 @@ def make_controller(
         policy: policy with one slot.
         environment: the policy's environment (`describe`).
         reset: how episodes begin, one of `RESETS`.
-        episodes: number of episodes.
         stop: True ends the deployment.
         ended: receives the cleanup.
         frames: reader of the cameras that the policy observes.
@@ -94,7 +92,7 @@ def make_controller(
 
     Raises:
         ValueError: if the policy does not fit the robot, or an operator is needed and there is no terminal.
-        RobotError: if the robot does not answer or refuses the reset.
+        RobotError: if the robot does not answer.
     """
     judged = judge is not None or SUCCESS in robot.spec.sensors
     keyboard = ended.enter_context(open_terminal_keys()) if reset == "operator" or not judged else None
@@ -114,13 +112,20 @@ def make_controller(
     with realtime_priority(COMMANDS):
         controller.warm_up()
     controller.close()
-    if reset == "scene":
-        # Check in advance that there is an initial state for the last episode.
-        try:
-            robot.reset_scene(episodes - 1)
-        except RequestRefused as refusal:
-            raise ValueError(f"reset=scene, episodes={episodes}: {refusal.reason}") from refusal
     return controller
+
+
+def check_initial_states(robot: RobotClient, episodes: int) -> None:
+    """Check before the first episode that the scene has an initial state for the last one.
+
+    Raises:
+        ValueError: if there are fewer initial states than episodes.
+        RobotError: if the robot does not answer.
+    """
+    try:
+        robot.reset_scene(episodes - 1)
+    except RequestRefused as refusal:
+        raise ValueError(f"reset=scene, episodes={episodes}: {refusal.reason}") from refusal
 
 
 def deploy(controller: Controller, outcomes: DeploymentResults, episodes: int, seed: int) -> str:

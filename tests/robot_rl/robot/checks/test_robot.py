@@ -147,7 +147,7 @@ def test_keys_that_do_not_open_are_told_apart(keyed: tuple[str, Path], tmp_path:
     eye = load_client_keys(keys / "clients" / "eye.json")
     assert "requires keys" in the_fault(examined(address), "server").detail
     stranger = load_client_keys(make_client_keys(tmp_path / "others", "eye", "operator"))
-    assert "another server's" in the_fault(examined(address, keys=stranger), "server").detail
+    assert "another server" in the_fault(examined(address, keys=stranger), "server").detail
     late = load_client_keys(make_client_keys(keys, "late", "policy"))
     unknown = the_fault(examined(address, keys=late), "server")
     assert "does not know this client's key" in unknown.detail
@@ -225,14 +225,14 @@ def test_ticks_that_are_late_and_states_that_are_too_few(server: tuple[Process, 
 def test_a_server_that_falls_silent_meanwhile(server: tuple[Process, str], monkeypatch: Any) -> None:
     process, address = server
     monkeypatch.setattr("robot_rl.robot.checks.connection.TIMEOUT", 0.5)
-    greet = Connection.greet
+    handshake = Connection.handshake
 
     def then_stop(self: Connection, *arguments: Any) -> None:
-        greet(self, *arguments)
+        handshake(self, *arguments)
         time.sleep(0.3)
         process.send(signal.SIGSTOP)
 
-    monkeypatch.setattr(Connection, "greet", then_stop)
+    monkeypatch.setattr(Connection, "handshake", then_stop)
     checks = examined(address)
     assert "without an answer" in checks["round trip"].detail or "none of" in checks["round trip"].detail
     the_fault(checks, "round trip")
@@ -314,7 +314,7 @@ def test_a_server_that_is_started_anew_meanwhile(
             line.events()
         raise AssertionError("the other server was taken for the first")
 
-    assert "connect anew" in the_fault(examined(address), "server").detail
+    assert "connect again" in the_fault(examined(address), "server").detail
 
 
 def _notices(line: Connection) -> bool:
