@@ -75,7 +75,7 @@ def test_the_actor_joins_bit_by_bit(base: DiffusionPolicy) -> None:
 
 
 def test_not_exploring_the_residual_is_always_used(base: DiffusionPolicy) -> None:
-    policy = begun(networks(base).policy(SLOTS, progressive_steps=1000))
+    policy = begun(networks(base).policy(SLOTS, exploration=Exploration(progressive_steps=1000)))
     plain = begun(networks(base).policy(SLOTS))
     for t in range(5):
         np.testing.assert_array_equal(policy.act(frames(t)).action, plain.act(frames(t)).action)

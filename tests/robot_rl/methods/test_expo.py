@@ -175,7 +175,7 @@ def test_seeds_are_valued_as_what_becomes_of_them(monkeypatch: pytest.MonkeyPatc
         # Certain edits and a single pair of critics: nothing is left to chance.
         learner.networks.edit.head.bias[EXECUTE * ACTION :] = -50.0
         learner.networks.edit.head.weight.zero_()
-        monkeypatch.setattr(learner.critics, "choose", lambda _: torch.tensor([0, 1]))
+        monkeypatch.setattr(learner.critics, "sample_subset", lambda _: torch.tensor([0, 1]))
         chosen = torch.tensor([0, 1])
         worth = target_minimum(learner, batch["state"], batch["base_samples"], chosen)
     for _ in range(300):
