@@ -1,3 +1,3 @@
-"""Measurements of speed. What is compared takes turns in one process, so that noise hits all alike."""
+"""Speed benchmarks. Candidates take turns in one process, so that noise affects them equally."""
 
-import robot_rl.envs  # noqa: F401  # before robosuite, whose warnings at its import it silences
+import robot_rl.envs  # noqa: F401  # before robosuite, to silence its import warnings

@@ -1,4 +1,4 @@
-"""Milliseconds of things that take turns."""
+"""Times functions that take turns."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,34 +9,34 @@ Action = Callable[[], Any]
 
 
 def milliseconds(action: Action) -> float:
-    """How long one call takes."""
+    """Duration of one call in ms."""
     start = time.perf_counter_ns()
     action()
     return (time.perf_counter_ns() - start) / 1e6
 
 
 def take_turns(
-    contestants: Mapping[str, Action],
+    candidates: Mapping[str, Action],
     seconds: float,
     *,
     before: Mapping[str, Action] | None = None,
     block: int = 1,
     least: int = 3,
 ) -> dict[str, float]:
-    """The median milliseconds of each contestant's calls.
+    """Median duration in ms of each candidate's calls.
 
     Args:
-        contestants: what to call, by name.
-        seconds: after which no new turn begins.
-        before: what to call, untimed, before a contestant's turn.
+        candidates: functions to call, by name.
+        seconds: s after which no new turn begins.
+        before: functions to call, untimed, before a candidate's turn.
         block: calls in one turn.
-        least: turns of each, however long they take.
+        least: minimum number of turns of each.
     """
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+    times: dict[str, list[float]] = {name: [] for name in candidates}
     end = time.monotonic() + seconds
     turn = 0
     while turn < least or time.monotonic() < end:
-        for name, action in contestants.items():
+        for name, action in candidates.items():
             if before and name in before:
                 before[name]()
             times[name] += [milliseconds(action) for _ in range(block)]

@@ -1,7 +1,7 @@
-"""How fast and how steadily a robot's server answers, and how soon it holds the arm when nobody commands.
+"""Latency of a robot's server, and the time until it holds the arm after its commander is lost.
 
-Everything is measured from outside, through the sockets: a server process with the simulated Panda and all
-of its checks, clients in other processes. All share CLOCK_MONOTONIC.
+Everything is measured through the sockets: a server process with the simulated Panda and all its checks, and
+clients in other processes. All use CLOCK_MONOTONIC.
 """
 
 import math
@@ -30,31 +30,31 @@ from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 
 _PATIENCE = 60.0
-"""Seconds until a server that does not come up is given up."""
+"""s to wait for a server to start, for an event or for an image."""
 _RATE = 100.0
 """Commands per second."""
 
 
 @dataclass(frozen=True)
 class ControlFigures:
-    """What was measured."""
+    """Measured latencies and rates."""
 
     round_trip_us: dict[str, float] = field(default_factory=dict)
-    """From a command's sending to its answer: p50 and p99 over a Unix socket, `curve_p99` with keys over
+    """From sending a command to its answer: p50 and p99 over a Unix socket, `curve_p99` with keys over
     loopback TCP."""
     loop_lateness_us: dict[str, float] = field(default_factory=dict)
-    """How late ticks begin; `overrun_fraction` of them by more than half a period."""
+    """Delay of the ticks' begin; a fraction `overrun_fraction` is more than half a period late."""
     command_loss_to_hold_ms: dict[str, float] = field(default_factory=dict)
-    """From the signal that ends or stops the commander to the mode HOLD; the lease is part of it."""
+    """From the signal that ends or stops the commander to mode HOLD, including the lease."""
     hold_to_soft_stop_ms: float = math.nan
     """From HOLD to the latched fault."""
     state_rate_hz: float = math.nan
-    """States that reached a subscriber."""
+    """States per second received by a subscriber."""
     image_age_ms_p99: float | None = None
-    """From taking a picture to its arrival at a subscriber; None where nothing can be drawn."""
+    """From an image's capture to its arrival at a subscriber; None where nothing can be rendered."""
     machine: dict[str, float] = field(default_factory=dict)
-    """What this machine does without a robot: `echo_us_…` of a message there and back between two processes,
-    `wake_us_…` of how late a thread with real-time priority wakes. Below these no server can come."""
+    """The machine's own latency without a robot: `echo_us_…` is the round trip of a message between two
+    processes, `wake_us_…` the wake-up delay of a thread with real-time priority. No server can be faster."""
 
     def plain(self) -> dict[str, object]:
         """For JSON."""
@@ -62,7 +62,7 @@ class ControlFigures:
 
 
 def measure_control(seconds: float, folder: Path, *, images: bool) -> ControlFigures:
-    """Measure for about so long each; `folder` is an empty one with a short path."""
+    """Measure each figure for about `seconds`; `folder` must be empty and have a short path."""
     address = f"ipc://{folder / 'r'}"
     with serving(address), RobotClient(address, "bench", "operator") as robot:
         trips = _round_trips(robot, seconds)
@@ -95,7 +95,7 @@ _ENDS = {"sigkill": signal.SIGKILL, "sigstop": signal.SIGSTOP}
 
 @contextmanager
 def serving(address: str, *arguments: str, keys: ClientKeys | None = None) -> Iterator[None]:
-    """A server that answers."""
+    """Context with a running server of the simulated Panda."""
     command = [sys.executable, "-m", "robot_rl", "robot", "driver=sim_panda", f"address={address}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, env=environment)
@@ -116,7 +116,7 @@ def serving(address: str, *arguments: str, keys: ClientKeys | None = None) -> It
 
 
 def _round_trips(robot: RobotClient, seconds: float) -> list[float]:
-    """Microseconds of each command that holds the arm where it is."""
+    """Round trips in us of commands that hold the arm where it is."""
     robot.arm()
     trips: list[float] = []
     # As `robot-rl deploy` does.
@@ -128,7 +128,7 @@ def _round_trips(robot: RobotClient, seconds: float) -> list[float]:
             begun = time.monotonic_ns()
             robot.command("joint_position", here)
             trips.append((time.monotonic_ns() - begun) / 1e3)
-            # Not in step with the ticks, or all commands would come at the same phase of one.
+            # Random intervals, so that commands arrive at every phase of a tick.
             due = max(due + round(random.uniform(0.5, 1.5) * 1e9 / _RATE), begun)
             time.sleep(max(0, due - time.monotonic_ns()) * 1e-9)
     robot.disarm()
@@ -167,7 +167,7 @@ def _state_rate(address: str, seconds: float) -> float:
 
 
 def _hold(robot: RobotClient, address: str, end: int) -> tuple[float, float]:
-    """Milliseconds from the end of a commander to HOLD, and from there to the fault."""
+    """ms from the end of a commander to HOLD, and from there to the fault."""
     robot.arm()
     since = robot.events()[-1].seq
     swing = subprocess.Popen(
@@ -186,7 +186,7 @@ def _hold(robot: RobotClient, address: str, end: int) -> tuple[float, float]:
         swing.kill()
         swing.communicate()
     if hold.tm < ended:
-        raise NoAnswer("the commander lost its lease before it was ended: the machine is too busy")
+        raise NoAnswer("the commander lost its lease before it was stopped: the machine is too busy")
     robot.acknowledge("measured")
     return (hold.tm - ended) / 1e6, (fault.tm - hold.tm) / 1e6
 

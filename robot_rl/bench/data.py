@@ -1,4 +1,4 @@
-"""How many images per second a dataset gives, in order and at random, and how many training takes."""
+"""Images per second that a dataset delivers, in order and at random, and that training needs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ _DRAWN: Final = 16
 
 @dataclass(frozen=True)
 class FormatFigures:
-    """Of one way to keep images."""
+    """Size and speed of one image format."""
 
     bytes_per_image: float
     written_per_s: float
@@ -41,14 +41,14 @@ class FormatFigures:
 
 @dataclass(frozen=True)
 class DataFigures:
-    """What was measured; all per second are images."""
+    """Measured image rates, in images per second."""
 
     zarr: FormatFigures
     video: FormatFigures
     memory_at_random_per_s: float
-    """From an array in memory, where training keeps its images."""
+    """From an array in memory, where training stores its images."""
     needed_per_s: float
-    """By behaviour cloning on one camera: the images of an update over the time that it takes."""
+    """Images that behaviour cloning on one camera uses per second."""
     device: str
 
     def plain(self) -> dict[str, Any]:
@@ -57,14 +57,14 @@ class DataFigures:
 
 
 def measure_data(folder: Path, height: int, width: int, seconds: float, device: torch.device) -> DataFigures:
-    """Measure.
+    """Measure all formats, and what training needs.
 
     Args:
-        folder: an empty one on the disk to measure.
-        height: of an image.
-        width: of an image.
-        seconds: how long to read at random, and to learn.
-        device: that learns.
+        folder: an empty folder on the disk to measure.
+        height: height of an image in pixels.
+        width: width of an image in pixels.
+        seconds: duration in s of reading at random, and of learning.
+        device: device of the learner.
     """
     images = np.stack([draw(height, width, number) for number in range(_DRAWN)])
     formats = {
@@ -149,7 +149,7 @@ def _rate(read: Callable[[NDArray[np.int64]], Any], total: int, seconds: float) 
 
 
 def _repeated(action: Callable[[], Any], seconds: float) -> float:
-    """Mean seconds of a call, over at least two."""
+    """Mean duration of a call in s, over at least two calls."""
     begun = time.monotonic()
     number = 0
     while number < 2 or time.monotonic() < begun + seconds:

@@ -1,4 +1,4 @@
-"""A camera without hardware for measurements: images drawn beforehand, one after the other at its rate."""
+"""A camera for benchmarks without hardware: prepared images at a fixed rate."""
 
 import time
 
@@ -8,13 +8,13 @@ from robot_rl.hardware.cameras.device import RawFrame
 from robot_rl.hardware.spec import CameraSpec
 
 _IMAGES = 16
-"""Different ones: a camera that gives the same one again and again is taken for frozen."""
+"""Several, since a camera that repeats the same image is treated as frozen."""
 _NOISE = 6
-"""Grey levels, as of a real sensor: a JPEG without noise would be too small."""
+"""Amplitude in grey levels, as of a real sensor: a JPEG without noise would be too small."""
 
 
 class DrawnCamera:
-    """Stamps an image when its time has come, and gives it at once."""
+    """Delivers each image at its time, without delay."""
 
     def __init__(self, spec: CameraSpec) -> None:
         self.serial = spec.serial
@@ -24,12 +24,12 @@ class DrawnCamera:
         self._images: list[np.ndarray] = []
 
     def open(self) -> None:
-        """Draw."""
+        """Prepare the images."""
         self._images = [draw(self._spec.height, self._spec.width, number) for number in range(_IMAGES)]
         self._began = time.monotonic_ns()
 
     def next_frame(self, timeout: float) -> RawFrame | None:
-        """The next image, when it is due."""
+        """The next image when it is due, None if that takes longer than `timeout` s."""
         due = self._began + round((self._number + 1) * 1e9 / self._spec.rate)
         ahead = (due - time.monotonic_ns()) * 1e-9
         time.sleep(max(0.0, min(ahead, timeout)))
@@ -40,11 +40,11 @@ class DrawnCamera:
         return RawFrame(self._images[self._number % _IMAGES], self._number, now, now, "monotonic")
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
 
 def draw(height: int, width: int, number: int) -> np.ndarray:
-    """An image uint8 [H, W, 3] of stripes and a little noise, which moves with its number."""
+    """An image uint8 [H, W, 3] of stripes and noise that moves with its number."""
     y, x = np.mgrid[:height, :width]
     shades = np.stack([(x + 8 * number) // 3, y // 2 + x // 5, (x * y) // 700 + 4 * number], 2) % 256
     noise = np.random.default_rng(number).integers(0, _NOISE, shades.shape)

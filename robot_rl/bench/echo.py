@@ -1,7 +1,7 @@
-"""What a machine needs to carry a message there and back and to wake a thread, with no robot at all.
+"""Message round trip and thread wake-up latency of a machine, without a robot.
 
-`python -m robot_rl.bench.echo <ipc endpoint>` sends everything back. Priorities are those of a robot's server
-and of a policy that commands it.
+`python -m robot_rl.bench.echo <ipc endpoint>` sends every message back. Priorities are those of a robot's
+server and of a policy that commands it.
 """
 
 import random
@@ -15,13 +15,13 @@ import zmq
 from robot_rl.hardware.realtime import COMMANDS, CONTROL, message_context, realtime_priority
 
 _SIZE = 200
-"""Bytes, as of a command."""
+"""Bytes of a message, as of a command."""
 _PATIENCE = 10_000
 """ms."""
 
 
 def echo_trips(endpoint: str, seconds: float, rate: float) -> list[float]:
-    """Microseconds that each message took, about `rate` of them a second."""
+    """Round trips in us of messages at about `rate` per second."""
     command = [sys.executable, "-m", "robot_rl.bench.echo", endpoint]
     trips: list[float] = []
     with message_context() as context, subprocess.Popen(command) as other, realtime_priority(COMMANDS):
@@ -38,12 +38,12 @@ def echo_trips(endpoint: str, seconds: float, rate: float) -> list[float]:
         finally:
             socket.close()
             other.kill()
-    # The first one has waited for the other process to begin.
+    # The first includes the start of the other process.
     return trips[1:]
 
 
 def wake_lateness(seconds: float, rate: float) -> list[float]:
-    """Microseconds by which a thread with the control loop's priority wakes too late."""
+    """Wake-up delays in us of a thread with the control loop's priority."""
     late: list[float] = []
     with realtime_priority(CONTROL):
         due = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""What recording costs: a server with three cameras, a commander, and a recorder that comes and goes."""
+"""Cost of recording: a server with three cameras and a commander, with and without a recorder."""
 
 import math
 import os
@@ -34,34 +34,34 @@ CAMERAS: Final = ("front", "left", "wrist")
 WIDTH, HEIGHT, IMAGES_HZ, STATES_HZ = 640, 480, 30.0, 500.0
 _EPISODES: Final = 12
 _PATIENCE: Final = 60.0
-"""s until cameras that give no images are given up."""
+"""s to wait for the first images of the cameras."""
 
 
 @dataclass(frozen=True)
 class RecordFigures:
-    """What was measured."""
+    """Measured losses, latencies and load."""
 
     lost_frames: int
-    """Messages of all streams that are not in the recordings, also those that the cameras dropped."""
+    """Messages of all streams that are missing in the recordings, including images dropped by the cameras."""
     lost_by_stream: dict[str, int]
     dropped_by_cameras: int
-    """Images that never came to the server, as its processes had no time for them."""
+    """Images that never reached the server because its camera processes were too slow."""
     commit_ms_p99: float
     cpu_fraction: float
-    """Of one core, by the recorder's process."""
+    """Load of one core by the recorder's process."""
     control_lateness_us_p99: float
-    """How late ticks begin while it records: the median over windows of 2000 ticks of their percentile."""
+    """Delay of the ticks' begin while recording: the median of the percentiles of windows of 2000 ticks."""
     control_lateness_us_p99_without: float
-    """The same in the same run before and after."""
+    """The same before and after recording."""
     overrun_fraction: float
-    """Ticks that began more than half a period late while it records."""
+    """Fraction of ticks that began more than half a period late while recording."""
     overrun_fraction_without: float
     images_hz: float
     """Images of each camera per second of recording."""
     states_hz: float
     written_mb_per_s: float
     seconds: float
-    """That were recorded."""
+    """Recorded time."""
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -72,10 +72,10 @@ def measure_record(seconds: float, folder: Path, disk: Path, encoding: str) -> R
     """Measure for `seconds` with a recorder, and half of that before and after it without.
 
     Args:
-        seconds: of recording.
-        folder: an empty one with a short path, for sockets.
-        disk: where the recordings go; they are removed by the caller.
-        encoding: `raw` or `jpeg`, of the cameras.
+        seconds: duration of recording in s.
+        folder: an empty folder with a short path, for sockets.
+        disk: folder for the recordings; the caller removes them.
+        encoding: `raw` or `jpeg` images.
     """
     address = f"ipc://{folder / 'r'}"
     with (
@@ -86,7 +86,7 @@ def measure_record(seconds: float, folder: Path, disk: Path, encoding: str) -> R
         _commanding(robot, address),
         RecorderProcess(address, disk / "x.raw") as recorder,
     ):
-        # The cameras begin; meanwhile it records nothing.
+        # Wait for the cameras before anything is recorded.
         _await_cameras(recorder)
         recorder.close()
         before = _watch(robot, seconds / 2)
@@ -96,7 +96,7 @@ def measure_record(seconds: float, folder: Path, disk: Path, encoding: str) -> R
             done: list[Ended] = []
             during = _Watch(robot)
             for _ in range(_EPISODES):
-                # One that a busy machine has starved is started anew by the server.
+                # The server restarts a camera that got no processor time on a busy machine.
                 _await_cameras(recorder)
                 recorder.begin()
                 during.look(seconds / _EPISODES)
@@ -127,7 +127,7 @@ def measure_record(seconds: float, folder: Path, disk: Path, encoding: str) -> R
 
 
 class _Watch:
-    """How late the server's ticks are."""
+    """Observes the delay of the server's ticks."""
 
     def __init__(self, robot: RobotClient) -> None:
         self._robot = robot
@@ -135,7 +135,7 @@ class _Watch:
         self._late: list[float] = []
 
     def look(self, seconds: float) -> None:
-        """Go on watching."""
+        """Observe for `seconds`."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
@@ -146,12 +146,12 @@ class _Watch:
 
     @property
     def late(self) -> list[float]:
-        """us, of each window of `WINDOW` ticks; of the newest ticks where there was not even one."""
+        """p99 in us of each window of `WINDOW` ticks; of the newest ticks if there was no whole window."""
         return self._late or [self._newest.late_us_p99]
 
     @property
     def overrun_fraction(self) -> float:
-        """Of the ticks so far."""
+        """Fraction of the observed ticks."""
         first, last = self._first, self._newest
         return (last.overruns - first.overruns) / max(1, last.ticks - first.ticks)
 
@@ -169,7 +169,7 @@ def _watch(robot: RobotClient, seconds: float) -> _Watch:
 
 @contextmanager
 def _commanding(robot: RobotClient, address: str) -> Iterator[None]:
-    """Somebody who swings the arm."""
+    """Context in which another process swings the arm."""
     robot.arm()
     command = [sys.executable, "-m", "robot_rl.hardware.swing_client", address]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as swing:
@@ -188,13 +188,13 @@ def _await_cameras(recorder: RecorderProcess) -> None:
 
 
 def _dropped(episode: Episode) -> int:
-    """By what the server says in each image."""
+    """Dropped images of all cameras, from the counts that the server sends with each image."""
     images = ([decode_image(image.frame)[0] for image in episode.images(camera)] for camera in CAMERAS)
     return sum(frames[-1].dropped - frames[0].dropped for frames in images)
 
 
 def _robot(folder: Path) -> Path:
-    """The simulated Panda with faster ticks."""
+    """Writes the file of a simulated Panda with faster ticks."""
     robot: Mapping[str, Any] = yaml.safe_load(asset_path("configs", "robot", "sim_panda.yaml").read_text())
     path = folder / "robot.yaml"
     path.write_text(yaml.safe_dump({**robot, "rate": STATES_HZ}, sort_keys=False))
@@ -214,6 +214,6 @@ def _cameras(folder: Path, encoding: str) -> str:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Processor time of a process, all its threads."""
+    """Processor time in s of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

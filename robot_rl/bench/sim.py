@@ -1,4 +1,4 @@
-"""A task's simulation: robosuite as it comes, ours, and the physics alone."""
+"""Simulation speed of a task: unmodified robosuite, ours, and the physics alone."""
 
 import time
 from collections.abc import Sequence
@@ -22,49 +22,49 @@ from robot_rl.envs.task import TaskConfig
 _ROUND = 200
 """Control steps between resets."""
 _BLOCK = 10
-"""Control steps in one turn: so many that what a turn finds in the processor's caches is its own."""
+"""Control steps in one turn, enough to fill the processor's caches with the turn's own data."""
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
 @dataclass(frozen=True)
 class TaskSpeed:
-    """What was measured of one task; times are medians in milliseconds."""
+    """Measured speed of one task; times are medians in ms."""
 
     stock_ms: float
-    """A control step of robosuite as it comes."""
+    """A control step of unmodified robosuite."""
     ours_ms: float
-    """The same with our control loop and all of robosuite's observations."""
+    """A control step with our control loop and all of robosuite's observations."""
     asked_ms: float
-    """The same with only the observations that a policy is given."""
+    """A control step with only the observations of a policy."""
     physics_ms: float
-    """MuJoCo alone: as many substeps of the same model from the same states."""
+    """MuJoCo alone: the substeps of a control step, of the same model from the same states."""
     speedup: float
     """`stock_ms / ours_ms`."""
     limit_fraction: float
-    """`physics_ms / ours_ms`: 1 if nothing but physics took time."""
+    """`physics_ms / ours_ms`: 1 if only physics took time."""
     reset_stock_ms: float
-    """A reset, which by robosuite's default makes the model anew."""
+    """A reset that rebuilds the model, robosuite's default."""
     reset_ours_ms: float
     """A reset that keeps the model."""
     render_stock_ms: float | None
-    """An image as robosuite's camera observation makes it; None where nothing can be rendered."""
+    """An image by robosuite's camera observation; None where nothing can be rendered."""
     render_ours_ms: float | None
-    """An image as ours."""
+    """An image by our renderer."""
     equal: bool
-    """Whether both were in the same state, to the bit, at the end of every round."""
+    """Whether all had bit-identical states at the end of every round."""
     max_deviation: float
-    """Largest difference of a joint position there."""
+    """Largest difference of a joint position at the end of a round."""
     steps: int
-    """Control steps that each has made."""
+    """Control steps of each."""
     processor_share: float
-    """Part of that time in which the processor was ours; well below 1, something else was running."""
+    """Fraction of the time in which this process had the processor; well below 1, others were running."""
 
 
 def check_tasks(tasks: Sequence[str]) -> None:
-    """Refuse what is no environment of robosuite.
+    """Check that robosuite has these environments.
 
     Raises:
-        ValueError: with the nearest name.
+        ValueError: if one is unknown; names the nearest.
     """
     names = {name.lower(): name for name in sorted(robosuite.ALL_ENVIRONMENTS)}
     for task in tasks:
@@ -78,14 +78,14 @@ def measure_task(task: str, seconds: float, seed: int, *, images: bool) -> TaskS
     """Measure one of robosuite's environments.
 
     Args:
-        task: its name.
-        seconds: about how long to measure: most of it steps, some of it resets and images.
-        seed: of the states and the actions.
-        images: measure images too, which takes an OpenGL that works.
+        task: name of the environment.
+        seconds: approximate duration in s, mostly of steps, partly of resets and images.
+        seed: seed of states and actions.
+        images: whether to measure rendering, which needs a working OpenGL.
     """
-    contest = _Contest(task, seed)
-    contest.run_for((0.7 if images else 0.85) * seconds)
-    stock, ours = contest.envs["stock"], contest.envs["ours"]
+    comparison = _Comparison(task, seed)
+    comparison.run_for((0.7 if images else 0.85) * seconds)
+    stock, ours = comparison.envs["stock"], comparison.envs["ours"]
     resets = _measure_resets(stock, ours, 0.15 * seconds)
     drawn: dict[str, float] = {}
     if images:
@@ -93,8 +93,8 @@ def measure_task(task: str, seconds: float, seed: int, *, images: bool) -> TaskS
         watched = _make(task, seed, has_offscreen_renderer=True, use_camera_obs=True, **cameras)
         drawn = measure_images(watched, ours, 0.15 * seconds)
         watched.close()
-    contest.close()
-    step = {name: median(times) for name, times in contest.times.items()}
+    comparison.close()
+    step = {name: median(times) for name, times in comparison.times.items()}
     return TaskSpeed(
         stock_ms=step["stock"],
         ours_ms=step["ours"],
@@ -106,15 +106,15 @@ def measure_task(task: str, seconds: float, seed: int, *, images: bool) -> TaskS
         reset_ours_ms=resets["ours"],
         render_stock_ms=drawn.get("render_stock_ms"),
         render_ours_ms=drawn.get("render_ours_ms"),
-        equal=contest.deviation == 0,
-        max_deviation=contest.deviation,
-        steps=len(contest.times["stock"]),
-        processor_share=contest.processor_share,
+        equal=comparison.deviation == 0,
+        max_deviation=comparison.deviation,
+        steps=len(comparison.times["stock"]),
+        processor_share=comparison.processor_share,
     )
 
 
-class _Contest:
-    """Equal environments that take the same steps from the same states, turn by turn."""
+class _Comparison:
+    """Identical environments that take the same steps from the same states, in turns."""
 
     def __init__(self, task: str, seed: int) -> None:
         self.envs = {name: _make(task, seed) for name in ("stock", "ours", "asked")}
@@ -131,13 +131,13 @@ class _Contest:
         self.times: dict[str, list[float]] = {name: [] for name in (*self.envs, "physics")}
         self.deviation = 0.0
         self.processor_share = 1.0
-        # What is compiled or cached at first use shall not count.
+        # Warm-up: first use compiles and fills caches.
         self._begin()
         self._block()
         self.times = {name: [] for name in self.times}
 
     def run_for(self, seconds: float) -> None:
-        """Go on until so much time has passed."""
+        """Measure for `seconds`."""
         start, used = time.monotonic(), time.thread_time()
         end = start + seconds
         while time.monotonic() < end:
@@ -161,7 +161,7 @@ class _Contest:
             env.reset()
 
     def _block(self) -> None:
-        """A turn of each contestant: the same actions; for physics, the states that ours went through."""
+        """A turn of each candidate with the same actions; physics starts from the states of `ours`."""
         actions = self._rng.uniform(-1, 1, (_BLOCK, self.envs["ours"].action_dim))
         states: list[np.ndarray] = []
         for name, env in self.envs.items():
@@ -174,7 +174,7 @@ class _Contest:
             self.times["physics"].append(milliseconds(self._physics))
 
     def _state(self) -> np.ndarray:
-        """Positions, velocities, controls, warm start and whatever else MuJoCo's step begins with."""
+        """The full state from which MuJoCo's step starts: positions, velocities, controls, warm start."""
         state = np.empty(mujoco.mj_stateSize(self._model, _STATE))
         mujoco.mj_getState(self._model, self._data, state, _STATE)
         return state
@@ -187,12 +187,12 @@ class _Contest:
 
 
 def _measure_resets(stock: Any, ours: Any, seconds: float) -> dict[str, float]:
-    stock.hard_reset = True  # robosuite's default; for equal models it was off until here
+    stock.hard_reset = True  # robosuite's default; off until here to keep the models equal
     return take_turns({"stock": stock.reset, "ours": ours.reset}, seconds)
 
 
 def _make(task: str, seed: int, **options: Any) -> Any:
-    """One of robosuite's environments; all of a task and a seed are equal."""
+    """An unmodified robosuite environment; those of the same task and seed are equal."""
     defaults = {"has_offscreen_renderer": False, "use_camera_obs": False}
     return robosuite.make(
         task,
@@ -207,12 +207,12 @@ def _make(task: str, seed: int, **options: Any) -> Any:
 
 
 def _asked(task: str, env: Any) -> list[str]:
-    """What a policy observes: as a task of ours says, else the hands and the objects."""
+    """Observables of a policy: those of our task, otherwise of grippers and objects."""
     for path in sorted(asset_path("configs", "task").glob("*.yaml")):
         ours = load_group("task", path.stem, TaskConfig)
         if ours.env == task:
             return ours.state_keys
     hand = ("eef_pos", "eef_quat", "gripper_qpos")
     keys = [f"robot{i}_{key}" for i in range(len(env.robots)) for key in hand]
-    # A peg in place of a gripper has no qpos.
+    # A peg instead of a gripper has no qpos.
     return [*(key for key in keys if key in env._observables), "object-state"]

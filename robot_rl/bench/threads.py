@@ -1,4 +1,4 @@
-"""Environment steps per second over the number of threads."""
+"""Environment steps per second for different numbers of threads."""
 
 import time
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from robot_rl.factory import make_env
 
 _TASK = "lift"
 _PER_THREAD = 8
-"""Environments for each of the most threads."""
+"""Environments per thread with the largest number of threads."""
 _ROUND = 10
-"""Steps from one set of states: far fewer than the task's horizon."""
+"""Steps from one set of states, far fewer than the task's horizon."""
 
 
 def thread_counts(cores: int) -> list[int]:
-    """1, 2, and its doubles as far as there are cores."""
+    """1, 2 and its doubles up to the number of cores."""
     counts = [1, 2]
     while 2 * counts[-1] <= cores:
         counts.append(2 * counts[-1])
@@ -27,11 +27,11 @@ def thread_counts(cores: int) -> list[int]:
 def measure_threads(counts: list[int], seconds: float, seed: int) -> dict[int, float]:
     """Environment steps per second with each number of threads, the best of many rounds.
 
-    The same environments make the same steps for every number; the numbers take turns. With all cores
-    in use, whatever else the machine does slows a round down, so the median would measure that.
+    The same environments take the same steps with every number of threads, in turns. With all cores in use,
+    other processes slow a round down, and the median would measure that.
     """
     envs = [make_env(_TASK) for _ in range(_PER_THREAD * max(counts))]
-    vectors = {n: ThreadVectorEnv([_giver(env) for env in envs], threads=n) for n in counts}
+    vectors = {n: ThreadVectorEnv([_returning(env) for env in envs], threads=n) for n in counts}
     vectors[1].reset(seed=seed)
     states = vectors[1].get_states()
     shape = _ROUND, len(envs), len(envs[0].action_spec)
@@ -47,7 +47,7 @@ def measure_threads(counts: list[int], seconds: float, seed: int) -> dict[int, f
     return {n: max(values) for n, values in rates.items()}
 
 
-def _giver(env: RobosuiteEnv) -> Callable[[], RobosuiteEnv]:
+def _returning(env: RobosuiteEnv) -> Callable[[], RobosuiteEnv]:
     return lambda: env
 
 

@@ -1,22 +1,23 @@
-"""Milliseconds of one learner update: ours, Stable-Baselines3's, and the floor that matrix products set.
+"""Duration of a learner update: ours, Stable-Baselines3's, and the lower bound set by matrix products.
 
-The arithmetic that both share is that of SAC (`sac_<width>_e<E>`): actor and E critics of three hidden
-layers with ReLU and without LayerNorm, the least of all E critics in target and actor, the entropy in
-the target, one step each of critics, actor and temperature, the targets' step, and drawing the batch.
+Both compute the same SAC update (`sac_<width>_e<E>`): actor and E critics of three hidden
+layers with ReLU and without LayerNorm, the minimum of all E critics in target and actor, entropy in
+the target, one step each of critics, actor and temperature, the target update, and sampling the batch.
 
-Floor: the multiply-adds of our update's matrix products over the rate at which this machine multiplies
-matrices of the hidden layers' shapes. With batch B, width w, state S, action A, a forward pass costs
+Lower bound (floor): the multiply-adds of our update's matrix products over the rate at which this machine
+multiplies matrices of the hidden layers' shapes. With batch B, width w, state S, action A, a forward
+pass costs
 
     f = 2B ((S + A) w + 2 w^2 + w)      per critic
     a = 2B (S w + 2 w^2 + 2 A w)        the actor
 
-and an update (a derivative with respect to weights costs as much as a pass, with respect to inputs too):
+and an update (the derivatives with respect to weights and to inputs cost as much as a forward pass each):
 
     target    a + E f
-    critics   3 E f - E 2B (S + A) w    nobody asks for the derivative with respect to the batch
-    actor     3 a - 2B S w  +  E f + f  each row's derivative goes through its least critic alone
+    critics   3 E f - E 2B (S + A) w    no derivative with respect to the batch
+    actor     3 a - 2B S w  +  E f + f  each row's derivative goes through its smallest critic only
 
-On a GPU the last f is E f: which critic is least is not known to the host.
+On a GPU the last f is E f: the host does not know which critic is the smallest.
 """
 
 import time
@@ -45,16 +46,16 @@ from robot_rl.policies.store import save_policy
 from robot_rl.training.components import RunBase, Source, build_off_policy
 
 STATE, ACTION, LAYERS = 19, 7, 3
-"""Sizes of Lift, and hidden layers of every network."""
+"""State and action sizes of Lift, and hidden layers of every network."""
 _ROWS = 2_000
-"""Transitions to draw from."""
+"""Transitions in the replay."""
 _EPISODE = 50
-"""Steps of an episode in them."""
+"""Steps of an episode in the replay."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the networks are."""
+    """Size of networks and batch."""
 
     width: int
     num_critics: int
@@ -67,28 +68,28 @@ class Size:
 
 @dataclass(frozen=True)
 class UpdateSpeed:
-    """Medians in milliseconds; None where there is nothing to compare with."""
+    """Measured update times, medians in ms; None where there is nothing to compare with."""
 
     ours_ms: float
-    """One update, its batch included."""
+    """One update of ours, sampling included."""
     sb3_ms: float | None = None
-    """The same of Stable-Baselines3."""
+    """One update of Stable-Baselines3."""
     floor_ms: float | None = None
-    """Our update's matrix products, at the measured rate."""
+    """Lower bound: our update's matrix products at the measured rate."""
     speedup: float | None = None
     """`sb3_ms / ours_ms`."""
     over_floor: float | None = None
     """`ours_ms / floor_ms`."""
     gflop: float | None = None
-    """Of our update's matrix products."""
+    """Operations of our update's matrix products, in 1e9."""
     gflop_per_s: float | None = None
-    """The measured rate."""
+    """Measured rate of the matrix products."""
     processor_share: float | None = None
-    """Part of the time in which a processor was ours; well below 1, something else was running."""
+    """Fraction of the time in which this process had a processor; well below 1, others were running."""
 
 
 def sb3_missing() -> str | None:
-    """How to install what is compared with, if it is missing."""
+    """How to install Stable-Baselines3 if it is missing, else None."""
     try:
         import stable_baselines3  # noqa: F401
     except ImportError:
@@ -100,11 +101,11 @@ def sb3_missing() -> str | None:
 
 
 def update_gflop(size: Size, *, routed: bool = True) -> float:
-    """Billions of floating-point operations of our update's matrix products; see the module's text.
+    """1e9 floating-point operations of our update's matrix products; see the module's docstring.
 
     Args:
-        size: of the networks.
-        routed: whether the actor's derivative goes through each row's least critic alone.
+        size: networks and batch.
+        routed: whether the actor's derivative goes through each row's smallest critic only.
     """
     b, w, e = size.batch, size.width, size.num_critics
     inner = (LAYERS - 1) * w * w
@@ -117,12 +118,12 @@ def update_gflop(size: Size, *, routed: bool = True) -> float:
 
 
 def measure_sac(size: Size, seconds: float, device: torch.device, seed: int = 0) -> UpdateSpeed:
-    """Ours, Stable-Baselines3's and the products by themselves, in turns."""
-    contestants = {"ours": _ours(size, device, seed), "products": _products(size, device)}
+    """Measure SAC updates of ours and of Stable-Baselines3, and the matrix products alone, in turns."""
+    candidates = {"ours": _ours(size, device, seed), "products": _products(size, device)}
     if not sb3_missing():
-        contestants["sb3"] = _sb3(size, device, seed)
+        candidates["sb3"] = _sb3(size, device, seed)
     wall, used = time.monotonic(), time.thread_time()
-    times = _measure(contestants, seconds, device)
+    times = _measure(candidates, seconds, device)
     share = (time.thread_time() - used) / (time.monotonic() - wall)
     # Three products, [E, B, w] x [E, w, w] and the two of its derivative.
     rate = 3 * 2 * size.num_critics * size.batch * size.width**2 / times["products"] / 1e6
@@ -137,7 +138,7 @@ def off_policy_methods() -> list[str]:
 
 
 def save_base(directory: Path) -> None:
-    """A base policy for Lift as it was born, which is as fast as a trained one."""
+    """Save an untrained base policy for Lift, which is as fast as a trained one."""
     env = make_env("lift")
     policy = FlowPolicy(FlowConfig(), env.observation_spec.state_size, len(env.action_spec))
     save_policy(policy, directory, {"environment": env.describe()})
@@ -147,9 +148,9 @@ def save_base(directory: Path) -> None:
 def measure_method(
     name: str, size: Size, base: Path, seconds: float, device: torch.device, seed: int = 0
 ) -> UpdateSpeed:
-    """A method's own learner with its own options, on random transitions of Lift.
+    """Measure the learner of a method with its default options, on random transitions of Lift.
 
-    What it does only at every few updates counts in proportion.
+    Work that is done only every few updates is averaged over them.
     """
     kind = METHODS[name]
     assert issubclass(kind, OffPolicyMethod)
@@ -179,14 +180,14 @@ def measure_method(
     return UpdateSpeed(_measure({"ours": updates}, seconds, device)["ours"] / block)
 
 
-def _measure(contestants: Mapping[str, Action], seconds: float, device: torch.device) -> dict[str, float]:
-    whole = {name: _finished(action, device) for name, action in contestants.items()}
-    take_turns(whole, 0.0, least=2)  # what is made at first use shall not count
+def _measure(candidates: Mapping[str, Action], seconds: float, device: torch.device) -> dict[str, float]:
+    whole = {name: _finished(action, device) for name, action in candidates.items()}
+    take_turns(whole, 0.0, least=2)  # warm-up: first use initialises caches
     return take_turns(whole, seconds, block=2)
 
 
 def _finished(action: Action, device: torch.device) -> Action:
-    """The action and, on a GPU, all that it has begun there."""
+    """The action, on a GPU followed by waiting for its kernels."""
     if device.type != "cuda":
         return action
 
@@ -233,7 +234,7 @@ def _sb3(size: Size, device: torch.device, seed: int) -> Action:
 
     model = SAC(
         "MlpPolicy",
-        _Nothing(),
+        _Unused(),
         buffer_size=_ROWS,
         batch_size=size.batch,
         policy_kwargs={"net_arch": [size.width] * LAYERS, "n_critics": size.num_critics},
@@ -251,7 +252,7 @@ def _sb3(size: Size, device: torch.device, seed: int) -> Action:
 
 
 def _products(size: Size, device: torch.device) -> Callable[[], None]:
-    """A hidden layer's product and the two of its derivative, into memory that is there already."""
+    """The matrix products of a hidden layer, forward and backward, into preallocated memory."""
     e, b, w = size.num_critics, size.batch, size.width
     x, weight = torch.randn(e, b, w, device=device), torch.randn(e, w, w, device=device)
     like_x, like_weight = torch.empty_like(x), torch.empty_like(weight)
@@ -265,7 +266,7 @@ def _products(size: Size, device: torch.device) -> Callable[[], None]:
 
 
 def _fill(replay: Replay, rng: np.random.Generator) -> None:
-    """Random transitions of whatever a replay keeps."""
+    """Fill a replay with random transitions."""
     streams = np.arange(replay.streams)
     for step in range(replay.rows):
         fields: dict[str, Any] = {}
@@ -282,8 +283,8 @@ def _fill(replay: Replay, rng: np.random.Generator) -> None:
         )
 
 
-class _Nothing(gym.Env):
-    """An environment of Lift's sizes, which is never stepped."""
+class _Unused(gym.Env):
+    """An environment with Lift's sizes that is never stepped."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (STATE,), np.float32)
     action_space = gym.spaces.Box(-1, 1, (ACTION,), np.float32)

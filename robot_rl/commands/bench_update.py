@@ -56,7 +56,7 @@ class Config:
     """End with one line of JSON."""
 
     def __post_init__(self) -> None:
-        for name in ("widths", "members"):
+        for name in ("widths", "num_critics"):
             values = getattr(self, name)
             if not values or min(values) < 1:
                 raise ValueError(f"{name}={values}: give at least one number above 0")

@@ -1,1 +1,1 @@
-"""Success of a policy over a fixed list of initial states, with its confidence interval."""
+"""Evaluation: success rates on saved initial states, their statistics, and videos."""

@@ -1,4 +1,4 @@
-"""Success rates over a fixed list of saved initial states, the same for every policy."""
+"""Evaluates a policy: one episode from each of a list of saved initial states."""
 
 import csv
 import io
@@ -22,13 +22,13 @@ from robot_rl.seeds import episode_seed
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one episode went."""
+    """Result of one episode."""
 
     episode: int
     """Index into the list of initial states."""
     success: bool
     length: int
-    """Control steps."""
+    """Number of control steps."""
     seed: int
     """Seed of the policy's noise in this episode."""
 
@@ -41,7 +41,7 @@ class Summary:
     interval: tuple[float, float]
     mean_length: float
     fingerprint: str
-    """Of the weights."""
+    """Fingerprint of the policy's weights."""
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome], fingerprint: str) -> "Summary":
@@ -61,7 +61,7 @@ def evaluate(
     seed: int,
     show: ProgressReporter | None = None,
 ) -> list[Outcome]:
-    """One episode without exploration from each initial state [N, K]; `show` gets the rate so far."""
+    """Run an episode without exploration from each initial state [N, K]; `show` gets the success so far."""
     waiting = list(range(len(states)))[::-1]
     outcomes: list[Outcome] = []
     running: dict[int, int] = {}
@@ -71,7 +71,7 @@ def evaluate(
         mask = np.zeros(envs.num_envs, bool)
         starts: list[np.ndarray | None] = [None] * envs.num_envs
         for slot in free:
-            # A slot without work repeats some state, so that all slots can step together.
+            # A slot without an episode repeats a state, so that all slots can step together.
             episode = waiting.pop() if waiting else None
             if episode is not None:
                 running[slot] = episode
@@ -114,7 +114,7 @@ def write_evaluation(
     summaries: Mapping[str, Summary],
     **facts: Any,
 ) -> None:
-    """`episodes.csv` with every outcome and `summary.json` with the rates and `facts`, side by side."""
+    """Write `episodes.csv` with every outcome and `summary.json` with the success rates and `facts`."""
     make_folder(directory)
     table = io.StringIO(newline="")
     writer = csv.writer(table)

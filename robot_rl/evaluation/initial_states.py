@@ -1,8 +1,8 @@
-"""Saved initial states: the fixed start of every evaluation episode.
+"""Saved initial states from which evaluation episodes start.
 
-Each task has two lists. Options are chosen and training is watched on the validation states; results are
-reported on the test states, which nothing was chosen on. The files hold the states' bits, because a reset
-from the same seed can differ in the last bits between machines.
+Each task has two lists. Options are chosen and training is monitored on the validation states; results are
+reported on the test states, which no choice depends on. The files hold the exact states, because a reset
+with the same seed can differ in the last bits between machines.
 """
 
 import hashlib
@@ -26,20 +26,20 @@ VALIDATION: Final = "validation"
 TEST: Final = "test"
 Split = Literal["validation", "test"]
 COUNTS: Final[dict[str, int]] = {VALIDATION: 100, TEST: 500}
-"""How many states the shipped lists of each split have."""
+"""Number of states in the shipped list of each split."""
 # Far from the seeds of training episodes, which are 32-bit hashes, and from each other.
 _FIRST_SEED: Final[dict[str, int]] = {VALIDATION: 10_000_000_000, TEST: 20_000_000_000}
 
 
 @dataclass(frozen=True)
 class InitialStates:
-    """A list of full simulator states [N, K] and where it comes from."""
+    """A list of full simulator states [N, K] and its origin."""
 
     name: str
     task: str
     states: NDArray[np.float64]
     split: Split | None = None
-    """Of the task's list; None for another file."""
+    """Split of the task's list; None for another file."""
 
     @property
     def sha256(self) -> str:
@@ -50,7 +50,7 @@ def check_split(split: str) -> Split:
     """The split of that name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: if there is no such split.
     """
     if split == VALIDATION:
         return VALIDATION
@@ -60,12 +60,12 @@ def check_split(split: str) -> Split:
 
 
 def split_seeds(split: Split, count: int) -> range:
-    """Seeds of the first `count` states of a split; no seed belongs to both."""
+    """Seeds of the first `count` states of a split; the splits share no seed."""
     return range(_FIRST_SEED[split], _FIRST_SEED[split] + count)
 
 
 def split_path(task: str, split: Split) -> Path:
-    """The list of a task, relative to the assets or to the current folder."""
+    """Path of a task's list, relative to the assets or to the current folder."""
     return Path(
         "sim_assets",
         "initial_states",
@@ -74,7 +74,7 @@ def split_path(task: str, split: Split) -> Path:
 
 
 def make_states(env: RobosuiteEnv, seeds: range) -> NDArray[np.float64]:
-    """The states right after a reset with each seed."""
+    """States [N, K] right after a reset with each seed."""
     states = []
     for seed in seeds:
         env.reset(seed=seed)
@@ -83,12 +83,12 @@ def make_states(env: RobosuiteEnv, seeds: range) -> NDArray[np.float64]:
 
 
 def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, Any]) -> None:
-    """Write a list.
+    """Write a list of states [N, K] and the description of its environment.
 
-    Columns that never change are stored once, since most of a state is the model's, and so are columns that
-    are equal in every state, such as a joint's position and its observed value.
+    Columns that never change are stored once, since most of a state belongs to the model. So are columns that
+    are equal to another one in every state, such as a joint's position and its observed value.
     """
-    bits = np.ascontiguousarray(states, np.float64).view(np.uint64)  # 0.0 and -0.0 are not the same
+    bits = np.ascontiguousarray(states, np.float64).view(np.uint64)  # as bits, since 0.0 and -0.0 differ
     varying = np.flatnonzero((bits != bits[0]).any(0))
     distinct, source = np.unique(bits[:, varying], axis=1, return_inverse=True)
     make_folder(path.parent)
@@ -105,17 +105,17 @@ def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, 
 
 
 def states_path(task: str, split: Split = VALIDATION) -> Path:
-    """Where the list of a task and a split is, if it has one: in the current folder, or shipped."""
+    """Path of the list of a task and a split, in the current folder or shipped; it may not exist."""
     return own_or_asset(*split_path(task, split).parts)
 
 
 def load_states(
     env: RobosuiteEnv | RobosuiteVectorEnv, path: Path | None = None, split: Split = VALIDATION
 ) -> InitialStates:
-    """The list for an environment: its task's of a split, the user's own or shipped, or the file at `path`.
+    """Load the list of an environment's task and a split, or the file at `path`.
 
     Raises:
-        ValueError: there is none, it is damaged, or it was made in another environment.
+        ValueError: if there is no list, it is damaged, or it was made in another environment.
     """
     task = env.task.name
     of_task = path is None
@@ -139,6 +139,6 @@ def load_states(
         environment,
         env.describe(),
         f"the list of initial states {path}",
-        accept=("observation_spec", "render"),  # the states are the same, whatever is observed of them
+        accept=("observation_spec", "render"),  # neither changes the states
     )
     return InitialStates(path.name, task, states, split if of_task else None)

@@ -1,4 +1,4 @@
-"""Evaluations of a policy in the course of its run: a `<step>.json` each, with every episode."""
+"""Evaluations of a run's saved policies: one `<step>.json` each, with every episode."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from robot_rl.runs import write_text
 
 
 def record_path(directory: Path, saved: Saved) -> Path:
-    """Where the evaluation of the policy of a step is kept."""
+    """Path of the evaluation of a saved policy."""
     return directory / f"{saved.step:08d}.json"
 
 
 def write_record(
     directory: Path, saved: Saved, states: InitialStates, outcomes: Sequence[Outcome], **facts: Any
 ) -> None:
-    """Write the outcomes of the policy of a step, and whatever else is to be known of them."""
+    """Write the outcomes of a saved policy, and `facts` about them."""
     record = {
         **vars(saved),
         "states": states.name,
@@ -35,10 +35,10 @@ def write_record(
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What `write_record` wrote; empty if it has written nothing there."""
+    """Read what `write_record` wrote; empty if there is no file."""
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def summary_of(record: Mapping[str, Any]) -> Summary:
-    """Success and length over the episodes of a record."""
+    """Success rate and mean length of the episodes of a record."""
     return Summary.of_episodes(record["success"], record["length"], record.get("fingerprint", ""))

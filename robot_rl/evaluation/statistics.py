@@ -1,4 +1,4 @@
-"""Statistics of success counts and of the scores of several runs."""
+"""Statistics of success rates and of the scores of several runs."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from scipy.stats import binomtest, trim_mean
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Score interval of a binomial proportion, (low, high) in [0, 1].
+    """Wilson's score interval of a binomial proportion, (low, high) in [0, 1].
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference",
-    JASA 22(158), 1927. Unlike the normal approximation it stays inside [0, 1] and is not of
-    width zero at 0 or n successes.
+    JASA 22(158), 1927. Unlike the normal approximation it stays inside [0, 1] and has
+    a width above zero at 0 and n successes.
 
     Raises:
-        ValueError: not 0 <= successes <= n, n < 1, or a confidence outside (0, 1).
+        ValueError: if not 0 <= successes <= n, n < 1, or the confidence is outside (0, 1).
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} successes in {n} trials: needs 0 <= successes <= n and n >= 1")
@@ -26,20 +26,20 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided p-value that two policies are equally good, from paired outcomes.
+    """McNemar's two-sided p-value of the hypothesis that two policies are equally good, from paired outcomes.
 
-    Only the pairs in which exactly one succeeded count: under the hypothesis either is as likely
-    (Q. McNemar, Psychometrika 12, 1947; the exact binomial form). 1 if there is no such pair.
+    Only pairs in which exactly one policy succeeded count: under the hypothesis either is as likely
+    (Q. McNemar, Psychometrika 12, 1947; the exact binomial form). 1 without such pairs.
     """
     discordant = only_first + only_second
     return float(binomtest(only_first, discordant).pvalue) if discordant else 1.0
 
 
 def iqm(scores: ArrayLike) -> float:
-    """Interquartile mean: the mean of the middle half of all scores, whatever their shape.
+    """Interquartile mean: the mean of the middle half of all scores of any shape.
 
     As in R. Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice",
-    NeurIPS 2021 (arXiv 2108.13264): of n scores the lowest and the highest floor(n / 4) are left out.
+    NeurIPS 2021 (arXiv 2108.13264): the lowest and highest floor(n / 4) of n scores are left out.
     """
     return float(trim_mean(np.asarray(scores, float), 0.25, axis=None))
 
@@ -47,13 +47,13 @@ def iqm(scores: ArrayLike) -> float:
 def iqm_interval(
     strata: Sequence[ArrayLike], confidence: float = 0.95, repetitions: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Interval (low, high) of the IQM of all runs: the percentile stratified bootstrap of Agarwal et al.
+    """Confidence interval (low, high) of the IQM: the percentile stratified bootstrap of Agarwal et al.
 
     Args:
-        strata: the scores of the runs of each task; runs are drawn, with replacement, within each alone.
-        confidence: part of the resampled IQMs inside of the interval.
-        repetitions: how often to resample.
-        seed: of the resampling, so that the same scores give the same interval.
+        strata: scores of the runs of each task; runs are resampled, with replacement, within a task.
+        confidence: fraction of the resampled IQMs inside the interval.
+        repetitions: number of resamples.
+        seed: seed of the resampling, so that the same scores give the same interval.
     """
     rng = np.random.default_rng(seed)
     scores = [np.asarray(stratum, float) for stratum in strata]
@@ -64,9 +64,9 @@ def iqm_interval(
 
 
 def rolling_success(outcomes: ArrayLike, window: int) -> NDArray[np.float64]:
-    """Success rate over each `window` outcomes in a row, [..., T - window + 1] of outcomes [..., T].
+    """Success rate of every `window` consecutive outcomes: [..., T - window + 1] from outcomes [..., T].
 
-    Empty if there are fewer outcomes than that.
+    Empty if there are fewer outcomes than `window`.
     """
     sums = np.cumsum(np.asarray(outcomes, float), -1)
     padded = np.concatenate([np.zeros_like(sums[..., :1]), sums], -1)
@@ -74,10 +74,10 @@ def rolling_success(outcomes: ArrayLike, window: int) -> NDArray[np.float64]:
 
 
 def lowest_by_chance(success: float, episodes: int, window: int, sequences: int = 1000) -> float:
-    """Mean lowest rolling success that a policy of a constant success rate shows in so many episodes.
+    """Expected lowest rolling success rate of a policy with a constant success rate.
 
-    The lowest of many rates is well below their mean even where nothing became worse: what a training
-    run's lowest is compared with. Simulated with a fixed seed; needs episodes >= window.
+    The lowest of many rates is well below their mean even if the policy never gets worse; a training run's
+    lowest rate is compared with this value. Simulated with a fixed seed; needs episodes >= window.
     """
     drawn = np.random.default_rng(0).random((sequences, episodes)) < success
     return float(rolling_success(drawn, window).min(-1).mean())

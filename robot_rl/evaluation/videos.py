@@ -1,4 +1,4 @@
-"""Videos of two evaluated episodes from the same initial state: the base failing, the tuned succeeding."""
+"""Videos of base and tuned policy in the same evaluated episode."""
 
 import csv
 import json
@@ -20,15 +20,15 @@ SHEET_FRAMES = 12
 
 
 def write_videos(run: Path) -> list[Path]:
-    """`videos/{base,tuned}.mp4` and contact sheets for a run that was evaluated.
+    """Write `videos/{base,tuned}.mp4` and contact sheets for an evaluated run; returns their paths.
 
-    The episode is the first one that the base fails and the tuned policy solves; if there is
-    none, the first one. Each is acted anew, which repeats the evaluated episode.
+    The episode is the first that the base fails and the tuned policy solves, otherwise the first. Running it
+    again repeats the evaluated episode exactly.
     """
     networks, meta = load_networks(run)
     env = make_env(task_of(meta["environment"]))
     initial = load_states(env)
-    episode, seed = _telling_episode(_outcomes(run / "eval" / "episodes.csv"))
+    episode, seed = _shown_episode(_outcomes(run / "eval" / "episodes.csv"))
     written = []
     for name, candidate in side_by_side(networks).items():
         states = act_episode(env, wrap(candidate, 1), initial.states[episode], seed)
@@ -44,7 +44,7 @@ def write_videos(run: Path) -> list[Path]:
 
 
 def act_episode(env: RobosuiteEnv, policy: WrappedPolicy, state: np.ndarray, seed: int) -> list[np.ndarray]:
-    """The simulator states of one episode without exploration, first to last."""
+    """Run one episode without exploration; returns all simulator states, the first and last included."""
     obs, _ = env.reset(options={"state": state})
     policy.reset([0], [seed])
     states = [env.get_state()]
@@ -67,9 +67,9 @@ def _outcomes(path: Path) -> Mapping[str, Mapping[int, tuple[bool, int]]]:
     return outcomes
 
 
-def _telling_episode(outcomes: Mapping[str, Mapping[int, tuple[bool, int]]]) -> tuple[int, int]:
+def _shown_episode(outcomes: Mapping[str, Mapping[int, tuple[bool, int]]]) -> tuple[int, int]:
     base = outcomes["base"]
     tuned = outcomes.get("tuned", {})
-    telling: Sequence[int] = [e for e, (won, _) in base.items() if not won and tuned.get(e, (True, 0))[0]]
-    episode = telling[0] if telling else next(iter(base))
+    improved: Sequence[int] = [e for e, (won, _) in base.items() if not won and tuned.get(e, (True, 0))[0]]
+    episode = improved[0] if improved else next(iter(base))
     return episode, base[episode][1]

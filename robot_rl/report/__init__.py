@@ -1,4 +1,4 @@
-"""One self-contained page about a run: what was run on what, and how much better it got."""
+"""The report of a run: one self-contained HTML page with results, curves, videos and configuration."""
 
 from robot_rl.report.write import write_report
 

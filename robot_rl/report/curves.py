@@ -1,4 +1,4 @@
-"""Series of metrics made ready to draw."""
+"""Prepares series of metrics for plotting."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from robot_rl.training.logger import Series
 
 ROLLING_EPISODES = 50
 MAX_POINTS = 300
-"""More points than this cannot be told apart in a figure and only make the page heavy."""
+"""More points cannot be distinguished in a figure and make the page larger."""
 
 
 def rolling_mean(values: np.ndarray, window: int = ROLLING_EPISODES) -> np.ndarray:
-    """Mean over the last `window` values at each value; over those that there are at the start."""
+    """Mean over the last `window` values at each value; over fewer at the start."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, len(values) + 1)
     start = np.maximum(end - window, 0)
@@ -18,15 +18,15 @@ def rolling_mean(values: np.ndarray, window: int = ROLLING_EPISODES) -> np.ndarr
 
 
 def columns(series: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, seconds and values, float64 [T] each."""
+    """Steps, seconds and values of a series, float64 [T] each."""
     steps, seconds, values = np.asarray(series, float).reshape(-1, 3).T
     return steps, seconds, values
 
 
 def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """At most MAX_POINTS points: x, mean, lowest and highest y of neighbouring points.
+    """Downsample to at most MAX_POINTS: x, mean, lowest and highest y of groups of neighbouring points.
 
-    A group without a finite value is NaN, a gap in the curve; other groups skip what is not finite.
+    A group without finite values is NaN, a gap in the curve; other groups ignore NaN and infinities.
     """
     groups = np.array_split(np.arange(len(x)), min(len(x), MAX_POINTS))
     rows = []
@@ -39,7 +39,7 @@ def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Divisor and name of the unit in which a duration reads well."""
+    """Divisor and name of a readable unit for a duration."""
     if seconds < 180:
         return 1.0, "seconds"
     return (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")

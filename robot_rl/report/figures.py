@@ -20,11 +20,11 @@ TITLES = {
     "learn/critic_grad": "Gradient norm of the critics",
     "learn/q_mean": "Mean Q",
     "learn/q_spread": "Disagreement of the critics",
-    "learn/q_excess": "Q beyond any possible return",
+    "learn/q_excess": "Q above the largest possible return",
     "learn/actor_q": "Mean Q of the actor's actions",
     "learn/actor_loss": "Actor loss",
     "learn/actor_grad": "Gradient norm of the actor",
-    "learn/residual_abs": "Residual size, of its bound",
+    "learn/residual_abs": "Residual size relative to its bound",
     "learn/imitation": "Imitation loss",
     "learn/entropy": "Entropy of the actor",
     "learn/alpha": "Entropy temperature",
@@ -35,10 +35,10 @@ TITLES = {
     "learn/gripper_q": "Mean Q of the gripper's critic",
     "learn/value_loss": "Value loss",
     "learn/kl": "KL divergence from the old policy",
-    "learn/clipped": "Share of clipped probability ratios",
+    "learn/clipped": "Fraction of clipped probability ratios",
     "learn/explained_variance": "Explained variance of the returns",
     "learn/return_mean": "Mean return",
-    "learn/reward_scale": "Standard deviation that scales the reward",
+    "learn/reward_scale": "Standard deviation used to scale the reward",
     "learn/std": "Standard deviation of the actions",
     "learn/passes": "Passes over the rollout",
     "train/episode_length": f"Episode length, mean of {ROLLING_EPISODES}",
@@ -46,18 +46,18 @@ TITLES = {
     "hil/interventions": f"Interventions per episode, mean of {ROLLING_EPISODES}",
     "hil/intervention_steps": "Mean length of an intervention, steps",
     "hil/alone": f"Success without help, mean of {ROLLING_EPISODES}",
-    "hil/late": f"Share of late control steps, mean of {ROLLING_EPISODES}",
-    "hil/staleness": "Versions that acting weights were old",
+    "hil/late": f"Fraction of late control steps, mean of {ROLLING_EPISODES}",
+    "hil/staleness": "Staleness of the acting weights, in versions",
     "hil/utd": "Updates per environment step",
     "hil/owed": "Updates that the learner is behind",
 }
-# Shown in the learning curve, so not again below it.
+# Shown in the learning curve, so not repeated below it.
 IN_THE_CURVE = ("train/success", "eval/success", "eval/episodes", "hil/intervention_rate")
 _EACH_EPISODE = ("train/episode_length", "hil/interventions", "hil/alone", "hil/late")
 
 
 def intervals(policies: list[Policy]) -> str:
-    """Success rates with their intervals on an axis from 0 to 100 %."""
+    """Success rates with their confidence intervals on an axis from 0 to 100 %."""
     with page_style():
         figure = Figure(figsize=(5.4, 0.38 * len(policies) + 0.3))
         axes = figure.add_axes((0.105, 0.28 / figure.get_figheight(), 0.86, 1 - 0.3 / figure.get_figheight()))
@@ -91,7 +91,7 @@ def _learning_curve(data: RunData, against: str) -> str:
         if series := data.metrics.get("hil/intervention_rate"):
             x, rate = _rate(series, column, scale)
             axes.plot(x, rate, color=MUTED, linewidth=1.3)
-            axes.annotate("steps by a person", (x[-1], rate[-1]), (0, 5), ha="right",
+            axes.annotate("steps by the operator", (x[-1], rate[-1]), (0, 5), ha="right",
                 textcoords="offset points", fontsize=7.5, color=MUTED,
             )  # fmt: skip
         if series := data.metrics.get("eval/success"):
@@ -107,7 +107,7 @@ def _learning_curve(data: RunData, against: str) -> str:
 
 
 def _rate(series: Series, column: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of the last episodes, from where there are enough of them to be a rate."""
+    """Rolling success rate, from the tenth episode on."""
     x, rate = columns(series)[column] / scale, rolling_mean(columns(series)[2])
     first = min(9, len(x) - 1)
     x, rate, *_ = thinned(x[first:], rate[first:])
@@ -115,7 +115,7 @@ def _rate(series: Series, column: int, scale: float) -> tuple[np.ndarray, np.nda
 
 
 def learning_curves(data: RunData) -> list[str]:
-    """Success over steps and over time; none for a run without training or evaluation episodes."""
+    """Success over steps and over time; empty for a run without training or evaluation episodes."""
     if not any(data.metrics.get(name) for name in ("train/success", "eval/success")):
         return []
     return [_learning_curve(data, against) for against in ("steps", "time")]
@@ -159,7 +159,7 @@ def _base_line(axes: Axes, base: Policy) -> None:
 
 
 def _phases(axes: Axes, data: RunData, column: int, scale: float) -> None:
-    """A thin line where a phase (`phase/<name>`) starts."""
+    """Draw a thin line where a phase (`phase/<name>`) starts."""
     names = [name for name in data.metrics if name.startswith("phase/")]
     for i, name in enumerate(names):
         x = columns(data.metrics[name])[column][0] / scale
@@ -171,7 +171,7 @@ def _phases(axes: Axes, data: RunData, column: int, scale: float) -> None:
 
 
 def _evaluations(axes: Axes, series: Series, episodes: Series, column: int, scale: float) -> None:
-    """Evaluation points, with intervals where the number of episodes was logged at the same step."""
+    """Draw evaluations, with intervals if the number of episodes was logged at the same step."""
     counts = {step: int(n) for step, _, n in episodes}
     for row in series:
         x, success = row[column] / scale, row[2]
@@ -185,7 +185,7 @@ def _unit(data: RunData) -> tuple[float, str]:
 
 
 def _short(value: float, _: object = None) -> str:
-    """12000 as 12k, so that ticks do not collide."""
+    """12000 as 12k, so that tick labels do not overlap."""
     for size, suffix in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{suffix}"

@@ -1,4 +1,4 @@
-"""The files of a run that its report is made from, read and checked."""
+"""Reads and checks the files of a run that its report is built from."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ POLICIES = ("base", "tuned")
 
 @dataclass(frozen=True)
 class Policy:
-    """Result of one policy over the evaluation's initial states."""
+    """Evaluation result of one policy."""
 
     name: str
     success: float
@@ -26,7 +26,7 @@ class Policy:
     mean_length: float
     fingerprint: str
     outcomes: dict[int, bool]
-    """Success by episode; equal numbers of two policies mean the same initial state."""
+    """Success by episode; the same episode of two policies has the same initial state."""
     lengths: dict[int, int]
 
     @property
@@ -40,7 +40,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything that a report shows."""
+    """The content of a report."""
 
     path: Path
     run: dict[str, Any]
@@ -60,7 +60,7 @@ class RunData:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Outcomes of base and tuned on the same initial states."""
+    """Paired outcomes of base and tuned policy on the same initial states."""
 
     both: int
     only_base: int
@@ -72,7 +72,7 @@ def pair(base: Policy, tuned: Policy) -> Pairing:
     """Count the paired outcomes.
 
     Raises:
-        UserError: the two did not run the same episodes.
+        UserError: if the two did not run the same episodes.
     """
     if base.outcomes.keys() != tuned.outcomes.keys():
         raise UserError(
@@ -86,7 +86,7 @@ def read_run(path: Path) -> RunData:
     """Read a run directory.
 
     Raises:
-        UserError: a file is missing (says which command makes it), is torn, or contradicts another.
+        UserError: if a file is missing (names the command that writes it), damaged, or contradicts another.
     """
     check_is_run(path)
     run = _json(path / "run.json", "robot-rl train", ())
@@ -125,7 +125,7 @@ class _Machine(TypedDict):
 
 
 class _Run(TypedDict):
-    """What a report says of a run."""
+    """The part of `run.json` that a report shows."""
 
     command: str
     method: str
@@ -140,7 +140,7 @@ class _Run(TypedDict):
 
 def _existing(file: Path, command: str) -> Path:
     if not file.is_file():
-        raise UserError(f"{file} is missing: `{command}` makes it")
+        raise UserError(f"{file} is missing: `{command}` writes it")
     return file
 
 
@@ -150,7 +150,7 @@ def _json(file: Path, command: str, keys: Sequence[str]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON ({error}): run `{command}` again") from None
     if not isinstance(value, dict):
-        raise UserError(f"{file} lacks an object: run `{command}` again")
+        raise UserError(f"{file} is not a JSON object: run `{command}` again")
     if missing := [key for key in keys if key not in value]:
         raise UserError(f"{file} lacks {', '.join(missing)}: run `{command}` again")
     return value
@@ -166,7 +166,8 @@ def _episodes(file: Path) -> dict[str, list[tuple[int, bool, int]]]:
                 rows.setdefault(row["policy"], []).append((int(row["episode"]), success, int(row["length"])))
     except (KeyError, TypeError, ValueError):
         raise UserError(
-            f"{file} is not a table policy,episode,success,length,seed: run `robot-rl eval` again"
+            f"{file} lacks the columns policy,episode,success,length,seed, or a value is wrong: "
+            "run `robot-rl eval` again"
         ) from None
     return rows
 

@@ -1,4 +1,4 @@
-"""How a matplotlib figure becomes inline SVG that follows the page's colours and fonts."""
+"""Converts matplotlib figures into inline SVG with the page's colours and fonts."""
 
 import io
 import re
@@ -9,15 +9,15 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-# matplotlib wants colours; the page has CSS variables, which differ in light and dark mode. Each
-# stands for one of them and is replaced after drawing.
+# matplotlib needs colours; the page has CSS variables, which differ in light and dark mode. Each of these
+# colours is replaced by its variable after drawing.
 INK, MUTED, GRID, BASE, TUNED, SURFACE = (f"#01020{i}" for i in range(6))
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", BASE: "base", TUNED: "tuned", SURFACE: "surface"}
-# What the page's CSS says of its light mode: a PNG has no variables.
+# The colours of the page's light mode, for PNG files, which have no variables.
 _LIGHT = {INK: "#1a1d21", MUTED: "#5b636e", GRID: "#dde1e6"}
 
 _RC: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: it takes the page's font and can be searched
+    "svg.fonttype": "none",  # text stays text: it has the page's font and can be searched
     "svg.hashsalt": "robot-rl",  # the same figures give the same bytes
     "font.size": 9,
     "text.color": INK,
@@ -43,14 +43,14 @@ _RC: dict[Any, Any] = {
 
 @contextmanager
 def page_style() -> Iterator[None]:
-    """Within it, figures are drawn in the page's style."""
+    """Context in which figures have the page's style."""
     with matplotlib.rc_context(_RC):
         yield
 
 
 @contextmanager
 def light_style() -> Iterator[None]:
-    """The reports' style with colours in place of its variables."""
+    """Context with the page's style in the colours of its light mode, for PNG files."""
     with page_style():
         colors = {
             key: _LIGHT[value]
@@ -65,15 +65,15 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
     """The figure as an `<svg>` element that scales with its container.
 
     Args:
-        name: unique on the page; it prefixes the ids of the drawing's parts.
-        label: what the figure shows, for screen readers; plain text.
+        name: unique on the page; prefixes the ids inside the drawing.
+        label: plain-text description for screen readers.
     """
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    # Inside HTML no namespaces are needed, and the page names no address but its own.
+    # HTML needs no namespaces, and the page must not contain URLs.
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')

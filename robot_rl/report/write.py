@@ -1,4 +1,4 @@
-"""Makes `report.html` and `report.json` of a run."""
+"""Writes `report.html` and `report.json` of a run."""
 
 import base64
 import json
@@ -15,12 +15,12 @@ from robot_rl.report.inputs import Pairing, Policy, RunData, pair, read_run
 
 
 def write_report(run: Path) -> Path:
-    """Write `run/report.html`, one page without outside resources, and `run/report.json`.
+    """Write `run/report.html`, a page without external resources, and `run/report.json`.
 
-    Returns the page's path. The same run gives the same bytes.
+    Returns the path of the page. The same run gives the same bytes.
 
     Raises:
-        UserError: a file that the report needs is missing or broken; says which command makes it.
+        UserError: if a file is missing or damaged; names the command that writes it.
     """
     data = read_run(run)
     page = _page(data)
@@ -30,7 +30,7 @@ def write_report(run: Path) -> Path:
 
 
 def _figures(data: RunData) -> dict[str, Any]:
-    """What `report.json` holds; `tuned` is null for a run without a tuned policy."""
+    """Content of `report.json`; `tuned` is null for a run without a tuned policy."""
 
     def result(policy: Policy | None) -> dict[str, Any] | None:
         return {"success": policy.success, "interval": list(policy.interval)} if policy else None
@@ -67,7 +67,7 @@ def _page(data: RunData) -> str:
 
 
 def _videos(data: RunData, policies: list[Policy]) -> list[dict[str, str]]:
-    """Per policy: its title, what happened, and video and contact sheet as base64 or ''."""
+    """For each policy: its name, the outcome, and video and contact sheet as base64 or ''."""
 
     def coded(content: bytes | None) -> str:
         return base64.b64encode(content or b"").decode()
@@ -94,7 +94,7 @@ def _percent(value: float) -> str:
 
 
 def _interval(interval: tuple[float, float]) -> str:
-    """One decimal, so that 99.6 % does not read as 100 %."""
+    """With one decimal, so that 99.6 % is not shown as 100 %."""
     return f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f} %"
 
 

@@ -13,7 +13,7 @@ TINY = [
     "bench",
     "update",
     "widths=[8]",
-    "members=[2]",
+    "num_critics=[2]",
     "batch_size=8",
     "seconds=0.01",
     "threads=1",
@@ -65,7 +65,7 @@ def test_operations_are_counted() -> None:
     ("argument", "answer"),
     [
         ("widths=[]", "widths=[]: give at least one number above 0"),
-        ("members=[0]", "members=[0]: give at least one number above 0"),
+        ("num_critics=[0]", "num_critics=[0]: give at least one number above 0"),
         ("methods=[bc]", "choose from"),
         ("seconds=0", "seconds=0: it must be more than 0"),
         ("batch_size=0", "batch_size=0: it must be at least 1"),

@@ -1,11 +1,11 @@
-"""The part of the steps that a person drove stands beside success in the report."""
+"""The report shows the fraction of steps by the operator beside success."""
 
 from pathlib import Path
 
 from robot_rl.report import write_report
 from tests.robot_rl.fixture_run import make_run
 
-DRIVEN = "part of the steps that a person drove"
+DRIVEN = "fraction of steps by the operator"
 
 
 def test_the_intervention_rate_is_a_curve_beside_success(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_run_that_was_not_evaluated_is_sent_to_eval(run: Path, capsys: pytest.
     [
         ("run.json", "{", "not JSON"),
         ("run.json", "{}", "damaged.*`command`"),
-        ("run.json", "[]", "run.json lacks an object"),
+        ("run.json", "[]", "run.json is not a JSON object"),
         ("run.json", "[" * 100_000, "not JSON"),
         ("eval/summary.json", '{"states": "x", "policies": {}}', "no policy `base`"),
         (
@@ -213,7 +213,7 @@ def test_a_run_that_was_not_evaluated_is_sent_to_eval(run: Path, capsys: pytest.
             '{"states": "x", "policies": {"base": {"success": 1}}}',
             "lacks success, interval",
         ),
-        ("eval/episodes.csv", "policy,episode,success,length,seed\nbase,0,maybe,3,4\n", "not a table"),
+        ("eval/episodes.csv", "policy,episode,success,length,seed\nbase,0,maybe,3,4\n", "lacks the columns"),
         (
             "eval/episodes.csv",
             "policy,episode,success,length,seed\nbase,0,1,3,4\n",
