@@ -1,4 +1,4 @@
-"""What each dimension of an action means: the action spec of an environment."""
+"""Action spec: name, kind, unit and scale of each dimension of an environment's actions."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -14,8 +14,8 @@ class ActionDim:
     kind: Literal["delta", "absolute", "gripper"]
     unit: str
     scale: float
-    """Physical size, in `unit`, of the normalised value 1. An absolute pose is a position in m, and x and y
-    axes of the hand, whose unit is `axis`."""
+    """Physical size, in `unit`, of the normalised value 1. An absolute pose is a position in m, and the x
+    and y axes of the hand, whose unit is `axis`."""
     frame: str
     """Frame in which the value is expressed (`base`, `world`, `joint`, `gripper`)."""
 
@@ -23,13 +23,13 @@ class ActionDim:
 ActionSpec = tuple[ActionDim, ...]
 
 _STEP = {"m": 0.05, "rad": 0.5, "axis": 0.5}
-"""A full delta of robosuite's controllers, and how far an axis goes when it turns by 0.5 rad."""
+"""A full delta of robosuite's controllers, and the change of an axis that turns by 0.5 rad."""
 
 
 def one_step(dim: ActionDim) -> float:
-    """How much of a dimension's range a full step is: all of a delta, and of a pose what one delta changes.
+    """Size of a full delta in normalised units: 1 for deltas, the equal change of position or axis for poses.
 
-    So a residual of 0.1 is 5 mm and 0.05 rad, whether actions are deltas or poses.
+    So a residual of 0.1 is 5 mm and 0.05 rad for deltas and for poses.
     """
     return _STEP[dim.unit] / dim.scale if dim.kind == "absolute" and dim.unit in _STEP else 1.0
 
@@ -45,14 +45,14 @@ def spec_from_list(dims: list[dict[str, Any]]) -> ActionSpec:
 
 
 def checked_action(action: np.ndarray, size: int) -> np.ndarray:
-    """The action that a step would apply: float32 [A], clipped to [-1, 1].
+    """Check an action and clip it to [-1, 1], float32 [A].
 
     Raises:
-        ValueError: an action of another size than `size`, or one that is not finite.
+        ValueError: if the action does not have `size` numbers or is not finite.
     """
     action = np.asarray(action, np.float32)
     if action.shape != (size,):
-        raise ValueError(f"action has shape {action.shape}, the task wants {(size,)}")
+        raise ValueError(f"action has shape {action.shape}, the task needs {(size,)}")
     if not np.isfinite(action).all():
         raise ValueError(f"action is not finite: {action}")
     return np.clip(action, -1.0, 1.0)

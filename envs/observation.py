@@ -1,7 +1,7 @@
-"""From an environment's raw observations to the one observation that every part speaks of.
+"""Builds the observation that policies get from the raw observations of an environment.
 
-Datasets, simulation and robots all go through `make_observation`, so that a policy sees the
-same numbers in training and in deployment.
+Datasets, simulation and robots all use `make_observation`, so a policy sees the same numbers in
+training and in deployment.
 """
 
 import re
@@ -41,10 +41,10 @@ class ObservationSpec:
 
     @classmethod
     def from_dict(cls, spec: Mapping) -> "ObservationSpec":
-        """Read it from a file.
+        """Convert from the dict that `as_dict` returns, usually read from a file.
 
         Raises:
-            ValueError: a name is none; see `check_name`.
+            ValueError: if a name is not valid; see `check_name`.
         """
         for name in (*spec["state_keys"], *spec["cameras"]):
             check_name(name)
@@ -55,20 +55,20 @@ class ObservationSpec:
 
 
 def check_name(name: str) -> str:
-    """The name of an array or of a camera, which becomes part of a path.
+    """Check the name of an array or camera, which becomes part of a path, and return it.
 
     Raises:
-        ValueError: it has other characters than letters, digits, `_`, `-` and `.`, or begins with a dot.
+        ValueError: if it has characters other than letters, digits, `_`, `-` and `.`, or begins with a dot.
     """
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise ValueError(
-            f"{name!r:.100} names no array or camera: letters, digits, _, - and . can, no dot first"
+            f"{name!r:.100} is not a valid name: use letters, digits, _, - and ., and no dot first"
         )
     return name
 
 
 def observation_space(spec: ObservationSpec) -> gym.spaces.Dict:
-    """The space of what `make_observation` makes of one moment."""
+    """The space of a single frame of `make_observation`."""
     spaces: dict[str, gym.Space] = {"state": gym.spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)}
     for camera in spec.cameras:
         spaces[IMAGE_PREFIX + camera] = gym.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
@@ -79,8 +79,8 @@ def make_observation(raw: Mapping[str, np.ndarray], spec: ObservationSpec) -> Ob
     """Build the observation from raw arrays of shape [..., D] (or [..., H, W, 3] for images).
 
     Raises:
-        KeyError: a raw key that the spec names is missing.
-        ValueError: a raw array has another size than the spec says, or a state is not finite.
+        KeyError: if a raw key of the spec is missing.
+        ValueError: if the size of a raw array differs from the spec, or the state is not finite.
     """
     parts = []
     for key, dim in zip(spec.state_keys, spec.state_dims, strict=True):

@@ -1,13 +1,13 @@
-"""OpenGL contexts, shared by all that draws models which look alike.
+"""OpenGL contexts that are shared by models with the same meshes and textures.
 
-Meshes and textures are copied into a context, which takes about a second and tens of megabytes, so
-environments of a task share theirs. Whoever draws an image borrows one, and between images none is
-current in any thread: the next image may be drawn by another thread, threads that draw at the same
-time get one each, and the last user to close frees them, in whatever thread that is.
+Copying meshes and textures into a context takes about a second and tens of megabytes, so environments of a
+task share contexts. A context is borrowed for one image, and between images none is current in any
+thread. So any thread may draw the next image, threads that draw at the same time get one context
+each, and the last user to close frees them, in any thread.
 
-Mesa's software renderer crashes when two contexts of a process are used at the same time: whoever reads
-an image back looks through what all contexts are drawing, without a lock (seen in 22.3: `llvmpipe`, for
-EGL as for OSMesa). There, one thread draws while the others wait.
+Mesa's software renderer crashes when two contexts of a process are used at the same time: reading an
+image back walks the lists of all contexts without a lock (seen in 22.3: `llvmpipe`, for EGL and
+OSMesa). With it, one thread draws while the others wait.
 """
 
 import atexit
@@ -23,23 +23,21 @@ from dataclasses import dataclass, field
 import mujoco
 import numpy as np
 
-from robot_rl.envs.coarse import coarsen
-
 
 class Offscreen:
-    """Draws scenes of one model. Not to be used by two threads at once; two of these may be.
+    """Draws scenes of one model. Not thread-safe, but several objects may draw in several threads.
 
     Args:
-        model: whose meshes, textures and materials the scenes refer to.
+        model: the model of the scenes, with their meshes, textures and materials.
         height, width: size of the images in pixels.
-        quick: edges are not smoothed, and of meshes there is no more than an image this size can show.
+        quick: no multisampling, and meshes as coarse as images of this size allow.
     """
 
     def __init__(self, model: mujoco.MjModel, height: int, width: int, *, quick: bool) -> None:
         self._model = model
         self._rect = mujoco.MjrRect(0, 0, width, height)
         self._coarse = max(height, width) if quick else None
-        self._key = (_looks(model), self._coarse)
+        self._key = (_appearance_hash(model), self._coarse)
         self._open = True
         with _lock:
             _pools.setdefault(self._key, _Pool()).users += 1
@@ -48,7 +46,7 @@ class Offscreen:
         """The image of a scene, uint8 [H, W, 3].
 
         Raises:
-            RuntimeError: this is closed.
+            RuntimeError: if this is closed.
         """
         image = np.empty((self._rect.height, self._rect.width, 3), np.uint8)
         with self._borrowed() as context:
@@ -57,7 +55,7 @@ class Offscreen:
         return image[::-1]
 
     def close(self) -> None:
-        """Done with it; contexts that nobody uses any more are freed."""
+        """Free the contexts if this is their last user."""
         if not self._open:
             return
         self._open = False
@@ -71,7 +69,7 @@ class Offscreen:
     @contextmanager
     def _borrowed(self) -> Iterator[mujoco.MjrContext]:
         if not self._open:
-            raise RuntimeError("what is closed cannot draw")
+            raise RuntimeError("this renderer is closed and cannot draw")
         with ExitStack() as locked:
             locked.enter_context(_lock)
             idle = _pools[self._key].idle
@@ -82,16 +80,16 @@ class Offscreen:
             try:
                 yield context.sized(self._rect.height, self._rect.width)
             finally:
-                _let_go(context.gl)
+                _release(context.gl)
                 idle.append(context)
 
 
 class _Context:
-    """An OpenGL context with the meshes and textures of a model in it. Made and freed under the lock."""
+    """An OpenGL context with the meshes and textures of a model. Created and freed under the lock."""
 
     def __init__(self, model: mujoco.MjModel, coarse: int | None) -> None:
         model = copy.copy(model)
-        # These are read once, when a context is made.
+        # These are read once, when the context is created.
         model.vis.global_.offheight = model.vis.global_.offwidth = 1
         model.vis.quality.shadowsize = 0
         if coarse is not None:
@@ -105,10 +103,10 @@ class _Context:
             self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
             mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
         finally:
-            _let_go(self.gl)
+            _release(self.gl)
 
     def sized(self, height: int, width: int) -> mujoco.MjrContext:
-        """MuJoCo's part of it, with room for such an image."""
+        """MuJoCo's rendering context, with a buffer of at least this size."""
         if self._mjr.offHeight < height or self._mjr.offWidth < width:
             height, width = max(self._mjr.offHeight, height), max(self._mjr.offWidth, width)
             mujoco.mjr_resizeOffscreen(width, height, self._mjr)
@@ -120,9 +118,35 @@ class _Context:
         self.gl.free()
 
 
+def coarsen(model: mujoco.MjModel, size: int) -> None:
+    """Merge mesh vertices that are within two pixels of each other if the mesh fills `size` pixels.
+
+    A robot's meshes have far more triangles than a small image has pixels. Faces without area are
+    dropped; the others keep their normals and texture coordinates. Use the model for drawing only:
+    its collision data still describe the old meshes.
+    """
+    for mesh in range(model.nmesh):
+        start = model.mesh_vertadr[mesh]
+        vertices = model.mesh_vert[start : start + model.mesh_vertnum[mesh]]
+        low = vertices.min(0)
+        cell = 2 * np.linalg.norm(vertices.max(0) - low) / size
+        cells = ((vertices - low) / cell).astype(np.int64) @ (1, size + 2, (size + 2) ** 2)
+        _, merged, count = np.unique(cells, return_inverse=True, return_counts=True)
+        means = np.stack([np.bincount(merged, axis) for axis in vertices.T], axis=1) / count[:, None]
+        vertices[:] = means[merged]
+
+        start = model.mesh_faceadr[mesh]
+        faces = slice(start, start + model.mesh_facenum[mesh])
+        a, b, c = merged[model.mesh_face[faces]].T
+        kept = np.flatnonzero((a != b) & (b != c) & (c != a))
+        for corners in (model.mesh_face, model.mesh_facenormal, model.mesh_facetexcoord):
+            corners[start : start + len(kept)] = corners[faces][kept]
+        model.mesh_facenum[mesh] = len(kept)
+
+
 @dataclass
 class _Pool:
-    """The contexts for models of one look, and how many draw with them."""
+    """Idle contexts of models that look the same, and the number of their users."""
 
     users: int = 0
     idle: list[_Context] = field(default_factory=list)
@@ -133,15 +157,15 @@ class _Pool:
 
 
 _SOFTWARE = ("llvmpipe", "softpipe", "software rasterizer", "swrast")
-"""Parts of the names of Mesa's renderers that need no GPU."""
+"""Parts of the names of Mesa's software renderers."""
 _pools: dict[tuple[str, int | None], _Pool] = {}
 _lock = threading.Lock()
-"""Held to look for a context, to make one and to free one; and to draw, where the driver needs it."""
+"""Held to find, create or free a context, and to draw if the driver needs it."""
 
 
 @functools.cache
 def _free_all_at_exit() -> None:
-    """To be called after MuJoCo's module has arranged for its own exit, so that this comes before it."""
+    """Free all contexts at exit. Call it after MuJoCo has registered its handler, so that this runs first."""
 
     def free() -> None:
         with _lock:
@@ -151,8 +175,8 @@ def _free_all_at_exit() -> None:
     atexit.register(free)
 
 
-def _looks(model: mujoco.MjModel) -> str:
-    """A hash of all of a model that goes into a context."""
+def _appearance_hash(model: mujoco.MjModel) -> str:
+    """Hash of the parts of a model that are copied into a context."""
     content = hashlib.sha1(usedforsecurity=False)
     for name in dir(model):
         if name.startswith(("mesh_", "tex_", "mat_", "hfield_", "skin_")):
@@ -164,15 +188,15 @@ def _looks(model: mujoco.MjModel) -> str:
 
 def _draws_alone() -> bool:
     """Whether the driver of the current context cannot draw in two contexts at once."""
-    from OpenGL import GL  # which looks once for the backend that MuJoCo has chosen
+    from OpenGL import GL  # imported late: it looks up MuJoCo's backend once
 
     name = GL.glGetString(GL.GL_RENDERER)
-    # One that does not say who it is may be any.
+    # Without a name it may be a software renderer.
     return name is None or any(software in name.decode(errors="replace").lower() for software in _SOFTWARE)
 
 
-def _let_go(gl: mujoco.GLContext) -> None:
-    """Leave no context current in this thread, for which MuJoCo's class has no method."""
+def _release(gl: mujoco.GLContext) -> None:
+    """Make no context current in this thread; MuJoCo's class has no method for that."""
     backend = sys.modules[type(gl).__module__]
     if backend.__name__ == "mujoco.egl":
         egl = backend.EGL

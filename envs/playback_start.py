@@ -1,10 +1,10 @@
-"""The start from which robosuite and robomimic play a demonstration back, and the model of it as XML.
+"""Starts an episode as robosuite and robomimic start the playback of a demonstration; exports its model XML.
 
-Their files keep the model's XML and, of the simulator, time, positions and velocities. A playback loads the
-model, resets it without noise and writes the first state into it. So its controllers begin with what they
-sensed in the robot's home pose, and not where the arm is: the first step's goal and the posture to which the
-null space returns follow from that. An episode that begins so itself comes out the same when it is played
-back; robosuite's own `DataCollectionWrapper` begins its episodes so for this reason.
+Their files hold the model's XML and the simulator's time, positions and velocities. A playback loads the
+model, resets it without noise and sets the first state. So its controllers start with what they
+sensed in the robot's home pose, not in the pose of the arm: the goal of the first step and the rest
+posture of the null space depend on that. An episode that starts in the same way is reproduced by its
+playback. robosuite's own `DataCollectionWrapper` does this for the same reason.
 """
 
 from typing import Any
@@ -15,10 +15,10 @@ import numpy as np
 
 
 def begin_as_played_back(sim: Any) -> None:
-    """Make the state of a robosuite environment, right after its reset, one from which a playback begins.
+    """Turn the state of a robosuite environment, right after its reset, into one that a playback starts from.
 
-    Time, positions, velocities and the poses of the model's bodies stay; controllers begin as robosuite's
-    `reset_from_xml_string` makes them, and nothing is random.
+    Time, positions, velocities and the poses of the model's bodies stay. Controllers start as after
+    robosuite's `reset_from_xml_string`, and nothing is random.
     """
     model = sim.sim.model
     flat, placed = sim.sim.get_state().flatten(), (model.body_pos.copy(), model.body_quat.copy())
@@ -34,10 +34,9 @@ def begin_as_played_back(sim: Any) -> None:
 
 
 def go_to_flattened(sim: Any, state: np.ndarray, step: int) -> None:
-    """Go to a flattened state (time, positions, velocities) of an episode's step.
+    """Set the environment to the flattened state (time, positions, velocities) of an episode's step.
 
-    Controllers begin anew there, as their goals are not in it. At the first step of an episode they are those
-    with which a playback begins.
+    Controllers are reset, since their goals are not in it. At step 0 they start as in a playback.
     """
     sim.sim.set_state_from_flattened(state)
     if step == 0:
@@ -52,11 +51,12 @@ def go_to_flattened(sim: Any, state: np.ndarray, step: int) -> None:
 
 
 class ModelXml:
-    """XML that compiles to the model of a robosuite environment.
+    """Writes XML that compiles to the model of a robosuite environment.
 
-    MuJoCo writes six digits of each number, which is another model; robosuite still has the XML that it
-    compiled. Bodies that a reset has placed since (Door's) are written into it with all digits; what MuJoCo
-    derives from their place at compilation (`dof_invweight0` and others) then differs in the last digit.
+    MuJoCo itself writes six digits of each number, which gives another model. robosuite keeps the XML
+    that it compiled. Poses of bodies that a reset has placed since (Door's) are written to it with all
+    digits. What MuJoCo derives from these poses at compilation, such as `dof_invweight0`, differs in the
+    last digit.
     """
 
     def __init__(self, sim: Any) -> None:
@@ -65,7 +65,7 @@ class ModelXml:
         self._compiled = mujoco.MjModel.from_xml_string(self._text())
 
     def now(self) -> str:
-        """Of the model as it is."""
+        """XML of the model in its current state."""
         model, compiled = self._sim.sim.model._model, self._compiled
         moved = np.flatnonzero(
             (model.body_pos != compiled.body_pos).any(1) | (model.body_quat != compiled.body_quat).any(1)

@@ -1,4 +1,4 @@
-"""Several environments stepped together, each share of them in a process of its own."""
+"""A vector environment that steps its environments in several processes."""
 
 import mmap
 import os
@@ -15,45 +15,51 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
+from robot_rl.envs.env_group import (
+    EnvFactory,
+    EnvGroup,
+    EnvInterface,
+    EpisodeStart,
+    StepBuffers,
+    buffer_bytes,
+)
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.hardware.plugins import load_plugins
 
-_FAREWELL = 5.0  # s that a worker has for closing its environments
+_CLOSE_TIMEOUT = 5.0  # s for a worker to close its environments
 
 
 class ProcessVectorEnv(RobosuiteVectorEnv):
-    """N environments in spawned processes, for those that would not let each other run as threads.
+    """N environments in spawned processes, for environments that need the GIL throughout.
 
-    Results are those of `ThreadVectorEnv` to the bit and do not depend on the number of workers. What a
-    step reads and writes lies in shared memory without a name, which goes with its last process; pipes
-    carry commands and saved states. A worker goes when its pipe closes, however the process at the
-    other end came to its end. As with all spawned processes, a script that makes one needs
-    `if __name__ == "__main__":`.
+    Results are bit-identical to those of `ThreadVectorEnv` and do not depend on the number of workers. Step
+    buffers are in unnamed shared memory, which is freed with its last process; pipes carry commands and
+    saved states. A worker exits when its pipe closes, even if the parent was killed. As with all
+    spawned processes, a script that creates one needs `if __name__ == "__main__":`.
 
     Args:
-        makers: of the environments, one for each slot; they travel to the workers, so no lambdas.
-        workers: most processes; as many as there are cores if None. Each has a share of the slots.
+        env_fns: functions that create the environments; they are pickled for the workers, so no lambdas.
+        workers: maximum number of processes; the number of cores if None.
 
     Raises:
-        ValueError: what an environment or its maker raised as one, in its words.
-        RuntimeError: a worker died, or raised something else. Everything is closed then.
+        ValueError: if an environment or its `env_fn` raised one; with the same message.
+        RuntimeError: if a worker died or raised another error. Everything is closed then.
     """
 
-    def __init__(self, makers: Sequence[Maker], workers: int | None = None) -> None:
-        count = min(len(makers), workers or os.cpu_count() or 1)
+    def __init__(self, env_fns: Sequence[EnvFactory], workers: int | None = None) -> None:
+        count = min(len(env_fns), workers or os.cpu_count() or 1)
         self._workers: list[_Worker] = []
         try:
-            for share in np.array_split(np.arange(len(makers)), count):
-                self._workers.append(_Worker.spawn({slot: makers[slot] for slot in share.tolist()}))
-            interface: Interface = self._ask(dict.fromkeys(self._workers, ("build",)))[0]
-            size = row_bytes(interface, len(makers))
-            memory = os.memfd_create("slots")
+            for share in np.array_split(np.arange(len(env_fns)), count):
+                self._workers.append(_Worker.spawn({index: env_fns[index] for index in share.tolist()}))
+            interface: EnvInterface = self._ask(dict.fromkeys(self._workers, ("build",)))[0]
+            size = buffer_bytes(interface, len(env_fns))
+            memory = os.memfd_create("step_buffers")
             try:
                 os.truncate(memory, size)
                 for worker in self._workers:
-                    worker.attach(memory, interface, len(makers))
-                super().__init__(len(makers), interface, mmap.mmap(memory, size))
+                    worker.attach(memory, interface, len(env_fns))
+                super().__init__(len(env_fns), interface, mmap.mmap(memory, size))
             finally:
                 os.close(memory)
         except BaseException:
@@ -68,38 +74,38 @@ class ProcessVectorEnv(RobosuiteVectorEnv):
         for worker in self._workers:
             worker.pipe.close()
         for worker in self._workers:
-            worker.process.join(_FAREWELL)
+            worker.process.join(_CLOSE_TIMEOUT)
             worker.process.kill()
             worker.process.join()
         self._workers = []
 
-    def _reset_slots(self, starts: Mapping[int, Start]) -> None:
-        self._share_out("reset", starts)
+    def _reset_envs(self, starts: Mapping[int, EpisodeStart]) -> None:
+        self._scatter("reset", starts)
 
-    def _step_slots(self) -> None:
+    def _step_envs(self) -> None:
         self._ask(dict.fromkeys(self._workers, ("step",)))
 
-    def _set_slots(self, states: Mapping[int, np.ndarray]) -> None:
-        self._share_out("set_states", states)
+    def _set_env_states(self, states: Mapping[int, np.ndarray]) -> None:
+        self._scatter("set_states", states)
 
-    def _share_out(self, what: str, jobs: Mapping[int, Any]) -> None:
-        """Ask each worker to do its slots' jobs, if there are any."""
-        shares = {w: {slot: jobs[slot] for slot in w.slots if slot in jobs} for w in self._workers}
-        self._ask({worker: (what, share) for worker, share in shares.items() if share})
+    def _scatter(self, command: str, arguments: Mapping[int, Any]) -> None:
+        """Send each worker the arguments of its environments, if there are any."""
+        shares = {w: {i: arguments[i] for i in w.indices if i in arguments} for w in self._workers}
+        self._ask({worker: (command, share) for worker, share in shares.items() if share})
 
     def _ask(self, commands: Mapping["_Worker", tuple[Any, ...]]) -> list[Any]:
-        """Have workers do something, all at once; their answers."""
+        """Send commands to workers, wait for all of them, and return their answers."""
         if not self._workers:
             raise RuntimeError("this vector environment is closed")
         try:
             for worker, command in commands.items():
                 worker.tell(command)
             answers = [worker.answer() for worker in commands]
-        except BaseException:  # an answer still to come would be taken for that to the next command
+        except BaseException:  # a late answer would be taken for the answer to the next command
             self.close()
             raise
         for answer in answers:
-            if isinstance(answer, _Refusal):
+            if isinstance(answer, _InvalidValue):
                 raise ValueError(answer.message)
             if isinstance(answer, _Crash):
                 self.close()
@@ -109,23 +115,23 @@ class ProcessVectorEnv(RobosuiteVectorEnv):
 
 @dataclass(frozen=True, eq=False)
 class _Worker:
-    """A process seen from outside: this end of its pipe, and its slots."""
+    """A worker process: its pipe, and the indices of its environments."""
 
     process: BaseProcess
     pipe: Connection
-    slots: Sequence[int]
+    indices: Sequence[int]
 
     @classmethod
-    def spawn(cls, makers: Mapping[int, Maker]) -> "_Worker":
+    def spawn(cls, env_fns: Mapping[int, EnvFactory]) -> "_Worker":
         context = get_context("spawn")
         here, there = context.Pipe()
-        process = context.Process(target=_work, args=(there, makers), daemon=True)
-        with there:  # from then on the process alone has that end, and its death closes the pipe
+        process = context.Process(target=_work, args=(there, env_fns), daemon=True)
+        with there:  # afterwards only the process has that end, so its death closes the pipe
             process.start()
-        return cls(process, here, list(makers))
+        return cls(process, here, list(env_fns))
 
-    def attach(self, memory: int, interface: Interface, num: int) -> None:
-        """Give the worker the rows of all `num` slots, which lie in a file without a name."""
+    def attach(self, memory: int, interface: EnvInterface, num: int) -> None:
+        """Give the worker the step buffers of all `num` environments, in an unnamed file."""
         self.tell(("attach", interface, num))
         reduction.send_handle(self.pipe, memory, self.process.pid)
         self.answer()
@@ -146,12 +152,14 @@ class _Worker:
         self.process.join(1.0)
         code = self.process.exitcode
         name = f" ({signal.Signals(-code).name})" if code is not None and code < 0 else ""
-        slots = f"slot {self.slots[0]}" + (f" to {self.slots[-1]}" if len(self.slots) > 1 else "")
-        return RuntimeError(f"the process of {slots} has died: exit code {code}{name}")
+        indices = f"environment {self.indices[0]}" + (
+            f" to {self.indices[-1]}" if len(self.indices) > 1 else ""
+        )
+        return RuntimeError(f"the process of {indices} has died: exit code {code}{name}")
 
 
 @dataclass(frozen=True)
-class _Refusal:
+class _InvalidValue:
     """A ValueError in a worker."""
 
     message: str
@@ -164,33 +172,33 @@ class _Crash:
     report: str
 
 
-def _work(pipe: Connection, makers: Mapping[int, Maker]) -> None:
-    """A worker's life: it does what it is told until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may want to save
-    warnings.simplefilter("ignore")  # once for all slots is enough, and up to the parent
-    slots: Slots | None = None
+def _work(pipe: Connection, env_fns: Mapping[int, EnvFactory]) -> None:
+    """Main function of a worker: executes commands until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which may save first
+    warnings.simplefilter("ignore")  # the parent warns once for all environments
+    group: EnvGroup | None = None
     with suppress(EOFError, ConnectionError):
         while True:
-            what, *arguments = pipe.recv()
+            command, *arguments = pipe.recv()
             answer: Any = None
             try:
-                if slots is None:
-                    load_plugins()  # a spawned process knows none of its parent's
-                    slots = Slots(makers)
-                    answer = slots.interface()
-                elif what == "attach":
-                    slots.rows = _mapped(reduction.recv_handle(pipe), *arguments)
+                if group is None:
+                    load_plugins()  # a spawned process does not inherit them
+                    group = EnvGroup(env_fns)
+                    answer = group.interface()
+                elif command == "attach":
+                    group.buffers = _mapped(reduction.recv_handle(pipe), *arguments)
                 else:
-                    answer = getattr(slots, what)(*arguments)
+                    answer = getattr(group, command)(*arguments)
             except ValueError as error:
-                answer = _Refusal(str(error))
+                answer = _InvalidValue(str(error))
             except Exception:
                 answer = _Crash(traceback.format_exc())
             pipe.send(answer)
-    if slots is not None:
-        slots.close()
+    if group is not None:
+        group.close()
 
 
-def _mapped(memory: int, interface: Interface, num: int) -> Rows:
+def _mapped(memory: int, interface: EnvInterface, num: int) -> StepBuffers:
     with open(memory, "r+b") as file:
-        return Rows.within(mmap.mmap(file.fileno(), 0), interface, num)
+        return StepBuffers.in_memory(mmap.mmap(file.fileno(), 0), interface, num)

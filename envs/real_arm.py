@@ -1,4 +1,4 @@
-"""A robot behind its server as a Gymnasium environment: what was trained in one is deployed on the other."""
+"""Gymnasium environment of a robot behind its server, with the interface of `RobosuiteEnv`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,33 +26,33 @@ from robot_rl.hardware.protocol.messages import Ack, Code, Kind, State
 from robot_rl.hardware.spec import CommandMode
 
 Prepare = Callable[[int], None]
-"""Bring about an episode's beginning, by its number; the arm is disarmed, and may be left anywhere."""
+"""Prepares an episode, given its number. The arm is disarmed and may be in any pose."""
 Judge = Callable[[State], bool]
-"""Whether the task is done."""
+"""Returns whether the task is done."""
 
-# Refusals that end an episode: the arm has been taken away, is held or in fault.
+# Refusals that end an episode: the lease was lost, or the arm is held or in fault.
 _ENDS = frozenset({Code.NO_LEASE, Code.MODE, Code.FAULT, Code.ROLE, Code.BUSY})
 
 
 class RealArmEnv(gym.Env[Observation, np.ndarray]):
-    """One robot, simulated or real. Observations, actions and rewards as in `RobosuiteEnv`.
+    """One robot, simulated or real, with observations, actions and rewards as in `RobosuiteEnv`.
 
-    A step sends one command and returns the observation a control period after the last one; whoever acts
-    more slowly delays it. The lease is held from an episode's first step to its end, so the time between two
-    steps must stay below the server's `lease_ms`. An episode whose arm is taken away (a person, a pause, a
-    fault) is truncated, and the next reset needs an arm that may be armed.
+    A step sends one command and returns the observation one control period after the last one, or later
+    if the caller is slower. The lease is held from an episode's first step to its end, so the time between
+    two steps must stay below the server's `lease_ms`. An episode is truncated if the arm is taken away (by
+    an operator, a pause or a fault); the next reset then fails unless the arm can be armed.
 
-    Where cameras are observed, an observation is of one moment: the newest that all cameras have seen, with
-    the state as it was then. With `lookahead_ms` an action takes effect so long after its step was due,
-    however long it took to find it; without, it is acted on when it comes. Both go by what the client says of
-    the robot's latency.
+    With cameras, an observation is of one moment: the newest that all cameras have seen, with the robot
+    state at that time. With `lookahead_ms` an action takes effect that long after its step was due,
+    independent of the policy's computing time; without, it takes effect on arrival. Both use the latencies
+    that the client knows of the robot.
 
-    `info` holds `success`; `applied_action`, what the server made of the action within its limits; `clipped`,
-    the names of those; `refused`, the code of a command that the server did not take (then nothing was
-    applied), and `interrupted`, why the episode was cut, both "" otherwise; `ages_ms` of all that was
-    observed; and `late_ms`, how much later than due the observation is. With cameras, `aligned_ms` is how
-    far the image that fits least is from the observation's moment. With a lookahead, `acted_late_ms` is how
-    much later than its time a command was acted on, 0 where it came in time.
+    `info` holds `success`; `applied_action`, the action after the server's limits; `clipped`, the names of
+    the active limits; `refused`, the code of a command that the server rejected (then nothing was applied),
+    and `interrupted`, the reason of a truncation, both "" otherwise; `ages_ms` of everything observed; and
+    `late_ms`, the delay of the observation. With cameras, `aligned_ms` is the largest time difference
+    between an image and the observation. With a lookahead, `acted_late_ms` is the delay of the command
+    relative to its target time, 0 if it arrived in time.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         lookahead_ms: float | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Drive the client's robot, which is not armed before the first reset.
+        """Check that the client's robot fits the environment. It is not armed before the first reset.
 
         Args:
-            client: connected, with the role policy or operator; it stays the caller's.
-            environment: what a policy or a dataset remembers of its environment (`describe`): of it task,
-                control_freq, horizon, observation_spec and action_spec are used.
+            client: connected, with the role policy or operator; the caller closes it.
+            environment: description of the environment that a policy or dataset was made in (`describe`);
+                task, control_freq, horizon, observation_spec and action_spec are used.
             prepare: called at each reset.
-            judge: says when the task is done; by default the robot's sensor `success`.
-            frames: images of the observed cameras; it stays the caller's.
-            max_age_ms: an older state is no observation; by default one and a half control periods.
-            max_spread_ms: neither are images farther than this from its moment; by default a control period.
-            lookahead_ms: see above. It is measured to the arm's motion, or to when the server acts where the
-                latency of its actions is not known, and has to cover that latency and the policy's own time.
-            clock: of this machine.
+            judge: returns whether the task is done; by default the robot's sensor `success`.
+            frames: images of the observed cameras; the caller closes it.
+            max_age_ms: maximum age of a state; by default one and a half control periods.
+            max_spread_ms: maximum time between an image and the observation; by default a control period.
+            lookahead_ms: see above. It extends to the arm's motion, or to when the server acts if the
+                latency of its actions is not known, and must cover that latency and the policy's time.
+            clock: the clock of this machine.
 
         Raises:
-            ValueError: the robot does not measure or take what the environment needs, or is slower than
-                the lookahead.
+            ValueError: if the robot does not measure or accept what the environment needs, or its latency is
+                longer than the lookahead.
         """
         robot, latency = client.spec, client.latency
         self._client, self._prepare, self._frames = client, prepare, frames
@@ -119,7 +119,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self._moves.size,), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
         self.commander: Kind = "policy"
-        """Who is behind the next action; where it changes, so does the lease in the same step."""
+        """Source of the next action. If it changes, the lease is taken again in the same step."""
         self._leased: Kind | None = None
         self._episode = -1
         self._steps: int | None = None
@@ -127,17 +127,17 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._due = 0
 
     def describe(self) -> dict[str, Any]:
-        """What a dataset must remember: the environment that it was made for, and the robot."""
+        """Metadata for a dataset: the description of the environment, and the robot."""
         robot = self._client.spec
         return {**self._environment, "real_robot": {"name": robot.name, "spec_sha256": robot.sha256}}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; `seed` is its number for `prepare`, by default the one after the last.
+        """Begin an episode; `seed` is its number for `prepare`, by default the last number plus one.
 
         Raises:
-            RobotError: the arm cannot be armed, as while an operator has not acknowledged its fault.
+            RobotError: if the arm cannot be armed, for example before its fault is acknowledged.
         """
         super().reset(seed=seed)
         self._episode = self._episode + 1 if seed is None else seed
@@ -150,18 +150,18 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._steps, self._leased = 0, None
         if self._late:
             self._client.keep_states()
-        # Asked for: a published state may be from before the scene was prepared.
+        # Requested, since a published state may be from before the scene was prepared.
         newest = self._client.sample()
         obs, info = self._observe(newest, since=newest.t_sample)
         self._due = self._clock.now()
         return obs, {"success": False, **info}
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """One control period.
+        """Run one control period.
 
         Raises:
-            ValueError: an action of another size or one that is not finite, or no episode; nothing moves.
-            RobotError: there is no answer or no fresh observation; the arm comes to rest by itself.
+            ValueError: if the action has another size or is not finite, or no episode runs; nothing moves.
+            RobotError: without an answer or a fresh observation; the server stops the arm.
         """
         if self._steps is None:
             raise ValueError("the episode is over: reset the environment")
@@ -171,7 +171,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._due += self._period
         self._clock.sleep_until(self._due)
         late = max(0, self._clock.now() - self._due)
-        # What is late by more than a step begins a new rhythm, and does not hurry after the old one.
+        # After a delay of more than one period the schedule restarts from now, without catching up.
         self._due += late if late > self._period else 0
         obs, ages = self._observe(self._client.state(self._max_age_ms * 1e-3))
         assert self._state is not None
@@ -191,7 +191,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
     # ------------------------------------------------------------------------------------------
 
     def _command(self, action: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-        """Send it; the action that was applied, and what happened to it."""
+        """Send the command of an action; returns the applied action and entries of `info`."""
         assert self._state is not None
         move, opening = self._moves.command(action, self._state)
         info: dict[str, Any] = {"clipped": (), "refused": "", "interrupted": ""}
@@ -223,7 +223,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         return self._moves.applied(action, applied, self._state), info | {"clipped": ack.clipped}
 
     def _stay(self) -> None:
-        """Hold the arm where it is: a lease's first command has to be close, an action need not be."""
+        """Command the current pose: the first command of a lease must be close, an action need not be."""
         assert self._state is not None
         if self._mode == "cartesian_delta":
             self._client.command("cartesian_delta", [0.0] * 6)
@@ -231,16 +231,16 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             self._client.command("cartesian_pose", moved_by(self._state, [0.0] * 6))
 
     def _schedule(self, move: list[float], opening: float | None, state: State, target: int) -> Ack:
-        """Command a pose for its time, or for at once where that is over.
+        """Command a pose for its target time, or for now if that has passed.
 
-        Not a delta: that would begin where the arm is when it arrives.
+        It is not a delta, which would start from the arm's pose at the time of arrival.
         """
         begins = target if target > self._client.server_time() else 0
         pose = moved_by(state, move)
         return self._client.command("cartesian_pose", pose, opening, t_target=begins, obs_seq=state.seq)
 
     def _observe(self, newest: State, since: int = 0) -> tuple[Observation, dict[str, Any]]:
-        """What there is to see: now or, with cameras, at the newest moment `since` that all have seen."""
+        """Observation of now or, with cameras, of the newest moment from `since` on that all have seen."""
         info: dict[str, Any] = {}
         images: dict[str, CameraImage] = {}
         state = newest
@@ -261,7 +261,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
     def _look(self, since: int) -> AlignedImages:
         assert self._frames is not None
         try:
-            # A beginning is waited for: images may be from before it.
+            # At the start of an episode, wait: images may be from before it.
             moment = newest_aligned(self._frames, self._late, since, self._client.timeout if since else 0.0)
         except StaleFrame as stale:
             raise RobotError(str(stale)) from stale
@@ -274,7 +274,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         return moment
 
     def _rest(self) -> None:
-        """Give up the lease and disarm, where the arm is armed."""
+        """Release the lease, and disarm the arm if it is armed."""
         self._client.release()
         if self._client.sample().mode in modes.ENABLED:
             self._client.disarm()

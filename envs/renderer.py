@@ -1,4 +1,4 @@
-"""Images of a robosuite environment, and of its scene in another process."""
+"""Renders cameras of a robosuite environment, or of its MuJoCo model in another process."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -7,32 +7,31 @@ import mujoco
 import numpy as np
 
 from robot_rl.envs.offscreen import Offscreen
-from robot_rl.envs.sight import out_of_sight
 
 if TYPE_CHECKING:
     from robot_rl.envs.robosuite_env import RobosuiteEnv
 
 _GEOM = int(mujoco.mjtObj.mjOBJ_GEOM)
 _NOTHING = int(mujoco.mjtGeom.mjGEOM_LABEL)
-"""A label without a text, of which nothing is drawn."""
+"""Geom type of an empty label, which draws nothing."""
 
 
 class View:
-    """Renders what a camera of a model sees now; use it as a context manager.
+    """Renders the current view of a camera of a model; a context manager.
 
-    The first of a task makes an OpenGL context, which takes about a second; others share it.
+    The first view of a task creates an OpenGL context, which takes about a second; others share it.
     Reflections and shadows are off: robosuite's lights cast no shadow, yet the passes for them
-    double the time. Of what is in the picture, nothing is left out.
+    double the time. Everything in view is drawn.
 
     Args:
-        model, data: the scene, whose state is drawn as it is.
+        model, data: the scene; its current state is drawn.
         camera: name of a camera of the model, or a free MuJoCo camera (see `overview`).
         height, width: size of the image in pixels.
-        quick: edges are not smoothed (by multisampling, as in the model) and meshes are coarser,
-            though by no more than two pixels where one fills the image; several times quicker in software.
+        quick: no multisampling, and coarser meshes, with errors of at most two pixels for a mesh that
+            fills the image; several times faster in software.
 
     Raises:
-        ValueError: the model has no such camera.
+        ValueError: if the model has no such camera.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class View:
             raise ValueError(f"there is no camera {camera!r}; the scene has {', '.join(names)}")
         self._camera = _fixed(names.index(camera)) if isinstance(camera, str) else camera
         self._aspect = width / height
-        # Beyond geoms and sites, tendons and the like want room too.
+        # Tendons and the like need room beyond geoms and sites.
         self._scene = mujoco.MjvScene(model, model.ngeom + model.nsite + 1000)
         self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
         self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
@@ -62,12 +61,12 @@ class View:
         self._offscreen = Offscreen(model, height, width, quick=quick)
 
     def frame(self) -> np.ndarray:
-        """The image of the current state, uint8 [H, W, 3]."""
+        """Image of the current state, uint8 [H, W, 3]."""
         model, data = self._model, self._data
         mujoco.mjv_updateScene(
             model, data, self._options, self._untouched, self._camera, mujoco.mjtCatBit.mjCAT_ALL, self._scene
         )
-        camera = mujoco.mjv_averageCamera(*self._scene.camera)  # of the two eyes
+        camera = mujoco.mjv_averageCamera(*self._scene.camera)  # mean of the stereo pair
         hidden = out_of_sight(camera, self._aspect, model, data).tolist()
         for geom in self._geoms[: self._scene.ngeom]:
             if geom.objtype == _GEOM and hidden[geom.objid]:
@@ -87,7 +86,7 @@ class View:
 
 
 class Renderer(View):
-    """A view of an environment."""
+    """Renders the current view of a camera of an environment."""
 
     def __init__(
         self,
@@ -103,20 +102,52 @@ class Renderer(View):
 
 
 def quick_view(model: mujoco.MjModel, data: mujoco.MjData, camera: str, height: int, width: int) -> View:
-    """What draws the images that an environment observes, for `robot_rl.hardware.cameras.settings.Sim`."""
+    """A view with the settings of observed images, for `robot_rl.hardware.cameras.settings.Sim`."""
     return View(model, data, camera, height, width, quick=True)
 
 
 def overview() -> mujoco.MjvCamera:
     """A free camera that sees the table and the arm from the front corner.
 
-    robosuite's `agentview` is what policies see; from it the hand is often above the picture.
+    Policies see robosuite's `agentview`, in which the hand is often above the image.
     """
     camera = mujoco.MjvCamera()
     camera.type = mujoco.mjtCamera.mjCAMERA_FREE
     camera.lookat[:] = (-0.05, 0.0, 0.98)  # just above the middle of robosuite's tables
     camera.distance, camera.azimuth, camera.elevation = 1.3, 140, -25
     return camera
+
+
+def out_of_sight(
+    camera: mujoco.MjvGLCamera, aspect: float, model: mujoco.MjModel, data: mujoco.MjData
+) -> np.ndarray:
+    """Which geoms lie wholly outside a perspective camera's view, by their bounding boxes; bool [G].
+
+    In software rendering most of the time of an image goes into vertices, so these geoms are skipped.
+
+    Args:
+        camera: the camera of a scene after `mjv_updateScene`.
+        aspect: width of the image divided by its height.
+    """
+    forward, up = camera.forward.astype(float), camera.up.astype(float)
+    right = np.cross(forward, up)
+    # Normals of the four sides of the view frustum, from their slopes.
+    top, bottom = camera.frustum_top / camera.frustum_near, camera.frustum_bottom / camera.frustum_near
+    half, middle = aspect * (top - bottom) / 2, camera.frustum_center / camera.frustum_near
+    outward = np.stack(
+        [
+            up - top * forward,
+            bottom * forward - up,
+            right - (middle + half) * forward,
+            (middle - half) * forward - right,
+        ],
+        axis=1,
+    )
+    # Distance from each side of the innermost corner of each box, [G, 4].
+    axes = data.geom_xmat.reshape(-1, 3, 3).transpose(0, 2, 1) @ outward
+    centre, size = model.geom_aabb[:, None, :3], model.geom_aabb[:, None, 3:]
+    nearest = (data.geom_xpos - camera.pos) @ outward + (centre @ axes - size @ np.abs(axes))[:, 0]
+    return (nearest > 0).any(axis=1)
 
 
 def _fixed(index: int) -> mujoco.MjvCamera:

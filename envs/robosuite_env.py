@@ -9,10 +9,10 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 import robosuite
+from robosuite.utils.observables import Observable, sensor
 
 from robot_rl.envs import simstate
 from robot_rl.envs.action import checked_action, spec_to_list
-from robot_rl.envs.cameras import observe_camera
 from robot_rl.envs.compiled import CompiledControl, NotCompilable, compile_control
 from robot_rl.envs.observation import (
     IMAGE_PREFIX,
@@ -32,19 +32,27 @@ Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
 class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
-    """One robosuite task. Reward 1 at success, which ends the episode; 0 otherwise.
+    """A robosuite task. The reward is 1 at success, which ends the episode, and 0 otherwise.
 
-    `task` is its configuration with all that was left to the environment filled in.
+    `task` is the configuration with all defaults of the environment filled in.
     Observations are frames of `make_observation` (no time axis): `state` float32 [S] and
     `images.<camera>` uint8 [H, W, 3]. Actions are float32 [A] in [-1, 1]. `reset(seed=)` fixes
-    the whole initial state; `reset(options={"state": …})` starts from a saved one, and
-    `reset(options={"playback_start": True})` so that robomimic plays the episode back as it was
+    the whole initial state; `reset(options={"state": …})` starts from a saved state, and
+    `reset(options={"playback_start": True})` in a way that robomimic can play the episode back exactly
     (`robot_rl.envs.playback_start`). `info` holds `success` and `applied_action`, the action that the
-    controllers really got.
+    controllers got.
     """
 
     def __init__(self, task: TaskConfig, *, observe_all: bool = False) -> None:
-        """Build the task; `observe_all` keeps raw observations that are not part of the state too."""
+        """Build the task.
+
+        Args:
+            task: its configuration.
+            observe_all: also compute raw observations that are not part of the state.
+
+        Raises:
+            ValueError: if the configuration is not valid; see also `make_sim`.
+        """
         self._sim, self.task = make_sim(task)
         task = self.task
         observed = self._sim.observation_names
@@ -54,7 +62,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
                 f"task {task.name!r}: robosuite's {task.env} does not observe {', '.join(missing)}; "
                 f"it has {', '.join(sorted(observed))}"
             )
-        self._cameras = self._own_cameras()
+        self._cameras = self._add_cameras()
         raw = self._read(self._sim.reset())
         self.observation_spec = ObservationSpec(
             tuple(task.state_keys),
@@ -64,19 +72,30 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         )
         self.action_spec = action_spec(self._sim)
         self.poses = PoseActions(self._sim) if task.input_type == "absolute" else None
-        """From actions to robosuite's and back, where they are absolute poses; else they are the same."""
+        """Converts actions to robosuite's and back if they are absolute poses; None if both are the same."""
         self.action_space = gym.spaces.Box(-1.0, 1.0, (len(self.action_spec),), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
         self._raw = raw
         self.control = self._compile(observe_all)
-        """The compiled control loop; None if robosuite's own runs."""
+        """The compiled control loop; None if robosuite's own is used."""
 
-    def _own_cameras(self) -> ExitStack:
-        """The renderers of observed cameras, unless robosuite renders them."""
+    def _add_cameras(self) -> ExitStack:
+        """Renderers of the observed cameras, unless robosuite renders them; closed with the environment."""
         with ExitStack() as stack:
             for camera in self.task.cameras if self.task.render == "quick" else ():
-                stack.enter_context(observe_camera(self, camera))
+                stack.enter_context(self._observe_camera(camera))
             return stack.pop_all()
+
+    def _observe_camera(self, camera: str) -> Renderer:
+        """Add the observable `<camera>_image`, which samples when robosuite's own would."""
+        renderer = Renderer(self, camera, *self.task.image_size, quick=True)
+
+        @sensor(modality="image")
+        def image(cache: Mapping[str, Any]) -> np.ndarray:
+            return renderer.frame()[::-1]  # the lowest row first, as in OpenGL
+
+        self._sim.add_observable(Observable(f"{camera}_image", image, sampling_rate=self.task.control_freq))
+        return renderer
 
     def _compile(self, observe_all: bool) -> CompiledControl | None:
         try:
@@ -94,7 +113,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
 
     @property
     def sim(self) -> Any:
-        """robosuite's own environment object (privileged state; for experts and rendering)."""
+        """robosuite's environment object, with privileged state; for experts and rendering."""
         return self._sim
 
     @property
@@ -103,13 +122,13 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return self._raw
 
     def sense(self) -> Mapping[str, np.ndarray]:
-        """Raw observations of the state as it is, at whatever moment of a control step."""
-        self._take_graphics()
+        """Compute the raw observations of the current state, at any moment of a control step."""
+        self._make_context_current()
         self._raw = self._read(self._sim._get_observations(force_update=True))
         return self._raw
 
     def succeeds(self) -> bool:
-        """The task's own check of the state as it is."""
+        """Whether the task's own check reports success in the current state."""
         return bool(self._sim._check_success())
 
     def reset(
@@ -119,7 +138,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         if seed is not None:
             # All of robosuite's samplers share this generator.
             self._sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-        self._take_graphics()
+        self._make_context_current()
         raw = self._sim.reset()
         if options and options.get("playback_start"):
             begin_as_played_back(self._sim)
@@ -134,14 +153,14 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return self._stepped(applied, *self._sim.step(self._commands(applied)))
 
     def stepping(self, action: np.ndarray) -> Generator[None, None, Step]:
-        """`step` in pieces, for `WorkerPool.drive`; only with a compiled control loop."""
+        """`step` as a generator for `WorkerPool.drive`; needs a compiled control loop."""
         assert self.control is not None
         applied = self._applied(action)
         return self._stepped(applied, *(yield from self.control.stepping(self._commands(applied))))
 
     def _applied(self, action: np.ndarray) -> np.ndarray:
         applied = checked_action(action, len(self.action_spec))
-        self._take_graphics()
+        self._make_context_current()
         return applied
 
     def _commands(self, applied: np.ndarray) -> np.ndarray:
@@ -155,32 +174,32 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return make_observation(self._raw, self.observation_spec), float(success), success, truncated, info
 
     def get_state(self) -> np.ndarray:
-        """Full simulator state, float64 [K]; an episode continued from it is the same to the bit."""
+        """Full simulator state, float64 [K]; an episode continues from it bit-identically."""
         return simstate.capture(self._sim)
 
     def set_state(self, state: np.ndarray) -> Observation:
-        """Go to a state that `get_state` returned; returns the observation there.
+        """Go to a state that `get_state` returned, and return its observation.
 
         Raises:
-            ValueError: the state is not one of this environment.
+            ValueError: if the state does not belong to this environment.
         """
-        self._take_graphics()
+        self._make_context_current()
         simstate.restore(self._sim, np.asarray(state))
         self._raw = self._read(self._sim._get_observations())
         return make_observation(self._raw, self.observation_spec)
 
     def image(self, camera: str, height: int, width: int) -> np.ndarray:
-        """What a camera sees now, uint8 [H, W, 3], with smooth edges; for many, `Renderer`."""
+        """Current image of a camera, uint8 [H, W, 3], with multisampling; for many images use `Renderer`."""
         with Renderer(self, camera, height, width) as renderer:
             return renderer.frame()
 
     def describe(self) -> dict[str, Any]:
-        """What a dataset must remember to rebuild this environment, as plain JSON values."""
+        """Metadata from which a dataset rebuilds this environment, as plain JSON values."""
         task = self.task
         return {
             "task": task.name,
             "env": task.env,
-            # One was all there could be, once.
+            # A string for one robot, for datasets from before there could be two.
             "robot": task.robots[0] if len(task.robots) == 1 else list(task.robots),
             "controller": task.controller,
             **({"input_type": task.input_type} if task.input_type != "delta" else {}),
@@ -188,7 +207,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             "horizon": task.horizon,
             "model_seed": task.model_seed,
             "env_args": dict(task.env_args),
-            # Without cameras there is nothing that has a look.
+            # Without cameras nothing is rendered.
             **({"render": task.render} if task.cameras else {}),
             "observation_spec": self.observation_spec.as_dict(),
             "action_spec": spec_to_list(self.action_spec),
@@ -199,22 +218,22 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
     def close(self) -> None:
         self._cameras.close()
         if self._sim.sim is not None and self._sim.sim._render_context_offscreen is not None:
-            # Else Python may free it while another context is current, and free that one's things.
-            self._take_graphics()
+            # Else Python may free it while another context is current, and so free the other's objects.
+            self._make_context_current()
             self._sim.sim._render_context_offscreen.con.free()
         self._sim.close()
 
-    def _take_graphics(self) -> None:
-        """Make robosuite's GL context current, if it has one: it takes for granted that it is.
+    def _make_context_current(self) -> None:
+        """Make robosuite's GL context current if it has one: robosuite assumes that it is.
 
-        With another one current, images come out almost, but not quite, right.
+        With another context current, images are slightly wrong.
         """
         context = self._sim.sim._render_context_offscreen
         if context is not None:
             context.gl_ctx.make_current()
 
     def _read(self, raw: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """robosuite's observations with images under our names, upright."""
+        """robosuite's observations, with upright images under this program's names."""
         out = {key: np.asarray(value) for key, value in raw.items() if not key.endswith("-state")}
         for camera in self.task.cameras:
             out[IMAGE_PREFIX + camera] = np.ascontiguousarray(out.pop(f"{camera}_image")[::-1])

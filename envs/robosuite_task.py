@@ -1,4 +1,4 @@
-"""robosuite's own environment of a task, and what a task leaves to it: robots, horizon, state keys."""
+"""Builds robosuite's environment for a task and fills in defaults: robots, horizon, state keys."""
 
 import inspect
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from robosuite.robots import ROBOT_CLASS_MAPPING
 from robot_rl.envs.task import TaskConfig
 
 _PROPRIO: Final = ("eef_pos", "eef_quat", "gripper_qpos", "contact", "base_pos", "base_quat")
-"""Ends of the names of a robot's observables that are part of the usual state."""
-_OURS: Final = frozenset(
+"""Suffixes of a robot's observables that are part of the default state."""
+_RESERVED: Final = frozenset(
     (
         "robots",
         "controller_configs",
@@ -29,17 +29,17 @@ _OURS: Final = frozenset(
         "use_camera_obs",
     )
 ) | {"camera_names", "camera_heights", "camera_widths", "ignore_done", "hard_reset", "seed"}
-"""Arguments of robosuite that come from other fields of a task, or are this program's own."""
+"""Arguments of robosuite that other fields of a task or this program set."""
 _IMAGES: Final = ("image", "depth")
-"""Modalities that are no part of a state."""
+"""Modalities that are not part of a state."""
 
 
 def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
-    """robosuite's environment, whose reward is 1 at success, and the task with nothing left open.
+    """Build robosuite's environment, with reward 1 at success, and fill in the task's defaults.
 
     Raises:
-        ValueError: robosuite has no such environment or robot, they do not go together, or a value of
-            `env_args` is of a wrong type.
+        ValueError: if robosuite has no such environment or robot, they do not fit together, or a value of
+            `env_args` has a wrong type.
     """
     kind = _kind(task)
     robots = list(task.robots) or (["Panda", "Panda"] if issubclass(kind, TwoArmEnv) else ["Panda"])
@@ -77,8 +77,8 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
             f"task {task.name!r}: {task.env} draws another object in each episode, and with it what is "
             "observed; choose the environment of one object, as PickPlaceCan or NutAssemblySquare"
         )
-    _reward_success(sim)
-    keys = list(task.state_keys) or list(_usual_state(sim))
+    _use_sparse_reward(sim)
+    keys = list(task.state_keys) or list(_default_state_keys(sim))
     return sim, replace(task, horizon=task.horizon or int(sim.horizon), state_keys=keys)
 
 
@@ -109,9 +109,9 @@ def _check_arguments(task: TaskConfig) -> None:
             f"task.controller={task.controller}: robosuite has {', '.join(sorted(ALL_PART_CONTROLLERS))}; "
             "task.input_type=absolute makes poses of deltas"
         )
-    if taken := sorted(_OURS & task.env_args.keys()):
+    if taken := sorted(_RESERVED & task.env_args.keys()):
         raise ValueError(f"task.env_args: {', '.join(taken)}: a task says it otherwise; leave it out")
-    known = _arguments(_kind(task)) - _OURS
+    known = _arguments(_kind(task)) - _RESERVED
     if unknown := sorted(task.env_args.keys() - known):
         raise ValueError(
             f"task.env_args: {task.env} takes no {', '.join(unknown)}; it takes {', '.join(sorted(known))}"
@@ -119,7 +119,7 @@ def _check_arguments(task: TaskConfig) -> None:
 
 
 def _arguments(kind: Any) -> set[str]:
-    """What a class can be made with; one with `**kwargs` takes what its base does."""
+    """Names of the constructor arguments of a class; one with `**kwargs` also takes those of its base."""
     known: set[str] = set()
     for one in kind.__mro__:
         parameters = inspect.signature(one.__init__).parameters.values()
@@ -146,11 +146,11 @@ def _controllers(task: TaskConfig, robot: str) -> dict[str, Any]:
     return config
 
 
-def _reward_success(sim: Any) -> None:
+def _use_sparse_reward(sim: Any) -> None:
     """Make the reward 1 at success, else 0.
 
-    Wipe finds out in its own reward what has been wiped, and so may an environment of the user's: theirs is
-    computed, too. Those of robosuite's other environments change nothing.
+    Wipe updates in its own reward what has been wiped, and a user's environment may do the like. So
+    their rewards are computed too. Those of robosuite's other environments have no side effects.
     """
     kind = type(sim)
     own = kind.reward
@@ -165,8 +165,8 @@ def _reward_success(sim: Any) -> None:
     sim.reward = reward
 
 
-def _usual_state(sim: Any) -> Iterator[str]:
-    """Names of the observables of hands and grippers, then of all of the scene that are no images."""
+def _default_state_keys(sim: Any) -> Iterator[str]:
+    """Default state: observables of hands and grippers, then all of the scene except images."""
     robots = tuple(f"{robot.robot_model.naming_prefix}proprio" for robot in sim.robots)
     known = [(name, one) for name, one in sim._observables.items() if one.is_enabled() and one.is_active()]
     for name, observable in known:

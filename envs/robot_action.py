@@ -1,4 +1,4 @@
-"""From a normalised action to what a robot is commanded, and back from what it applied."""
+"""Converts normalised actions to robot commands, and applied commands back to actions."""
 
 from collections.abc import Sequence
 
@@ -6,28 +6,28 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from robot_rl.envs.action import ActionSpec
-from robot_rl.envs.poses import axes_of, rotation_of
+from robot_rl.envs.rotation_6d import matrix_to_rotation_6d, rotation_6d_to_matrix
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.spec import CommandMode, RobotSpec
 
 _AXES = ("x", "y", "z", "rx", "ry", "rz")
 _POSE = ("x", "y", "z", "xx", "xy", "xz", "yx", "yy", "yz")
-"""Of an absolute pose: a position, and the hand's x and y axes."""
+"""Dimensions of an absolute pose: position, and x and y axes of the hand."""
 
 
 class RobotAction:
-    """Deltas or poses of the tool point in the base frame, and the closing of a gripper, as in robosuite."""
+    """Actions as deltas or poses of the tool point in the base frame, and the closing of a gripper."""
 
     def __init__(self, robot: RobotSpec, actions: ActionSpec, mode: CommandMode = "cartesian_delta") -> None:
-        """Find what each dimension moves; `mode` is how the robot will be told.
+        """Map the dimensions of `actions` to the robot; `mode` is its command mode.
 
         Raises:
-            ValueError: a dimension that is none of these, or a robot that does not take them.
+            ValueError: if a dimension is neither of these, or the robot does not take it.
         """
         axes = {i: dim.name.rsplit("_", 1)[-1] for i, dim in enumerate(actions) if dim.kind != "gripper"}
         self.absolute = any(dim.kind == "absolute" for dim in actions)
-        """Whether an action is a pose."""
+        """Whether actions are poses, not deltas."""
         known = _POSE if self.absolute else _AXES
         grippers = [i for i, dim in enumerate(actions) if dim.kind == "gripper"]
         for i, dim in enumerate(actions):
@@ -49,7 +49,7 @@ class RobotAction:
         self._gripper = grippers[0] if grippers else None
 
     def command(self, action: np.ndarray, state: State) -> tuple[list[float], float | None]:
-        """The move [6] from a state, in m and rad, and the opening; None leaves the gripper."""
+        """The motion [6] from a state, in m and rad, and the opening; None leaves the gripper as it is."""
         numbers = np.zeros(len(_POSE) if self.absolute else len(_AXES))
         numbers[self._to] = action[self._from].astype(float) * self._scale
         move = np.array(move_between(state, _pose(numbers, state))) if self.absolute else numbers
@@ -57,29 +57,29 @@ class RobotAction:
         return move.tolist(), None if closing == 0.0 else float(closing < 0.0)
 
     def applied(self, action: np.ndarray, move: Sequence[float], state: State) -> np.ndarray:
-        """The action [A] whose move from a state is the one [6] that was applied."""
+        """The action [A] that corresponds to the applied motion [6] from a state."""
         out, numbers = action.copy(), np.array(move)
         if self.absolute:
             pose = moved_by(state, move)
-            numbers = np.array([*pose[:3], *axes_of(Rotation.from_quat(pose[3:]).as_matrix())])
+            numbers = np.array([*pose[:3], *matrix_to_rotation_6d(Rotation.from_quat(pose[3:]).as_matrix())])
         out[self._from] = np.clip(numbers[self._to] / self._scale, -1.0, 1.0)
         return out
 
 
 def _pose(numbers: np.ndarray, state: State) -> list[float]:
-    """The pose [7] of a position and two axes [9]; where those span no plane, with the state's rotation."""
-    matrix = rotation_of(numbers[3:])
+    """Pose [7] from a position and two axes [9]; parallel axes keep the rotation of the state."""
+    matrix = rotation_6d_to_matrix(numbers[3:])
     turned = state.quaternion if matrix is None else Rotation.from_matrix(matrix).as_quat().tolist()
     return [*numbers[:3].tolist(), *turned]
 
 
 def moved_by(state: State, move: Sequence[float]) -> list[float]:
-    """The pose [7] that is a move [6] away from the tool point of a state."""
+    """The pose [7] that a motion [6] from the tool point of a state leads to."""
     position = [here + step for here, step in zip(state.position, move[:3], strict=True)]
     return [*position, *rotation.product(rotation.exponential(move[3:]), state.quaternion)]
 
 
 def move_between(state: State, pose: Sequence[float]) -> list[float]:
-    """The move [6] from the tool point of a state to a pose [7]."""
+    """The motion [6] from the tool point of a state to a pose [7]."""
     step = [there - here for there, here in zip(pose[:3], state.position, strict=True)]
     return [*step, *rotation.between(state.quaternion, pose[3:])]

@@ -1,4 +1,4 @@
-"""From a robot's state to raw observations by the names that robosuite gives them."""
+"""Converts a robot's state to raw observations with robosuite's names."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.spec import RobotSpec
 
 SUCCESS, TIME_LEFT = "success", "time_left"
-"""Sensors of a simulated task: 1 where its own check says so, else 0; s until an episode is truncated."""
+"""Sensors of a simulated task: 1 if its own check reports success, else 0; seconds until truncation."""
 
 BASE, HAND, HAND_AT_HOME = "base_in_world", "hand_in_tool", "hand_quaternion_at_home"
 """Calibrations: the pose [7] of the base frame in the world of the observations; the rotation [4] from the
@@ -23,17 +23,17 @@ _Array = NDArray[np.float64]
 
 
 class RobotState:
-    """The state part of an observation, made of what a robot measures.
+    """Computes the state part of an observation from what a robot measures.
 
-    A sensor of the observation's name comes first. The rest is the arm's own: its tool point in the world,
-    its joints and its fingers.
+    A sensor with the name of the observation is preferred. Otherwise it is computed from the arm: tool point
+    in the world, joints and fingers.
     """
 
     def __init__(self, robot: RobotSpec, observation: ObservationSpec) -> None:
-        """Find where each part comes from.
+        """Find the source of each part of the state.
 
         Raises:
-            ValueError: the robot does not measure one, or it has another size there.
+            ValueError: if the robot does not measure a part, or measures it with another size.
         """
         self._robot, self._keys = robot, observation.state_keys
         calibration = {name: np.array(values) for name, values in robot.calibration.items()}
@@ -66,10 +66,10 @@ class RobotState:
         self._sources = {key: own[key][1] for key in self._own(observation)}
 
     def raw(self, state: State) -> Mapping[str, _Array]:
-        """The raw observations by name.
+        """Raw observations by name.
 
         Raises:
-            RobotError: the state lacks one, as nothing has been measured yet.
+            RobotError: if the state lacks one, for example since nothing has been measured yet.
         """
         if not state.q:
             raise RobotError(f"the robot {self._robot.name} has measured nothing yet")
@@ -89,7 +89,7 @@ class RobotState:
 
     def _quaternion(self, state: State) -> _Array:
         turned = (self._in_world * Rotation.from_quat(state.quaternion) * self._hand).as_quat()
-        # Of the two that mean the same, the one that robosuite's chain of joints gives, which has no jump.
+        # Of the two equal quaternions, the one that robosuite's kinematics gives, which is continuous.
         return turned if turned @ self._at_home >= 0 else -turned
 
     def _fingers(self, state: State) -> _Array:

@@ -1,9 +1,8 @@
-"""How a served task's scene stands, small enough to be published with every state, and back.
+"""Compact state of a served task's scene, published with every robot state; full states are rebuilt from it.
 
-It is what MuJoCo and robosuite's files call a flattened state (time, positions, velocities), and the poses of
-those bodies that a reset may have placed without a joint, as Door's. A full state
-(`robot_rl.envs.simstate`) is rebuilt from that: controllers start again in it, since their goals are not
-there.
+It consists of robosuite's flattened state (time, positions, velocities) and the poses of bodies that a
+reset may place without a joint, as Door's. In a rebuilt full state (`robot_rl.envs.simstate`)
+controllers are reset, since the compact state does not contain their goals.
 """
 
 import numpy as np
@@ -13,18 +12,18 @@ from robot_rl.envs.playback_start import go_to_flattened
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 
 SCENE = "scene_state"
-"""Sensor of a served task."""
+"""Name of the sensor."""
 REBUILT = "rebuilt from recorded times, positions and velocities"
-"""What a dataset says of its states then."""
+"""Origin of the states in the metadata of a dataset with rebuilt states."""
 
 
 class SceneState:
-    """Reads and writes the scene of one environment."""
+    """Reads and restores the scene of one environment."""
 
     def __init__(self, env: RobosuiteEnv) -> None:
         self._env = env
         model = env.sim.sim.model._model
-        # Children of the world that no joint moves: a reset may place them.
+        # Children of the world without a joint, which a reset may place.
         self._placed = np.flatnonzero((model.body_parentid == 0) & (model.body_jntnum == 0))[1:]
         self._flat = 1 + model.nq + model.nv
 
@@ -33,16 +32,16 @@ class SceneState:
         return self._flat + 7 * len(self._placed)
 
     def read(self) -> NDArray[np.float64]:
-        """The scene as it is, float64 [size]."""
+        """Current state of the scene, float64 [size]."""
         model, data = self._env.sim.sim.model._model, self._env.sim.sim.data._data
         placed = np.hstack([model.body_pos[self._placed], model.body_quat[self._placed]])
         return np.concatenate([[data.time], data.qpos, data.qvel, placed.ravel()])
 
     def rebuild(self, scenes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Full states [T, K] of the scenes [T, size] of an episode.
+        """Full states [T, K] from the scene states [T, size] of an episode.
 
         Raises:
-            ValueError: they are of another model.
+            ValueError: if they belong to another model.
         """
         if scenes.shape[1] != self.size:
             raise ValueError(

@@ -1,27 +1,26 @@
-"""The full state of a robosuite environment as one flat vector, and back.
+"""Saves and restores the full state of a robosuite environment as one flat vector.
 
 MuJoCo's integration state (`mjSTATE_INTEGRATION`: time, positions, velocities, activations,
 warm start, controls, applied forces, mocap, userdata) is not enough to continue an episode
 exactly: robosuite keeps controller goals and the sampled observations in Python, and some tasks
-(Door) place objects by moving bodies of the model. All of it is captured here.
+(Door) place objects by moving bodies of the model. All of that is part of the vector.
 """
 
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import mujoco
 import numpy as np
-
-from robot_rl.envs.own_state import own_state
+from robosuite.environments.manipulation.wipe import Wipe
 
 _PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
 @dataclass(frozen=True)
 class _Field:
-    """A piece of Python state: its name, its size, how to read it and how to write it."""
+    """A piece of Python state: name, size, and functions that read and write it."""
 
     name: str
     size: int
@@ -30,9 +29,9 @@ class _Field:
 
 
 def capture(sim: Any) -> np.ndarray:
-    """The environment's full state, float64 [K].
+    """The full state of an environment, float64 [K].
 
-    `sim` is a robosuite environment after `reset`. K is fixed for a model and a controller.
+    `sim` is a robosuite environment after `reset`. K depends on the model and the controller.
     """
     model, data = sim.sim.model._model, sim.sim.data._data
     physics = np.empty(mujoco.mj_stateSize(model, _PHYSICS))
@@ -41,10 +40,10 @@ def capture(sim: Any) -> np.ndarray:
 
 
 def restore(sim: Any, state: np.ndarray) -> None:
-    """Put the environment into a state that `capture` returned.
+    """Set the environment to a state that `capture` returned.
 
     Raises:
-        ValueError: the state is not finite or belongs to another model or controller.
+        ValueError: if the state is not finite or belongs to another model or controller.
     """
     model, data = sim.sim.model._model, sim.sim.data._data
     fields = list(_fields(sim))
@@ -63,8 +62,8 @@ def restore(sim: Any, state: np.ndarray) -> None:
     for field in fields:
         field.write(state[start : start + field.size])
         start += field.size
-    # The forward pass fills what is derived from the state (body poses, sites, contacts) and
-    # spoils the solver's warm start, so the state is written once more after it.
+    # The forward pass computes what is derived from the state (body poses, sites, contacts) and
+    # overwrites the solver's warm start, so the state is written again after it.
     mujoco.mj_setState(model, data, state[:size], _PHYSICS)
     mujoco.mj_forward(model, data)
     mujoco.mj_setState(model, data, state[:size], _PHYSICS)
@@ -72,10 +71,10 @@ def restore(sim: Any, state: np.ndarray) -> None:
 
 
 def _render_images(sim: Any) -> None:
-    """Images of the state as it is; those at hand show what was there before.
+    """Render the observed images again for the restored state.
 
-    A step renders before its last substep has reached the body poses, so what is seen here is one
-    substep (2 ms) newer than what was seen when the state was saved.
+    A step renders before its last substep has updated the body poses, so these images are one
+    substep (2 ms) newer than those at the time the state was saved.
     """
     images = [o for o in sim._observables.values() if o.modality == "image" and o.is_enabled()]
     if not images:
@@ -112,16 +111,16 @@ def _fields(sim: Any) -> Iterator[_Field]:
         for arm, gripper in robot.gripper.items():
             if gripper.dof:
                 yield _of_gripper(arm, gripper)
-    if (own := own_state(sim)) is not None:
+    if (own := _own_state(sim)) is not None:
         yield _Field("env.own", own.get_own_state().size, own.get_own_state, own.set_own_state)
     for name, observable in sim._observables.items():
-        if observable.modality != "image":  # an image is rendered anew; it is not state
+        if observable.modality != "image":  # images are rendered again
             yield _of_observable(sim, name, observable)
 
 
-# A gripper's goal is not here: every control step sets it before it is used.
+# Without a gripper's goal, which every control step sets before use.
 _GOALS = ("goal_pos", "goal_ori", "goal_qpos", "initial_joint")
-# In the first step after a reset a controller goes by what it sensed when it was made.
+# In the first step after a reset a controller uses what it sensed when it was created.
 _SENSED = (
     "ref_pos",
     "ref_ori_mat",
@@ -164,7 +163,7 @@ def _of_attribute(
 
 
 def _of_gripper(arm: str, gripper: Any) -> _Field:
-    """A gripper's integrated command: one value until the first action, then as many as that leaves."""
+    """A gripper's integrated command: one value before the first action, then one per actuator."""
     size = _command_size(gripper)
 
     def write(value: np.ndarray) -> None:
@@ -174,10 +173,10 @@ def _of_gripper(arm: str, gripper: Any) -> _Field:
 
 
 def _command_size(gripper: Any) -> int:
-    """How many numbers an action leaves in a gripper's command."""
+    """Size of a gripper's command after an action."""
     kind = type(gripper)
     if kind not in _COMMAND_SIZES:
-        tried = copy.copy(gripper)  # an action replaces the array, and does not write into it
+        tried = copy.copy(gripper)  # an action replaces the array and does not write to it
         tried.format_action(np.zeros(gripper.dof))
         _COMMAND_SIZES[kind] = tried.current_action.size
     return _COMMAND_SIZES[kind]
@@ -187,7 +186,7 @@ _COMMAND_SIZES: dict[type, int] = {}
 
 
 def _of_observable(sim: Any, name: str, observable: Any) -> _Field:
-    """Its sampling timer, its value, and what it left in the cache, which others read a step later."""
+    """An observable's sampling timer, value, and entry in the cache, which others read a step later."""
     value = np.asarray(observable._current_observed_value)
     shape, dtype, size = value.shape, value.dtype, value.size
 
@@ -210,3 +209,48 @@ def _of_observable(sim: Any, name: str, observable: Any) -> _Field:
             sim._obs_cache[name] = state[3 + size :].reshape(shape).astype(dtype)
 
     return _Field(f"observable.{name}", 3 + 2 * size, read, write)
+
+
+@runtime_checkable
+class KeepsState(Protocol):
+    """An environment with further attributes that change in an episode; see docs/tutorials/own_task.md."""
+
+    def get_own_state(self) -> np.ndarray:
+        """The attributes as float64 [K]; K never changes."""
+
+    def set_own_state(self, state: np.ndarray) -> None:
+        """Set the attributes to what `get_own_state` returned."""
+
+
+def _own_state(sim: Any) -> KeepsState | None:
+    """Access to further Python state of a robosuite environment; None if it has none."""
+    if isinstance(sim, KeepsState):
+        return sim
+    return _WipeState(sim) if isinstance(sim, Wipe) else None
+
+
+class _WipeState:
+    """Python state of Wipe: wiped markers, collisions, and biases of the force and torque sensors."""
+
+    def __init__(self, sim: Wipe) -> None:
+        self._sim = sim
+        self._markers = sim.model.mujoco_arena.markers
+        self._arms = list(sim.robots[0].arms)
+
+    def get_own_state(self) -> np.ndarray:
+        sim = self._sim
+        wiped = [float(marker in sim.wiped_markers) for marker in self._markers]
+        biases = [bias[arm] for bias in (sim.ee_force_bias, sim.ee_torque_bias) for arm in self._arms]
+        return np.concatenate([wiped, [sim.collisions, sim.f_excess], *biases])
+
+    def set_own_state(self, state: np.ndarray) -> None:
+        sim, count = self._sim, len(self._markers)
+        sim.wiped_markers = [marker for marker, wiped in zip(self._markers, state, strict=False) if wiped]
+        for marker in self._markers:
+            geom = sim.sim.model.geom_name2id(marker.visual_geoms[0])
+            sim.sim.model.geom_rgba[geom][3] = float(marker not in sim.wiped_markers)
+        sim.collisions, sim.f_excess = (int(number) for number in state[count : count + 2])
+        biases = state[count + 2 :].reshape(2, len(self._arms), 3)
+        sim.ee_force_bias, sim.ee_torque_bias = (
+            {arm: one.copy() for arm, one in zip(self._arms, bias, strict=True)} for bias in biases
+        )

@@ -1,4 +1,4 @@
-"""What a robosuite task is to this program: the fields of `configs/task/<name>.yaml`."""
+"""Configuration of a robosuite task: the fields of `configs/task/<name>.yaml`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass
 class TaskConfig:
-    """A task: what robosuite is asked for and what of it is observed."""
+    """A task: arguments for robosuite, and what is observed."""
 
     name: str = "${.env}"
     """Short name of the task, used in paths and messages; of a file without it, the file's name."""
@@ -49,7 +49,7 @@ class TaskConfig:
 
 
 def render_of(environment: Mapping[str, Any]) -> str | None:
-    """How the images of a described environment look, or None if it observes none."""
+    """Render profile of the environment that a description is of; None without cameras."""
     if not environment.get("observation_spec", {}).get("cameras"):
         return None
-    return environment.get("render", "robosuite")  # from before there was a choice
+    return environment.get("render", "robosuite")  # older descriptions have no profile

@@ -1,4 +1,4 @@
-"""A robosuite task behind the interface of an arm: a policy that was trained in it is deployed on it."""
+"""Driver that simulates an arm in a robosuite task, so that a policy can be deployed to simulation."""
 
 import threading
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from robot_rl.envs.robot_state import SUCCESS, TIME_LEFT
 from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.task_gripper import TaskGripper
-from robot_rl.envs.task_robot import InBase, driven, matrix_of, quaternion_of, robot_spec
+from robot_rl.envs.task_robot import InBase, driven_control, matrix_of, quaternion_of, robot_spec
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.sim import WorldState
 from robot_rl.hardware.spec import RobotSpec
 
 DRAWING: Final = "robot_rl.envs.renderer:quick_view"
-"""What draws the images that the task observes; see `robot_rl.hardware.cameras.settings.Sim`."""
-# The longest time that one `read` simulates, ticks; what is beyond it never happens and is counted.
+"""Renderer of the task's cameras, for `robot_rl.hardware.cameras.settings.Sim`."""
+# Ticks that one `read` simulates at most; longer delays are skipped and counted.
 _CATCH_UP: Final = 5
 _DIVERGED: Final = tuple(
     int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{what}")) for what in ("QPOS", "QVEL", "QACC")
@@ -33,16 +33,16 @@ Phase = Literal["closed", "standing", "following", "stopped"]
 
 
 class TaskDriver:
-    """The scene and the arm of a task, cartesian; its setpoints are the goals of robosuite's own controller.
+    """Driver of a task's arm; its setpoints are poses, the goals of robosuite's own controller.
 
-    Where the setpoint is what the controller would make of an action, and is set once per control step,
-    the trajectory is that of `RobosuiteEnv.step`. Time passes in the scene when `read` is called, in whole
-    substeps up to the clock's, and only once the arm has been enabled: until then a scene stands as it was
-    reset. A scene that cannot keep up loses time and does not hurry after it.
+    If setpoints equal the goals that the controller computes from actions, one per control step, the
+    trajectory is that of `RobosuiteEnv.step`. `read` advances the simulation in whole substeps up to the
+    time of the clock, but only once the arm has been enabled: until then the scene stays as it was reset. A
+    simulation that is slower than real time loses time and does not catch up.
 
     Sensors are the observations of the task's state that are not the arm's own, `success` and `time_left`
-    (see `robot_rl.envs.robot_state`), and `scene_state` (`robot_rl.envs.scene_state`), all of the very moment
-    that is measured.
+    (see `robot_rl.envs.robot_state`), and `scene_state` (`robot_rl.envs.scene_state`), all at the time of
+    the measurement.
     """
 
     def __init__(
@@ -53,21 +53,21 @@ class TaskDriver:
         rate: float = 100.0,
         starts: NDArray[np.float64] | None = None,
     ) -> None:
-        """Build the scene; its cameras are in the spec, and others draw them (`save_scene`, `render_state`).
+        """Build the scene. Other processes render its cameras (`save_scene`, `render_state`).
 
         Args:
             task: with one arm; see `robot_spec`.
-            clock: that of the server.
-            rate: of the server's ticks, 1/s; a tick is a whole number of the simulation's substeps.
-            starts: saved states [N, K] (`RobosuiteEnv.get_state`) among which `reset` chooses.
+            clock: the server's clock.
+            rate: of the server's ticks, 1/s; a tick must be a whole number of simulation substeps.
+            starts: saved states [N, K] (`RobosuiteEnv.get_state`) that `reset` can start from.
 
         Raises:
-            ValueError: the task cannot be driven, or the rate does not fit its simulation.
+            ValueError: if the task cannot be driven, or the rate does not fit its simulation.
         """
         self._env = RobosuiteEnv(replace(task, cameras=[]))
         self._clock = clock
         self.starts = starts
-        """Saved states among which `reset` chooses; without, a number is a seed."""
+        """Saved states that `reset` can start from; without them `reset` takes a seed."""
         self._start = 0
         self._t = 0
         sim = self._env.sim
@@ -77,18 +77,18 @@ class TaskDriver:
             raise ValueError(
                 f"rate={rate:g}: a tick must be a whole number of substeps of {sim.model_timestep * 1e3:g} ms"
             )
-        self._most = _CATCH_UP * round(per_tick)
-        self._control = driven(self._env)
-        closes = self._env.sim.robots[0].gripper[self._control.arms[0].name].dof > 0
-        self._gripper = TaskGripper(self._env, self._control) if closes else None
-        grips = self._gripper.spec if self._gripper else None
+        self._max_substeps = _CATCH_UP * round(per_tick)
+        self._control = driven_control(self._env)
+        has_gripper = self._env.sim.robots[0].gripper[self._control.arms[0].name].dof > 0
+        self._gripper = TaskGripper(self._env, self._control) if has_gripper else None
+        gripper_spec = self._gripper.spec if self._gripper else None
         self._scene = SceneState(self._env)
-        self._spec = robot_spec(self._env, self._control, grips, rate, task)
+        self._spec = robot_spec(self._env, self._control, gripper_spec, rate, task)
         self._kinematics = InBase(self._env, self._control)
         self._phase: Phase = "closed"
         self._halt = threading.Event()
         self.dropped_ns = 0
-        """Time that was too long ago to be simulated, ns."""
+        """Time that was skipped since the simulation was late, ns."""
         self._settle()
 
     @property
@@ -105,7 +105,7 @@ class TaskDriver:
 
     @property
     def env(self) -> RobosuiteEnv:
-        """The scene (privileged state; for experts and rendering)."""
+        """The environment, with privileged state; for experts and rendering."""
         return self._env
 
     def open(self) -> None:
@@ -113,10 +113,13 @@ class TaskDriver:
             self._phase = "standing"
 
     def reset(self, start: int) -> None:
-        """Begin an episode: the scene at one of the saved states or, where none were given, of a seed.
+        """Begin an episode.
+
+        Args:
+            start: index of a saved state, or a seed if there are none.
 
         Raises:
-            ValueError: there is no such state, or the arm is enabled.
+            ValueError: if there is no such state, or the arm is enabled.
         """
         if self._phase == "following" and not self._halt.is_set():
             raise ValueError("a scene is reset with the arm disarmed")
@@ -133,7 +136,7 @@ class TaskDriver:
 
     def enable(self) -> None:
         self._require_open()
-        self._require_sound()
+        self._require_valid()
         self._halt.clear()
         self._hold()
         self._begin("following")
@@ -157,27 +160,27 @@ class TaskDriver:
         if not (np.isfinite(setpoint.position).all() and np.isfinite(setpoint.quaternion).all()):
             raise DriverError(f"a setpoint that is not finite: {setpoint}")
         if self._phase == "following" and not self._halt.is_set():
-            self._control.arms[0].aim(setpoint.position, matrix_of(setpoint.quaternion))
+            self._control.arms[0].set_pose_goal(setpoint.position, matrix_of(setpoint.quaternion))
 
     def stop(self) -> None:
         self._halt.set()
 
     def recover(self) -> None:
-        """A simulation that has failed begins anew, where it began last."""
-        if self._broken:
+        """Reset a failed simulation to its last start."""
+        if self._failure:
             self.reset(self._start)
 
     def close(self) -> None:
         self._phase = "closed"
 
     def save_scene(self, folder: Path) -> Path:
-        """Write the scene into a file there, for those who draw it."""
+        """Save the model to a file in the folder, for processes that render it."""
         path = folder / "scene.mjb"
         mujoco.mj_saveModel(self._env.sim.sim.model._model, str(path))
         return path
 
     def render_state(self) -> WorldState:
-        """How everything stands, from the thread that drives; some tasks move bodies of the model."""
+        """State for rendering, with body poses, which some tasks change. Call it in the driving thread."""
         model, data = self._env.sim.sim.model._model, self._data
         bodies = np.hstack([model.body_pos, model.body_quat]).ravel()
         return WorldState(self._t, data.qpos.copy(), data.qvel.copy(), bodies)
@@ -185,8 +188,8 @@ class TaskDriver:
     # ------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """A scene that has just been reset."""
-        self._broken = ""
+        """Prepare the driver after a reset of the scene."""
+        self._failure = ""
         self._reset_at = float(self._data.time)
         self._warnings = self._count_warnings()
         self._control.advance(0)
@@ -195,24 +198,24 @@ class TaskDriver:
             self._gripper.settle()
 
     def _begin(self, phase: Phase) -> None:
-        """From now on time passes in the scene."""
+        """Enter a phase in which simulation time passes."""
         if self._phase == "standing":
             self._anchor, self._ran = self._clock.now(), 0
         self._phase = phase
 
     def _hold(self) -> None:
-        """Stay where the arm is."""
+        """Set the goal to the arm's current pose."""
         arm = self._control.arms[0]
-        arm.aim(*arm.pose())
+        arm.set_pose_goal(*arm.pose())
 
     def _run(self, now: int) -> None:
         due = (now - self._anchor) // self._substep - self._ran
-        if due > self._most:
-            dropped = (due - self._most) * self._substep
+        if due > self._max_substeps:
+            dropped = (due - self._max_substeps) * self._substep
             self._anchor += dropped
             self.dropped_ns += dropped
-            due = self._most
-        self._require_sound()
+            due = self._max_substeps
+        self._require_valid()
         try:
             while due > 0:
                 ahead = self._gripper.step(due) if self._gripper else due
@@ -220,10 +223,10 @@ class TaskDriver:
                 self._ran += ahead
                 due -= ahead
         except ValueError as error:
-            self._broken = str(error)
+            self._failure = str(error)
         if self._count_warnings() != self._warnings:
-            self._broken = self._broken or "MuJoCo's state diverged"
-        self._require_sound()
+            self._failure = self._failure or "MuJoCo's state diverged"
+        self._require_valid()
 
     def _measure(self, t: int) -> Measurement:
         self._t = t
@@ -259,10 +262,10 @@ class TaskDriver:
         if self._phase == "closed":
             raise DriverError("the scene is closed; open the driver first")
 
-    def _require_sound(self) -> None:
-        if self._broken:
+    def _require_valid(self) -> None:
+        if self._failure:
             raise DriverError(
-                f"the simulation has failed ({self._broken}) and begins anew when it is acknowledged"
+                f"the simulation has failed ({self._failure}); it restarts when the fault is acknowledged"
             )
 
     def _count_warnings(self) -> int:

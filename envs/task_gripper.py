@@ -1,4 +1,4 @@
-"""The gripper of a robosuite task, by openings instead of robosuite's signs."""
+"""Gripper of a robosuite task, commanded by its opening instead of robosuite's open or close signs."""
 
 import copy
 from typing import Any, Final
@@ -12,27 +12,28 @@ from robot_rl.hardware.drivers.base import DriverError
 from robot_rl.hardware.spec import GripperSpec
 
 _SETTLES: Final = 40
-"""Control steps after which a gripper has reached its end, once it is commanded to be there."""
+"""Control steps after which a gripper has reached the end that it is commanded to."""
 _MOVES: Final = 1e-6
 _UNLIMITED: Final = 20.0
-"""N that is said of a gripper on whose force robosuite sets no limit."""
+"""Force in N for the spec of a gripper whose force robosuite does not limit."""
 _WIDTH: Final = 0.1
-"""m that is said of one without finger pads."""
+"""Width in m for the spec of a gripper without finger pads."""
 
 
 class TaskGripper:
-    """robosuite goes by the sign of an action: at each control step the wanted opening changes by a step.
+    """Drives robosuite's gripper to an opening from 0 to 1.
 
-    So it does here, in the scene's time, from the moment that a goal is given until it is reached. A goal
-    of 0 or 1 at each control step is an action of 1 or -1. It is reached to within half a step. What is
-    read is how far its actuators are between their ends, which are found out by going there once.
+    robosuite uses the sign of an action: each control step changes the commanded opening by one increment.
+    Here it changes in the same way, in simulation time, until the goal is reached to within half an
+    increment. A goal of 0 or 1 at each control step is an action of 1 or -1. The measured opening is the
+    position of the actuators between their ends, which are found by moving there once.
     """
 
     def __init__(self, env: RobosuiteEnv, control: CompiledControl) -> None:
-        """Drives the one gripper of a task with the given control loop.
+        """Find the ends of the gripper of a one-armed task.
 
         Raises:
-            ValueError: it is a hand, of which each finger moves by itself.
+            ValueError: if it is a hand whose fingers move separately.
         """
         robot, arm = env.sim.robots[0], control.arms[0].name
         gripper, name = robot.gripper[arm], robot.get_gripper_name(arm)
@@ -48,13 +49,13 @@ class TaskGripper:
         self._stride = gripper.speed / 2  # its command goes from -1 to 1
         self._closing = np.zeros(env.sim.action_dim)
         self._closing[slice(*robot.composite_controller._action_split_indexes[name])] = 1.0
-        tried = copy.copy(gripper)  # an action replaces its command, and does not write into it
+        tried = copy.copy(gripper)  # an action replaces the command array and does not write to it
         tried.current_action = np.zeros_like(np.atleast_1d(gripper.current_action))
         tried.format_action(np.ones(1))
         self._sign = float(np.sign(tried.current_action[0]))
-        """Of the first number of its command, when it is closed."""
+        """Sign of the first number of its command when closed."""
         if type(gripper) is PandaGripper:
-            # Its fingers are where its actuators are, and meet in the middle: clients compute `gripper_qpos`.
+            # Its actuator lengths are its finger positions, from which clients compute `gripper_qpos`.
             low, high = model.actuator_ctrlrange[self._actuators].T
             self._closed, self._open = np.zeros(2), np.where(np.abs(low) > np.abs(high), low, high)
             width = float(np.abs(self._open).sum())
@@ -85,15 +86,15 @@ class TaskGripper:
 
     @property
     def wanted(self) -> bool:
-        """Whether it has a goal, reached or not."""
+        """Whether it has a goal, even if reached."""
         return self._goal is not None
 
-    # What follows is for the driver, in its own thread.
+    # The rest is called by the driver, in its thread.
 
     def settle(self) -> None:
-        """A scene that has just been reset: no goal, and the next one is acted upon at once.
+        """Clear the goal after a reset of the scene. The next goal takes effect at once.
 
-        Until then the fingers stay: a reset leaves actuators at 0, which closes them.
+        Until then the fingers stay where they are: a reset sets actuators to 0, which would close them.
         """
         self._goal = None
         self._wait = 0
@@ -101,20 +102,20 @@ class TaskGripper:
         self.sense()
 
     def sense(self) -> None:
-        """Note the opening as it is."""
+        """Measure the current opening."""
         moves = np.abs(self._open - self._closed) > _MOVES
         way = (self._lengths() - self._closed)[moves] / (self._open - self._closed)[moves]
         self._opening = min(max(float(way.mean()), 0.0), 1.0)
 
     def step(self, most: int) -> int:
-        """Change the wanted opening if it is time for that.
+        """Change the commanded opening if a control step is due.
 
         Returns:
-            how many substeps may pass until it may be time again, 1 to `most`; they are counted as passed.
+            the number of substeps to simulate before the next call, 1 to `most`; they are counted.
         """
         if self._wait == 0 and self._goal is not None:
             away = self._goal - (1.0 - self._sign * float(self._gripper.current_action[0])) / 2
-            # At its ends robosuite clips the sum of the tenths, in between it would swing about the goal.
+            # At the ends robosuite clips the command; between them it would oscillate around the goal.
             if abs(away) > (0.0 if self._goal in (0.0, 1.0) else self._stride / 2):
                 self._control.grip(-np.sign(away) * self._closing)
                 self._wait = self._per_step
@@ -123,12 +124,12 @@ class TaskGripper:
         return ahead
 
     def _lengths(self) -> np.ndarray:
-        """Of the actuators, in m or rad of their joints."""
+        """Lengths of the actuators, in m or rad of their joints."""
         data = self._env.sim.sim.data
         return np.array(data._data.actuator_length[self._actuators])
 
     def _end(self, closing: float) -> np.ndarray:
-        """The actuators' lengths where the gripper is closed (1) or open (-1) all the way; time passes."""
+        """Actuator lengths of the fully closed (1) or open (-1) gripper; simulates the motion."""
         for _ in range(_SETTLES + round(1 / self._stride)):
             self._control.grip(closing * self._closing)
             self._control.advance(self._per_step)
@@ -136,8 +137,8 @@ class TaskGripper:
 
 
 def _between_pads(sim: Any, gripper: Any) -> float:
-    """m between the two finger pads as they are."""
-    known = sim.sim.model.geom_names  # robosuite names some pads that the model does not have
+    """Current distance between the two finger pads, m."""
+    known = sim.sim.model.geom_names  # robosuite lists some pads that the model does not have
     named = (gripper.important_geoms.get(f"{side}_fingerpad", []) for side in ("left", "right"))
     pads = [[sim.sim.model.geom_name2id(geom) for geom in geoms if geom in known] for geoms in named]
     if not all(pads):

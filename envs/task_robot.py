@@ -1,4 +1,4 @@
-"""What the arm of a robosuite task is to a client: its spec, and its kinematics in the base frame."""
+"""Robot spec and kinematics of the arm of a robosuite task, in the base frame."""
 
 import math
 
@@ -16,25 +16,25 @@ from robot_rl.hardware.drivers.base import Array, Pose
 from robot_rl.hardware.kinematics import MujocoKinematics
 from robot_rl.hardware.spec import CameraSpec, GripperSpec, Limits, RobotSpec
 
-# A setpoint of the simulated arm pulls it like a spring; how fast the arm goes is bounded by how far the
-# setpoint may lead. So these let a setpoint cover the longest move of a policy's step, 5 cm or half a
-# radian on an axis, in two ticks of ten milliseconds: later, the arm would lag behind the simulation that
-# the policy was trained in.
+# The simulated arm is pulled to its setpoint like a spring, and the lead of the setpoint bounds its speed.
+# These limits let a setpoint cover the longest motion of a policy's step, 5 cm or half a radian on an
+# axis, in two ticks of ten milliseconds. With slower ones the arm would lag behind the simulation that the
+# policy was trained in.
 _LINEAR = (10.0, 2000.0, 400_000.0)  # m/s and so on
 _ANGULAR = (100.0, 20_000.0, 4_000_000.0)  # rad/s and so on
-# For who asks: no setpoint of this arm is in joints.
+# For information only: this arm has no joint setpoints.
 _JOINTS = (2.5, 15.0, 5000.0)
-# Around what the arms of robosuite reach, with the table under the base; m.
+# Contains the reach of robosuite's arms, with the table below the base; m.
 _WORKSPACE = (-0.6, -1.0, -0.4), (1.1, 1.0, 1.3)
-# Of a camera in a control step: a policy sees the newest.
+# Images per control step: a policy sees the newest.
 _IMAGES = 3.0
 
 
-def driven(env: RobosuiteEnv) -> CompiledControl:
-    """The control loop of a task that can be driven, by the goals of the controller of its one arm.
+def driven_control(env: RobosuiteEnv) -> CompiledControl:
+    """The compiled control loop of a task, if its arm can be driven by controller goals.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: if it cannot be driven.
     """
     control = env.control
     if control is None:
@@ -58,17 +58,17 @@ def robot_spec(
     rate: float,
     task: TaskConfig,
 ) -> RobotSpec:
-    """The arm of a task, as seen by its cameras.
+    """Robot spec of the arm and cameras of a task.
 
     Args:
         env: the task without its cameras.
-        control: as `driven` returns it.
-        gripper: what it has, if anything.
+        control: from `driven_control`.
+        gripper: spec of its gripper, if it has one.
         rate: of the server's ticks, 1/s.
-        task: with its cameras.
+        task: the task with its cameras.
 
     Raises:
-        ValueError: these cannot be served.
+        ValueError: if the cameras cannot be served.
     """
     arm, robot = control.arms[0], env.sim.robots[0]
     model, data = env.sim.sim.model._model, env.sim.sim.data._data
@@ -91,14 +91,14 @@ def robot_spec(
         sensors={**_sensed(env), SCENE: SceneState(env).size, SUCCESS: 1, TIME_LEFT: 1},
         calibration={
             BASE: _rounded([*data.site_xpos[arm.base], *quaternion_of(data.site_xmat[arm.base])]),
-            HAND: _rounded(_product(_back(tool), xyzw(data.xquat[hand]))),
+            HAND: _rounded(_product(_inverse(tool), xyzw(data.xquat[hand]))),
             HAND_AT_HOME: _rounded(xyzw(at_home.xquat[hand])),
         },
     )
 
 
 class InBase:
-    """`robot_rl.hardware.drivers.base.Kinematics` of the arm of a task, in the frame of its base."""
+    """`robot_rl.hardware.drivers.base.Kinematics` of the arm of a task, in its base frame."""
 
     def __init__(self, env: RobosuiteEnv, control: CompiledControl) -> None:
         arm, model, data = control.arms[0], env.sim.sim.model, env.sim.sim.data._data
@@ -112,48 +112,48 @@ class InBase:
         """The pose of the tool point with the joints at `q` [n] rad."""
         pose = self._in_world.forward(q)
         position = self._matrix.T @ (pose.position - self._position)
-        return Pose(position, _product(_back(self._quaternion), pose.quaternion))
+        return Pose(position, _product(_inverse(self._quaternion), pose.quaternion))
 
     def inverse(self, pose: Pose, near: Array) -> Array | None:
-        """Joints [n] close to `near` that reach `pose`, None where there are none."""
+        """Joints [n] close to `near` that reach `pose`; None if there are none."""
         position = self._position + self._matrix @ pose.position
         quaternion = _product(self._quaternion, pose.quaternion)
         return self._in_world.inverse(Pose(position, quaternion), near)
 
 
 def quaternion_of(matrix: Array) -> Array:
-    """Of a rotation matrix [9], xyzw."""
+    """Quaternion xyzw of a rotation matrix [9]."""
     quaternion = np.zeros(4)
     mujoco.mju_mat2Quat(quaternion, matrix)
     return xyzw(quaternion)
 
 
 def matrix_of(quaternion: Array) -> Array:
-    """Rotation matrix [3, 3] of a quaternion, xyzw."""
+    """Rotation matrix [3, 3] of a quaternion xyzw."""
     matrix = np.zeros(9)
     mujoco.mju_quat2Mat(matrix, _wxyz(quaternion))
     return matrix.reshape(3, 3)
 
 
 def xyzw(quaternion: Array) -> Array:
-    """From MuJoCo's order."""
+    """Reorder a quaternion from MuJoCo's wxyz."""
     return quaternion[[1, 2, 3, 0]]
 
 
 def _wxyz(quaternion: Array) -> Array:
-    """To MuJoCo's order."""
+    """Reorder a quaternion to MuJoCo's wxyz."""
     return np.asarray(quaternion, np.float64)[[3, 0, 1, 2]]
 
 
 def _product(a: Array, b: Array) -> Array:
-    """First the rotation `b`, then `a`."""
+    """Quaternion of the rotation `b` followed by `a`."""
     out = np.zeros(4)
     mujoco.mju_mulQuat(out, _wxyz(a), _wxyz(b))
     return xyzw(out)
 
 
-def _back(quaternion: Array) -> Array:
-    """The rotation back."""
+def _inverse(quaternion: Array) -> Array:
+    """Quaternion of the inverse rotation."""
     return quaternion * [-1, -1, -1, 1]
 
 
@@ -175,7 +175,7 @@ def _cameras(env: RobosuiteEnv, task: TaskConfig) -> tuple[CameraSpec, ...]:
 def _limits(arm: Arm) -> Limits:
     model, controller = arm.controller.sim.model._model, arm.controller
     joints = model.dof_jntid[controller.qvel_index]
-    # Of the longest move that the controller makes of an action: all axes at once.
+    # The longest motion that the controller computes from an action: all axes at once.
     far = math.hypot(*controller.output_max[:3])
     turn = math.hypot(*controller.output_max[3:]) or math.pi
     n = len(joints)
@@ -196,15 +196,15 @@ def _limits(arm: Arm) -> Limits:
         lead_joint=0.1,
         lead_linear=round(far, 9),
         lead_angular=round(turn, 9),
-        # A policy's first command is as long as any other. It is relative to where the arm is, and the
-        # setpoint from which the guard measures may be a little away from there.
+        # A policy's first command is as long as any other. It is relative to the arm's pose, and the
+        # setpoint that the guard measures from may differ a little from that.
         first_linear=round(1.2 * far, 9),
         first_angular=round(min(1.2 * turn, math.pi), 9),
     )
 
 
 def _sensed(env: RobosuiteEnv) -> dict[str, int]:
-    """What of the state a client cannot compute from the arm's own measurements, and its size."""
+    """Names and sizes of the parts of the state that a client cannot compute from the arm's measurements."""
     prefix, spec = env.sim.robots[0].robot_model.naming_prefix, env.observation_spec
     arms = {f"{prefix}{name}" for name in ("eef_pos", "eef_quat", "joint_pos", "joint_vel")}
     sizes = zip(spec.state_keys, spec.state_dims, strict=True)
@@ -212,5 +212,5 @@ def _sensed(env: RobosuiteEnv) -> dict[str, int]:
 
 
 def _rounded(values: Array | list[float]) -> tuple[float, ...]:
-    """The last digits differ from machine to machine, and a spec is compared by its hash."""
+    """Round values whose last digits differ between machines, since specs are compared by hash."""
     return tuple(round(float(value), 9) + 0.0 for value in values)

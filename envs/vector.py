@@ -1,4 +1,4 @@
-"""Several environments stepped together."""
+"""Vector environments: the common interface, and the one that steps in threads."""
 
 import os
 import warnings
@@ -13,23 +13,30 @@ from gymnasium.vector.utils import batch_space
 
 from robot_rl.envs.action import checked_action
 from robot_rl.envs.compiled import WorkerPool
+from robot_rl.envs.env_group import (
+    EnvFactory,
+    EnvGroup,
+    EnvInterface,
+    EpisodeStart,
+    StepBuffers,
+    buffer_bytes,
+)
 from robot_rl.envs.observation import Observation
-from robot_rl.envs.slots import Interface, Maker, Rows, Slots, Start, row_bytes
 from robot_rl.envs.task import TaskConfig
 
 
 class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
-    """N environments stepped together: the rules, whoever does the stepping.
+    """N environments that are stepped together; subclasses decide how.
 
     Autoreset is disabled: after `terminated | truncated` the observation is the episode's last,
-    and the caller resets those slots with `reset(options={"reset_mask": bool [N]})`. Thus no
-    transition is made up at a reset. `seed` is a sequence with one entry per slot; entries of
-    slots that are not reset are ignored. `options["states"]` holds a saved state (or None) per slot.
-    A step with an action that one slot refuses moves none of them.
+    and the caller resets those environments with `reset(options={"reset_mask": bool [N]})`. So no
+    transition is invented at a reset. `seed` is a sequence with one entry per environment; entries of
+    environments that are not reset are ignored. `options["states"]` holds a saved state or None for each.
+    If one action is not valid, no environment is stepped.
     """
 
-    def __init__(self, num_envs: int, interface: Interface, memory: Any = None) -> None:
-        """`memory` is the buffer for the rows that are stepped in; a new one if None."""
+    def __init__(self, num_envs: int, interface: EnvInterface, memory: Any = None) -> None:
+        """`memory` holds the step buffers; new memory is allocated if it is None."""
         self.num_envs = num_envs
         self.single_observation_space = interface.observation_space
         self.single_action_space = interface.action_space
@@ -39,18 +46,18 @@ class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
         self.action_spec = interface.action_spec
         self.observation_spec = interface.observation_spec
         self._interface = interface
-        memory = bytearray(row_bytes(interface, num_envs)) if memory is None else memory
-        self._rows = Rows.within(memory, interface, num_envs)
+        memory = bytearray(buffer_bytes(interface, num_envs)) if memory is None else memory
+        self._buffers = StepBuffers.in_memory(memory, interface, num_envs)
         self._begun = np.zeros(num_envs, bool)
         self._done = np.ones(num_envs, bool)
 
     @property
     def task(self) -> TaskConfig:
-        """The task of every slot."""
+        """The task of the environments."""
         return self._interface.task
 
     def describe(self) -> dict[str, Any]:
-        """What a dataset must remember to rebuild one of the environments, as plain JSON values."""
+        """Metadata from which a dataset rebuilds one of the environments, as plain JSON values."""
         return self._interface.description
 
     def reset(
@@ -71,12 +78,12 @@ class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
             seeds = [int(seed) + i for i in range(n)]
         for what, given in (("reset_mask", mask), ("states", states), ("seed", seeds)):
             if len(given) != n:
-                raise ValueError(f"{what} has {len(given)} entries for {n} slots")
+                raise ValueError(f"{what} has {len(given)} entries for {n} environments")
         unset = np.flatnonzero(~mask & ~self._begun).tolist()
         if unset:
-            raise ValueError(f"slots {unset} were never reset: reset them too")
-        self._done |= mask  # a reset that fails leaves nothing to step
-        self._reset_slots({slot: (seeds[slot], states[slot]) for slot in np.flatnonzero(mask).tolist()})
+            raise ValueError(f"environments {unset} were never reset: reset them too")
+        self._done |= mask  # if a reset fails, they cannot be stepped
+        self._reset_envs({index: (seeds[index], states[index]) for index in np.flatnonzero(mask).tolist()})
         self._begun |= mask
         self._done &= ~mask
         return self._observation(), {}
@@ -85,63 +92,63 @@ class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
         self, actions: np.ndarray
     ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         if self._done.any():
-            raise ValueError(f"slots {np.flatnonzero(self._done).tolist()} are done: reset them first")
+            raise ValueError(f"environments {np.flatnonzero(self._done).tolist()} are done: reset them first")
         if len(actions) != self.num_envs:
-            raise ValueError(f"{len(actions)} actions for {self.num_envs} slots")
-        rows = self._rows
-        rows.action[:] = [checked_action(action, len(self.action_spec)) for action in actions]
-        self._step_slots()
-        self._done = rows.terminated | rows.truncated
-        info = {"success": rows.success.copy(), "applied_action": rows.action.copy()}
-        terminated, truncated = rows.terminated.copy(), rows.truncated.copy()
-        return self._observation(), rows.reward.copy(), terminated, truncated, info
+            raise ValueError(f"{len(actions)} actions for {self.num_envs} environments")
+        buffers = self._buffers
+        buffers.action[:] = [checked_action(action, len(self.action_spec)) for action in actions]
+        self._step_envs()
+        self._done = buffers.terminated | buffers.truncated
+        info = {"success": buffers.success.copy(), "applied_action": buffers.action.copy()}
+        terminated, truncated = buffers.terminated.copy(), buffers.truncated.copy()
+        return self._observation(), buffers.reward.copy(), terminated, truncated, info
 
     def set_states(self, states: Sequence[np.ndarray]) -> Observation:
-        """Continue every slot from a saved state; returns the observations there."""
+        """Continue every environment from a saved state, and return the observations."""
         if len(states) != self.num_envs:
-            raise ValueError(f"{len(states)} states for {self.num_envs} slots")
-        self._set_slots(dict(enumerate(states)))
+            raise ValueError(f"{len(states)} states for {self.num_envs} environments")
+        self._set_env_states(dict(enumerate(states)))
         self._begun[:], self._done[:] = True, False
         return self._observation()
 
     @abstractmethod
     def get_states(self) -> list[np.ndarray]:
-        """Full simulator state of every slot."""
+        """Full simulator state of every environment."""
 
     @abstractmethod
-    def _reset_slots(self, starts: Mapping[int, Start]) -> None:
-        """Begin episodes in some slots; their rows then hold the observations."""
+    def _reset_envs(self, starts: Mapping[int, EpisodeStart]) -> None:
+        """Begin episodes in some environments, and write their observations to the buffers."""
 
     @abstractmethod
-    def _step_slots(self) -> None:
-        """Step every slot by its row's action."""
+    def _step_envs(self) -> None:
+        """Step every environment with its action in the buffers."""
 
     @abstractmethod
-    def _set_slots(self, states: Mapping[int, np.ndarray]) -> None:
-        """Put slots into states; their rows then hold the observations."""
+    def _set_env_states(self, states: Mapping[int, np.ndarray]) -> None:
+        """Set some environments to states, and write their observations to the buffers."""
 
     def _observation(self) -> Observation:
-        return {key: value.copy() for key, value in self._rows.obs.items()}
+        return {key: value.copy() for key, value in self._buffers.obs.items()}
 
 
 class ThreadVectorEnv(RobosuiteVectorEnv):
     """N environments in threads of one process; results do not depend on the number of threads.
 
-    One thread does the Python of all environments, the others run their physics, see `WorkerPool`. Where
-    images are observed, whose drawing takes longest, every thread steps whole environments. Without a
-    compiled control loop threads would only get in each other's way, so there is one; also where
-    robosuite renders images itself, since its GL contexts stay where they are.
+    One thread runs the Python of all environments, the others run their physics, see `WorkerPool`. With
+    images every thread steps whole environments, since rendering takes longest. One thread steps all
+    without a compiled control loop, since threads would compete for the GIL, and if robosuite renders
+    images itself, since its GL contexts are bound to a thread.
 
     Args:
-        makers: of the environments, one for each slot.
-        threads: most threads to step in; as many as there are cores if None.
+        env_fns: functions that create the environments.
+        threads: maximum number of threads; the number of cores if None.
     """
 
-    def __init__(self, makers: Sequence[Maker], threads: int | None = None) -> None:
-        self._slots = Slots(dict(enumerate(makers)))
-        self.envs = list(self._slots.envs.values())
-        super().__init__(len(self.envs), self._slots.interface())
-        self._slots.rows = self._rows
+    def __init__(self, env_fns: Sequence[EnvFactory], threads: int | None = None) -> None:
+        self._group = EnvGroup(dict(enumerate(env_fns)))
+        self.envs = list(self._group.envs.values())
+        super().__init__(len(self.envs), self._group.interface())
+        self._group.buffers = self._buffers
         controls = [env.control for env in self.envs if env.control is not None]
         threads = min(self.num_envs, threads or os.cpu_count() or 1)
         if len(controls) < self.num_envs or (self.task.cameras and self.task.render == "robosuite"):
@@ -157,29 +164,29 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
                 warnings.warn(f"environments are stepped in one thread: {reason}", stacklevel=2)
 
     def get_states(self) -> list[np.ndarray]:
-        return list(self._slots.get_states().values())
+        return list(self._group.get_states().values())
 
     def close_extras(self, **kwargs: Any) -> None:
         if self._workers:
             self._workers.close()
         if self._pool:
             self._pool.shutdown()
-        self._slots.close()
+        self._group.close()
 
-    def _reset_slots(self, starts: Mapping[int, Start]) -> None:
-        self._slots.reset(starts)
+    def _reset_envs(self, starts: Mapping[int, EpisodeStart]) -> None:
+        self._group.reset(starts)
 
-    def _step_slots(self) -> None:
+    def _step_envs(self) -> None:
         if self._workers:
             steppers = [
-                env.stepping(action) for env, action in zip(self.envs, self._rows.action, strict=True)
+                env.stepping(action) for env, action in zip(self.envs, self._buffers.action, strict=True)
             ]
-            for slot, step in enumerate(self._workers.drive(steppers)):
-                self._slots.stepped(slot, step)
+            for index, step in enumerate(self._workers.drive(steppers)):
+                self._group.write_step(index, step)
         elif self._pool:
-            list(self._pool.map(lambda slot: self._slots.step([slot]), range(self.num_envs)))
+            list(self._pool.map(lambda index: self._group.step([index]), range(self.num_envs)))
         else:
-            self._slots.step()
+            self._group.step()
 
-    def _set_slots(self, states: Mapping[int, np.ndarray]) -> None:
-        self._slots.set_states(states)
+    def _set_env_states(self, states: Mapping[int, np.ndarray]) -> None:
+        self._group.set_states(states)

@@ -1,9 +1,9 @@
-"""robosuite's control step as one compiled loop, with robosuite's own numbers.
+"""robosuite's control step as one compiled loop, bit-identical to robosuite's own.
 
-    control = compile_control(env)   # any robosuite environment, as `robosuite.make` made it
+    control = compile_control(env)   # any environment from `robosuite.make`
     obs, reward, done, info = env.step(action)   # the same values, several times faster
 
-Raises `NotCompilable`, with the reason in one line, where only robosuite's own loop will do.
+Raises `NotCompilable`, with the reason in one line, if an environment needs robosuite's own loop.
 """
 
 from robot_rl.envs.compiled.control import CompiledControl, compile_control

@@ -1,6 +1,6 @@
-"""Compiled code for what takes tens of small numpy operations otherwise, with the same roundings.
+"""Compiled versions of robosuite's goal and pose arithmetic, bit-identical to its numpy operations.
 
-All in one file, since numba's cache does not see when a function of another file has changed.
+All in one file, since numba's cache does not notice when a function of another file has changed.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def scale(action: Array, low: Array, high: Array, middle: Array, factor: Array, 
     """`Controller.scale_action`: from the input range [low, high] around `middle` to that around `goal`.
 
     Returns:
-        nothing, [0], where sizes differ and numpy has to broadcast.
+        an empty array if sizes differ and numpy has to broadcast.
     """
     n = action.size
     if not n == low.size == high.size == middle.size == factor.size == goal.size:
@@ -30,7 +30,7 @@ def scale(action: Array, low: Array, high: Array, middle: Array, factor: Array, 
 
 @njit(cache=True, error_model="numpy")
 def grip(goal: Array, low: Array, high: Array, actuators: Array, ctrl_range: Array, ctrl: Array) -> Array:
-    """The velocities of a gripper whose goal is relative to [low, high]; they go to `ctrl`, clipped."""
+    """Velocities of a gripper whose goal is relative to [low, high]; writes them to `ctrl`, clipped."""
     if not goal.size == low.size == high.size == actuators.size:
         raise ValueError("the gripper's action is not one number per actuator")
     velocity = np.empty(goal.size)
@@ -41,12 +41,12 @@ def grip(goal: Array, low: Array, high: Array, actuators: Array, ctrl_range: Arr
     return velocity
 
 
-# Arrays whose addresses BLAS is given are arguments: numba frees its own after their last use.
+# Arrays whose addresses are passed to BLAS are arguments: numba frees a local array after its last use.
 
 
 @njit(error_model="numpy")
 def _dot(a: Array, b: Array, out: Array) -> None:
-    """out := a b, square as `out` is, with numpy's BLAS; a and b in C order may be larger."""
+    """out := a b with numpy's BLAS, for the size of the square `out`; a and b in C order may be larger."""
     n = out.shape[0]
     x, y, z = a.ctypes.data, b.ctypes.data, out.ctypes.data
     cblas_dgemm(101, 111, 111, n, n, n, 1.0, x, a.shape[1], y, b.shape[1], 0.0, z, n)
@@ -54,13 +54,13 @@ def _dot(a: Array, b: Array, out: Array) -> None:
 
 @njit(error_model="numpy")
 def _turned(pose: Array, x: Array, stride: int, out: Array) -> None:
-    """out := pose[:3, :3] x, for an x of so many numbers apart, likewise."""
+    """out := pose[:3, :3] x with numpy's BLAS, for an x with this stride."""
     cblas_dgemv(101, 111, 3, 3, 1.0, pose.ctypes.data, 4, x.ctypes.data, stride, 0.0, out.ctypes.data, 1)
 
 
 @njit(error_model="numpy")
 def _inverted(pose: Array, x: Array, stride: int) -> Array:
-    """`T.pose_inv(pose)`, for x as what robosuite hands numpy as the pose's position."""
+    """`T.pose_inv(pose)`; x is the position in the layout that robosuite passes to numpy."""
     result, moved = np.zeros((4, 4)), np.empty(3)
     for i in range(3):
         for j in range(3):
@@ -86,7 +86,7 @@ def _pose(pos: Array, ori: Array) -> Array:
 
 @njit(error_model="numpy")
 def _single(pos: Array, quat: Array) -> Array:
-    """`T.pose2mat((pos, quat))`: single precision, in the double precision in which it is multiplied."""
+    """`T.pose2mat((pos, quat))`: rounded to float32, stored as float64."""
     pose = _pose(pos, T.quat2mat(quat))
     for i in range(3):
         for j in range(4):
@@ -112,7 +112,7 @@ def relative(frame: Array, pos: Array, quat: Array) -> tuple[Array, Array]:
 
 @njit(cache=True, error_model="numpy")
 def in_base(arms: Array, site_pos: Array, site_mat: Array, pos: Array, ori: Array) -> Array:
-    """A pose in the world, as [4, 4] in the frame of the base of the arm, by robosuite's products."""
+    """Converts a pose in the world to [4, 4] in the base frame of the arm, by robosuite's products."""
     base = arms[0].base
     frame, product = _pose(site_pos[base], site_mat[base].reshape(3, 3)), np.empty((4, 4))
     _dot(_inverted(frame, frame[:, 3], 4), _pose(pos, ori), product)
@@ -134,16 +134,16 @@ def move(
     rest: Array,
     goal: Array,
 ) -> None:
-    """`OperationalSpaceController.set_goal` relative to where the end effector is.
+    """`OperationalSpaceController.set_goal` relative to the current pose of the end effector.
 
     Args:
-        arms: array of one `kernel.ARM`, which gets all that may change between control steps.
+        arms: array of one `kernel.ARM`; all that may change between control steps is written.
         site_pos, site_mat, ctrl_range: of mjData and mjModel.
-        step: how far to go, [3], or [6] with the rotation vector by which to turn.
-        angle: that vector's length, 0 for no turn.
-        sine, cosine: of half the angle; numpy's, whose last bits depend on the machine.
+        step: displacement [3], or [6] with a rotation vector.
+        angle: length of the rotation vector, 0 for no rotation.
+        sine, cosine: of half the angle, by numpy, whose last bits depend on the machine.
         kp, kd, rest: of the controller.
-        goal: [4, 3], is set: the position, and the orientation.
+        goal: [4, 3], output: position and orientation.
     """
     arm = arms[0]
     if (
@@ -180,7 +180,7 @@ def move(
 
 
 def compile_all(arms: Array) -> None:
-    """Calls everything once, with numbers of no meaning; `arms` is an array of one `kernel.ARM`, all zero."""
+    """Calls every function once to compile it; `arms` is an array of one `kernel.ARM`, all zero."""
     vector, table, turn = np.zeros(3), np.zeros((1, 3)), np.array([0.0, 0.0, 0.0, 1.0])
     scale(vector, vector, vector, vector, vector, vector)
     grip(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1, dtype=int), np.zeros((1, 2)), np.zeros(1))

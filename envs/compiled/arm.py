@@ -1,4 +1,4 @@
-"""One arm: robosuite's controller object on one side, its record for the compiled loop on the other."""
+"""Copies goals and state of an arm between robosuite's controller and the record of the compiled loop."""
 
 import copy
 import math
@@ -28,17 +28,18 @@ _IDENTITY: Final = np.array([0.0, 0.0, 0.0, 1.0])
 
 
 class Arm:
-    """Takes an arm controller's goals and gains to its record, and its state back."""
+    """Copies an arm controller's goals and gains to its record, and the state back."""
 
     def __init__(self, robot: FixedBaseRobot, name: str, record: np.ndarray) -> None:
-        """Checks the controller and fills in what of the record stays.
+        """Checks the controller and fills in the constant fields of the record.
 
         Args:
-            robot, name: the robot and which of its arms ("right", "left").
+            robot: a robot of the environment.
+            name: which of its arms ("right", "left").
             record: array of one `kernel.ARM`.
 
         Raises:
-            NotCompilable: a controller, or a setting of it, that the compiled loop does not have.
+            NotCompilable: if the compiled loop does not support the controller or a setting of it.
         """
         self._one, record = record, record[0]
         self.robot, self.name, self.record = robot, name, record
@@ -52,7 +53,7 @@ class Arm:
         self._site_mat = self._sites.reshape(-1, 3, 3)
         self._sensors, self._wrist = sim.data._data.sensordata, self._wrist_sensors()
 
-        # Views of the record, made once.
+        # Views of the record.
         self._low, self._high, self._rest, self._goal = (
             record[f][:n] for f in ("low", "high", "rest", "goal")
         )
@@ -71,11 +72,11 @@ class Arm:
         self._torque = record["torque"][:n]
         self._pose_now, self._velocity = self._floats_at("pos", 12), self._floats_at("pos_vel", 6)
 
-    def begin(self, action: np.ndarray) -> None:
-        """Sets the goal, between mj_step1 and mj_step2 of the first substep.
+    def set_goal(self, action: np.ndarray) -> None:
+        """Sets the goal of a control step, between mj_step1 and mj_step2 of its first substep.
 
         Args:
-            action: this arm's part of it, finite, [control_dim].
+            action: this arm's part of the action, finite, [control_dim].
         """
         controller, kind = self.controller, type(self.controller)
         push(self.robot.recent_ee_forcetorques[self.name], self._sensors[self._wrist])
@@ -88,7 +89,7 @@ class Arm:
         elif kind is OperationalSpaceController:
             if self._move(action):
                 return
-            self._set_pose(action)
+            self._set_osc_goal(action)
         elif controller.input_type == "delta":
             here = controller.sim.data._data.qpos[controller.qpos_index]
             start = here if controller.new_update else controller.joint_pos
@@ -96,32 +97,32 @@ class Arm:
             controller.goal_qpos = set_goal_position(move, start, controller.position_limits)
         else:
             controller.goal_qpos = action.copy()
-        self.load()
+        self.load_goal()
 
     def pose(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the end effector is, in the frame of the goals: position [3], orientation [3, 3]."""
+        """Pose of the end effector in the frame of the goals: position [3], orientation [3, 3]."""
         pos, ori = self._site_pos[self.site], self._site_mat[self.site]
         if self.record["in_base"]:
             return self._in_base(pos, ori)
         return pos.copy(), ori.copy()
 
-    def aim(self, pos: np.ndarray, ori: np.ndarray) -> None:
-        """Sets the goal of an operational-space controller outside of a control step.
+    def set_pose_goal(self, pos: np.ndarray, ori: np.ndarray) -> None:
+        """Sets the goal of an operational-space controller between control steps.
 
         Args:
             pos, ori: [3] and [3, 3] in the frame of `pose`.
         """
         controller = self.controller
         controller.goal_pos, controller.goal_ori = np.array(pos), np.array(ori)
-        # From here on the loop goes by the simulation, not by what was sensed before a reset.
+        # From now on the loop uses the simulation, not what was sensed before a reset.
         controller.new_update = True
 
-    def load(self) -> None:
-        """Copies goals, gains and limits to the record: they are attributes that anyone may set."""
+    def load_goal(self) -> None:
+        """Copies goals, gains and limits to the record; they are public attributes and may have changed."""
         controller, kind = self.controller, type(self.controller)
         self._low[:], self._high[:] = self._ctrl_range[self.actuators].T
         # After a reset robosuite computes its first torques from what the controller sensed when
-        # it was made, whatever has been moved since.
+        # it was created, even if something has been moved since.
         self.record["sensed"] = not controller.new_update
         if not controller.new_update:
             for name, value in self._sensed.items():
@@ -137,7 +138,7 @@ class Arm:
             self._goal_pos[:], self._goal_ori[:] = controller.goal_pos, controller.goal_ori
 
     def _take_gains(self, action: np.ndarray) -> np.ndarray:
-        """Sets the gains that stand before the goal in the action, and returns the goal."""
+        """Sets the gains from the front of the action and returns the rest, the goal."""
         controller, size = self.controller, self._kp.size
         ratio, action = np.split(action, [size if controller.impedance_mode == "variable" else 0])
         kp, goal = np.split(action, [size])
@@ -149,7 +150,7 @@ class Arm:
         return goal
 
     def _move(self, action: np.ndarray) -> bool:
-        """All of `_set_pose` and `load` at once, in the usual case; False, and nothing done, in others."""
+        """Does `_set_osc_goal` and `load_goal` in the usual case; else does nothing and returns False."""
         controller = self.controller
         if (
             controller.input_type != "delta"
@@ -171,8 +172,8 @@ class Arm:
         controller.goal_pos, controller.goal_ori = goal[0], goal[1:]
         return True
 
-    def _set_pose(self, action: np.ndarray) -> None:
-        """`OperationalSpaceController.set_goal`, by the same products: their last bits count."""
+    def _set_osc_goal(self, action: np.ndarray) -> None:
+        """`OperationalSpaceController.set_goal` by the same products, whose last bits matter."""
         controller = self.controller
         pos, ori = self._site_pos[self.site], self._site_mat[self.site]
         if not controller.new_update:
@@ -195,18 +196,18 @@ class Arm:
             controller.goal_ori = np.dot(T.quat2mat(_quaternion(turn)), ori)
 
     def _in_base(self, pos: np.ndarray, ori: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A pose in the world, position [3] and orientation [3, 3], in the frame of the arm's base."""
+        """Converts a pose in the world, position [3] and orientation [3, 3], to the arm's base frame."""
         pose = arithmetic.in_base(self._one, self._site_pos, self._sites, pos, ori)
         return pose[:3, 3], pose[:3, :3]
 
-    def remember(self) -> None:
+    def push_history(self) -> None:
         """Pushes the end effector's pose, velocity and acceleration of the first substep.
 
         robosuite smooths the acceleration over a ring buffer without unrolling it; the sum of the
-        buffer's differences is its last row less its first.
+        buffer's differences is its last row minus its first.
         """
         robot, arm = self.robot, self.name
-        PoseBuffer.push_later(robot.recent_ee_pose[arm], self._pose_now.copy())
+        PoseBuffer.push_matrix(robot.recent_ee_pose[arm], self._pose_now.copy())
         velocity = self._velocity.copy()
         push(robot.recent_ee_vel[arm], velocity)
         ring, acceleration = robot.recent_ee_vel_buffer[arm], robot.recent_ee_acc[arm]
@@ -214,8 +215,8 @@ class Arm:
         change = robot.control_freq * (ring.buf[-1] - ring.buf[0])
         push(acceleration, (acceleration.current + change) / 10.0)
 
-    def end(self) -> None:
-        """Leaves the controller object as robosuite would have left it after the last substep."""
+    def write_back(self) -> None:
+        """Updates the controller object to the state that robosuite leaves after the last substep."""
         controller, sensed = self.controller, self._sensed
         for name in ("ref_pos", "ref_ori_mat", "ref_pos_vel", "ref_ori_vel", "J_full"):
             getattr(controller, name)[:] = sensed[name]
@@ -227,7 +228,7 @@ class Arm:
         controller.new_update = True
 
     def reference_torques(self) -> np.ndarray:
-        """Robosuite's own torques for the goal and the simulation as they are, [joints]; changes nothing."""
+        """Robosuite's own torques for the current goal and simulation, [joints]; changes nothing."""
         controller = copy.copy(self.controller)
         for name, value in vars(self.controller).items():
             if isinstance(value, np.ndarray):
@@ -239,7 +240,7 @@ class Arm:
     # ------------------------------------------------------------------------------------------
 
     def _floats_at(self, field: str, count: int) -> np.ndarray:
-        """So many numbers of the record from a field on."""
+        """A view of `count` numbers of the record, starting at a field."""
         fields: Any = kernel.ARM.fields
         return np.ndarray(count, buffer=self._one.view(np.uint8), offset=fields[field][1])
 
@@ -279,7 +280,7 @@ class Arm:
         record["compensated"] = getattr(controller, "use_torque_compensation", True)
 
     def _check_inertia(self) -> None:
-        """Fills in where the arm's mass matrix lies, and compares that with MuJoCo's own answer."""
+        """Fills in the addresses of the arm's mass matrix in qM, and compares the result with MuJoCo's."""
         model, data = self.controller.sim.model._model, self.controller.sim.data._data
         addresses = np.full((model.nv, model.nv), -1)
         for i in range(model.nv):
@@ -291,7 +292,7 @@ class Arm:
         dense = np.empty((model.nv, model.nv))
         mujoco.mj_fullM(model, dense, data.qM)
         if not np.array_equal(np.where(addresses >= 0, data.qM[addresses], 0.0)[block], dense[block]):
-            raise NotCompilable(f"MuJoCo {mujoco.__version__} stores the inertia matrix in another way")
+            raise NotCompilable(f"MuJoCo {mujoco.__version__} has another layout of the inertia matrix")
         self.record["inertia"][: len(block[0]), : len(block[0])] = addresses[block]
 
     def _wrist_sensors(self) -> np.ndarray:
@@ -303,7 +304,7 @@ class Arm:
 
 
 def scaled(controller: Controller, action: np.ndarray) -> np.ndarray:
-    """`controller.scale_action(action)`: clipped to the input range, mapped to the output range."""
+    """`controller.scale_action(action)`: clips to the input range and maps to the output range."""
     if controller.action_scale is None:
         return controller.scale_action(action)
     out: np.ndarray = arithmetic.scale(
@@ -318,12 +319,12 @@ def scaled(controller: Controller, action: np.ndarray) -> np.ndarray:
 
 
 def floats(values: np.ndarray) -> np.ndarray:
-    """The same numbers as compiled code takes them: mostly the array itself."""
+    """The array as C-ordered float64, without a copy if it is that already."""
     return np.ascontiguousarray(values, np.float64)
 
 
 def _quaternion(turn: np.ndarray) -> np.ndarray:
-    """`T.axisangle2quat`, xyzw, with the same roundings."""
+    """`T.axisangle2quat`, xyzw, bit-identical."""
     angle = math.sqrt(turn.dot(turn))
     if math.isclose(angle, 0.0):
         return _IDENTITY

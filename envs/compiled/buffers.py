@@ -1,4 +1,4 @@
-"""robosuite's buffers of the last two values, with pushes that cost little."""
+"""Faster pushes to robosuite's buffers of the last two values."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ from robosuite.utils.buffers import DeltaBuffer
 
 
 def push(buffer: DeltaBuffer, value: np.ndarray) -> None:
-    """`buffer.push(value)` for a value that nobody else holds."""
+    """`buffer.push(value)` without a copy; the caller must not keep `value`."""
     buffer.last, buffer.current = buffer.current, value
 
 
 class PoseBuffer(DeltaBuffer):
-    """robosuite's buffer, for poses whose quaternions are computed when somebody asks for them.
+    """robosuite's buffer for poses, with quaternions computed only when read.
 
-    That is hardly ever, and takes a call of LAPACK.
+    They are hardly ever read, and computing one takes a call of LAPACK.
     """
 
     @staticmethod
-    def push_later(buffer: DeltaBuffer, pose: np.ndarray) -> None:
-        """Pushes a pose, its position and rotation matrix in [12], that nobody else holds."""
+    def push_matrix(buffer: DeltaBuffer, pose: np.ndarray) -> None:
+        """Pushes a pose [12], position and rotation matrix; the caller must not keep it."""
         if type(buffer) is DeltaBuffer:
             buffer.__class__ = PoseBuffer
         held: dict[str, Any] = buffer.__dict__

@@ -1,8 +1,8 @@
-"""robosuite's question whether geoms touch, which rewards and sensors ask, with names looked up once.
+"""A faster `check_contact` for rewards and sensors: geom names are looked up once.
 
-`robosuite.utils.sim_utils.check_contact` asks MuJoCo for the names of every contact's geoms, four
-times over: half a millisecond a step in tasks with many contacts. Some tasks call it as a function,
-so it is replaced where it is, by one that has another way for the simulations of compiled environments.
+`robosuite.utils.sim_utils.check_contact` asks MuJoCo four times for the names of the geoms of every
+contact, half a millisecond per step in tasks with many contacts. Some tasks call it as a function. So it is
+replaced in every module that imports it; other simulations still get robosuite's version.
 """
 
 import sys
@@ -20,12 +20,12 @@ def check_contact(sim: MjSim, geoms_1: Any, geoms_2: Any = None) -> bool:
 
     Args:
         sim: robosuite's simulation.
-        geoms_1: the name of a geom, names, or a model, which stands for its contact geoms.
-        geoms_2: likewise; None stands for every geom.
+        geoms_1: the name of a geom, several names, or a model, whose contact geoms are meant.
+        geoms_2: as `geoms_1`; None means every geom.
     """
-    known = _known.get(sim)
+    known = _registered.get(sim)
     if known is None:
-        return _robosuites(sim, geoms_1, geoms_2)
+        return _original(sim, geoms_1, geoms_2)
     data = sim.data._data
     if not data.ncon:
         return False
@@ -40,7 +40,7 @@ def check_contact(sim: MjSim, geoms_1: Any, geoms_2: Any = None) -> bool:
 
 
 class _Geoms:
-    """Ids of the geoms of one simulation."""
+    """Geom ids of one simulation, by name."""
 
     def __init__(self, sim: MjSim) -> None:
         self._by_name: dict[str, int] = sim.model._geom_name2id
@@ -61,19 +61,19 @@ class _Geoms:
         return frozenset(self._by_name[name] for name in names if name in self._by_name)
 
 
-_known: "WeakKeyDictionary[MjSim, _Geoms]" = WeakKeyDictionary()
-_robosuites = sim_utils.check_contact
-_here = sys.modules[__name__]
+_registered: "WeakKeyDictionary[MjSim, _Geoms]" = WeakKeyDictionary()
+_original = sim_utils.check_contact
+_this_module = sys.modules[__name__]
 
 
-def adopt(sim: MjSim) -> None:
-    """Answers for this simulation from now on, in every module that has robosuite's function."""
-    _known[sim] = _Geoms(sim)
+def register(sim: MjSim) -> None:
+    """Uses the faster check for this simulation, in every module that imports robosuite's function."""
+    _registered[sim] = _Geoms(sim)
     for module in list(sys.modules.values()):
-        if module is not _here and getattr(module, "__dict__", {}).get("check_contact") is _robosuites:
+        if module is not _this_module and getattr(module, "__dict__", {}).get("check_contact") is _original:
             module.check_contact = check_contact  # type: ignore[attr-defined]
 
 
-def release(sim: MjSim) -> None:
-    """Leaves this simulation to robosuite again."""
-    _known.pop(sim, None)
+def unregister(sim: MjSim) -> None:
+    """Uses robosuite's check for this simulation again."""
+    _registered.pop(sim, None)

@@ -1,4 +1,4 @@
-"""The step of a robosuite environment around the compiled loop."""
+"""The control step of a robosuite environment on the compiled loop."""
 
 import copy
 import sys
@@ -40,25 +40,25 @@ _CALLBACKS: Final = tuple(name for name in dir(mujoco) if name.startswith("get_m
 
 
 def compile_control(env: MujocoEnv, *, exact: bool = True) -> "CompiledControl":
-    """Makes `env.step` run on the compiled loop, with the same numbers as robosuite's.
+    """Replaces `env.step` by the compiled loop, which gives the same numbers as robosuite's.
 
-    The first use on a machine compiles (a line on stderr says so) and caches on disk. It stays in
-    force over resets, hard ones too.
+    The first use on a machine compiles the loop (a line on stderr says so) and caches it on disk. The
+    replacement survives resets, including hard ones.
 
     Args:
         env: a robosuite environment, reset or not.
-        exact: keep every bit of robosuite's torques. Without it they are equal up to rounding and
-            a step is quicker; the trajectory is robosuite's up to 1e-9 until two meshes touch,
-            where MuJoCo's collisions turn one bit into 1e-5.
+        exact: compute torques bit-identical to robosuite's. False is faster, with torques equal up to
+            rounding; the trajectory is robosuite's up to 1e-9 until two meshes touch, where MuJoCo's
+            collisions turn a difference of one bit into 1e-5.
 
     Raises:
-        NotCompilable: something in it needs robosuite's own loop, which it keeps.
+        NotCompilable: if something in the environment needs robosuite's own loop, which it keeps.
     """
     return CompiledControl(env, exact)
 
 
 class CompiledControl:
-    """The compiled step of one environment; made by `compile_control`."""
+    """The compiled step of one environment; create it by `compile_control`."""
 
     def __init__(self, env: MujocoEnv, exact: bool) -> None:
         register_symbols()
@@ -71,28 +71,28 @@ class CompiledControl:
         self._check_torques()
         env.step = self.step
         queries.Queries(env).attach()
-        contacts.adopt(self._sim)
+        contacts.register(self._sim)
 
     def detach(self) -> None:
-        """Gives the environment robosuite's own loop back."""
+        """Restores robosuite's own loop."""
         del self.env.step
         queries.detach(self.env)
-        contacts.release(self._sim)
+        contacts.unregister(self._sim)
 
     def observe_only(self, names: Iterable[str]) -> None:
-        """Computes only these observables from now on, and returns only these.
+        """Computes and returns only these observables from now on.
 
         Args:
-            names: of observables, or of modalities such as "object-state" for all active
-                observables of one. What they are computed from is computed too.
+            names: names of observables, or of modalities such as "object-state" for all active
+                observables of a modality. Observables that these depend on are computed too.
 
         Raises:
-            ValueError: a name that the environment does not have.
+            ValueError: if the environment has no such observable.
         """
         sampling.observe_only(self.env, names)
 
     def step(self, action: np.ndarray) -> Step:
-        """One control step, as `MujocoEnv.step`.
+        """Runs one control step, as `MujocoEnv.step`.
 
         Args:
             action: [env.action_dim], in the controllers' input range (clipped to it).
@@ -101,9 +101,9 @@ class CompiledControl:
             (observations, reward, done, info) as robosuite returns them.
 
         Raises:
-            ValueError: an action of another size or with a value that is not finite, or a step
-                past the end of an episode; nothing has moved then.
-            NotCompilable: the environment has been given a controller that cannot be compiled.
+            ValueError: if the action has another size or a value that is not finite, or the episode
+                has ended; nothing has moved then.
+            NotCompilable: if the environment now has a controller that cannot be compiled.
         """
         stepper = self.stepping(action)
         while True:
@@ -127,26 +127,26 @@ class CompiledControl:
             raise ValueError(f"action has shape {command.shape}, expected ({env.action_dim},)")
         if not np.isfinite(command).all():
             raise ValueError(f"action has values that are not finite: {command}")
-        self._renew()
+        self._rebind_after_reset()
 
         env.timestep += 1
         substeps = int(env.control_timestep / env.model_timestep)
         self._model.refresh()
         substep_batch.begin(self.batch)
-        self._begin(command)
+        self._set_goals(command)
         first = True
         for ahead in self._sampler.split(substeps):
             self.batch["substeps"], self.batch["begun"] = ahead, first
-            if first:  # alone, for robosuite's robots remember what they sense in it
+            if first:  # by itself, since robosuite's robots record what they sense in it
                 self._run()
                 for arm in self._arms:
-                    arm.remember()
+                    arm.push_history()
             else:
                 yield
             first = False
             self._check_run()
         for arm in self._arms:
-            arm.end()
+            arm.write_back()
 
         env.cur_time += env.control_timestep
         reward, done, info = env._post_action(action)
@@ -160,39 +160,39 @@ class CompiledControl:
 
     @property
     def arms(self) -> Sequence[Arm]:
-        """The arms, with the controllers that they have since the last reset."""
-        self._renew()
+        """The arms, with the controllers that the last reset created."""
+        self._rebind_after_reset()
         return self._arms
 
     def advance(self, substeps: int) -> None:
-        """Runs so many substeps of the simulation under the goals as they are, 0 or more.
+        """Runs `substeps` substeps (0 or more) with the current goals.
 
-        For whoever sets goals itself, by `Arm.aim` and `grip`, and not only where a control step begins.
-        Afterwards poses and contacts are those of the state that is reached. Nothing is observed, and
-        neither steps nor the observables' timers are counted.
+        For callers that set goals themselves by `Arm.set_pose_goal` and `grip`, also within a control step.
+        Afterwards poses and contacts are those of the new state. Nothing is observed, and neither steps nor
+        the timers of observables advance.
 
         Raises:
-            ValueError: the simulation has left what can be computed.
+            ValueError: if a mass matrix is singular or not finite.
         """
-        self._renew()
+        self._rebind_after_reset()
         if substeps:
             self._model.refresh()
             for arm in self._arms:
-                arm.load()
+                arm.load_goal()
             self.batch["substeps"], self.batch["begun"] = substeps, False
             self._run()
             self._check_run()
             for arm in self._arms:
-                arm.end()
+                arm.write_back()
         substep_batch.begin(self.batch)
 
     def grip(self, action: np.ndarray) -> None:
-        """What a control step does to the grippers, which go by the sign of their part of it.
+        """Sets the goals of the grippers as a control step does.
 
         Args:
-            action: [env.action_dim]; what is not a gripper's is not looked at.
+            action: [env.action_dim]; only the grippers' parts are used. Their signs give the direction.
         """
-        self._renew()
+        self._rebind_after_reset()
         for gripper, controller, actuators, part in self._gripper_actions:
             # a gripper's command holds for the whole control step
             goal = _formatted(gripper, action[part])
@@ -209,20 +209,20 @@ class CompiledControl:
 
     # ------------------------------------------------------------------------------------------
 
-    def _renew(self) -> None:
-        """Binds anew after a reset."""
+    def _rebind_after_reset(self) -> None:
+        """Takes new references if a reset has replaced the simulation or a controller."""
         if self._outdated():
             self._bind()
-            contacts.adopt(self._sim)
+            contacts.register(self._sim)
 
     def _outdated(self) -> bool:
-        """Whether a reset has replaced the simulation or a controller since the last binding."""
+        """Whether a reset has replaced the simulation or a controller since the last `_bind`."""
         if self.env.sim is not self._sim:
             return True
         return any(arm.robot.part_controllers.get(arm.name) is not arm.controller for arm in self._arms)
 
     def _bind(self) -> None:
-        """Takes references to the simulation and the controllers as they are now."""
+        """Takes references to the current simulation and controllers."""
         env = self.env
         self._sim = env.sim
         self._sampler = sampling.Sampler(env)
@@ -271,10 +271,10 @@ class CompiledControl:
             raise ValueError("the mass matrix of an arm is singular or not finite")
 
     def _check_torques(self) -> None:
-        """Compares one substep's torques, on a copy of the simulation, with robosuite's."""
+        """Compares the torques of one substep, on a copy of the simulation, with robosuite's."""
         copied = copy.copy(self._sim.data._data)
         for arm in self._arms:
-            arm.load()
+            arm.load_goal()
         trial = self.batch.copy()
         substep_batch.describe(trial, self._sim.model._model, copied, *self._arrays)
         trial["substeps"], trial["begun"] = 1, True
@@ -283,30 +283,30 @@ class CompiledControl:
             expected, got = arm.reference_torques(), arm.record["torque"][: len(arm.actuators)]
             if self._exact and not np.array_equal(expected, got):
                 raise NotCompilable(
-                    "this numpy or scipy rounds in another way than robosuite's functions do; "
+                    "this numpy or scipy rounds differently from robosuite's functions; "
                     "compile_control(env, exact=False) accepts that"
                 )
             if not np.allclose(expected, got, rtol=1e-6, atol=1e-6):
                 raise NotCompilable(f"{arm.robot.name}'s {arm.name} arm: {got} are not robosuite's torques")
 
-    def _begin(self, command: np.ndarray) -> None:
+    def _set_goals(self, command: np.ndarray) -> None:
         """Sets the goals of a control step, between mj_step1 and mj_step2 of its first substep."""
         for robot, indices, part in self._robots:
             push(robot.recent_qpos, self._qpos[indices])
             push(robot.recent_actions, command[part])
             push(robot.recent_torques, np.array(robot.torques))
         for arm, part in self._arm_actions:
-            arm.begin(command[part])
+            arm.set_goal(command[part])
         self.grip(command)
 
 
 def _formatted(gripper: GripperModel, action: np.ndarray) -> np.ndarray:
-    """`gripper.format_action(action)`, for the most usual gripper without numpy."""
+    """`gripper.format_action(action)`, faster for the Panda's gripper."""
     now = gripper.current_action.tolist()
     if type(gripper).format_action is not PandaGripper.format_action or len(now) != 2:
         return gripper.format_action(action)
-    wish = action.item()
-    move = gripper.speed * ((wish > 0.0) - (wish < 0.0))
+    command = action.item()
+    move = gripper.speed * ((command > 0.0) - (command < 0.0))
     fingers = zip(now, (-move, move), strict=True)
     gripper.current_action = np.array([min(max(at + by, -1.0), 1.0) for at, by in fingers])
     return gripper.current_action
@@ -314,7 +314,7 @@ def _formatted(gripper: GripperModel, action: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """What is called for the first time in here may be compiled, which takes a while and a deep stack."""
+    """Context for calls that may compile: announces the wait and raises the recursion limit."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 10_000))  # numba follows calls within calls by recursion
     try:
@@ -325,7 +325,7 @@ def _compiling() -> Iterator[None]:
 
 
 class _Announcement(event.Listener):
-    """Says once, when numba really compiles, why nothing seems to happen."""
+    """Prints one line when numba starts to compile."""
 
     said = False
 
@@ -355,7 +355,7 @@ def _check_env(env: MujocoEnv) -> None:
     if env.viewer_get_obs:
         raise NotCompilable(f"{kind.__name__} takes its observations from the viewer")
     if not env.lite_physics:
-        raise NotCompilable(f"{kind.__name__} was made with lite_physics=False")
+        raise NotCompilable(f"{kind.__name__} has lite_physics=False")
 
 
 def _check_model(model: mujoco.MjModel) -> None:

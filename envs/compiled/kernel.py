@@ -1,8 +1,8 @@
 """The loop over simulation substeps as one compiled function.
 
 `advance` does what robosuite does between two observations: mj_step1, the torques of every arm,
-mj_step2. All that it reads and writes of an arm is one record of `ARM`; nothing is shared between
-environments, and the GIL is released throughout.
+mj_step2, for each substep. It reads and writes one `ARM` record per arm. Environments share nothing, and
+the GIL is released throughout.
 """
 
 from typing import Any, Final
@@ -24,30 +24,30 @@ Record = Any  # one element of an array of `ARM`
 _N = MAX_JOINTS
 ARM: Final = np.dtype(
     [
-        # what the arm is
+        # constant
         ("kind", np.int64),
         ("n", np.int64),  # joints
         ("site", np.int64),  # end effector
-        ("base", np.int64),  # site whose motion the damping is relative to, and the goals' frame if
-        ("in_base", np.bool_),  # this is set; else goals are in the world
-        ("moving", np.bool_),  # the base moves with a joint
+        ("base", np.int64),  # site: damping is relative to its motion; frame of the goals if
+        ("in_base", np.bool_),  # this is set, else the world is
+        ("moving", np.bool_),  # a joint moves the base
         ("qpos", np.int64, _N),  # addresses, per joint
         ("dof", np.int64, _N),
         ("actuator", np.int64, _N),
         ("inertia", np.int64, (_N, _N)),  # addresses in qM, -1 for a zero
         ("uncoupled", np.bool_),  # forces and torques at the end effector are decoupled
         ("compensated", np.bool_),  # bias forces (gravity, Coriolis) are added
-        # what may change from one control step to the next
+        # may change from one control step to the next
         ("low", np.float64, _N),  # control range
         ("high", np.float64, _N),
         ("kp", np.float64, _N),
         ("kd", np.float64, _N),
-        ("rest", np.float64, _N),  # joint positions that the null space is drawn to
-        ("goal", np.float64, _N),  # of the joints: rad or N m
-        ("goal_pos", np.float64, 3),  # of the end effector
+        ("rest", np.float64, _N),  # joint positions that the null space is pulled to
+        ("goal", np.float64, _N),  # joint goal: rad or N m
+        ("goal_pos", np.float64, 3),  # end-effector goal
         ("goal_ori", np.float64, (3, 3)),
-        ("sensed", np.bool_),  # the sensed values below hold for the next substep as they are
-        # sensed at the last substep
+        ("sensed", np.bool_),  # the next substep uses the sensed values below and senses nothing
+        # sensed in the last substep
         ("q", np.float64, _N),
         ("v", np.float64, _N),
         ("pos", np.float64, 3),
@@ -57,7 +57,7 @@ ARM: Final = np.dtype(
         ("base_vel", np.float64, 6),  # linear, angular
         ("jac", np.float64, (6, _N)),
         ("mass", np.float64, (_N, _N)),
-        ("torque", np.float64, _N),  # before the control range
+        ("torque", np.float64, _N),  # before clipping to the control range
     ],
     align=True,
 )
@@ -82,22 +82,22 @@ def advance(
     work: Array,
     scratch: Array,
 ) -> None:
-    """Runs `substeps` simulation steps under the control of the arms.
+    """Runs `substeps` simulation steps with the arms under control.
 
     Args:
-        model, sensorless, data: addresses of two mjModels and an mjData. `sensorless` is for all substeps but
-            the last, after which nobody reads sensors: the same model with them switched off.
-        substeps: how many steps of the model's timestep.
+        model, sensorless, data: addresses of two mjModels and an mjData. `sensorless` is the same model
+            with sensors switched off, for all substeps but the last, after which sensors are read.
+        substeps: number of steps of the model's timestep.
         begun: whether mj_step1 of the first substep has been done.
-        exact: whether OSC torques have robosuite's bits, see `osc.py`.
+        exact: whether OSC torques are bit-identical to robosuite's, see `osc.py`.
         arms: records of `ARM`, updated in place.
         qpos, qvel, bias, inertia, site_pos, site_mat, ctrl: mjData's qpos [nq], qvel [nv],
             qfrc_bias [nv], qM [nM], site_xpos [nsite, 3], site_xmat [nsite, 9], ctrl [nu].
-        work: float64 [6, nv], C order, of this environment alone.
-        scratch: one record of `osc.SCRATCH`, likewise.
+        work: float64 [6, nv] in C order, not shared between environments.
+        scratch: one record of `osc.SCRATCH`, not shared either.
 
     Raises:
-        ValueError: a mass matrix that is singular or not finite, with `exact`.
+        ValueError: if a mass matrix is singular or not finite, with `exact`.
     """
     for substep in range(substeps):
         stepped = model if substep == substeps - 1 else sensorless
@@ -135,7 +135,7 @@ def sense(
     site_mat: Array,
     work: Array,
 ) -> None:
-    """Joint state, mass matrix, and the end effector's pose, velocity and Jacobian."""
+    """Reads the joint state, mass matrix, and the end effector's pose, velocity and Jacobian into `arm`."""
     n, nv = arm.n, qvel.size
     for i in range(n):
         arm.q[i] = qpos[arm.qpos[i]]
@@ -168,13 +168,13 @@ def _base_velocity(model: int, data: int, arm: Record, qvel: Array, work: Array)
 def _joint_position_torque(arm: Record, bias: Array) -> None:
     """M (kp (goal - q) - kd v) + bias if compensated, else kp (goal - q) - kd v."""
     n = arm.n
-    wanted, torque = np.empty(n), np.empty(n)
+    desired, torque = np.empty(n), np.empty(n)
     for i in range(n):
-        wanted[i] = (arm.goal[i] - arm.q[i]) * arm.kp[i] + -arm.v[i] * arm.kd[i]
+        desired[i] = (arm.goal[i] - arm.q[i]) * arm.kp[i] + -arm.v[i] * arm.kd[i]
     if arm.compensated:
-        matvec_f(mass_matrix(arm), wanted, torque)
+        matvec_f(mass_matrix(arm), desired, torque)
         for i in range(n):
             arm.torque[i] = torque[i] + bias[arm.dof[i]]
     else:
         for i in range(n):
-            arm.torque[i] = wanted[i]
+            arm.torque[i] = desired[i]

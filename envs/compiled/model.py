@@ -1,9 +1,9 @@
-"""The mjModel that the loop steps: the environment's own, without work that nobody asks for.
+"""Copies of the struct mjModel that the loop steps, with unneeded work switched off.
 
-Every substep MuJoCo clears one flag per node of every mesh's bounding volume hierarchy, for a viewer
-that draws them: 364 kB for a Panda, a fifth of Lift's physics, and the cache with it. And it computes
-sensors that are read once per control step. Both are switches in the struct mjModel itself. So the
-loop is given shallow copies of the struct, whose pointers lead to the environment's own arrays.
+In every substep MuJoCo clears one flag per node of each mesh's bounding volume hierarchy, for viewers that
+draw them. For a Panda these are 364 kB, a fifth of the time of Lift's physics, and they evict the cache.
+MuJoCo also computes sensors that are read once per control step. Both are switched off in shallow
+copies of the struct, whose pointers still refer to the environment's own arrays.
 """
 
 import ctypes
@@ -30,13 +30,13 @@ _NO_SENSORS: Final = int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
 
 
 class SteppedModel:
-    """Two copies of the struct of one mjModel: `full`, and `sensorless`, which computes no sensors."""
+    """Copies of the struct mjModel at the addresses `full` and `sensorless`, the latter without sensors."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         """Copies the struct.
 
         Raises:
-            NotCompilable: the struct is not laid out as the mujoco package describes it.
+            NotCompilable: if its layout is not the one that the mujoco package describes.
         """
         layout = _mjmodel()
         self._source = model._address
@@ -44,21 +44,21 @@ class SteppedModel:
         _check_layout(model, layout.from_address(self._source))
         self._full, self._sensorless = layout(), layout()
         self.full, self.sensorless = ctypes.addressof(self._full), ctypes.addressof(self._sensorless)
-        # A sensor with a history needs every substep.
+        # Sensors with a history need every substep.
         self._sensors_off = 0 if getattr(model, "nhistory", 0) else _NO_SENSORS
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes over what has been changed in the model's options since."""
+        """Copies the struct again, with changes of the model's options."""
         for copied, address in ((self._full, self.full), (self._sensorless, self.sensorless)):
             ctypes.memmove(address, self._source, self._size)
-            copied.nbvh = 0  # the number of flags to clear, and nothing else
+            copied.nbvh = 0  # used only as the number of flags to clear
         self._sensorless.opt.disableflags |= self._sensors_off
 
 
 @cache
 def _mjmodel() -> Any:
-    """The struct mjModel, by the description that comes with the mujoco package."""
+    """ctypes class of the struct mjModel, from the description in the mujoco package."""
     return _struct(structs.STRUCTS["mjModel"])
 
 
@@ -85,12 +85,12 @@ def _type(node: Any) -> Any:
 
 
 def _check_layout(model: mujoco.MjModel, layout: Any) -> None:
-    """Compares every number at the top of the struct, and the options, with MuJoCo's own answer."""
+    """Compares the numbers in the struct and its options with those that MuJoCo's bindings read."""
     numbers = tuple(_PRIMITIVES.values())
     for owner, view in ((model, layout), (model.opt, layout.opt)):
         names = [name for name, kind in view._fields_ if kind in numbers and hasattr(owner, name)]
         wrong = [name for name in names if getattr(view, name) != getattr(owner, name)]
         if wrong:
             raise NotCompilable(
-                f"MuJoCo {mujoco.__version__} lays its mjModel out in another way ({', '.join(wrong)})"
+                f"MuJoCo {mujoco.__version__} has another layout of mjModel ({', '.join(wrong)})"
             )

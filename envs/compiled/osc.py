@@ -60,13 +60,13 @@ def new_scratch() -> Array:
 
 @njit(error_model="numpy")
 def mass_matrix(arm: Record) -> Array:
-    """The mass matrix in Fortran order, as robosuite's indexing leaves it."""
+    """The arm's mass matrix in Fortran order, the layout that robosuite's indexing gives."""
     return arm.mass[: arm.n, : arm.n].copy().T  # symmetric
 
 
 @njit(error_model="numpy")
 def _goal_in_world(arm: Record, site_pos: Array, site_mat: Array, pos: Array, ori: Array) -> None:
-    """Writes the arm's goal, position [3] and orientation [3, 3], in the world's frame."""
+    """Writes the arm's goal in the world frame: position [3] and orientation [3, 3]."""
     if not arm.in_base:
         for i in range(3):
             pos[i] = arm.goal_pos[i]
@@ -85,7 +85,15 @@ def _goal_in_world(arm: Record, site_pos: Array, site_mat: Array, pos: Array, or
 def osc_torque(
     arm: Record, bias: Array, site_pos: Array, site_mat: Array, exact: bool, scratch: Record
 ) -> None:
-    """Operational-space torques with a null-space pull to the rest pose (Khatib 1987)."""
+    """Writes the operational-space torques of an arm to arm.torque.
+
+    Args:
+        arm: one element of `kernel.ARM`.
+        bias: float64 [nv], mjData's qfrc_bias.
+        site_pos, site_mat: mjData's site_xpos [nsite, 3] and site_xmat [nsite, 9].
+        exact: whether they are bit-identical to robosuite's.
+        scratch: one element of `SCRATCH`.
+    """
     n = arm.n
     goal_pos, goal_ori = np.empty(3), np.empty((3, 3))
     _goal_in_world(arm, site_pos, site_mat, goal_pos, goal_ori)
@@ -93,7 +101,7 @@ def osc_torque(
     for i in range(3):
         velocity = arm.pos_vel[i] - arm.base_vel[i]
         force[i] = (goal_pos[i] - arm.pos[i]) * arm.kp[i] + -velocity * arm.kd[i]
-    # half the sum of cross products of the present and the wanted axes
+    # half the sum of cross products of the current and the desired axes
     error = np.zeros(3)
     for j in range(3):
         x, y, z = goal_ori[0, j], goal_ori[1, j], goal_ori[2, j]
@@ -114,10 +122,10 @@ def osc_torque(
 
 @njit(error_model="numpy")
 def _exact_torque(arm: Record, bias: Array, force: Array, pull: Array, scratch: Record) -> None:
-    """The torques by robosuite's own sequence of operations, equal to the last bit.
+    """Computes the torques by robosuite's sequence of operations, equal to the last bit.
 
     MuJoCo's mesh collisions are discontinuous in the state: where two meshes come into contact, a
-    difference of one bit becomes one of 1e-5. So nothing less keeps robosuite's trajectory.
+    difference of one bit becomes one of 1e-5. So only equal bits keep robosuite's trajectory.
     """
     if not scratch.replace_lapack or not small_torque(arm, bias, force, pull, scratch.small):
         library_torque(arm, bias, force, pull, scratch.ints, scratch.floats)
@@ -125,7 +133,7 @@ def _exact_torque(arm: Record, bias: Array, force: Array, pull: Array, scratch: 
 
 @njit(error_model="numpy")
 def library_torque(arm: Record, bias: Array, force: Array, pull: Array, ints: Array, floats: Array) -> None:
-    """The exact torques by numpy's BLAS and scipy's LAPACK, as robosuite computes them."""
+    """Computes the exact torques by numpy's BLAS and scipy's LAPACK, as robosuite does."""
     n = arm.n
     mass = mass_matrix(arm)
     jac = arm.jac[:, :n].copy()
@@ -149,10 +157,13 @@ def library_torque(arm: Record, bias: Array, force: Array, pull: Array, ints: Ar
 
 @njit(error_model="numpy")
 def _cholesky_torque(arm: Record, bias: Array, force: Array, pull: Array) -> bool:
-    """The torques by Cholesky factors, equal up to rounding; False, and no torque, near a singularity.
+    """Computes the torques by Cholesky factors, equal up to rounding.
 
     With A = J M^-1 J^T: tau = J^T A^-1 f + M a - J^T A^-1 J a + bias, where a is the acceleration
-    that the rest pose asks for. `uncoupled` takes A's two diagonal 3 x 3 blocks for f.
+    that the rest pose asks for. `uncoupled` uses the two diagonal 3 x 3 blocks of A for f.
+
+    Returns:
+        False, with no torque written, near a singularity.
     """
     n = arm.n
     chol = np.empty((n, n))
@@ -204,7 +215,7 @@ def _cholesky_torque(arm: Record, bias: Array, force: Array, pull: Array) -> boo
 
 @njit(error_model="numpy")
 def _cholesky(matrix: Array, start: int, out: Array) -> bool:
-    """Lower factor of the block of `out`'s size at (start, start); False if near-singular."""
+    """Lower Cholesky factor of the block of size `out` at (start, start); False if near-singular."""
     n = out.shape[0]
     smallest, largest = np.inf, 0.0
     for j in range(n):

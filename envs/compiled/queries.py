@@ -1,4 +1,4 @@
-"""robosuite's questions about grasps, distances and bins, which rewards ask, with the ids looked up once."""
+"""Faster versions of robosuite's grasp, distance and bin checks for rewards: ids are looked up once."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final
@@ -20,23 +20,23 @@ _METHODS: Final = {
 
 
 class Queries:
-    """Stands in for methods of one environment."""
+    """Replaces methods of one environment."""
 
     def __init__(self, env: MujocoEnv) -> None:
         self._env = env
-        self._renew()
+        self._bind()
 
-    def _renew(self) -> None:
-        """Forgets what it knows of another simulation."""
+    def _bind(self) -> None:
+        """Takes references to the current simulation and forgets ids of an earlier one."""
         self._sim = self._env.sim
         self._model, self._data = self._sim.model, self._sim.data._data
         self._site_pos, self._body_pos = self._data.site_xpos, self._data.xpos
         self._geom_pos = self._data.geom_xpos
         self._known: dict[Hashable, Any] = {}
-        self._kept: list[MujocoModel] = []  # whose id() is a key
+        self._kept: list[MujocoModel] = []  # keeps the objects alive whose id() is a key
 
     def attach(self) -> None:
-        """Shadows the methods on the environment, but for those that a task has of its own."""
+        """Replaces the methods on the environment, except those that the task overrides."""
         for name, owner in _METHODS.items():
             kind = type(self._env)
             if getattr(kind, name, None) is getattr(owner, name) and _bins_are_robosuites(kind):
@@ -45,7 +45,7 @@ class Queries:
     def check_grasp(self, gripper: Any, object_geoms: Any) -> bool:
         """As `ManipulationEnv._check_grasp`."""
         if self._env.sim is not self._sim:
-            self._renew()
+            self._bind()
         if isinstance(gripper, dict):
             return any(self.check_grasp(gripper[arm], object_geoms) for arm in gripper)
         if isinstance(gripper, GripperModel):
@@ -61,7 +61,7 @@ class Queries:
     ) -> Any:
         """As `ManipulationEnv._gripper_to_target`."""
         if self._env.sim is not self._sim:
-            self._renew()
+            self._bind()
         if isinstance(gripper, dict):
             found = [
                 self.gripper_to_target(gripper[arm], target, target_type, return_distance) for arm in gripper
@@ -81,10 +81,10 @@ class Queries:
         return np.linalg.norm(way) if return_distance else way
 
     def check_success(self) -> Any:
-        """As `PickPlace._check_success`, which measures from the gripper also what is in no bin."""
+        """As `PickPlace._check_success`, without measuring from the gripper while no object is in a bin."""
         env = self._env
         if env.sim is not self._sim:
-            self._renew()
+            self._bind()
         if "objects" not in self._known:
             self._known["objects"] = [env.obj_body_id[thing.name] for thing in env.objects]
         _, middle, bottom = env.bin2_pos.tolist()
@@ -112,7 +112,7 @@ def _pads(gripper: GripperModel) -> list[list[str]]:
 
 
 def detach(env: MujocoEnv) -> None:
-    """Gives the environment robosuite's methods back."""
+    """Restores robosuite's methods of the environment."""
     for name in _METHODS:
         if isinstance(getattr(vars(env).get(name), "__self__", None), Queries):
             delattr(env, name)

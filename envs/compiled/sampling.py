@@ -1,9 +1,9 @@
-"""When robosuite's observables sample, and the observation dict that a step returns.
+"""Sampling of robosuite's observables, and the observation dict that a step returns.
 
-An observable keeps a timer that every substep advances, in floating point, and computes its
-sensor at the first substep of its own period, which drifts against the control step. Here the
-timers advance without the calls, up to the next substep at which some observable computes. Mostly
-all of them have the same timers, and then there is one to advance.
+Each substep advances the timer of every observable, in floating point. An observable computes its sensor
+in the first substep of its period, which drifts against the control step. Here the timers advance
+without robosuite's calls up to the next substep in which an observable computes. Usually all timers are
+equal, and one is advanced for all.
 """
 
 from collections import OrderedDict
@@ -14,23 +14,23 @@ from robosuite import macros
 from robosuite.environments.base import MujocoEnv
 from robosuite.utils.observables import NO_CORRUPTION, NO_DELAY, NO_FILTER, Observable
 
-from robot_rl.envs.compiled.sensors import Sensor, stand_in
+from robot_rl.envs.compiled.sensors import Sensor, fast_sensor
 
 
 class Sampler:
-    """Divides control steps where observables of one environment compute, and computes them."""
+    """Splits control steps at the substeps in which observables compute, and computes them."""
 
     def __init__(self, env: MujocoEnv) -> None:
-        """For as long as the environment has the simulation that it has now."""
+        """Valid until the environment replaces its simulation."""
         self._env = env
         self._sim = env.sim
-        self._stand_ins: dict[Sensor, Sensor | None] = {}
+        self._fast_sensors: dict[Sensor, Sensor | None] = {}
 
     def split(self, substeps: int) -> Iterator[int]:
-        """Divides a control step of so many substeps.
+        """Splits a control step of `substeps` substeps.
 
         Yields:
-            how many substeps to run next, the first alone. Afterwards it computes what is due.
+            the number of substeps to run next; the first is 1. Resumed after that, it computes what is due.
         """
         env = self._env
         timestep = env.model_timestep
@@ -53,13 +53,13 @@ class Sampler:
             common.store()
 
     def _compute(self, observables: "list[Observable]") -> None:
-        """What `Observable.update` does for those without noise, filter or delay."""
-        cache, stand_ins = self._env._obs_cache, self._stand_ins
+        """Does what `Observable.update` does for observables without noise, filter and delay."""
+        cache, fast_sensors = self._env._obs_cache, self._fast_sensors
         for observable in observables:
             sensor = observable._sensor
-            if sensor not in stand_ins:
-                stand_ins[sensor] = stand_in(sensor, self._sim, cache)
-            quick = stand_ins[sensor]
+            if sensor not in fast_sensors:
+                fast_sensors[sensor] = fast_sensor(sensor, self._sim, cache)
+            quick = fast_sensors[sensor]
             value = quick(cache) if quick else np.array(sensor(cache))
             single = value.shape == (1,)
             observable._current_observed_value = value[0] if single else value
@@ -67,7 +67,7 @@ class Sampler:
 
 
 class _Common:
-    """The timers of all enabled observables, where these have the same and there is nothing special."""
+    """The common timer of enabled observables that have equal timers and no noise, filter or delay."""
 
     def __init__(self, observables: "list[Observable]") -> None:
         first = observables[0]
@@ -97,9 +97,10 @@ class _Common:
         return common
 
     def skip(self, timestep: float, limit: int) -> tuple[int, bool]:
-        """As `skip_to_sample`, but if due, `sampled` says that the last substep has been advanced too.
+        """As `skip_to_sample`, but if due and `sampled`, the last substep has been advanced too.
 
-        Otherwise the observables' own timers stand one substep before it, for robosuite's own update.
+        If due and not `sampled`, the timers of the observables are one substep before it, for robosuite's
+        own update.
         """
         for substep in range(1, limit + 1):
             before = self.elapsed
@@ -118,7 +119,7 @@ class _Common:
         return limit, False
 
     def store(self) -> None:
-        """Sets the observables' own timers."""
+        """Writes the common timer to the observables."""
         elapsed, sampled = self.elapsed, self.sampled
         for observable in self.observables:
             observable._time_since_last_sample = elapsed
@@ -131,12 +132,12 @@ def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: in
     Args:
         observables: all observables of the environment.
         timestep: of the simulation, s.
-        limit: most substeps to look ahead, >= 1.
+        limit: maximum number of substeps to look ahead, >= 1.
 
     Returns:
         (substeps, due): if `due`, some observable computes at the end of that many substeps, and
-        the timers stand one substep before, so that robosuite's own update takes the last;
-        else substeps == limit, nothing is due and the timers have advanced by all of them.
+        the timers are one substep before that, since robosuite's own update advances the last;
+        otherwise substeps == limit, nothing is due and the timers have advanced by all of them.
     """
     groups: dict[tuple[float, bool, float, float], list[Observable]] = {}
     last = None
@@ -178,7 +179,7 @@ def skip_to_sample(observables: Iterable[Observable], timestep: float, limit: in
 
 
 def observations(env: MujocoEnv) -> "OrderedDict[str, np.ndarray]":
-    """What `env._get_observations()` returns, without its detours."""
+    """A faster `env._get_observations()`."""
     values: OrderedDict[str, np.ndarray] = OrderedDict()
     by_modality: dict[str, list[np.ndarray]] = {}
     modality, parts = "", list[np.ndarray]()
@@ -196,7 +197,7 @@ def observations(env: MujocoEnv) -> "OrderedDict[str, np.ndarray]":
 
 
 class _RecordingCache(dict):
-    """An observation cache that notes the keys that a sensor asks for and those that it writes."""
+    """An observation cache that records the keys that a sensor reads and writes."""
 
     def __init__(self, cache: dict) -> None:
         super().__init__(cache)
@@ -221,15 +222,15 @@ class _RecordingCache(dict):
 
 
 def observe_only(env: MujocoEnv, names: Iterable[str]) -> None:
-    """Leaves enabled only the observables of these names and those that they are computed from.
+    """Disables all observables except these and those that they are computed from.
 
     Args:
-        env: after a reset, so that every observable has a value.
+        env: a robosuite environment after a reset, so that every observable has a value.
         names: names of observables, or of modalities such as "object-state" for all active
-            observables of one. Only these remain in the observation dict.
+            observables of a modality. Only these remain in the observation dict.
 
     Raises:
-        ValueError: a name that the environment does not have.
+        ValueError: if the environment has no such observable.
     """
     observables = env._observables
     wanted: set[str] = set()

@@ -1,8 +1,8 @@
-"""robosuite's own sensors, with their ids looked up once.
+"""Faster versions of robosuite's sensors: ids are looked up once.
 
-A sensor asks for names, properties and single elements anew whenever it is read, some ten microseconds
-each after the physics has taken the processor's caches. Those that every task has are known here by
-where robosuite defines them, and a stand-in is compared with its original before it is used.
+robosuite's sensors look up names, properties and single elements at every read, which takes some ten
+microseconds each with cold caches after the physics. Sensors that every task has are recognised here by
+where robosuite defines them. Each replacement is compared with its original before it is used.
 """
 
 from collections.abc import Callable
@@ -22,24 +22,24 @@ _XYZW: Final = np.array([1, 2, 3, 0])
 
 
 class _Original(NamedTuple):
-    """A sensor of robosuite, and what its stand-in is made of."""
+    """A sensor of robosuite, with what its replacement needs."""
 
     sensor: Sensor
-    names: dict[str, Any]  # that its function closes over
+    names: dict[str, Any]  # closure variables of its function
     data: mujoco.MjData
     model: Any
 
 
-def stand_in(sensor: Sensor, sim: MjSim, cache: Cache) -> Sensor | None:
-    """A quicker function that returns what `sensor` returns, in an array that nobody else has.
+def fast_sensor(sensor: Sensor, sim: MjSim, cache: Cache) -> Sensor | None:
+    """A faster function that returns what `sensor` returns, in a new array.
 
     Args:
-        sensor: of an observable.
-        sim: the environment's simulation, for which alone the function is good.
-        cache: the environment's observation cache, in which the function leaves what `sensor` does.
+        sensor: the sensor of an observable.
+        sim: the environment's simulation; the function is valid for this one only.
+        cache: the environment's observation cache, which the function writes as `sensor` does.
 
     Returns:
-        None if there is none.
+        None if there is no replacement.
     """
     module, name = (getattr(sensor, attribute, "") for attribute in ("__module__", "__qualname__"))
     make = _MAKERS.get(name) if module.startswith("robosuite.") else None
@@ -48,11 +48,11 @@ def stand_in(sensor: Sensor, sim: MjSim, cache: Cache) -> Sensor | None:
     function: Any = sensor
     cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
     names = {name: cell.cell_contents for name, cell in cells}
-    made = make(_Original(sensor, names, sim.data._data, sim.model))
-    expected, got = np.array(sensor(cache)), made(cache)
+    fast = make(_Original(sensor, names, sim.data._data, sim.model))
+    expected, got = np.array(sensor(cache)), fast(cache)
     if expected.dtype != got.dtype or not np.array_equal(expected, got):
         return None
-    return made
+    return fast
 
 
 def _joints(attribute: str, indices: str) -> Callable[[_Original], Sensor]:

@@ -22,14 +22,14 @@ NEWEST: Final = (3, 9)  # what robosuite 1.5.2 runs with
 # BLAS names with 64-bit indices, as in numpy 2's wheels, with 32-bit indices
 _BLAS_NAMES: Final = ("cblas_{}64_", "scipy_cblas_{}64_", "cblas_{}")
 
-# Pointers travel as integers: mjModel*, mjData*, mjtNum*.
+# Pointers are passed as integers: mjModel*, mjData*, mjtNum*.
 mj_step1: Any = types.ExternalFunction("mj_step1", types.void(types.intp, types.intp))
 mj_step2: Any = types.ExternalFunction("mj_step2", types.void(types.intp, types.intp))
 mj_jacSite: Any = types.ExternalFunction(
     "mj_jacSite", types.void(types.intp, types.intp, types.intp, types.intp, types.intc)
 )
 
-# What numpy's np.dot calls. Its last bits are its own: numba's np.dot uses scipy's BLAS.
+# What numpy's np.dot calls. Its last bits can differ from numba's np.dot, which uses scipy's BLAS.
 _int, _ptr, _num = types.int64, types.intp, types.float64
 cblas_dgemv: Any = types.ExternalFunction(
     "numpy_cblas_dgemv",
@@ -42,7 +42,7 @@ cblas_dgemm: Any = types.ExternalFunction(
         *(_num, _ptr, _int, _ptr, _int, _num, _ptr, _int),
     ),
 )
-# What numba's np.linalg.inv and np.linalg.pinv call; Fortran takes every argument by address.
+# What numba's np.linalg.inv and np.linalg.pinv call. Fortran takes every argument by address.
 dgetrf: Any = types.ExternalFunction("scipy_dgetrf", types.void(*[_ptr] * 6))
 dgetri: Any = types.ExternalFunction("scipy_dgetri", types.void(*[_ptr] * 7))
 dgesdd: Any = types.ExternalFunction("scipy_dgesdd", types.void(*[_ptr] * 14))
@@ -56,14 +56,14 @@ sem_trywait: Any = types.ExternalFunction("sem_trywait", types.intc(_ptr))
 
 
 class NotCompilable(Exception):
-    """This environment cannot run on the compiled loop; the message says why, in one line."""
+    """An environment cannot run on the compiled loop; the message gives the reason in one line."""
 
 
 def register_symbols() -> None:
-    """Makes the C functions known to LLVM.
+    """Registers the C functions with LLVM.
 
     Raises:
-        NotCompilable: a MuJoCo version out of range, no library, or a library without a symbol.
+        NotCompilable: if MuJoCo's version is out of range, or a library or symbol is missing.
     """
     version = tuple(int(part) for part in mujoco.__version__.split(".")[:2])
     if not OLDEST <= version <= NEWEST:

@@ -1,4 +1,4 @@
-"""Scripted experts on the simulator's true state, one for each task."""
+"""Scripted experts that act on the simulator's true state, one per task."""
 
 import numpy as np
 
@@ -16,11 +16,15 @@ EXPERTS: dict[str, type[Expert]] = {
     "Stack": StackExpert,
     "Door": DoorExpert,
 }
-"""By the name of robosuite's environment; a plugin adds its own."""
+"""Expert classes by the name of robosuite's environment; plugins may add theirs."""
 
 
 def make_expert(env: str, *, noise: float, skill: float, rng: np.random.Generator) -> Expert:
-    """The expert of a robosuite environment, by its name. Raises ValueError for one without."""
+    """Create the expert of a robosuite environment.
+
+    Raises:
+        ValueError: if there is no expert for this environment.
+    """
     if env not in EXPERTS:
         raise ValueError(
             f"robosuite's {env} has no scripted expert; there are {', '.join(EXPERTS)}, and a module of "

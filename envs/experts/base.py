@@ -1,8 +1,8 @@
-"""What the scripted experts share: poses, motion primitives, style, mistakes and action noise.
+"""Base class of the scripted experts: motion primitives, style, errors and action noise.
 
-An expert sees the simulator's true state. It is a state machine: `decide` looks at `self.phase`,
-returns the action of this step, and the primitives set the next phase when they are done. Phases
-are re-entrant, so an expert may take over, or go on, from any state of the simulation.
+An expert sees the simulator's true state. It is a state machine: `decide` returns the action for
+`self.phase`, and the primitives set the next phase when they are done. Phases are re-entrant, so an
+expert can take over from any state of the simulation.
 
 Poses are of the grip site, in the world frame. robosuite's fixed arms have their base frame
 parallel to the world frame, so a world-frame delta is what the controller expects.
@@ -18,10 +18,10 @@ from scipy.spatial.transform import Rotation
 OPEN, CLOSE = -1.0, 1.0
 PICK = ("via", "above", "down", "close")
 POS_SCALE, ROT_SCALE = 0.05, 0.5  # m and rad of a full action, as in robosuite's BASIC controller
-GAIN = 1.6  # the controller re-aims from the achieved pose; above 2 the closed loop overshoots
+GAIN = 1.6  # goals are relative to the achieved pose; above 2 the closed loop overshoots
 NOISE_MEMORY = 0.6  # correlation of the action noise from one step to the next (about 0.1 s)
-HELD = 0.035  # m; an object farther than this from where it was gripped has been lost
-EMPTY, PART_OPEN = 0.004, 0.072  # m between fingers that hold nothing, and that have begun to close
+HELD = 0.035  # m; an object farther than this from the hand has been lost
+EMPTY, PART_OPEN = 0.004, 0.072  # m between the fingers: closed on nothing, and beginning to close
 # Fingers down, opening along world y: the Panda's home orientation.
 HAND_DOWN = Rotation.from_matrix([[0, 1, 0], [1, 0, 0], [0, 0, -1]])
 
@@ -42,25 +42,25 @@ class Pose:
 
 @dataclass(frozen=True)
 class Style:
-    """How one episode is done: drawn once at its reset."""
+    """Style of one episode, drawn at its reset."""
 
-    speed: float  # top speed, as a part of the fastest that the controller allows
-    hover: float  # m from the object, back along the fingers, before going to it
+    speed: float  # top speed, as a fraction of the controller's maximum
+    hover: float  # m; distance from the object along the fingers before approaching it
     via: np.ndarray  # [3] m, detour point relative to the first hover point
-    other_yaw: bool  # take the second nearest of a symmetric object's grasp angles
+    other_yaw: bool  # use the second nearest grasp angle of a symmetric object
     linger: int  # control steps waited after the fingers have closed
 
 
 @dataclass(frozen=True)
-class Slips:
-    """What goes wrong in one attempt: drawn again at each try. All zero for a perfect hand."""
+class Errors:
+    """Errors of one attempt, drawn at each attempt. All zero at skill 1."""
 
     grasp: np.ndarray  # [3] m, error of the grasp point
     place: np.ndarray  # [3] m, error of the place point
     yaw: float  # rad, error of the grasp angle
-    close_early: float  # m before the grasp point where the fingers already close
-    drop_early: float  # m before the place point where the fingers already open
-    blind: int  # steps before a lost object is noticed
+    close_early: float  # m before the grasp point at which the fingers close
+    drop_early: float  # m before the place point at which the fingers open
+    reaction_steps: int  # steps before a lost object is noticed
 
 
 def hand(sim: ManipulationEnv) -> Pose:
@@ -88,7 +88,7 @@ def opening(sim: ManipulationEnv) -> float:
 
 
 def hand_down(yaw: float) -> Rotation:
-    """Fingers down, opening at `yaw` rad from world y."""
+    """Rotation of a hand with fingers down that opens at `yaw` rad from world y."""
     return Rotation.from_euler("z", yaw) * HAND_DOWN
 
 
@@ -98,7 +98,7 @@ def hand_yaw(hand: Pose) -> float:
 
 
 def nearest_angle(angle: float, to: float, period: float, *, other: bool = False) -> float:
-    """The one of `angle + k * period` nearest to `to`, or with `other` the second nearest (rad)."""
+    """The angle of `angle + k * period` nearest to `to`, or with `other` the second nearest (rad)."""
     away = (angle - to + period / 2) % period - period / 2
     if other:
         away -= np.copysign(period, away)
@@ -110,9 +110,9 @@ class Expert(ABC):
 
     noise: standard deviation of the action noise in normalised units, correlated in time, on the
         six arm dimensions and never on the gripper.
-    skill: 1 is the best. Below it, the expert is slower, hesitates, misplaces way-points, misses
-        grasps, drops things and notices late, in proportion to `1 - skill`.
-    rng: source of all its randomness.
+    skill: from 0 to 1. In proportion to `1 - skill` the expert is slower, hesitates, misplaces
+        waypoints, misses grasps, drops objects and notices it late.
+    rng: generator of all random numbers.
     """
 
     retry_phase: str = "above"
@@ -125,7 +125,7 @@ class Expert(ABC):
         self.noise, self.skill, self.rng = noise, skill, rng
 
     def reset(self, sim: ManipulationEnv) -> None:
-        """Start an episode from the state that `sim` is in, with a newly drawn style."""
+        """Start an episode from the current state of `sim`, and draw its style."""
         weak, rng = 1 - self.skill, self.rng
         side = rng.uniform(-np.pi, np.pi)
         reach = rng.uniform(0.0, 0.02 + 0.10 * weak)
@@ -158,43 +158,43 @@ class Expert(ABC):
         return np.clip(action, -1, 1).astype(np.float32)
 
     def take_over(self, sim: ManipulationEnv) -> None:
-        """Go on from the middle of somebody else's episode: what is held already is not let go."""
+        """Continue an episode that another policy has begun, without releasing an object that is held."""
         self.reset(sim)
         if self.holds(sim):
             self.begin("raise")
 
-    def way(self, sim: ManipulationEnv) -> tuple[np.ndarray, np.ndarray]:
-        """Where the object is gripped, and where that point shall be, [3] m each.
+    def grasp_and_target(self, sim: ManipulationEnv) -> tuple[np.ndarray, np.ndarray]:
+        """Grasp point of the object, and its target position, [3] m each.
 
         Raises:
-            ValueError: nothing is carried in this task.
+            ValueError: if nothing is carried in this task.
         """
-        raise ValueError(f"{type(self).__name__} carries nothing from here to there")
+        raise ValueError(f"{type(self).__name__} does not carry an object to a target")
 
     def holds(self, sim: ManipulationEnv) -> bool:
-        """Whether what is to be carried is between fingers that it keeps from closing."""
-        near = np.linalg.norm(self.way(sim)[0] - hand(sim).pos) < HELD
+        """Whether the object is between the fingers and keeps them from closing."""
+        near = np.linalg.norm(self.grasp_and_target(sim)[0] - hand(sim).pos) < HELD
         return bool(near and EMPTY < opening(sim) < PART_OPEN)
 
     @abstractmethod
     def decide(self, sim: ManipulationEnv) -> np.ndarray:
-        """This step's action [7] without noise; moves `self.phase` on."""
+        """This step's action [7] without noise; advances `self.phase`."""
 
     def begin(self, phase: str) -> None:
-        """Enter a phase; entering the first of a try also draws the try's mistakes."""
+        """Enter a phase. The first phase of an attempt also draws the attempt's errors."""
         self.phase, self.clock, self.stall, self.still, self.closest = phase, 0, 0, 0, np.inf
         if phase in ("via", self.retry_phase):
-            self.slips, self.away = self._draw_slips(), 0
+            self.errors, self.away = self._draw_errors(), 0
 
-    def _draw_slips(self) -> Slips:
+    def _draw_errors(self) -> Errors:
         weak, rng = 1 - self.skill, self.rng
-        return Slips(
+        return Errors(
             grasp=0.022 * weak * rng.standard_normal(3),
             place=0.022 * weak * rng.standard_normal(3),
             yaw=0.35 * weak * rng.standard_normal(),
             close_early=rng.uniform(0.01, 0.06) * (rng.random() < 0.6 * weak),
             drop_early=rng.uniform(0.01, 0.08) * (rng.random() < 0.5 * weak),
-            blind=int(rng.uniform(0, 40 * weak)),
+            reaction_steps=int(rng.uniform(0, 40 * weak)),
         )
 
     # Primitives: each returns an action [7] and enters phase `then` when it is done.
@@ -218,13 +218,13 @@ class Expert(ABC):
         left = float(np.linalg.norm(to_go))
         self.stall = 0 if left < self.closest - 0.002 else self.stall + 1
         self.closest = min(self.closest, left)
-        # With noise, or against a contact, a tight tolerance may never be met: it grows in a stall.
+        # With noise or contact a tight tolerance may never be met, so it grows during a stall.
         slack = max(1.0, self.stall / 6)
         near = left < slack * tol and np.linalg.norm(turn) < slack * rot_tol
         if then is not None and near:
             self.begin(then)
         limit, step, turn = speed * self.style.speed, GAIN * to_go / POS_SCALE, GAIN * turn / ROT_SCALE
-        # Height apart from the rest: a long way down must not starve a small sideways correction.
+        # Height is limited separately: a long way down must not suppress a small sideways correction.
         parts = (_limited(step[:2], limit), _limited(step[2:], limit), _limited(turn, limit))
         return np.concatenate([*parts, [grip]])
 
@@ -237,9 +237,9 @@ class Expert(ABC):
         return self.move(sim, pose.pos, pose.rot, grip)
 
     def pick(self, sim: ManipulationEnv, point: np.ndarray, rot: Rotation, *, then: str) -> np.ndarray:
-        """Phases via, above, down, close: take what is at `point`, with the hand turned to `rot`."""
-        rot = Rotation.from_euler("z", self.slips.yaw) * rot
-        point = point + self.slips.grasp
+        """Phases via, above, down, close: grasp the object at `point` with hand rotation `rot`."""
+        rot = Rotation.from_euler("z", self.errors.yaw) * rot
+        point = point + self.errors.grasp
         above = point - self.style.hover * rot.apply([0, 0, 1])
         now = hand(sim).pos
         far = np.linalg.norm((above - now)[:2]) > 0.06
@@ -247,16 +247,16 @@ class Expert(ABC):
             case "via":
                 return self.move(sim, above + self.style.via, rot, OPEN, then="above", tol=0.04, rot_tol=9)
             case "above":
-                # Up before sideways, not to sweep the object away.
+                # Up before sideways, so that the hand does not push the object away.
                 goal = np.array([*above[:2], max(above[2], now[2])]) if far else above
                 return self.move(sim, goal, rot, OPEN, then="down", tol=0.02)
             case "down":
                 self.held_at = Pose(np.array([*point[:2], max(point[2], now[2])]), rot)
-                tol = 0.008 + self.slips.close_early
+                tol = 0.008 + self.errors.close_early
                 return self.move(sim, point, rot, OPEN, then="close", tol=tol)
             case "close":
                 return self.grip(sim, self.held_at, CLOSE, then=then, wait=self.style.linger)
-        raise AssertionError(f"{self.phase} is no phase of a pick")
+        raise AssertionError(f"{self.phase} is not a phase of a pick")
 
     def place(
         self,
@@ -270,16 +270,16 @@ class Expert(ABC):
     ) -> np.ndarray:
         """Phases raise, carry, lower, release, leave: put the held object on `target`.
 
-        point, target: where the object is and shall be, [3] m. over: m above the target on the
-        way there. turn: rad that it still has to turn about the vertical. A lost object, or one
-        that is not where it should be at the end, is picked up again.
+        point, target: current and target position of the object, [3] m. over: height above the
+        target on the way, m. turn: remaining rotation about the vertical, rad. An object that is
+        lost or ends in the wrong place is picked up again.
         """
         if self.phase in ("raise", "carry", "lower") and self.lost(sim, point):
             return self.decide(sim)
         now = hand(sim)
-        if self.away == 0:  # later it no longer says how the object is held
+        if self.away == 0:  # later it no longer describes how the object is held
             self.offset = now.pos - point
-        goal = target + self.slips.place + Rotation.from_euler("z", turn).apply(self.offset)
+        goal = target + self.errors.place + Rotation.from_euler("z", turn).apply(self.offset)
         rot = hand_down(hand_yaw(now) + turn)
         above = np.array([*goal[:2], goal[2] + over])
         match self.phase:
@@ -290,7 +290,7 @@ class Expert(ABC):
                 return self.move(sim, above, rot, CLOSE, then="lower", tol=tol, rot_tol=0.05)
             case "lower":
                 self.held_at = Pose(now.pos, rot)
-                drop = tol + self.slips.drop_early
+                drop = tol + self.errors.drop_early
                 return self.move(sim, goal, rot, CLOSE, then="release", tol=drop, speed=0.7)
             case "release":
                 return self.grip(sim, self.held_at, OPEN, then="leave", wait=0)
@@ -298,18 +298,18 @@ class Expert(ABC):
                 up = self.held_at.pos + np.array([0, 0, 0.10])
                 then = None if sim._check_success() else self.retry_phase
                 return self.move(sim, up, self.held_at.rot, OPEN, then=then, tol=0.03)
-        raise AssertionError(f"{self.phase} is no phase of a place")
+        raise AssertionError(f"{self.phase} is not a phase of a place")
 
     def lost(self, sim: ManipulationEnv, point: np.ndarray) -> bool:
-        """Whether the gripped `point` was seen to have left the hand; then the pick starts again."""
+        """Whether the grasped `point` has left the hand long enough to be noticed; then the pick restarts."""
         apart = np.linalg.norm(point - hand(sim).pos) > HELD
         self.away = self.away + 1 if apart else 0
-        if self.away > self.slips.blind:
+        if self.away > self.errors.reaction_steps:
             self.begin(self.retry_phase)
             return True
         return False
 
 
 def _limited(vector: np.ndarray, limit: float) -> np.ndarray:
-    """`vector`, shortened to length `limit` where it is longer; its direction is kept."""
+    """`vector` scaled down to length `limit` if it is longer."""
     return vector * min(1.0, limit / max(float(np.linalg.norm(vector)), 1e-9))

@@ -1,7 +1,7 @@
-"""Door: take the handle, turn it down, and pull the door open along its arc.
+"""Expert for Door: grasp the handle, turn it down, and pull the door open along its arc.
 
-The hand points at the door and grips the handle from above and below, so that turning the handle
-is a turn of the last joint alone. From above, the palm would not fit in front of the door.
+The hand points at the door and grips the handle from above and below, so that only the last joint turns
+the handle. Pointing down, the palm would not fit in front of the door.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from robot_rl.envs.experts.base import CLOSE, OPEN, PICK, Expert, body, hand
 GRIP_AT = np.array([0.11, -0.10, 0.0])
 GRIP_ROT = Rotation.from_matrix([[0, -1, 0], [0, 0, 1], [-1, 0, 0]])
 HANDLE_DOWN = 1.4  # rad; the latch is free from 1.25 on
-AJAR = 0.1  # rad that the door is open when the latch cannot catch any more
-LEAD = 0.3, 0.2  # rad by which the goal leads the handle, and the door, on its arc
+AJAR = 0.1  # rad; beyond this door angle the latch cannot catch
+LEAD = 0.3, 0.2  # rad by which the goal leads the handle and the door on their arcs
 
 
 class DoorExpert(Expert):
@@ -39,7 +39,7 @@ class DoorExpert(Expert):
             return self.decide(sim)
         if self.phase == "turn" and angle > HANDLE_DOWN - 0.1:
             self.begin("pull")
-        # The handle first, on its circle round the latch; then all of it, round the hinge.
+        # First the handle around the latch, then the door around the hinge.
         aim = min(angle + LEAD[0], HANDLE_DOWN) if ajar < AJAR else angle
         turned = door.rot * Rotation.from_euler("y", aim)
         swing = Rotation.from_euler("z", LEAD[1] if self.phase == "pull" else 0.0)

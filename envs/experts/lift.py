@@ -1,4 +1,4 @@
-"""Lift: take the cube and raise it."""
+"""Expert for Lift: grasp the cube and raise it."""
 
 import numpy as np
 from robosuite.environments.manipulation.lift import Lift
@@ -11,7 +11,7 @@ RAISE = 0.10  # m above the table; the task asks for 0.04
 class LiftExpert(Expert):
     """Phases: via, above, down, close, raise."""
 
-    def way(self, sim: Lift) -> tuple[np.ndarray, np.ndarray]:
+    def grasp_and_target(self, sim: Lift) -> tuple[np.ndarray, np.ndarray]:
         point = body(sim, sim.cube_body_id).pos
         return point, np.array([*point[:2], sim.table_offset[2] + RAISE])
 

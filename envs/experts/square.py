@@ -1,4 +1,4 @@
-"""NutAssemblySquare: take the nut by its handle and put it over the square peg."""
+"""Expert for NutAssemblySquare: grasp the nut by its handle and put it over the square peg."""
 
 import numpy as np
 from robosuite.environments.manipulation.nut_assembly import NutAssemblySquare
@@ -15,7 +15,7 @@ OVER = 0.125  # m above that on the way: the nut's underside clears the peg
 class SquareExpert(Expert):
     """Phases of pick, then of place. The square hole gives the nut four ways onto the peg; three are used."""
 
-    def way(self, sim: NutAssemblySquare) -> tuple[np.ndarray, np.ndarray]:
+    def grasp_and_target(self, sim: NutAssemblySquare) -> tuple[np.ndarray, np.ndarray]:
         nut = body(sim, sim.obj_body_id["SquareNut"])
         handle = nut.rot.apply(HANDLE)
         peg = body(sim, sim.peg1_body_id).pos + LET_GO
@@ -23,11 +23,11 @@ class SquareExpert(Expert):
 
     def decide(self, sim: NutAssemblySquare) -> np.ndarray:
         yaw = body(sim, sim.obj_body_id["SquareNut"]).yaw
-        point, target = self.way(sim)
+        point, target = self.grasp_and_target(sim)
         if self.phase in PICK:
             return self.pick(sim, point, hand_down(nearest_angle(yaw, 0.0, np.pi)), then="raise")
         return self.place(sim, point, target, over=OVER, turn=self._turn(yaw), tol=0.005)
 
     def _turn(self, yaw: float) -> float:
-        """rad that a nut at `yaw` still has to turn; with its handle beyond the peg, it is out of reach."""
+        """Remaining rotation of a nut at `yaw`, rad. A handle beyond the peg would be out of reach."""
         return min((nearest_angle(side - yaw, 0.0, 2 * np.pi) for side in HANDLE_SIDES), key=abs)

@@ -1,4 +1,4 @@
-"""Stack: put the small cube (A) on the large one (B)."""
+"""Expert for Stack: put the small cube (A) on the large one (B)."""
 
 import numpy as np
 from robosuite.environments.manipulation.stack import Stack
@@ -12,7 +12,7 @@ OVER = 0.05  # m above that on the way
 class StackExpert(Expert):
     """Phases of pick, then of place."""
 
-    def way(self, sim: Stack) -> tuple[np.ndarray, np.ndarray]:
+    def grasp_and_target(self, sim: Stack) -> tuple[np.ndarray, np.ndarray]:
         return body(sim, sim.cubeA_body_id).pos, body(sim, sim.cubeB_body_id).pos + ON_TOP
 
     def decide(self, sim: Stack) -> np.ndarray:

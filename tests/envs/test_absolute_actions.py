@@ -10,8 +10,8 @@ from scipy.spatial.transform import Rotation
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.action import one_step
 from robot_rl.envs.experts import make_expert
-from robot_rl.envs.poses import REACH, axes_of, rotation_of
 from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.rotation_6d import REACH, matrix_to_rotation_6d, rotation_6d_to_matrix
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env, task_of
 
@@ -42,13 +42,13 @@ def test_what_an_action_says(posing: RobosuiteEnv) -> None:
 
 def test_rotations_go_to_axes_and_back() -> None:
     for matrix in Rotation.random(20, rng=0).as_matrix():
-        np.testing.assert_allclose(rotation_of(axes_of(matrix)), matrix, atol=1e-12)
+        np.testing.assert_allclose(rotation_6d_to_matrix(matrix_to_rotation_6d(matrix)), matrix, atol=1e-12)
         # What is near axes is a rotation all the same.
-        bent = rotation_of(axes_of(matrix) * 0.7 + 0.05)
+        bent = rotation_6d_to_matrix(matrix_to_rotation_6d(matrix) * 0.7 + 0.05)
         assert bent is not None
         np.testing.assert_allclose(bent @ bent.T, np.eye(3), atol=1e-12)
-    assert rotation_of(np.zeros(6)) is None
-    assert rotation_of(np.array([1.0, 0, 0, -1.0, 0, 0])) is None
+    assert rotation_6d_to_matrix(np.zeros(6)) is None
+    assert rotation_6d_to_matrix(np.array([1.0, 0, 0, -1.0, 0, 0])) is None
 
 
 def test_poses_of_deltas_do_what_the_deltas_do(posing: RobosuiteEnv) -> None:

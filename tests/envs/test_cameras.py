@@ -14,7 +14,7 @@ import pytest
 from robot_rl.cli.compose import load_group
 from robot_rl.data.compatibility import refuse_differences
 from robot_rl.envs import offscreen, renderer
-from robot_rl.envs.coarse import coarsen
+from robot_rl.envs.offscreen import coarsen
 from robot_rl.envs.renderer import Renderer, overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig

@@ -22,7 +22,7 @@ from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from robot_rl.factory import make_vector_env
 
 HORIZON = 6
-SLOTS = 2
+NUM_ENVS = 2
 
 
 def lift(**change: object) -> TaskConfig:
@@ -34,7 +34,7 @@ def lift(**change: object) -> TaskConfig:
 
 
 def makers() -> list[partial[RobosuiteEnv]]:
-    return [partial(RobosuiteEnv, lift())] * SLOTS
+    return [partial(RobosuiteEnv, lift())] * NUM_ENVS
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def threads() -> Iterator[ThreadVectorEnv]:
     vector.close()
 
 
-@pytest.fixture(scope="module", params=[SLOTS, 1], ids=["a process each", "one process"])
+@pytest.fixture(scope="module", params=[NUM_ENVS, 1], ids=["a process each", "one process"])
 def processes(request: pytest.FixtureRequest) -> Iterator[ProcessVectorEnv]:
     vector = ProcessVectorEnv(makers(), workers=request.param)
     assert len(active_children()) == request.param
@@ -54,7 +54,7 @@ def processes(request: pytest.FixtureRequest) -> Iterator[ProcessVectorEnv]:
 
 
 def actions(count: int) -> np.ndarray:
-    return 2 * np.random.default_rng(0).uniform(-1, 1, (count, SLOTS, 7)).astype(np.float32)
+    return 2 * np.random.default_rng(0).uniform(-1, 1, (count, NUM_ENVS, 7)).astype(np.float32)
 
 
 def life(vector: RobosuiteVectorEnv) -> list[np.ndarray]:
@@ -70,7 +70,7 @@ def life(vector: RobosuiteVectorEnv) -> list[np.ndarray]:
             seen.append(vector.reset(seed=[7, 8], options={"reset_mask": [False, True]})[0]["state"])
         if done.any():
             options = {"reset_mask": done, "states": [vector.get_states()[1], None]}
-            seeds = rng.integers(100, size=SLOTS).tolist()
+            seeds = rng.integers(100, size=NUM_ENVS).tolist()
             seen.append(vector.reset(seed=seeds, options=options)[0]["state"])
     return seen
 
@@ -125,7 +125,7 @@ def test_what_is_refused_is_refused_as_in_threads(
         lambda vector: vector.step(bad[:1]),
         lambda vector: vector.step(bad[:, :6]),
         lambda vector: vector.reset(seed=[1]),
-        lambda vector: vector.set_states([np.zeros(3)] * SLOTS),
+        lambda vector: vector.set_states([np.zeros(3)] * NUM_ENVS),
         lambda vector: vector.set_states(vector.get_states()[:1]),
     ]
     for vector in (threads, processes):
@@ -145,7 +145,7 @@ def test_reset_that_failed_must_be_made_good(processes: ProcessVectorEnv) -> Non
     processes.reset(seed=0)
     with pytest.raises(ValueError, match="saved with another task"):
         processes.reset(options={"reset_mask": np.array([False, True]), "states": [None, np.zeros(3)]})
-    with pytest.raises(ValueError, match=r"slots \[1\] are done"):
+    with pytest.raises(ValueError, match=r"environments \[1\] are done"):
         processes.step(actions(1)[0])
     processes.reset(options={"reset_mask": np.array([False, True])})
     processes.step(actions(1)[0])
@@ -155,10 +155,10 @@ def test_killed_process_is_named_and_all_others_go() -> None:
     before = set(active_children())
     vector = ProcessVectorEnv(makers())
     vector.reset(seed=0)
-    assert len(set(active_children()) - before) == SLOTS
+    assert len(set(active_children()) - before) == NUM_ENVS
     victim = vector._workers[1].process
     os.kill(victim.pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"slot 1 has died: exit code -9 \(SIGKILL\)"):
+    with pytest.raises(RuntimeError, match=r"environment 1 has died: exit code -9 \(SIGKILL\)"):
         vector.step(actions(1)[0])
     assert set(active_children()) == before
     with pytest.raises(RuntimeError, match="closed"):
@@ -170,7 +170,7 @@ def test_killed_process_is_named_and_all_others_go() -> None:
 @pytest.mark.parametrize(
     ("maker", "kind", "message"),
     [
-        (partial(os._exit, 3), RuntimeError, "slot 0 has died: exit code 3"),
+        (partial(os._exit, 3), RuntimeError, "environment 0 has died: exit code 3"),
         (partial(RobosuiteEnv, TaskConfig("it", "Lft")), ValueError, "^task 'it': .* no environment 'Lft'"),
         (partial(getitem, {}, "a bug"), RuntimeError, "(?s)Traceback.*KeyError: 'a bug'"),
     ],
@@ -205,7 +205,7 @@ def test_processes_go_with_their_parent_however_it_ends() -> None:
     ) as parent:
         assert parent.stdout
         workers = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(workers) == SLOTS
+        assert len(workers) == NUM_ENVS
         assert all(map(alive, workers))
         parent.kill()
     while any(map(alive, workers)):  # a test that hangs here has failed
@@ -224,7 +224,7 @@ def test_threads_if_compiled_and_processes_if_not(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     task = lift(env_args={"lite_physics": False})
     with pytest.warns(UserWarning, match="lite_physics") as warned:
-        vector = make_vector_env(task, SLOTS)
+        vector = make_vector_env(task, NUM_ENVS)
     assert len([warning for warning in warned if "lite_physics" in str(warning.message)]) == 1
     assert isinstance(vector, ProcessVectorEnv)
     with pytest.warns(UserWarning, match="lite_physics"):
@@ -236,6 +236,6 @@ def test_threads_if_compiled_and_processes_if_not(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(one["state"][:1], two["state"])
     vector.close()
     alone.close()
-    compiled = make_vector_env(lift(), SLOTS)
+    compiled = make_vector_env(lift(), NUM_ENVS)
     assert isinstance(compiled, ThreadVectorEnv)
     compiled.close()

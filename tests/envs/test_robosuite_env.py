@@ -128,7 +128,7 @@ def test_action_out_of_range_is_clipped_and_reported(pair: tuple[RobosuiteEnv, R
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (np.zeros(6), r"shape \(6,\), the task wants \(7,\)"),
+        (np.zeros(6), r"shape \(6,\), the task needs \(7,\)"),
         (np.zeros((1, 7)), "shape"),
         (np.array([0, 0, np.nan, 0, 0, 0, 0]), "not finite"),
         (np.array([0, 0, np.inf, 0, 0, 0, 0]), "not finite"),

@@ -131,7 +131,7 @@ def test_the_loop_in_pieces_has_the_bits_of_a_step(lift: Scene, piece: int) -> N
         other.control.advance(0)
         (arm,) = other.control.arms
         position, matrix = arm.pose()
-        arm.aim(position + move[:3], np.dot(T.quat2mat(T.axisangle2quat(move[3:])), matrix))
+        arm.set_pose_goal(position + move[:3], np.dot(T.quat2mat(T.axisangle2quat(move[3:])), matrix))
         other.control.grip(action.astype(float))
         for _ in range(25 // piece):
             other.control.advance(piece)

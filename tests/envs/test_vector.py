@@ -14,34 +14,34 @@ from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.factory import make_env
 
 HORIZON = 6
-SLOTS = 3
+NUM_ENVS = 3
 
 
 @pytest.fixture(scope="module")
 def vector() -> Iterator[ThreadVectorEnv]:
     task = load_group("task", "lift", TaskConfig)
     task.horizon = HORIZON
-    vector = ThreadVectorEnv([partial(make_env, task)] * SLOTS)
+    vector = ThreadVectorEnv([partial(make_env, task)] * NUM_ENVS)
     yield vector
     vector.close()
 
 
 def actions(count: int) -> np.ndarray:
-    return np.random.default_rng(0).uniform(-1, 1, (count, SLOTS, 7)).astype(np.float32)
+    return np.random.default_rng(0).uniform(-1, 1, (count, NUM_ENVS, 7)).astype(np.float32)
 
 
-def mask(*slots: int) -> np.ndarray:
-    return np.isin(np.arange(SLOTS), slots)
+def mask(*indices: int) -> np.ndarray:
+    return np.isin(np.arange(NUM_ENVS), indices)
 
 
 def test_threads_give_the_same_as_one_after_the_other(vector: ThreadVectorEnv) -> None:
     obs, _ = vector.reset(seed=[4, 5, 6])
     threaded = [obs["state"], *(vector.step(action)[0]["state"] for action in actions(HORIZON - 1))]
-    for slot, env in enumerate(vector.envs):
-        alone, _ = env.reset(seed=4 + slot)
-        np.testing.assert_array_equal(alone["state"], threaded[0][slot])
-        for t, action in enumerate(actions(HORIZON - 1)[:, slot]):
-            np.testing.assert_array_equal(env.step(action)[0]["state"], threaded[t + 1][slot])
+    for index, env in enumerate(vector.envs):
+        alone, _ = env.reset(seed=4 + index)
+        np.testing.assert_array_equal(alone["state"], threaded[0][index])
+        for t, action in enumerate(actions(HORIZON - 1)[:, index]):
+            np.testing.assert_array_equal(env.step(action)[0]["state"], threaded[t + 1][index])
 
 
 def test_shapes_and_types_are_those_of_the_spaces(vector: ThreadVectorEnv) -> None:
@@ -49,18 +49,18 @@ def test_shapes_and_types_are_those_of_the_spaces(vector: ThreadVectorEnv) -> No
     assert vector.observation_space.contains(obs)
     obs, reward, terminated, truncated, info = vector.step(2 * actions(1)[0])
     assert vector.observation_space.contains(obs)
-    assert (reward.shape, terminated.dtype, truncated.dtype) == ((SLOTS,), bool, bool)
+    assert (reward.shape, terminated.dtype, truncated.dtype) == ((NUM_ENVS,), bool, bool)
     np.testing.assert_array_equal(info["applied_action"], np.clip(2 * actions(1)[0], -1, 1))
 
 
-def test_int_seed_gives_each_slot_its_own(vector: ThreadVectorEnv) -> None:
+def test_int_seed_gives_each_environment_its_own(vector: ThreadVectorEnv) -> None:
     one = vector.reset(seed=np.int64(4))[0]["state"]
     two = vector.reset(seed=[4, 5, 6])[0]["state"]
     np.testing.assert_array_equal(one, two)
-    assert len(np.unique(one, axis=0)) == SLOTS
+    assert len(np.unique(one, axis=0)) == NUM_ENVS
 
 
-def test_done_slot_is_not_stepped_until_it_is_reset(vector: ThreadVectorEnv) -> None:
+def test_done_environment_is_not_stepped_until_it_is_reset(vector: ThreadVectorEnv) -> None:
     assert vector.metadata["autoreset_mode"] == AutoresetMode.DISABLED
     vector.reset(seed=0)
     for t in range(HORIZON):
@@ -72,7 +72,7 @@ def test_done_slot_is_not_stepped_until_it_is_reset(vector: ThreadVectorEnv) -> 
     np.testing.assert_allclose(obs["state"][:, 9:12], last, rtol=1e-6)
     vector.reset(seed=[7, 7, 7], options={"reset_mask": mask(0, 2)})
     before = [env.get_state() for env in vector.envs]
-    with pytest.raises(ValueError, match=r"slots \[1\] are done"):
+    with pytest.raises(ValueError, match=r"environments \[1\] are done"):
         vector.step(actions(1)[0])
     for env, state in zip(vector.envs, before, strict=True):
         np.testing.assert_array_equal(env.get_state(), state)
@@ -83,13 +83,13 @@ def test_reset_mask_leaves_the_others_alone(vector: ThreadVectorEnv) -> None:
     before, *_ = vector.step(actions(1)[0])
     states = vector.get_states()
     obs, _ = vector.reset(seed=[50, 51, 52], options={"reset_mask": mask(1)})
-    for slot in (0, 2):
-        np.testing.assert_array_equal(obs["state"][slot], before["state"][slot])
-        np.testing.assert_array_equal(vector.envs[slot].get_state(), states[slot])
+    for index in (0, 2):
+        np.testing.assert_array_equal(obs["state"][index], before["state"][index])
+        np.testing.assert_array_equal(vector.envs[index].get_state(), states[index])
     np.testing.assert_array_equal(obs["state"][1], vector.envs[0].reset(seed=51)[0]["state"])
 
 
-def test_states_option_starts_each_slot_from_its_own(vector: ThreadVectorEnv) -> None:
+def test_states_option_starts_each_environment_from_its_own(vector: ThreadVectorEnv) -> None:
     made = vector.reset(seed=[10, 11, 12])[0]["state"]
     states = vector.get_states()
     again = vector.reset(seed=0, options={"states": states[::-1]})[0]["state"]
@@ -112,12 +112,16 @@ def test_states_continue_to_the_bit(vector: ThreadVectorEnv) -> None:
     np.testing.assert_array_equal(vector.step(actions(2)[1])[0]["state"], ahead["state"])
 
 
-def test_action_that_one_slot_refuses_moves_none(vector: ThreadVectorEnv) -> None:
+def test_action_that_one_environment_rejects_moves_none(vector: ThreadVectorEnv) -> None:
     vector.reset(seed=0)
     before = vector.get_states()
     bad = actions(1)[0]
     bad[2, 3] = np.nan
-    for action, message in ((bad, "not finite"), (bad[:2], "2 actions for 3 slots"), (bad[:, :6], "shape")):
+    for action, message in (
+        (bad, "not finite"),
+        (bad[:2], "2 actions for 3 environments"),
+        (bad[:, :6], "shape"),
+    ):
         with pytest.raises(ValueError, match=message):
             vector.step(action)
         for env, state in zip(vector.envs, before, strict=True):
@@ -127,8 +131,8 @@ def test_action_that_one_slot_refuses_moves_none(vector: ThreadVectorEnv) -> Non
 @pytest.mark.parametrize(
     "arguments", [{"seed": [1, 2]}, {"options": {"states": [None]}}, {"options": {"reset_mask": [True]}}]
 )
-def test_wrong_number_of_slots_is_refused(vector: ThreadVectorEnv, arguments: dict) -> None:
-    with pytest.raises(ValueError, match="entries for 3 slots"):
+def test_wrong_number_of_environments_is_an_error(vector: ThreadVectorEnv, arguments: dict) -> None:
+    with pytest.raises(ValueError, match="entries for 3 environments"):
         vector.reset(**arguments)
 
 

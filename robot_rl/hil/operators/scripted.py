@@ -78,7 +78,7 @@ class ScriptedOperator:
         self.faults: list[str] = []
         """Why it took over in this episode."""
         try:
-            self._make(0).way(sim())
+            self._make(0).grasp_and_target(sim())
         except ValueError as error:
             raise ValueError(f"hil.operator=scripted cannot watch {task}: {error}") from error
 
@@ -125,6 +125,6 @@ class ScriptedOperator:
 
     def _state(self, sim: Any) -> tuple[float, float]:
         """What is left to do, and the opening, m."""
-        point, target = self._hand.way(sim)
+        point, target = self._hand.grasp_and_target(sim)
         left = np.linalg.norm(hand(sim).pos - point) + np.linalg.norm(point - target)
         return float(left), opening(sim)

@@ -132,7 +132,7 @@ def test_a_camera_of_a_dataset_names_no_file_elsewhere(
         ("data merge", f"datasets=[{tmp_path}/a.zarr,{tmp_path}/a.zarr]"),
         ("data convert", f"dataset={tmp_path}/a.zarr", "images=video"),
     ):
-        with pytest.raises(ValueError, match="names no array or camera"):
+        with pytest.raises(ValueError, match="is not a valid name"):
             robot_rl(*words, f"out={tmp_path}/out.zarr")
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
 

@@ -345,7 +345,7 @@ def camera_elsewhere(path: Path) -> None:
         (tables_elsewhere, "leads out of the dataset"),
         (videos_elsewhere, "leads out of the dataset"),
         (no_template, "is no template of paths"),
-        (camera_elsewhere, "leads out of the dataset|names no array or camera"),
+        (camera_elsewhere, "leads out of the dataset|is not a valid name"),
         (
             older,
             "is a LeRobotDataset v2.1, this program reads v3.0: lerobot's own converter to v3.0 comes first",
