@@ -10,34 +10,34 @@ class TaskConfig:
     """A task: arguments for robosuite, and what is observed."""
 
     name: str = "${.env}"
-    """Short name of the task, used in paths and messages; of a file without it, the file's name."""
+    """Short name of the task, used in paths and messages; by default the name of its file."""
     env: str = "???"
-    """Name of the robosuite environment class; with task.env=… alone, all else has a default."""
+    """Name of the robosuite environment class; everything else has a default."""
     robots: list[str] = field(default_factory=list)
     """Robot models: one, or for two arms [Panda,Panda] or one robot that has two; [] for Pandas."""
     controller: str = "OSC_POSE"
     """Arm controller: OSC_POSE (6 pose deltas) or OSC_POSITION (3 position deltas)."""
     input_type: str = "delta"
-    """What an action says of the hand, as robosuite's setting of that name: `delta`, how it moves, or
-    `absolute`, its pose in the frame of the arm's base."""
+    """Meaning of arm actions, as in robosuite: `delta`, a motion of the hand, or `absolute`, its pose in the
+    frame of the arm's base."""
     control_freq: int = 20
     """Control steps per second."""
     horizon: int = 0
-    """Control steps after which an episode is truncated; 0 for the environment's own number."""
+    """Control steps after which an episode is truncated; 0 for the environment's default."""
     model_seed: int = 0
-    """Seed of what robosuite draws once when it builds the model (object sizes)."""
+    """Seed for the random parts of the model (object sizes), drawn once when it is built."""
     state_keys: list[str] = field(default_factory=list)
     """Raw observations that make up `state`, in order; [] for poses and openings of the hands and all
-    that the environment observes besides its robots and images."""
+    other observations of the scene except images."""
     cameras: list[str] = field(default_factory=list)
     """Cameras of the environment whose images are observed."""
     image_size: list[int] = field(default_factory=lambda: [84, 84])
     """Height and width of observed images, in pixels."""
     render: str = "quick"
-    """How observed images look: `quick` has no shadows, no reflections and no smoothed edges; `robosuite`
-    is robosuite's own rendering, several times slower."""
+    """How observed images look: `quick` has no shadows, reflections or smoothed edges; `robosuite` is
+    robosuite's own rendering, several times slower."""
     env_args: dict[str, Any] = field(default_factory=dict)
-    """Further arguments for robosuite's constructor."""
+    """Further arguments of robosuite's constructor."""
 
     def __post_init__(self) -> None:
         if self.name == "${.env}":

@@ -1,4 +1,4 @@
-"""A served task and its client on one stepped clock, without sockets: what happens depends on no machine."""
+"""A served task and its client on one stepped clock, without sockets, so that timing is deterministic."""
 
 from typing import Any, TypeVar
 
@@ -18,12 +18,12 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Gripped, Message, Refused, Role, State
 
 ADDRESS = "tcp://127.0.0.1:1"
-"""Of nobody."""
+"""An address at which nothing listens."""
 A = TypeVar("A", bound=Message)
 
 
 class TickingClock(SteppedClock):
-    """Whoever sleeps lets the server's ticks come at their times."""
+    """A clock whose sleeps run the server's ticks at their times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,4 +105,4 @@ class SteppedBridge:
         )
         self.client = RobotClient(ADDRESS, "deploy", "policy", clock=self.clock)
         self.client.close()
-        self.client._line = self.line = StraightLine(self.clock)
+        self.client._connection = self.line = StraightLine(self.clock)

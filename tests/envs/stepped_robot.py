@@ -1,4 +1,4 @@
-"""A small arm behind real sockets whose time passes only where somebody waits: it is deterministic."""
+"""A small arm behind real sockets whose time passes only while a client waits: it is deterministic."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ SESSION = "session"
 
 
 class TickingClock(SteppedClock):
-    """Whoever waits for a time lets the robot make its ticks until then."""
+    """A clock whose waits run the robot's ticks until then."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class SteppedRobot:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Meanwhile time passes by itself, for what waits for it in a way of its own."""
+        """Context in which time passes by itself, for code that waits without this clock."""
         done = threading.Event()
 
         def run() -> None:

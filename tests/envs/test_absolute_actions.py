@@ -1,4 +1,4 @@
-"""Actions that are poses: what they mean, that robosuite does the same with them, and who makes them."""
+"""Absolute pose actions: their meaning, robosuite's behaviour with them, and conversion to them."""
 
 from collections.abc import Iterator
 from dataclasses import replace

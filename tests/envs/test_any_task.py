@@ -1,4 +1,4 @@
-"""Any environment of robosuite, with any arm and gripper: built by its name alone, its state exact."""
+"""Any robosuite environment, with any arm and gripper, is built by its name and has exact state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

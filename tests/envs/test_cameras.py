@@ -1,4 +1,4 @@
-"""Observed images: what they show, and that they do not depend on which context or thread drew them."""
+"""Observed images: their content, and that it does not depend on the context or thread that renders them."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

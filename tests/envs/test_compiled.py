@@ -1,4 +1,4 @@
-"""The compiled control loop against robosuite's own: same state and actions, same everything."""
+"""The compiled control loop gives the same results as robosuite's own from the same state and actions."""
 
 import contextlib
 import io

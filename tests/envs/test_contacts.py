@@ -1,4 +1,4 @@
-"""The contact question of the compiled environments against robosuite's."""
+"""The faster contact check against robosuite's."""
 
 from robosuite.utils import sim_utils
 
@@ -7,7 +7,7 @@ from tests.envs.test_compiled import actions, make
 
 
 def test_contacts_are_robosuites() -> None:
-    """The replaced function answers as robosuite's does, for its own simulations and for others."""
+    """The replaced function gives robosuite's results, for registered simulations and for others."""
     stock, ours = make("Stack"), make("Stack")
     compile_control(ours)
     assert sim_utils.check_contact is contacts.check_contact

@@ -1,4 +1,4 @@
-"""The scripted experts solve their tasks, and noise and skill do what they say."""
+"""The scripted experts solve their tasks, and noise and skill have the documented effects."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +122,7 @@ def test_angles() -> None:
 
 
 def carried_away(env: RobosuiteEnv, name: str, *, steps: int) -> tuple[bool, bool]:
-    """Somebody else begins, an expert goes on: was the object held then, and was it solved."""
+    """An expert takes over from another: was the object held then, and did it succeed?"""
     env.reset(seed=7)
     first = make_expert(env.task.env, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
     first.reset(env.sim)

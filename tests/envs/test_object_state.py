@@ -1,4 +1,4 @@
-"""robosuite's `object-state` from a task's observations, and what of it the others give."""
+"""robosuite's `object-state` from a task's observations, with parts computed from others."""
 
 import numpy as np
 import pytest

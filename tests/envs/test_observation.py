@@ -1,4 +1,4 @@
-"""Raw observations become the one observation that every part speaks of, or are refused."""
+"""Raw observations are converted to the observation of a policy, or rejected."""
 
 import json
 

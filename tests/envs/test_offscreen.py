@@ -1,4 +1,4 @@
-"""Who may use OpenGL at the same time, which depends on the driver; and that the driver stands it."""
+"""Parallel use of OpenGL, which depends on the driver; a stress test of the driver."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Whole expert episodes: what our environment computes is what robosuite computes, to the bit.
+"""Whole expert episodes are bit-identical in our environment and robosuite's.
 
 Random actions rarely touch anything. An expert's do: it grasps, carries, inserts and lets go, and
 meshes in contact turn one wrong bit into a visible difference within a few steps.
@@ -21,11 +21,11 @@ OBJECTS = {"lift": "cube", "can": "Can", "square": "SquareNut", "stack": "cubeA"
 """What each task's fingers must hold: the beginning of its geoms' names."""
 
 NEVER_READ = {"robot0_right_gripper.joint_pos", "robot0_right_gripper.joint_vel"}
-"""What robosuite's gripper controller writes down in each substep and nobody uses."""
+"""Values that robosuite's gripper controller records in each substep and nothing uses."""
 
 
 def stock_env(task: TaskConfig, *, hard_reset: bool = False) -> robosuite.environments.base.MujocoEnv:
-    """robosuite's own environment, made without any of our code."""
+    """robosuite's own environment, created without any of our code."""
     return robosuite.make(
         task.env,
         robots=task.robots or "Panda",

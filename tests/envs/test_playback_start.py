@@ -1,4 +1,4 @@
-"""An episode that begins as a playback does comes out the same in plain robosuite, from XML and one state."""
+"""An episode with a playback start is reproduced by plain robosuite from XML and one state."""
 
 from typing import Any
 

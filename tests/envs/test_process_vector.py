@@ -1,4 +1,4 @@
-"""Environments in processes behave as those in threads do, and no process outlives its use."""
+"""Environments in processes behave as those in threads, and no process is left behind."""
 
 import os
 import signal
@@ -213,7 +213,7 @@ def test_processes_go_with_their_parent_however_it_ends() -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has buried yet does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -32,7 +32,7 @@ from robot_rl.hardware.server import RobotServer
 from robot_rl.hardware.spec import RobotSpec
 
 PATIENCE = 30.0
-"""s; for what takes milliseconds where nobody else uses the machine."""
+"""s; for what takes milliseconds on an idle machine."""
 STILL = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
 
 
@@ -42,7 +42,7 @@ def lift() -> TaskConfig:
 
 
 class Bridge:
-    """A server in a thread of its own, with a lease that a busy machine does not lose."""
+    """A server in a thread, with a lease long enough for a loaded machine."""
 
     def __init__(self, scene: TaskDriver, directory: Path) -> None:
         self.address = f"ipc://{directory}"

@@ -1,4 +1,4 @@
-"""Observations of one moment and actions at their time, in stepped time: equal to the bit, or told."""
+"""Aligned observations and actions at their target times, in stepped time: exact, or reported."""
 
 import datetime
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Resets that keep the model place things as robosuite's own, which build it anew, and they repeat.
+"""Resets that keep the model place objects as robosuite's own, which rebuild it, and they are repeatable.
 
 What is drawn, and when, with the five tasks and the Panda:
 
@@ -61,7 +61,7 @@ def ours(request: pytest.FixtureRequest) -> Iterator[RobosuiteEnv]:
 
 @pytest.fixture(scope="module")
 def stock(ours: RobosuiteEnv) -> Iterator[Any]:
-    """robosuite's own environment, which builds its model anew at each reset."""
+    """robosuite's own environment, which rebuilds its model at each reset."""
     sim = stock_env(ours.task, hard_reset=True)
     sim.reset()
     yield sim

@@ -1,4 +1,4 @@
-"""A robosuite task is a Gymnasium environment whose state is exact."""
+"""A robosuite task as a Gymnasium environment with exact state."""
 
 import json
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ def add_observables(env: MujocoEnv) -> None:
 
 
 def change(env: MujocoEnv, step: int) -> None:
-    """What somebody may do to an environment before a step."""
+    """Changes that a user may make to an environment before a step."""
     observables = env._observables
     match step:
         case 2:

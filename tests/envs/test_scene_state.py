@@ -1,4 +1,4 @@
-"""The scene that a served task publishes is enough to go on from."""
+"""Full states can be rebuilt from the scene state that a served task publishes."""
 
 import numpy as np
 import pytest

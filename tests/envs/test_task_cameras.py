@@ -1,4 +1,4 @@
-"""A served task's cameras: their images are those that the environment observes, pixel by pixel."""
+"""Images of a served task's cameras equal those that the environment observes."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A task behind the driver's interface: robosuite's trajectory, the clock's time, and no motion unasked."""
+"""A task behind the driver interface: robosuite's trajectory, the clock's time, and no uncommanded motion."""
 
 import threading
 import time
@@ -256,7 +256,7 @@ def test_enabling_holds_the_arm_where_it_is(lift: Scene) -> None:
 
 
 def test_enabling_leaves_the_gripper_as_an_evaluation_finds_it(lift: Scene) -> None:
-    """Nobody has asked for an opening: it stays, as in an environment whose action is 0."""
+    """Without a goal the opening stays, as in an environment whose action is 0."""
     lift.driver.stop()
     # A reset by a seed, as a teleoperator's: what `lift` has saved is a state after a step.
     lift.driver.starts = None
@@ -334,7 +334,7 @@ def test_a_number_is_a_scene() -> None:
     assert np.allclose(plain.raw["cube_pos"], cubes[0], atol=1e-9)
 
 
-def test_a_failed_simulation_is_a_fault_and_begins_anew_when_somebody_has_looked(lift: Scene) -> None:
+def test_a_failed_simulation_is_a_fault_and_restarts_when_acknowledged(lift: Scene) -> None:
     before = lift.begin()
     lift.driver.env.sim.sim.data.qvel[0] = np.nan
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The conformance suite of all drivers, asked of a simulated task."""
+"""The conformance suite of all drivers, applied to a simulated task."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def scene() -> tuple[TaskDriver, SteppedClock]:
 
 @pytest.fixture
 def rig(scene: tuple[TaskDriver, SteppedClock]) -> Iterator[Rig]:
-    """In the place of the suite's own: the scene of one seed, closed."""
+    """Replaces the fixture of the suite: the scene of one seed, closed."""
     driver, clock = scene
     driver.close()
     driver.reset(0)

@@ -1,4 +1,4 @@
-"""Several environments' physics in threads that never wait for Python."""
+"""Physics of several environments in threads without the GIL."""
 
 import shutil
 import threading
@@ -53,7 +53,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
 
 
 def test_observables_that_sample_within_a_batch(controls: list[CompiledControl]) -> None:
-    """An observable with a rate of its own cuts the batch; the others go on meanwhile."""
+    """An observable with another rate splits the batch; the other environments continue meanwhile."""
     for control in controls:
         control.env.modify_observable("robot0_eef_pos", "sampling_rate", 130)
     pool = WorkerPool([control.batch for control in controls], 2)
