@@ -1,6 +1,6 @@
-"""Between the server and its camera processes: what they report, and the sockets, private to one user.
+"""Messages and sockets between the server and its camera processes.
 
-A camera pushes `[report]` or, with an image, `[report, message]`; the server passes the message on as it is.
+A camera pushes `[report]` or, with an image, `[report, message]`; the server forwards the message unchanged.
 """
 
 from typing import Final
@@ -14,25 +14,25 @@ from robot_rl.hardware.protocol.codec import MAX_CONTROL
 from robot_rl.hardware.protocol.messages import Natural
 
 _MAX_PATH: Final = 107
-"""Bytes of the longest path of a Unix socket on Linux."""
+"""Longest path of a Unix socket on Linux, bytes."""
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a camera's process is told."""
+    """Command-line argument of a camera process."""
 
     settings: CameraSettings
     endpoint: str
-    """Where to push."""
+    """Endpoint for reports."""
     server: Natural
-    """Process id of the server, without which a camera does not go on."""
+    """Process ID of the server; the camera process dies with it."""
     first: Natural
-    """Number of its first image: numbers go on over restarts."""
+    """Number of the first image; numbers continue across restarts."""
     dropped: Natural
-    """Images lost before it."""
+    """Images lost before the first image."""
 
 
 class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="image"):
-    """An image was taken; it comes along. Times are ns on the server's clock."""
+    """Report of the image that it is sent with. Times are ns on the server's clock."""
 
     camera: str
     pid: Natural
@@ -41,43 +41,43 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     t_recv: Natural
     dropped: Natural
     fingerprint: Natural
-    """Of the pixels: equal ones have the same."""
+    """Checksum of the pixels; equal images have the same."""
 
 
 class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="failed"):
-    """The process is about to end."""
+    """Report that the process is about to exit."""
 
     camera: str
     pid: Natural
     reason: str
     final: bool
-    """Another start would fail too."""
+    """Whether a restart would fail too."""
 
 
 Report = Image | Failed
 
 _OPTIONS: Final = {
     zmq.MAXMSGSIZE: MAX_IMAGE + MAX_CONTROL,
-    # Time for the reason of a failure to get through; images are not waited for.
+    # Time to deliver the reason of a failure.
     zmq.LINGER: 500,
-    # Few: who is late shall get new images, not all that it missed.
+    # Short queues, so that a late receiver gets new images instead of old ones.
     zmq.SNDHWM: 1,
     zmq.RCVHWM: 1,
 }
 
 
 def report_socket(context: zmq.Context, endpoint: str) -> "zmq.Socket[bytes]":
-    """A camera's end."""
+    """Socket of a camera process."""
     socket = _new(context, zmq.PUSH)
     socket.connect(endpoint)
     return socket
 
 
 def server_socket(context: zmq.Context, endpoint: str) -> "zmq.Socket[bytes]":
-    """The server's end, one for all its cameras.
+    """Socket of the server, for all its cameras.
 
     Raises:
-        ValueError: the path is too long.
+        ValueError: if the path is too long.
     """
     if len(endpoint.removeprefix("ipc://").encode()) > _MAX_PATH:
         raise ValueError(f"{endpoint} is too long for a socket; set TMPDIR to a shorter path")

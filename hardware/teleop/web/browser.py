@@ -166,7 +166,7 @@ class BrowserSession:
     def _view(self) -> web.View:
         context = self._context
         problem, arm = context.observer.status()
-        holder, made = context.control.holder, context.control.made
+        holder, made_at = context.control.holder, context.control.made_at
         return web.View(
             robot=context.observer.spec.name,
             trouble=problem,
@@ -176,7 +176,7 @@ class BrowserSession:
             controller=holder,
             browsers=len(context.browsers),
             seen=self._last_move,
-            sample_ms=None if made is None else (context.clock.now() - made) / MS,
+            sample_ms=None if made_at is None else (context.clock.now() - made_at) / MS,
             round_trip_ms=None if self._clock.round_trip is None else self._clock.round_trip / MS,
         )
 
@@ -190,13 +190,13 @@ class BrowserSession:
             # Least recently sent cameras first.
             for camera in list(sent):
                 newest = images.newest(camera)
-                made = await images.jpeg(camera) if newest and newest.number != sent[camera] else None
-                if made:
+                encoded = await images.jpeg(camera) if newest and newest.number != sent[camera] else None
+                if encoded:
                     break
             else:
                 await updated.wait()
                 continue
-            frame, jpeg = made
+            frame, jpeg = encoded
             del sent[camera]
             sent[camera] = frame.number
             self._drawn.clear()

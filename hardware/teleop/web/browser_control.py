@@ -47,7 +47,7 @@ class BrowserControl:
         return holder.name if holder else ""
 
     @property
-    def made(self) -> int | None:
+    def made_at(self) -> int | None:
         """Earliest possible time of the newest sample, ns; None while no browser controls."""
         sample = self._sample
         return sample.t if sample and self._holder else None
@@ -69,8 +69,8 @@ class BrowserControl:
                 self._holder = None
                 self._reset(now)
 
-    def move(self, name: str, move: Move, made: int | None, received: int) -> None:
-        """Apply a browser's input, made at `made` [ns]. If that is unknown (None), only a release counts.
+    def move(self, name: str, move: Move, made_at: int | None, received: int) -> None:
+        """Apply a browser's input, made at `made_at` [ns]. If that is unknown (None), only a release counts.
 
         Ignored if the browser does not control, or if the move is repeated or out of order.
         """
@@ -79,27 +79,27 @@ class BrowserControl:
             if holder is None or holder.name != name or move.n <= holder.last:
                 return
             holder.last = move.n
-            if made is None and not move.on:
+            if made_at is None and not move.on:
                 holder.free = True
                 self._reset(received)
-            if made is None or made < self._floor:
+            if made_at is None or made_at < self._floor:
                 return
             holder.free = holder.free or not move.on
             before = self._sample.t if self._sample else 0
             # Never before the previous sample, even if the estimate of the browser's clock changed.
-            t = max(made, before)
+            t = max(made_at, before)
             if move.on and holder.free:
                 self._sample = Sample(t=t, enable=True, motion=move.motion, gripper=move.gripper)
             else:
                 self._sample = self._release = Sample(t=t, enable=False, motion=_STILL)
 
-    def press(self, name: str, mark: Asked, made: int | None, received: int) -> str:
-        """Apply a button press, made at `made` [ns]; return why it was refused, empty if accepted."""
+    def press(self, name: str, mark: Asked, made_at: int | None, received: int) -> str:
+        """Apply a button press, made at `made_at` [ns]; return why it was refused, empty if accepted."""
         with self._lock:
             if self._holder is None or self._holder.name != name:
                 return f"{mark}: take control first"
-            if mark != "disarm" and (made is None or received - made > LATE_PRESS_MS * MS):
-                when = "at an unknown time" if made is None else f"{(received - made) / 1e9:.1f} s ago"
+            if mark != "disarm" and (made_at is None or received - made_at > LATE_PRESS_MS * MS):
+                when = "at an unknown time" if made_at is None else f"{(received - made_at) / 1e9:.1f} s ago"
                 return f"{mark} was pressed {when}: press it again"
             self._marks.append(mark)
             return ""

@@ -67,7 +67,7 @@ def _make(certificate: Path, key: Path, names: Sequence[str]) -> None:
     secret = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "robot-rl")])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -83,7 +83,7 @@ def _make(certificate: Path, key: Path, names: Sequence[str]) -> None:
     plain = serialization.NoEncryption()
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     _write(key, secret.private_bytes(pem, pkcs8, plain))
-    _write(certificate, made.public_bytes(pem))
+    _write(certificate, signed.public_bytes(pem))
 
 
 def _general_name(name: str) -> x509.GeneralName:

@@ -58,7 +58,7 @@ class Bench:
         context = zmq.Context.instance()
         self.events: list[tuple[str, str]] = []
         self.broken: Exception | None = None
-        """What taking a note shall fail with."""
+        """Error that taking a note raises."""
         self.clients = ClientSockets(context, address)
         self._server = ServerSockets(context, address)
         self._images = self._server.bind("image")

@@ -12,11 +12,11 @@ from robot_rl.hardware.spec import CameraSpec
 
 
 class SoftRealSense:
-    """A software device of librealsense with one stream, in a context of its own."""
+    """A software device of librealsense with one stream, in its own context."""
 
     def __init__(self, spec: CameraSpec, stream: str = "color") -> None:
         self.context = rs.context()
-        # A context forgets a software device that nobody else holds.
+        # A context drops a software device without another reference.
         self._held: list[object] = []
         self.context.set_devices_changed_callback(lambda change: self._held.append(change.get_new_devices()))
         self._device = rs.software_device()

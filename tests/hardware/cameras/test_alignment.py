@@ -40,7 +40,7 @@ def reader(stage: Stage) -> FrameReader:
 
 def test_the_moment_is_the_newest_that_all_have_seen_by_what_they_show(reader: FrameReader) -> None:
     moment = newest_aligned(reader, LATE)
-    # The front camera has seen a later moment, whatever its time stamps say.
+    # The front camera captured a later time than its time stamps say.
     assert moment.t == START + 6 * PERIOD
     assert {camera: seen.number for camera, seen in moment.images.items()} == {"wrist": 6, "front": 6}
     assert moment.off == {"wrist": 0, "front": 10 * MS}

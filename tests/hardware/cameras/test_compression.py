@@ -1,4 +1,4 @@
-"""Files of images come from a network: what is none, or not what was announced, is refused."""
+"""Image files from a network: invalid ones, or ones that differ from their header, are refused."""
 
 import msgspec
 import numpy as np

@@ -156,7 +156,7 @@ def test_the_last_words_come_after_the_images(wire: Wire) -> None:
 
 def test_a_device_that_counts_anew_does_not_turn_numbers_back() -> None:
     numbers = FrameNumbers(50)
-    # It counts, repeats one, loses two, and begins anew.
+    # Counts, repeats one, loses two, and restarts.
     assert [numbers.next(device) for device in (7, 8, 8, 11, 0, 1)] == [50, 51, None, 54, 55, 56]
 
 

@@ -1,4 +1,4 @@
-"""Records onto a small disk until it is full, and beyond. `python fill_disk.py FOLDER`, on a disk of its own.
+"""Records onto a small disk until it is full, and beyond. `python fill_disk.py FOLDER`, on a separate disk.
 
 Prints `done` if all held.
 """

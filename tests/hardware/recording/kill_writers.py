@@ -114,7 +114,7 @@ def main(root: Path, kills: int, seed: int) -> None:
         if name:
             written[name] = count
         where["none" if not name else "commit" if committing else "write"] += 1
-        # It opens, with whatever is half done in it.
+        # It opens, including unfinished writes.
         dataset = RawDataset(root)
         numbers = dataset.episodes
         assert {number for number, _ in committed.values()} <= numbers.keys()

@@ -1,4 +1,4 @@
-"""What a recorder in a process of its own writes down, and what it says when something is missing."""
+"""What a recorder process writes, and what it reports when something is missing."""
 
 import contextlib
 import itertools

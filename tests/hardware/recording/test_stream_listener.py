@@ -1,4 +1,4 @@
-"""The ears go on while nobody takes what they hear, and forget only what there is no room for."""
+"""The stream listener keeps receiving while nothing is taken, and drops only what exceeds its buffer."""
 
 import os
 import threading

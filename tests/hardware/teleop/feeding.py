@@ -15,12 +15,12 @@ BUTTONS = 3
 
 
 class Feed:
-    """Writes reports into a named pipe, which is made if there is none."""
+    """Writes reports into a named pipe; creates it if needed."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
             os.mkfifo(path)
-        # For both: whoever reads does not hear that the device is gone while nothing is open yet.
+        # Opened for both, so that the reader sees no hang-up before the writer has opened.
         self._file = os.open(path, os.O_RDWR)
         fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_DIRECT | os.O_NONBLOCK)
 
@@ -33,7 +33,7 @@ class Feed:
         self.unplug()
 
     def write(self, report: bytes) -> None:
-        """What nobody reads in time is lost, as in hidraw."""
+        """Reports that are not read in time are lost, as in hidraw."""
         with suppress(BlockingIOError):
             os.write(self._file, report)
 

@@ -151,7 +151,7 @@ def test_a_sample_that_cannot_be_holds_the_arm_by_name(
     assert hands.step(**sample) is None  # type: ignore[arg-type]
     assert why in hands.teleoperator.notice
     assert hands.teleoperator.state is ClutchState.LAPSED
-    # Good samples alone do not go on: the clutch has to be pressed anew.
+    # Valid samples alone do not resume the motion: the clutch must be pressed again.
     assert hands.step(after_ms=200) is None
     assert hands.press() is not None
 

@@ -1,4 +1,4 @@
-"""Nobody on a network reaches the page without a certificate, and nobody at all without the token."""
+"""The page cannot be reached over a network without a certificate, nor used without the token."""
 
 import socket
 import ssl

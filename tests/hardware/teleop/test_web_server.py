@@ -161,7 +161,7 @@ class Browser:
             now = time.monotonic()
             assert now < begun + PATIENCE, "the arm does not move"
             if now > pressed + 1.0:
-                # What comes late is no press, and a line may be late: as a person would, anew.
+                # A late press does not count, and the connection may be late: press again, as a person would.
                 self.hold(0.2, on=False)
                 pressed = time.monotonic()
             self.hold(0.1, math.copysign(1.0, MIDDLE - start))

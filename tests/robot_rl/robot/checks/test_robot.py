@@ -1,4 +1,4 @@
-"""The doctor of a running robot: what is wrong is named, with its mend. Each fault is a real one."""
+"""`doctor` on a running robot names each problem and its fix. Each fault is a real one."""
 
 import ast
 import json
@@ -67,7 +67,7 @@ def examined(address: str | Address, **target: Any) -> dict[str, Check]:
 
 
 def the_fault(checks: dict[str, Check], name: str) -> Check:
-    """It is found, and how it is mended is said."""
+    """The fault is found, and a fix is suggested."""
     check = checks[name]
     assert not check.ok, check
     assert check.known

@@ -1,4 +1,4 @@
-"""The simulation that `robot-rl teleop task=…` serves: whatever becomes of it, a person learns why."""
+"""The simulation that `robot-rl teleop task=…` serves: however it ends, the user is told why."""
 
 import os
 import signal

@@ -123,7 +123,7 @@ def test_the_space_bar_is_the_e_stop_and_a_acknowledges(server: Server, watcher:
         terminal.await_text("a acknowledges it; clutch released")
         # The clutch alone does nothing now.
         terminal.press("c")
-        terminal.await_text("the arm has a fault: a acknowledges it and arms anew")
+        terminal.await_text("the arm has a fault: a acknowledges it and arms again")
         assert watcher.sample().mode is Mode.FAULT
         terminal.press("a")
         terminal.await_text("acknowledged: stop:")
@@ -254,7 +254,7 @@ def test_without_a_terminal_an_unplugged_device_ends_the_program_and_keeps_the_e
         try:
 
             def engaged() -> bool:
-                # A press before the program looks for the first time is none.
+                # A press before the program's first poll does not count.
                 feed.write(buttons(0))
                 feed.write(buttons())
                 time.sleep(1.0)
