@@ -13,12 +13,12 @@ from torch import Tensor
 from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
 
 Frames = Mapping[str, NDArray[Any]]
-"""One frame of observation per slot: `state` float32 [B, S], `images.<camera>` uint8 [B, H, W, 3]."""
+"""One frame of observation per env_id: `state` float32 [B, S], `images.<camera>` uint8 [B, H, W, 3]."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The chunks to execute next in B slots."""
+class SelectedChunk:
+    """The chunks to execute next in B env_ids."""
 
     actions: Tensor
     """What will be executed, unless it is corrected step by step [B, h, A]."""
@@ -39,8 +39,8 @@ class BaseSamples:
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What a policy decided for one control step in B slots."""
+class PolicyOutput:
+    """What a policy decided for one control step in B env_ids."""
 
     action: NDArray[np.float32]
     """Requested action [B, A] in [-1, 1]."""
@@ -58,7 +58,7 @@ class Decision:
         """What the wrapper added to the base, after clipping [B, A]."""
         return self.action - self.base
 
-    def record(self) -> dict[str, NDArray[Any]]:
+    def replay_fields(self) -> dict[str, NDArray[Any]]:
         """What a replay may keep, by the names of its fields."""
         kept: dict[str, NDArray[Any]] = {"base": self.base, "chunk_step": self.chunk_step}
         if self.noise is not None:
@@ -72,7 +72,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class RunnerStep:
-    """One step of the chunks in execution; fields as in `Decision`."""
+    """One step of the chunks in execution; fields as in `PolicyOutput`."""
 
     action: NDArray[np.float32]
     base: NDArray[np.float32]
@@ -82,83 +82,85 @@ class RunnerStep:
 
 
 class ChunkRunner:
-    """Executes a base policy step by step in B slots.
+    """Executes a base policy step by step in B env_ids.
 
-    Each slot has its own observation history, its own chunk in execution and its own noise
+    Each env_id has its own observation history, its own chunk in execution and its own noise
     generators, seeded when an episode begins: an episode does not depend on its neighbours, and
     no chunk leaks from one episode into the next. `base_samples` is the number of samples of the base
     that a decision has to choose from. They come from a generator of their own but for the first one:
     that is the one that the base alone would execute.
     """
 
-    def __init__(self, base: BasePolicy, slots: int, base_samples: int = 0) -> None:
+    def __init__(self, base: BasePolicy, num_envs: int, base_samples: int = 0) -> None:
         spec = base.spec
         if not spec.deterministic:
             raise ValueError(
                 f"{type(base).__name__} draws noise of its own: its episodes could not be repeated or resumed"
             )
-        self.base, self.slots = base, slots
+        self.base, self.num_envs = base, num_envs
         self.base_samples = min(base_samples, 1) if spec.noise_shape is None else base_samples
         self._history: dict[str, NDArray[Any]] = {}
-        self._fresh = np.ones(slots, bool)
-        self._chunk = np.zeros((slots, spec.execute, spec.action_size), np.float32)
+        self._fresh = np.ones(num_envs, bool)
+        self._chunk = np.zeros((num_envs, spec.execute, spec.action_size), np.float32)
         self._base_chunk = np.zeros_like(self._chunk)
-        self._cursor = np.full(slots, spec.execute)
-        self._noise = None if spec.noise_shape is None else np.zeros((slots, *spec.noise_shape), np.float32)
-        self._generators = [torch.Generator() for _ in range(slots)]
-        self._extra_generators = [torch.Generator() for _ in range(slots)]
+        self._cursor = np.full(num_envs, spec.execute)
+        self._noise = (
+            None if spec.noise_shape is None else np.zeros((num_envs, *spec.noise_shape), np.float32)
+        )
+        self._generators = [torch.Generator() for _ in range(num_envs)]
+        self._extra_generators = [torch.Generator() for _ in range(num_envs)]
 
-    def reset(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
-        """Begin new episodes in some slots, each with its own seed."""
-        for slot, seed in zip(slots, seeds, strict=True):
-            self._generators[slot].manual_seed(seed)
-            self._extra_generators[slot].manual_seed(seed + 1)
-            self._fresh[slot] = True
-            self._cursor[slot] = self.base.spec.execute
+    def reset(self, env_ids: Sequence[int], seeds: Sequence[int]) -> None:
+        """Begin new episodes in some env_ids, each with its own seed."""
+        for env_id, seed in zip(env_ids, seeds, strict=True):
+            self._generators[env_id].manual_seed(seed)
+            self._extra_generators[env_id].manual_seed(seed + 1)
+            self._fresh[env_id] = True
+            self._cursor[env_id] = self.base.spec.execute
 
-    def replan(self, slot: int) -> None:
+    def replan(self, env_id: int) -> None:
         """Leave what is left of a chunk: the next step decides anew."""
-        self._cursor[slot] = self.base.spec.execute
+        self._cursor[env_id] = self.base.spec.execute
 
     @torch.no_grad()
     def step(
         self,
         frames: Frames,
-        slots: NDArray[np.int64],
-        plan: Callable[[Batch, Chunk], Plan] | None = None,
+        env_ids: NDArray[np.int64],
+        plan: Callable[[Batch, Chunk], SelectedChunk] | None = None,
         *,
         execute: int | None = None,
-        record: bool = False,
+        with_base_samples: bool = False,
     ) -> RunnerStep:
-        """The next step of the given slots.
+        """The next step of the given env_ids.
 
         Args:
             frames: their newest observations.
-            slots: which slots the frames belong to.
-            plan: makes the chunks of slots that decide now, from their observations [b, To, …] and
+            env_ids: which env_ids the frames belong to.
+            plan: makes the chunks of env_ids that decide now, from their observations [b, To, …] and
                 the base's samples; without it the base's first sample is executed.
             execute: steps of a chunk after which the next one is decided; `base.spec.execute` if None.
-            record: draw base_samples at every step, also where a chunk goes on, and return them.
+            with_base_samples: draw base_samples at every step, also where a chunk goes on, and return them.
         """
-        self._remember(frames, slots)
-        deciding = self._cursor[slots] >= (execute or self.base.spec.execute)
+        self._remember(frames, env_ids)
+        deciding = self._cursor[env_ids] >= (execute or self.base.spec.execute)
         base_samples = None
-        record = record and self.base_samples > 0
-        if record or deciding.any():
-            sampled = np.ones(len(slots), bool) if record else deciding
-            obs, chunk = self._sample(slots[sampled], deciding[sampled])
+        with_base_samples = with_base_samples and self.base_samples > 0
+        if with_base_samples or deciding.any():
+            sampled = np.ones(len(env_ids), bool) if with_base_samples else deciding
+            obs, chunk = self._sample(env_ids[sampled], deciding[sampled])
             if deciding.any():
                 mask = torch.from_numpy(deciding[sampled])
-                self._begin(slots[deciding], *_rows(obs, chunk, mask), plan)
-            if record:
+                self._begin(env_ids[deciding], *_rows(obs, chunk, mask), plan)
+            if with_base_samples:
                 base_samples = BaseSamples(
                     None if chunk.noise is None else chunk.noise.cpu().numpy(), chunk.actions.cpu().numpy()
                 )
-        position = self._cursor[slots].copy()
-        self._cursor[slots] += 1
-        noise = None if self._noise is None else self._noise[slots]
+        position = self._cursor[env_ids].copy()
+        self._cursor[env_ids] += 1
+        noise = None if self._noise is None else self._noise[env_ids]
         return RunnerStep(
-            self._chunk[slots, position], self._base_chunk[slots, position], noise, position, base_samples
+            self._chunk[env_ids, position], self._base_chunk[env_ids, position], noise, position, base_samples
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -185,54 +187,54 @@ class ChunkRunner:
             for generator, value in zip(getattr(self, f"_{name}"), state[name], strict=True):
                 generator.set_state(value)
 
-    def _remember(self, frames: Frames, slots: NDArray[np.int64]) -> None:
+    def _remember(self, frames: Frames, env_ids: NDArray[np.int64]) -> None:
         spec = self.base.spec
         # All that is observed: a wrapper may look at what its base does not.
         for key, frame in frames.items():
             if key not in self._history:
-                self._history[key] = np.zeros((self.slots, spec.obs_steps, *frame.shape[1:]), frame.dtype)
+                self._history[key] = np.zeros((self.num_envs, spec.obs_steps, *frame.shape[1:]), frame.dtype)
             history = self._history[key]
-            fresh = self._fresh[slots].reshape(-1, *[1] * frame.ndim)
-            shifted = np.concatenate([history[slots, 1:], frame[:, None]], axis=1)
-            history[slots] = np.where(fresh, frame[:, None], shifted)
-        self._fresh[slots] = False
+            fresh = self._fresh[env_ids].reshape(-1, *[1] * frame.ndim)
+            shifted = np.concatenate([history[env_ids, 1:], frame[:, None]], axis=1)
+            history[env_ids] = np.where(fresh, frame[:, None], shifted)
+        self._fresh[env_ids] = False
 
-    def _sample(self, slots: NDArray[np.int64], deciding: NDArray[np.bool_]) -> tuple[Batch, Chunk]:
+    def _sample(self, env_ids: NDArray[np.int64], deciding: NDArray[np.bool_]) -> tuple[Batch, Chunk]:
         base, count = self.base, max(self.base_samples, 1)
-        obs = {key: torch.from_numpy(value[slots]).to(base.device) for key, value in self._history.items()}
+        obs = {key: torch.from_numpy(value[env_ids]).to(base.device) for key, value in self._history.items()}
         if self._noise is None:
             return obs, _executed_part(base.sample(obs), base.spec.execute)
         noise = []
-        for slot, decides in zip(slots, deciding, strict=True):
-            first = [base.draw_noise(1, generator=self._generators[slot])] if decides else []
+        for env_id, decides in zip(env_ids, deciding, strict=True):
+            first = [base.draw_noise(1, generator=self._generators[env_id])] if decides else []
             if extra := count - len(first):
-                first.append(base.draw_noise(1, extra, generator=self._extra_generators[slot]))
+                first.append(base.draw_noise(1, extra, generator=self._extra_generators[env_id]))
             noise.append(torch.cat(first, 1))
         chunk = base.sample(obs, noise=torch.cat(noise), num_samples=count)
         return obs, _executed_part(chunk, base.spec.execute)
 
     def _begin(
         self,
-        slots: NDArray[np.int64],
+        env_ids: NDArray[np.int64],
         obs: Batch,
         chunk: Chunk,
-        plan: Callable[[Batch, Chunk], Plan] | None,
+        plan: Callable[[Batch, Chunk], SelectedChunk] | None,
     ) -> None:
-        made = plan(obs, chunk) if plan else first_base_sample(chunk)
-        self._chunk[slots] = made.actions.cpu().numpy()
-        self._base_chunk[slots] = made.base.cpu().numpy()
+        made = plan(obs, chunk) if plan else select_first(chunk)
+        self._chunk[env_ids] = made.actions.cpu().numpy()
+        self._base_chunk[env_ids] = made.base.cpu().numpy()
         if self._noise is not None and made.noise is not None:
-            self._noise[slots] = made.noise.cpu().numpy()
-        self._cursor[slots] = 0
+            self._noise[env_ids] = made.noise.cpu().numpy()
+        self._cursor[env_ids] = 0
 
 
-def first_base_sample(chunk: Chunk) -> Plan:
+def select_first(chunk: Chunk) -> SelectedChunk:
     """The plan of the base alone."""
     noise = None if chunk.noise is None else chunk.noise[:, 0]
-    return Plan(chunk.actions[:, 0], chunk.actions[:, 0], noise)
+    return SelectedChunk(chunk.actions[:, 0], chunk.actions[:, 0], noise)
 
 
-def newest(obs: Batch) -> dict[str, Tensor]:
+def latest_frame(obs: Batch) -> dict[str, Tensor]:
     """The last frame [B, …] of observations [B, To, …]."""
     return {key: value[:, -1] for key, value in obs.items()}
 
@@ -246,17 +248,17 @@ def _rows(obs: Batch, chunk: Chunk, mask: Tensor) -> tuple[Batch, Chunk]:
     return {key: value[mask] for key, value in obs.items()}, Chunk(chunk.actions[mask], noise)
 
 
-class WrappedPolicy:
-    """A base policy and what was trained around it, acting in `slots` environments.
+class ActingPolicy:
+    """Acts in `num_envs` environments with a frozen base policy; subclasses add what RL trained around it.
 
-    A wrapper overrides `_plan` (whole chunks, when one is decided) or `_correct` (each step). One
-    that is switched off acts exactly as its base; this class alone is the base with nothing around.
+    A subclass overrides `_select_chunk` (whole chunks) or `_correct_action` (every step). With `active` False
+    it acts exactly as its base. This class alone is the base policy.
     """
 
     def __init__(
         self,
         base: BasePolicy,
-        slots: int,
+        num_envs: int,
         *,
         base_samples: int = 0,
         execute: int | None = None,
@@ -266,25 +268,25 @@ class WrappedPolicy:
 
         Args:
             base: the frozen base.
-            slots: environments that it acts in.
+            num_envs: environments that it acts in.
             base_samples: as in `ChunkRunner`.
             execute: steps of a chunk of the wrapper after which it decides anew, when it does not explore;
                 as many as the base executes if None.
             seed: of what the wrapper itself draws.
         """
         self.base, self.execute = base, execute
-        self.runner = ChunkRunner(base, slots, base_samples)
+        self.runner = ChunkRunner(base, num_envs, base_samples)
         self._generator = torch.Generator().manual_seed(seed)
         self.active = True
         """False switches the wrapper off (warm-up): the base acts, with exploration if asked for."""
 
-    def reset(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
-        """Begin new episodes in some slots, each with its own seed."""
-        self.runner.reset(slots, seeds)
+    def reset(self, env_ids: Sequence[int], seeds: Sequence[int]) -> None:
+        """Begin new episodes in some env_ids, each with its own seed."""
+        self.runner.reset(env_ids, seeds)
 
-    def replan(self, slot: int) -> None:
-        """Somebody else has moved the arm: the next step of a slot decides anew."""
-        self.runner.replan(slot)
+    def replan(self, env_id: int) -> None:
+        """Somebody else has moved the arm: the next step of a env_id decides anew."""
+        self.runner.replan(env_id)
 
     @torch.no_grad()
     def act(
@@ -292,36 +294,38 @@ class WrappedPolicy:
         frames: Frames,
         *,
         explore: bool = False,
-        record: bool = False,
-        slots: NDArray[np.int64] | None = None,
-    ) -> Decision:
+        with_base_samples: bool = False,
+        env_ids: NDArray[np.int64] | None = None,
+    ) -> PolicyOutput:
         """Decide one control step.
 
         Args:
-            frames: the newest observation of the given slots.
+            frames: the newest observation of the given env_ids.
             explore: add what training needs to find better actions.
-            record: also return the base's base_samples, if the wrapper learns from them.
-            slots: which slots the frames belong to; all if None.
+            with_base_samples: also return the base's base_samples, if the wrapper learns from them.
+            env_ids: which env_ids the frames belong to; all if None.
         """
-        if slots is None:
-            slots = np.arange(self.runner.slots)
-        plan = partial(self._plan, explore=explore) if self.active else None
+        if env_ids is None:
+            env_ids = np.arange(self.runner.num_envs)
+        plan = partial(self._select_chunk, explore=explore) if self.active else None
         execute = self.execute if self.active and not explore else None
-        step = self.runner.step(frames, slots, plan, execute=execute, record=record)
-        action = self._correct(frames, step.action, explore=explore)
-        return Decision(action, step.base, step.noise, step.chunk_step, step.base_samples)
+        step = self.runner.step(frames, env_ids, plan, execute=execute, with_base_samples=with_base_samples)
+        action = self._correct_action(frames, step.action, explore=explore)
+        return PolicyOutput(action, step.base, step.noise, step.chunk_step, step.base_samples)
 
-    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
+    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         """The chunks [b, h, A] to execute.
 
         Args:
-            obs: observations [b, To, …] of the slots that decide now.
+            obs: observations [b, To, …] of the env_ids that decide now.
             base_samples: samples of the base there, [b, N, h, A] and [b, N, Hn, Dn]; N is at least 1.
             explore: see `act`.
         """
-        return first_base_sample(base_samples)
+        return select_first(base_samples)
 
-    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+    def _correct_action(
+        self, frames: Frames, planned: NDArray[np.float32], *, explore: bool
+    ) -> NDArray[np.float32]:
         """The action [B, A] in [-1, 1] to request instead of the planned one [B, A]."""
         return planned
 

@@ -8,7 +8,7 @@ TOLERANCE = 1e-5
 """Largest difference of two normalised actions that a GPU's order of summation may cause."""
 
 
-def made_up(spec: BaseSpec, batch: int, device: torch.device) -> Batch:
+def random_observations(spec: BaseSpec, batch: int, device: torch.device) -> Batch:
     """Observations [B, To, …] such as a policy of this kind takes, drawn at random."""
     generator = torch.Generator().manual_seed(0)
     obs = {"state": torch.randn(batch, spec.obs_steps, spec.state_size, generator=generator)}
@@ -18,7 +18,7 @@ def made_up(spec: BaseSpec, batch: int, device: torch.device) -> Batch:
     return {name: value.to(device) for name, value in obs.items()}
 
 
-def probe_noise(policy: BasePolicy, obs: Batch) -> bool:
+def is_steered_by_noise(policy: BasePolicy, obs: Batch) -> bool:
     """Whether the noise input of a policy steers it.
 
     True if for every situation in `obs` other noise gives other actions, and the same noise the

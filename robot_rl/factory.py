@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 import robot_rl.policies.classifier
-import robot_rl.policies.wrappers.registry  # both register loaders  # noqa: F401
+import robot_rl.policies.finetuned.registry  # both register loaders  # noqa: F401
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.process_vector import ProcessVectorEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig, render_of
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import load_policy_files
-from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.runs import list_checkpoints
 
 
@@ -65,31 +65,31 @@ def policy_directory(path: Path) -> Path:
 
 def load_networks(
     path: str | Path, device: torch.device | None = None
-) -> tuple[BasePolicy | Wrapper, dict[str, Any]]:
+) -> tuple[BasePolicy | FinetunedPolicy, dict[str, Any]]:
     """What was saved at a run or policy directory, on a device, and its meta."""
     networks, meta = load_policy_files(policy_directory(Path(path)))
-    if not isinstance(networks, BasePolicy | Wrapper):
+    if not isinstance(networks, BasePolicy | FinetunedPolicy):
         raise ValueError(f"{path} holds a {type(networks).__name__}, which does not act")
     return networks.to(device or torch.device("cpu")).eval(), meta
 
 
-def side_by_side(networks: BasePolicy | Wrapper) -> dict[str, BasePolicy | Wrapper]:
+def side_by_side(networks: BasePolicy | FinetunedPolicy) -> dict[str, BasePolicy | FinetunedPolicy]:
     """The policies that are always shown together: `base`, and `tuned` if there is one."""
-    if isinstance(networks, Wrapper):
+    if isinstance(networks, FinetunedPolicy):
         return {"base": networks.base, "tuned": networks}
     return {"base": networks}
 
 
-def wrap(networks: BasePolicy | Wrapper, slots: int) -> WrappedPolicy:
-    """Something that acts in `slots` environments."""
-    if isinstance(networks, Wrapper):
-        return networks.policy(slots)
-    return WrappedPolicy(networks, slots)
+def acting_policy(networks: BasePolicy | FinetunedPolicy, num_envs: int) -> ActingPolicy:
+    """Something that acts in `num_envs` environments."""
+    if isinstance(networks, FinetunedPolicy):
+        return networks.policy(num_envs)
+    return ActingPolicy(networks, num_envs)
 
 
-def load_policy(path: str | Path, slots: int = 1, device: torch.device | None = None) -> WrappedPolicy:
+def load_policy(path: str | Path, num_envs: int = 1, device: torch.device | None = None) -> ActingPolicy:
     """A policy that acts, from the directory of a run or of a saved policy."""
-    return wrap(load_networks(path, device)[0], slots)
+    return acting_policy(load_networks(path, device)[0], num_envs)
 
 
 def task_of(environment: Mapping[str, Any]) -> TaskConfig:

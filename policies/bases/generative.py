@@ -89,13 +89,13 @@ class GenerativePolicy(ImitationPolicy):
         """See `BasePolicy.sample`. No gradient passes: to RL the base is a constant."""
         encoded = self._encode(obs).flatten(1)
         noise = self._take_noise(noise, len(encoded), num_samples, generator)
-        return Chunk(self._transport(encoded, noise), noise)
+        return Chunk(self._denoise(encoded, noise), noise)
 
-    def transport(self, obs: Batch, noise: Tensor) -> Tensor:
+    def sample_with_gradient(self, obs: Batch, noise: Tensor) -> Tensor:
         """Chunks [B, N, H, A] of noise [B, N, H, A], as from `sample`, with their gradient by the noise."""
-        return self._transport(self._encode(obs).flatten(1), noise)
+        return self._denoise(self._encode(obs).flatten(1), noise)
 
-    def _transport(self, encoded: Tensor, noise: Tensor) -> Tensor:
+    def _denoise(self, encoded: Tensor, noise: Tensor) -> Tensor:
         conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))
         conditions = conditions.repeat_interleave(noise.shape[1], dim=1)
         x = self._follow(noise.flatten(0, 1), conditions)

@@ -17,12 +17,12 @@ import torch
 
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
-from robot_rl.factory import choose_device, load_networks, wrap
+from robot_rl.factory import acting_policy, choose_device, load_networks
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
-from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.robot.deploy.cameras import camera_reader
 from robot_rl.robot.deploy.deployment import (
     check_initial_states,
@@ -113,7 +113,7 @@ def run(config: Config) -> None:
                 judge = ended.enter_context(looks)
             stop = ended.enter_context(stop_on_signal())
             turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
-            policy = wrap(networks, 1)
+            policy = acting_policy(networks, 1)
             controller = make_controller(
                 robot,
                 policy,
@@ -130,7 +130,7 @@ def run(config: Config) -> None:
                 check_initial_states(robot, config.episodes)
             facts = {
                 "policy": config.policy,
-                "kind": "tuned" if isinstance(networks, Wrapper) else "base",
+                "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
                 "fingerprint": fingerprint(networks),
                 "task": environment["task"],
                 "control_freq": environment["control_freq"],

@@ -19,10 +19,17 @@ from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evalu
 from robot_rl.evaluation.initial_states import TEST, InitialStates, check_split, load_states
 from robot_rl.evaluation.records import read_record, record_path, summary_of, write_record
 from robot_rl.evaluation.saved_policies import Saved, saved_policies
-from robot_rl.factory import choose_device, load_networks, make_vector_env, side_by_side, task_of, wrap
+from robot_rl.factory import (
+    acting_policy,
+    choose_device,
+    load_networks,
+    make_vector_env,
+    side_by_side,
+    task_of,
+)
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
-from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.training.provenance import check_frozen, current_code
 
 
@@ -92,7 +99,7 @@ def run(config: Config) -> None:
 
 def _evaluate(
     config: Config,
-    networks: BasePolicy | Wrapper,
+    networks: BasePolicy | FinetunedPolicy,
     envs: RobosuiteVectorEnv,
     initial: InitialStates,
     out: Path,
@@ -104,7 +111,9 @@ def _evaluate(
     states = initial.states[: config.episodes]
     for name, candidate in candidates.items():
         with progress(len(states), f"evaluate {name}", "episodes") as show:
-            outcomes[name] = evaluate(envs, wrap(candidate, config.num_envs), states, config.seed, show)
+            outcomes[name] = evaluate(
+                envs, acting_policy(candidate, config.num_envs), states, config.seed, show
+            )
     summaries = {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
     write_evaluation(out, initial, outcomes, summaries, **facts)
     for name, result in summaries.items():
@@ -137,7 +146,7 @@ def _evaluate_saved(
         if {**record, **how} != record or len(record["success"]) != len(states):
             begun = time.monotonic()
             with progress(len(states), f"evaluate step {at.step}", "episodes") as show:
-                outcomes = evaluate(envs, wrap(networks, config.num_envs), states, config.seed, show)
+                outcomes = evaluate(envs, acting_policy(networks, config.num_envs), states, config.seed, show)
             write_record(out, at, initial, outcomes, eval_seconds=time.monotonic() - begun, **how)
         print(f"  step {at.step:<8} {_rate(summary_of(read_record(target)))}")
     print(f"  outcomes per episode: {out}/<step>.json")

@@ -27,8 +27,8 @@ from robot_rl.hil.validation import refuse_what_cannot_work
 from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.offline import OfflineMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
+from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.registry import BASES
-from robot_rl.policies.wrappers.wrapper import save_wrapper
 from robot_rl.runs import check_run, now, open_run, write_run_record, write_text
 from robot_rl.training.allocator import keep_freed_memory
 from robot_rl.training.components import (
@@ -47,7 +47,7 @@ from robot_rl.training.offline import train_offline
 from robot_rl.training.on_policy import train_on_policy
 from robot_rl.training.online import train_online
 from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingClock
-from robot_rl.training.provenance import current_code, describe_sittings
+from robot_rl.training.provenance import current_code, describe_sessions
 
 GROUPS = {
     "task": {"*": TaskConfig},
@@ -139,7 +139,7 @@ def run(config: Config) -> None:
         def begin() -> None:
             # Before the first step, so that a run that is cut off has a record too.
             open_run(directory, content)
-            facts.update(describe_sittings(directory, code))
+            facts.update(describe_sessions(directory, code))
             write_run_record(directory, started, **facts)
 
         def evaluate(step: int) -> None:
@@ -215,7 +215,7 @@ def policy_saver(method: Method, components: Components) -> Callable[[Path], Non
     assert not isinstance(method, OfflineMethod)
     networks = components.agent.networks
     meta = {"environment": components.envs.describe(), "method": method.config.name}
-    return lambda directory: save_wrapper(networks, directory / "policy", meta)
+    return lambda directory: save_finetuned(networks, directory / "policy", meta)
 
 
 def check_options(config: Config) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
-from robot_rl.policies.acting import Decision, WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.seeds import episode_seed
 
@@ -36,7 +36,7 @@ def demonstrations_to_replay(
             "collect more, or set method.demo_ratio=0"
         )
     episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
-    policy = WrappedPolicy(base, len(episodes), base_samples=base_samples)
+    policy = ActingPolicy(base, len(episodes), base_samples=base_samples)
     policy.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
     lengths = np.array([rows.stop - rows.start for rows in episodes])
     starts = np.array([rows.start for rows in episodes])
@@ -47,8 +47,8 @@ def demonstrations_to_replay(
         slots = np.flatnonzero(lengths > t)
         now = starts[slots] + t
         frames = {key: values[now] for key, values in observations.items()}
-        decision: Decision = policy.act(frames, slots=slots, record=True)
-        record = {**frames, **decision.record()}
+        decision: PolicyOutput = policy.act(frames, env_ids=slots, with_base_samples=True)
+        record = {**frames, **decision.replay_fields()}
         unfinished = (lengths[slots] == t + 1) & ~terminated[now]
         acting, ending = ~unfinished, unfinished
         if acting.any():

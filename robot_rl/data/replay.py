@@ -166,13 +166,13 @@ class Replay:
             self.data["terminated"][index] = True
             self._mark(at, True)
 
-    def humans(self, *, decisions_only: bool = False) -> int:
+    def humans(self, *, chunk_starts_only: bool = False) -> int:
         """Steps that a person drove and that a window may begin with."""
-        return int(np.count_nonzero(self._human & self._begins(decisions_only)))
+        return int(np.count_nonzero(self._human & self._begins(chunk_starts_only)))
 
-    def beginnings(self, *, decisions_only: bool = False) -> int:
+    def beginnings(self, *, chunk_starts_only: bool = False) -> int:
         """Steps that a window may begin with."""
-        return int(np.count_nonzero(self._begins(decisions_only)))
+        return int(np.count_nonzero(self._begins(chunk_starts_only)))
 
     def sample(
         self,
@@ -182,7 +182,7 @@ class Replay:
         gamma: float,
         rng: np.random.Generator,
         chunk: int = 0,
-        decisions_only: bool = False,
+        chunk_starts_only: bool = False,
         bootstrap_truncation: bool = True,
         humans_only: bool = False,
     ) -> Batch:
@@ -196,7 +196,7 @@ class Replay:
             gamma: discount per step.
             rng: draws the first steps.
             chunk: steps h of the executed chunk to return, at most `n_step`; 0 for none.
-            decisions_only: windows begin where a chunk was decided; elsewhere they begin at any step.
+            chunk_starts_only: windows begin where a chunk was decided; elsewhere they begin at any step.
             bootstrap_truncation: whether an episode that ended by its time limit goes on in value.
             humans_only: windows begin with steps that a person drove.
 
@@ -205,7 +205,7 @@ class Replay:
         """
         data = self.data
         draw = self._draw_human if humans_only else self._draw
-        row = torch.from_numpy(draw(batch, rng, decisions_only)).to(self.device, non_blocking=True)
+        row = torch.from_numpy(draw(batch, rng, chunk_starts_only)).to(self.device, non_blocking=True)
         stream_start = row - row % self.rows
         ahead = torch.arange(n_step + 1, device=self.device)
         rows = stream_start[:, None] + (row[:, None] - stream_start[:, None] + ahead) % self.rows
@@ -308,8 +308,8 @@ class Replay:
         self._decision[rows] = False
         self.data["chunk_step"][torch.from_numpy(rows).to(self.device)] = _NOT_EXECUTED
 
-    def _begins(self, decisions_only: bool) -> NDArray[np.bool_]:
-        return self._start & self._decision if decisions_only else self._start
+    def _begins(self, chunk_starts_only: bool) -> NDArray[np.bool_]:
+        return self._start & self._decision if chunk_starts_only else self._start
 
     def _mark(self, rows: NDArray[np.int64], start: bool) -> None:
         if len(rows):
@@ -328,19 +328,19 @@ class Replay:
         instead = planned.gather(1, past[:, :, None].expand(-1, -1, planned.shape[2]))
         return torch.where((step < length[:, None])[:, :, None], actions, instead)
 
-    def _draw_human(self, batch: int, rng: np.random.Generator, decisions_only: bool) -> NDArray[np.int64]:
+    def _draw_human(self, batch: int, rng: np.random.Generator, chunk_starts_only: bool) -> NDArray[np.int64]:
         """Rows that begin a step that a person drove; few among many, so they are looked up."""
-        rows = np.flatnonzero(self._human & self._begins(decisions_only))
+        rows = np.flatnonzero(self._human & self._begins(chunk_starts_only))
         if not len(rows):
             raise ValueError("the replay holds no step that a person drove")
         return rows[rng.integers(len(rows), size=batch)]
 
-    def _draw(self, batch: int, rng: np.random.Generator, decisions_only: bool) -> NDArray[np.int64]:
+    def _draw(self, batch: int, rng: np.random.Generator, chunk_starts_only: bool) -> NDArray[np.int64]:
         """Rows that begin a step in proportion to their weight, by rejection."""
         held = np.minimum(self._count, self.rows)
         total = int(held.sum())
         starts = np.cumsum(held)
-        allowed = self._begins(decisions_only)
+        allowed = self._begins(chunk_starts_only)
         weighted = bool((self._weight < 1).any())
         found: list[NDArray[np.int64]] = []
         missing, tries = batch, 0

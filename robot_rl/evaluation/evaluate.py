@@ -16,7 +16,7 @@ from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder, write_file
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.seeds import episode_seed
 
 
@@ -56,7 +56,7 @@ class Summary:
 
 def evaluate(
     envs: RobosuiteVectorEnv,
-    policy: WrappedPolicy,
+    policy: ActingPolicy,
     states: NDArray[np.float64],
     seed: int,
     show: ProgressReporter | None = None,

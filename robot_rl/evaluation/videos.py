@@ -11,9 +11,9 @@ from robot_rl.data.video import contact_sheet, render_states, write_video
 from robot_rl.envs.renderer import overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.initial_states import load_states
-from robot_rl.factory import load_networks, make_env, side_by_side, task_of, wrap
+from robot_rl.factory import acting_policy, load_networks, make_env, side_by_side, task_of
 from robot_rl.hardware.durable import write_file
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 
 SIZE = 256
 SHEET_FRAMES = 12
@@ -31,7 +31,7 @@ def write_videos(run: Path) -> list[Path]:
     episode, seed = _shown_episode(_outcomes(run / "eval" / "episodes.csv"))
     written = []
     for name, candidate in side_by_side(networks).items():
-        states = act_episode(env, wrap(candidate, 1), initial.states[episode], seed)
+        states = act_episode(env, acting_policy(candidate, 1), initial.states[episode], seed)
         frames = list(render_states(env, states, overview(), SIZE, SIZE))
         path = run / "videos" / f"{name}.mp4"
         write_video(path, frames, fps=env.task.control_freq)
@@ -43,7 +43,7 @@ def write_videos(run: Path) -> list[Path]:
     return written
 
 
-def act_episode(env: RobosuiteEnv, policy: WrappedPolicy, state: np.ndarray, seed: int) -> list[np.ndarray]:
+def act_episode(env: RobosuiteEnv, policy: ActingPolicy, state: np.ndarray, seed: int) -> list[np.ndarray]:
     """Run one episode without exploration; returns all simulator states, the first and last included."""
     obs, _ = env.reset(options={"state": state})
     policy.reset([0], [seed])

@@ -17,8 +17,8 @@ from robot_rl.hil.link.messages import End, Step, Weights, pack, pack_all, unpac
 from robot_rl.hil.operators.operator import Operator, Outcome
 from robot_rl.hil.scene import Scene
 from robot_rl.hil.takeover import SOURCE, Driver, Takeover
-from robot_rl.policies.acting import WrappedPolicy
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.controller import LATE_FRACTION
 from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.seeds import episode_seed
@@ -35,8 +35,8 @@ class Actor:
         self,
         scene: Scene,
         operator: Operator,
-        policy: WrappedPolicy,
-        networks: Wrapper,
+        policy: ActingPolicy,
+        networks: FinetunedPolicy,
         line: LearnerClient,
         job: ActorJob,
         clock: Clock,
@@ -247,8 +247,8 @@ class Actor:
         """What the policy would do, and what the replay keeps of this moment."""
         self._policy.active = self._warm and self._steps >= self._job.warmup_steps
         frames: Mapping[str, np.ndarray] = {key: value[None] for key, value in obs.items()}
-        decision = self._policy.act(frames, explore=explore, record=True)
-        everything = {**frames, **decision.record()}
+        decision = self._policy.act(frames, explore=explore, with_base_samples=True)
+        everything = {**frames, **decision.replay_fields()}
         kept = {name: np.asarray(everything[name][0]) for name in self._job.fields}
         return {"action": decision.action[0], **kept}
 

@@ -11,8 +11,8 @@ import msgspec
 
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hil.config import HilConfig
+from robot_rl.policies.finetuned.finetuned_policy import Exploration, FinetunedPolicy, save_finetuned
 from robot_rl.policies.store import RECORD_FILE, WEIGHTS_FILE
-from robot_rl.policies.wrappers.wrapper import Exploration, Wrapper, save_wrapper
 
 _FILES: Final = {
     **{name: Path(name) for name in (RECORD_FILE, WEIGHTS_FILE)},
@@ -51,9 +51,9 @@ def unpack_job(content: dict[str, Any]) -> ActorJob:
         raise ValueError(f"the learner sends a job of another version ({error}): update the older") from error
 
 
-def pack_policy(networks: Wrapper, meta: dict[str, Any], folder: Path) -> dict[str, bytes]:
+def pack_policy(networks: FinetunedPolicy, meta: dict[str, Any], folder: Path) -> dict[str, bytes]:
     """A policy as files by name, written by way of a folder."""
-    save_wrapper(networks, folder, meta)
+    save_finetuned(networks, folder, meta)
     return {name: (folder / path).read_bytes() for name, path in _FILES.items()}
 
 

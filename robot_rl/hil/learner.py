@@ -25,7 +25,7 @@ from robot_rl.hil.weight_publisher import WeightPublisher
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.runs import write_text
 from robot_rl.training.components import OffPolicyComponents, Source
-from robot_rl.training.loop import Intervals, Run, checked, due, restored
+from robot_rl.training.loop import Intervals, Run, finite_metrics, is_due, restore_run
 from robot_rl.training.online import Updater, check_reward
 
 _WAIT_MS: Final = 20
@@ -90,7 +90,7 @@ class AsyncTraining:
         self._outcomes: list[list[float]] = []
         self._stale: list[int] = []
         place = (0, 0)
-        state = restored(run)
+        state = restore_run(run)
         self._id = _identity(run.directory)
         if state:
             self._updater.load_state_dict(state)
@@ -174,7 +174,7 @@ class AsyncTraining:
         self._step += 1
         # The critics' warm-up is owed all at once and is made whole.
         beyond = self._updater.pending - self._config.most_owed
-        if self._learner.warm and beyond > 0:
+        if self._learner.warmed_up and beyond > 0:
             self._updater.pending -= beyond
             self._left_out += beyond
 
@@ -214,7 +214,7 @@ class AsyncTraining:
             steps=self._step,
             job=pack_job(self._job),
             files=self._files,
-            weights=self._publisher.current(self._learner.warm),
+            weights=self._publisher.current(self._learner.warmed_up),
         )
 
     # ---- what is made of it ----------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class AsyncTraining:
         intervals, run, updater, step = self._intervals, self._run, self._updater, self._step
         if self._config.lockstep:
             self._learn()
-        if due(intervals.log_every, before, step):
+        if is_due(intervals.log_every, before, step):
             updater.log(step)
             run.logger.log(step, **self._figures())
             success, helped = np.mean(self._outcomes or [[0.0, 0.0]], axis=0).tolist()
@@ -236,16 +236,16 @@ class AsyncTraining:
         if step >= intervals.total:
             return
         self._evaluate(before)
-        if due(intervals.checkpoint_every, before, step):
+        if is_due(intervals.checkpoint_every, before, step):
             self._save()
 
     def _evaluate(self, before: int) -> None:
         run, step = self._run, self._step
-        if run.evaluate and self._learner.warm and due(self._intervals.eval_every, before, step):
-            checked(self._updater.metrics, step)
+        if run.evaluate and self._learner.warmed_up and is_due(self._intervals.eval_every, before, step):
+            finite_metrics(self._updater.metrics, step)
             run.evaluate(step)
-        if run.keep and self._learner.warm and due(self._intervals.save_every, before, step):
-            checked(self._updater.metrics, step)
+        if run.keep and self._learner.warmed_up and is_due(self._intervals.save_every, before, step):
+            finite_metrics(self._updater.metrics, step)
             run.keep(step)
 
     def _learn(self, most: int | None = None) -> None:
@@ -253,7 +253,7 @@ class AsyncTraining:
         self._updater.update(updates, self._step)
         self._updates += updates
         self._publisher.updated(updates)
-        warm = self._learner.warm
+        warm = self._learner.warmed_up
         if self._publisher.due(warm):
             self._server.publish(self._publisher.next(warm))
 

@@ -30,7 +30,7 @@ from robot_rl.hil.operators.operator import Nobody, Operator
 from robot_rl.hil.operators.person import Person
 from robot_rl.hil.operators.scripted import ScriptedOperator
 from robot_rl.hil.scene import RobotScene, Scene, SimScene
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.cameras import camera_reader
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import classifier_judge
@@ -75,7 +75,7 @@ def make_actor(
     job = unpack_job(welcome.job)
     unpack_policy(welcome.files, folder)
     networks, meta = load_networks(folder, device)
-    if not isinstance(networks, Wrapper):
+    if not isinstance(networks, FinetunedPolicy):
         raise ValueError("the learner sends a base policy alone: update the older")
     envs = make_vector_env(job.task, 1)
     ended.callback(envs.close)

@@ -6,7 +6,7 @@ import torch
 
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hil.link.messages import Weights, pack_tensors
-from robot_rl.policies.wrappers.wrapper import Wrapper
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 
 _LOST: Final = 2000 * MS
 """A version that no step has acted with for so long may never have arrived."""
@@ -15,7 +15,7 @@ _LOST: Final = 2000 * MS
 class WeightPublisher:
     """Counts versions, and lets one be on its way at a time: an actor that is slow gets the newest."""
 
-    def __init__(self, networks: Wrapper, learner: str, every: int, clock: Clock) -> None:
+    def __init__(self, networks: FinetunedPolicy, learner: str, every: int, clock: Clock) -> None:
         """Every `every` updates there is a new version of the networks of the learner of this uuid."""
         self.version = 0
         self._learner = learner

@@ -47,7 +47,7 @@ class Critics(nn.Module):
         self._followed: list[Tensor] = [*encoder.parameters(), *self.online.parameters()]
         self._following: list[Tensor] = [*self.target_encoder.parameters(), *self.target.parameters()]
 
-    def trained(self) -> list[nn.Parameter]:
+    def trainable_parameters(self) -> list[nn.Parameter]:
         """What the critics' optimiser steps."""
         return [p for p in (*self.encoder.parameters(), *self.online.parameters()) if p.requires_grad]
 
@@ -96,7 +96,7 @@ def aggregate(values: Tensor, how: str) -> Tensor:
 
 
 @torch.no_grad()
-def polyak(target: nn.Module, online: nn.Module, tau: float) -> None:
+def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     """target <- (1 - tau) target + tau online."""
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
 

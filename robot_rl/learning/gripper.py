@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.critics import gradient_step, polyak
+from robot_rl.learning.critics import gradient_step, polyak_update
 from robot_rl.policies.nets.critic import EnsembleCritic
 
 
@@ -51,7 +51,7 @@ class GripperLearner:
         q = outputs.gather(-1, command.expand(len(outputs), -1)[..., None]).squeeze(-1)
         loss = nn.functional.mse_loss(q, y.expand_as(q))
         gradient_step(self.optimizer, loss, list(self.online.parameters()), self.config.max_grad_norm)
-        polyak(self.target, self.online, self.config.tau)
+        polyak_update(self.target, self.online, self.config.tau)
         return {"gripper_loss": loss.detach(), "gripper_q": q.detach().mean()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Imitation of what succeeded: a term of an actor's loss, and a base that goes on being trained."""
+"""BaseFinetuner of what succeeded: a term of an actor's loss, and a base that goes on being trained."""
 
 import copy
 from collections.abc import Mapping
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import gradient_step, polyak
+from robot_rl.learning.critics import gradient_step, polyak_update
 from robot_rl.learning.off_policy import observation
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.imitation import ImitationPolicy
 
-AVERAGING = 0.001
+BASE_TAU = 0.001
 """Step of the acting base towards the trained one (EXPO's)."""
 
 
-class Imitation:
+class BaseFinetuner:
     """Trains a copy of the base by its own loss; the base itself, which acts, follows it slowly.
 
     Args:
@@ -44,7 +44,7 @@ class Imitation:
         mask = batch["chunk_mask"] * batch["success"][:, None]
         loss = self.trained.loss({**_as_history(batch), "actions": actions, "mask": mask}, self._generator)
         gradient_step(self.optimizer, loss, list(self.trained.parameters()), self.max_grad_norm)
-        polyak(self.base, self.trained, AVERAGING)
+        polyak_update(self.base, self.trained, BASE_TAU)
         return {"base_loss": loss.detach()}
 
     def sample(self, batch: Batch, noise: Tensor | None, count: int, prefix: str = "") -> Chunk:
@@ -64,7 +64,7 @@ class Imitation:
     _SAVED = ("base", "trained", "optimizer")
 
 
-def imitation_loss(chunk: Tensor, batch: Batch) -> Tensor:
+def bc_loss(chunk: Tensor, batch: Batch) -> Tensor:
     """Mean square distance of chunks [B, h, A] to those executed in successful episodes, a scalar.
 
     Demonstrations and the policy's own successes alike (self-imitation, arXiv 1806.05635): the few steps

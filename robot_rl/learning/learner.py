@@ -45,7 +45,7 @@ class OnlineLearner(Learner, Protocol):
     """Learns from batches that are sampled from a replay."""
 
     @property
-    def warm(self) -> bool:
+    def warmed_up(self) -> bool:
         """Whether the critics' warm-up is over, so that the actor may act."""
         ...
 

@@ -11,9 +11,9 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, gradient_step
 from robot_rl.policies.bases.base_policy import Chunk
+from robot_rl.policies.finetuned.candidates import ensemble_std
 from robot_rl.policies.nets.encoder import Observation
 from robot_rl.policies.nets.vision import random_shift
-from robot_rl.policies.wrappers.candidates import spread
 
 
 class OffPolicyLearner(ABC):
@@ -25,27 +25,29 @@ class OffPolicyLearner(ABC):
     def __init__(self, config: OffPolicyConfig, critics: Critics, device: torch.device, seed: int) -> None:
         self.config, self.device = config, device
         self.critics = critics.to(device)
-        self.critic_optimizer = torch.optim.AdamW(critics.trained(), config.critic_lr, fused=True)
+        self.critic_optimizer = torch.optim.AdamW(
+            critics.trainable_parameters(), config.critic_lr, fused=True
+        )
         self.updates = 0
         self.generator = torch.Generator().manual_seed(seed)
 
     @property
-    def warm(self) -> bool:
+    def warmed_up(self) -> bool:
         """Whether the critics have learned enough for an actor to follow them."""
         return self.updates > self.config.critic_warmup
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One step of the critics, and every `actor_every`-th time, once warm, one of the actor."""
-        return self._learn(shifted(batch, self.generator))
+        return self._learn(augment_images(batch, self.generator))
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
-        """`update` on a batch whose images are shifted already."""
+        """`update` on a batch whose images are augment_images already."""
         features = self.critics.encoder(observation(batch))
         with torch.no_grad():
             target = self._target(batch)
         metrics = self._update_critics(features, self._critic_action(batch), target)
         self.updates += 1
-        if self.warm and self.updates % self.config.actor_every == 0:
+        if self.warmed_up and self.updates % self.config.actor_every == 0:
             metrics |= self._update_actor(batch, features.detach())
         self.critics.update_targets()
         return metrics
@@ -63,12 +65,14 @@ class OffPolicyLearner(ABC):
 
     def _update_critics(self, features: Tensor, critic_action: Tensor, target: Tensor) -> dict[str, Tensor]:
         loss, q = self.critics.loss(features, critic_action, target)
-        norm = gradient_step(self.critic_optimizer, loss, self.critics.trained(), self.config.max_grad_norm)
+        norm = gradient_step(
+            self.critic_optimizer, loss, self.critics.trainable_parameters(), self.config.max_grad_norm
+        )
         low, high = self.config.value_range
         return {
             "critic_loss": loss.detach() / self.config.num_critics,
             "q_mean": q.mean(),
-            "q_spread": spread(q).mean(),
+            "q_spread": ensemble_std(q).mean(),
             # Values that no return can have: the sign of critics that run away.
             "q_excess": torch.maximum(low - q, q - high).amax().clamp(min=0),
             "critic_grad": norm,
@@ -96,7 +100,7 @@ class OffPolicyLearner(ABC):
         return ("critics", "critic_optimizer", *self.SAVED)
 
 
-def kept_samples(batch: Batch, prefix: str, count: int, generator: torch.Generator) -> Chunk:
+def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.Generator) -> Chunk:
     """Random `count` of the base's samples that were kept with an observation; `prefix` as for `observation`.
 
     Drawn for each row and update: a maximum over the same few would be of their errors.
@@ -109,7 +113,7 @@ def kept_samples(batch: Batch, prefix: str, count: int, generator: torch.Generat
     return Chunk(base_samples[row, order], None if noise is None else noise[row, order])
 
 
-def shifted(batch: Batch, generator: torch.Generator) -> Batch:
+def augment_images(batch: Batch, generator: torch.Generator) -> Batch:
     """The batch with the images of both observations moved at random, each on its own (DrQ, 2004.13649).
 
     What moves by a few pixels means the same; without that, critics learn a replay's few images by heart.

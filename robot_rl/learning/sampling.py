@@ -19,7 +19,7 @@ class Window:
     """Which windows a method learns from; see `Replay.sample`."""
 
     chunk: int = 0
-    decisions_only: bool = False
+    chunk_starts_only: bool = False
 
 
 class MixedSampler:
@@ -37,7 +37,7 @@ class MixedSampler:
         self.config, self.online, self.demos, self.window = config, online, demos, window
         self._rng = np.random.default_rng([seed, 1])
 
-    def demo_part(self, step: int) -> float:
+    def demo_fraction(self, step: int) -> float:
         """Part of a batch that demonstrations make at an environment step."""
         config = self.config
         if self.demos is None:
@@ -48,7 +48,7 @@ class MixedSampler:
     def sample(self, step: int) -> Batch:
         """One batch; prior data come last, demonstrations at the very end."""
         config = self.config
-        n_demo = round(config.batch_size * self.demo_part(step))
+        n_demo = round(config.batch_size * self.demo_fraction(step))
         parts = []
         n_human = self._human_part(n_demo)
         for replay, size, humans_only in (
@@ -64,7 +64,7 @@ class MixedSampler:
                     gamma=config.gamma,
                     rng=self._rng,
                     chunk=self.window.chunk,
-                    decisions_only=self.window.decisions_only,
+                    chunk_starts_only=self.window.chunk_starts_only,
                     bootstrap_truncation=config.bootstrap_truncation,
                 )
                 parts.append(part)
@@ -75,11 +75,13 @@ class MixedSampler:
 
     def _human_part(self, prior: int) -> int:
         """Of so many rows of prior data, those of interventions: every prior step is as likely."""
-        only = self.window.decisions_only
-        humans = self.online.humans(decisions_only=only)
+        only = self.window.chunk_starts_only
+        humans = self.online.humans(chunk_starts_only=only)
         if not prior or self.demos is None or not humans:
             return 0
-        return int(self._rng.binomial(prior, humans / (humans + self.demos.beginnings(decisions_only=only))))
+        return int(
+            self._rng.binomial(prior, humans / (humans + self.demos.beginnings(chunk_starts_only=only)))
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self._rng.bit_generator.state}

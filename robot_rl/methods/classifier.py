@@ -63,7 +63,7 @@ class ClassifierConfig:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledFrames:
     """Frames with what they show."""
 
     obs: Mapping[str, NDArray[Any]]
@@ -165,7 +165,7 @@ class ClassifierLearner:
         self,
         config: ClassifierConfig,
         classifier: SuccessClassifier,
-        frames: Labelled,
+        frames: LabelledFrames,
         parts: Split,
         device: torch.device,
         seed: int,
@@ -299,7 +299,7 @@ class ClassifierMethod(OfflineMethod):
         parts = split(dataset.success, config.held_out, context.seed)
         obs = dataset.observations()
         seen = {name: obs[name] for name in ("state", *(f"images.{camera}" for camera in encoder.cameras))}
-        frames = Labelled(seen, shown, other, dataset.episodes)
+        frames = LabelledFrames(seen, shown, other, dataset.episodes)
         torch.manual_seed(context.seed)
         classifier = SuccessClassifier(encoder, config.hidden)
         if encoder.state_size:

@@ -23,9 +23,9 @@ from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.uniform import UniformPolicy
+from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec
 from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.probe import made_up, probe_noise
-from robot_rl.policies.wrappers.dsrl import DSRL, DSRLSpec
+from robot_rl.policies.probe import is_steered_by_noise, random_observations
 
 
 @dataclass
@@ -133,7 +133,7 @@ class NoiseMethod(OffPolicyMethod):
             raise ValueError(
                 f"method={self.config.name} improves a trained base policy: give its run, base=runs/…"
             )
-        if not probe_noise(base, made_up(base.spec, 4, base.device)):
+        if not is_steered_by_noise(base, random_observations(base.spec, 4, base.device)):
             raise ValueError(
                 f"the base policy {path} cannot be steered by its noise, and method={self.config.name} "
                 "does nothing else; use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"
@@ -178,7 +178,7 @@ class DSRLMethod(NoiseMethod):
         return ReplayContent(("noise", "chunk_step"))
 
     def window(self, base: BasePolicy) -> Window:
-        return Window(decisions_only=True)
+        return Window(chunk_starts_only=True)
 
     def build_learner(self, agent: Agent, context: AgentContext) -> DSRLLearner:
         assert isinstance(agent.networks, DSRL)

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
-from robot_rl.learning.imitation import imitation_loss
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
+from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.dsrl import NoiseMethod, NoiseSACConfig, soft_actor
 from robot_rl.methods.method import Agent, AgentContext, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.dsrl import DSRL
 from robot_rl.policies.nets.critic import EnsembleCritic
-from robot_rl.policies.wrappers.dsrl import DSRL
 
 BACKUPS = ("sampled", "distilled")
 
@@ -112,7 +112,7 @@ class DSRLNALearner(OffPolicyLearner):
             q = aggregate(values, config.actor_aggregation)
             if config.bc_weight == 0:
                 return q
-            error = imitation_loss(self.networks.transport(frames, noise), batch)
+            error = bc_loss(self.networks.decode_with_gradient(frames, noise), batch)
             return q - config.bc_weight * q.detach().abs().mean() * error
 
         return self.soft.update(features, value)
@@ -132,7 +132,7 @@ class DSRLNALearner(OffPolicyLearner):
         loss = codec.loss(outputs, target).mean(1).sum()
         parameters = list(self.noise_critic.parameters())
         gradient_step(self.distiller, loss, parameters, self.config.max_grad_norm)
-        polyak(self.target_noise_critic, self.noise_critic, self.config.tau)
+        polyak_update(self.target_noise_critic, self.noise_critic, self.config.tau)
         return {"distill_loss": loss.detach() / self.config.num_critics}
 
 

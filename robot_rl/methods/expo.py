@@ -20,15 +20,15 @@ from torch.nn import functional as F
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import check_candidates
 from robot_rl.learning.critics import Critics, aggregate, gradient_step
-from robot_rl.learning.imitation import Imitation, imitation_loss
-from robot_rl.learning.off_policy import OffPolicyLearner, kept_samples, observation
+from robot_rl.learning.imitation import BaseFinetuner, bc_loss
+from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
 from robot_rl.learning.sampling import Window
 from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.uniform import UniformPolicy
+from robot_rl.policies.finetuned.expo import Expo, ExpoSpec
 from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.wrappers.expo import Expo, ExpoSpec
 
 
 @dataclass
@@ -100,7 +100,7 @@ class ExpoLearner(OffPolicyLearner):
         self.soft = SoftActor(config, networks.edit, size, self.noise, temperature)
         self.imitation = None
         if config.base_lr > 0:
-            self.imitation = Imitation(networks.base, config.base_lr, config.max_grad_norm, seed)
+            self.imitation = BaseFinetuner(networks.base, config.base_lr, config.max_grad_norm, seed)
         self.noise_critic = networks.noise_critic
         if self.noise_critic is not None:
             self.noise_optimizer = torch.optim.AdamW(
@@ -131,7 +131,7 @@ class ExpoLearner(OffPolicyLearner):
                 rows, columns = spec.noise_shape
                 noise = self.noise(len(batch["reward"]), k, rows, columns)
             return self.imitation.sample(batch, noise, k, prefix)
-        return kept_samples(batch, prefix, k, self.generator)
+        return stored_base_samples(batch, prefix, k, self.generator)
 
     def _target(self, batch: Batch) -> Tensor:
         after = observation(batch, "next.")
@@ -141,7 +141,7 @@ class ExpoLearner(OffPolicyLearner):
             self._samples(batch, "next.").actions,
         )
         # Edits that nobody trained yet are not to be chosen: until then it is the base that is judged.
-        value = values.amax((1, 2)) if self.warm else values[:, 0].mean(1)
+        value = values.amax((1, 2)) if self.warmed_up else values[:, 0].mean(1)
         return self.critics.td_target(batch, value)
 
     def _candidate_values(self, features: Tensor, target_features: Tensor, samples: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class ExpoLearner(OffPolicyLearner):
             if config.bc_weight == 0:
                 return q
             size = q.detach().abs().mean().clamp(min=1e-3)
-            return q / size - config.bc_weight * imitation_loss(edited, batch)
+            return q / size - config.bc_weight * bc_loss(edited, batch)
 
         metrics = self.soft.update(torch.cat([features, chunk.flatten(1)], -1), value)
         if self.noise_critic is not None:

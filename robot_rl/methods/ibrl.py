@@ -20,12 +20,12 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.policies.finetuned.finetuned_policy import Exploration
+from robot_rl.policies.finetuned.ibrl import IBRL, IBRLSpec
 from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.wrappers.ibrl import IBRL, IBRLSpec
-from robot_rl.policies.wrappers.wrapper import Exploration
 
 
 @dataclass
@@ -83,7 +83,7 @@ class IBRLLearner(OffPolicyLearner):
             config.aggregation,
         ).view(2, -1)
         # An actor that is not trained yet does not act.
-        value = chosen_value(values, config.temperature) if self.warm else values[0]
+        value = chosen_value(values, config.temperature) if self.warmed_up else values[0]
         return critics.td_target(batch, value)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ class IBRLLearner(OffPolicyLearner):
             self.actor_optimizer, -q, list(self.actor.parameters()), self.config.max_grad_norm
         )
         self.critics.online.requires_grad_(True)
-        polyak(self.target_actor, self.actor, self.config.tau)
+        polyak_update(self.target_actor, self.actor, self.config.tau)
         return {"actor_q": q.detach(), "actor_grad": norm}
 
     def _kept(self, batch: int) -> list[Tensor] | None:

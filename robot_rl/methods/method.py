@@ -14,10 +14,10 @@ from robot_rl.envs.action import ActionSpec, one_step
 from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.learner import OnlineLearner, OnPolicyLearner
 from robot_rl.learning.sampling import Window
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class AgentContext:
 class Agent:
     """Networks around a frozen base, and the policy that acts with them."""
 
-    networks: Wrapper
-    policy: WrappedPolicy
+    networks: FinetunedPolicy
+    policy: ActingPolicy
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ReplayContent:
     """What the replay stores of each step besides observation, action, reward and ends."""
 
     decision: tuple[str, ...] = ()
-    """Fields of `Decision.record`."""
+    """Fields of `PolicyOutput.record`."""
     base_samples: int = 0
     """Samples of the base at each step; a base without noise gives one."""
     base_images: bool = False
@@ -125,7 +125,7 @@ class OffPolicyMethod(AgentMethod):
         return Window()
 
     @abstractmethod
-    def build_networks(self, context: AgentContext) -> Wrapper:
+    def build_networks(self, context: AgentContext) -> FinetunedPolicy:
         """The networks that are trained and saved."""
 
     def build_agent(self, context: AgentContext) -> Agent:

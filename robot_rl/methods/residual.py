@@ -20,11 +20,11 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
-from robot_rl.policies.wrappers.residual import Residual, ResidualSpec, executed
-from robot_rl.policies.wrappers.wrapper import Exploration
+from robot_rl.policies.finetuned.finetuned_policy import Exploration
+from robot_rl.policies.finetuned.residual import Residual, ResidualSpec, executed
 
 
 @dataclass
@@ -99,7 +99,7 @@ class ResidualLearner(OffPolicyLearner):
             self.actor_optimizer, loss, list(self.actor.parameters()), self.config.max_grad_norm
         )
         self.critics.online.requires_grad_(True)
-        polyak(self.target_actor, self.actor, self.config.tau)
+        polyak_update(self.target_actor, self.actor, self.config.tau)
         return {
             "actor_q": q.detach(),
             "residual_abs": (residual.detach() / self.actor.scale).abs().mean(),

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig, check_candidates
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak
-from robot_rl.learning.imitation import imitation_loss
-from robot_rl.learning.off_policy import OffPolicyLearner, kept_samples, observation
+from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
+from robot_rl.learning.imitation import bc_loss
+from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.finetuned_policy import Exploration
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk, ResidualChunkSpec
 from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
-from robot_rl.policies.wrappers.wrapper import Exploration
 
 
 @dataclass
@@ -91,7 +91,7 @@ class ResidualChunkLearner(OffPolicyLearner):
     def _target(self, batch: Batch) -> Tensor:
         config = self.config
         features = self.critics.target_features(observation(batch, "next."))
-        samples = kept_samples(batch, "next.", config.target_candidates, self.generator)
+        samples = stored_base_samples(batch, "next.", config.target_candidates, self.generator)
         base, noise = samples.actions, samples.noise
         assert noise is not None
         repeated = features.repeat_interleave(base.shape[1], 0)
@@ -115,11 +115,11 @@ class ResidualChunkLearner(OffPolicyLearner):
         chunk = (base + residual).clamp(-1, 1)
         q = self.critics.values(features, chunk.flatten(1)).mean(0)
         effort = (residual / self.actor.scale).square().mean()
-        imitation = imitation_loss(chunk, batch)
+        imitation = bc_loss(chunk, batch)
         value = q.mean() / q.detach().abs().mean().clamp(min=1e-3)
         loss = config.beta * effort + config.bc_weight * imitation - value
         norm = gradient_step(self.actor_optimizer, loss, list(self.actor.parameters()), config.max_grad_norm)
-        polyak(self.target_actor, self.actor, config.tau)
+        polyak_update(self.target_actor, self.actor, config.tau)
         return {
             "actor_q": q.detach().mean(),
             "imitation": imitation.detach(),

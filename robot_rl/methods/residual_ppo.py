@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from robot_rl.learning.critics import gradient_step
 from robot_rl.methods.method import Agent, AgentContext, OnPolicyMethod
+from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
+from robot_rl.policies.finetuned.residual_ppo import GaussianResidual, GaussianResidualPolicy
 from robot_rl.policies.nets.actors import trunk
-from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
-from robot_rl.policies.wrappers.residual_ppo import DrawnResidualPolicy, GaussianResidual
 
 
 @dataclass
@@ -112,9 +112,9 @@ class RewardScale:
     LARGEST = 5.0
     """Where normalised rewards are clipped (as in ResiP)."""
 
-    def __init__(self, slots: int, gamma: float) -> None:
+    def __init__(self, num_envs: int, gamma: float) -> None:
         self._gamma = gamma
-        self._returns = np.zeros(slots)
+        self._returns = np.zeros(num_envs)
         self._count, self._mean, self._m2 = 0.0, 0.0, 0.0
 
     @property
@@ -297,10 +297,10 @@ class ResidualPPOMethod(OnPolicyMethod):
         spec = ResidualSpec(context.encoder, context.action_size, tuple(config.hidden), scale)
         networks = Residual(context.base, spec)
         gaussian = GaussianResidual(networks, config.std, learn_std=config.learn_std)
-        return Agent(networks, DrawnResidualPolicy(networks, gaussian, config.num_envs, seed=context.seed))
+        return Agent(networks, GaussianResidualPolicy(networks, gaussian, config.num_envs, seed=context.seed))
 
     def build_learner(self, agent: Agent, context: AgentContext) -> ResidualPPOLearner:
         assert isinstance(agent.networks, Residual)
-        assert isinstance(agent.policy, DrawnResidualPolicy)
+        assert isinstance(agent.policy, GaussianResidualPolicy)
         gaussian = agent.policy.gaussian
         return ResidualPPOLearner(self.config, agent.networks, gaussian, context.device, context.seed)

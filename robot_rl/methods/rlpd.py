@@ -19,7 +19,7 @@ from robot_rl.learning.gripper import GripperLearner
 from robot_rl.learning.off_policy import observation
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod
-from robot_rl.policies.wrappers.rlpd import RLPD, RLPDSpec
+from robot_rl.policies.finetuned.rlpd import RLPD, RLPDSpec
 
 
 @dataclass

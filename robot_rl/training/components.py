@@ -37,8 +37,8 @@ from robot_rl.methods.offline import DatasetContext, OfflineMethod
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.training.on_policy import Rollout
 
 
@@ -127,7 +127,7 @@ def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponent
 def build_off_policy(method: OffPolicyMethod, source: Source) -> OffPolicyComponents:
     """Raises ValueError where task, base, demonstrations and method do not go together."""
     envs, context = build_context(method, source)
-    with closed_if_refused(envs):
+    with close_on_error(envs):
         config = method.config
         fields = replay_fields(method.replay_content, context, source.task.image_size)
         _check_memory(config, fields, source.device)
@@ -170,7 +170,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
             f"{name} would learn from the state alone; leave them out of task.cameras"
         )
     envs = make_vector_env(task, method.config.num_envs)
-    with closed_if_refused(envs):
+    with close_on_error(envs):
         observed, action_size = envs.observation_spec, len(envs.action_spec)
         if trained is None:
             assert isinstance(source.base, UniformConfig)
@@ -192,7 +192,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
 
 
 @contextmanager
-def closed_if_refused(envs: RobosuiteVectorEnv) -> Iterator[None]:
+def close_on_error(envs: RobosuiteVectorEnv) -> Iterator[None]:
     """Closes the environments when a ValueError leaves the block."""
     try:
         yield
@@ -225,7 +225,7 @@ def replay_fields(content: ReplayContent, context: AgentContext, image_size: Seq
 
 
 def decision_shapes(base: BasePolicy, base_samples: int) -> Fields:
-    """Shapes and types of what `Decision.record` gives, per row."""
+    """Shapes and types of what `PolicyOutput.record` gives, per row."""
     spec = base.spec
     if spec.noise_shape is None:
         base_samples = min(base_samples, 1)
@@ -265,7 +265,7 @@ def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, An
             "(`robot-rl train method=bc` makes one), or base=uniform to learn without one"
         )
     networks, meta = load_networks(source.base.path, source.device)
-    return (networks.base if isinstance(networks, Wrapper) else networks), meta
+    return (networks.base if isinstance(networks, FinetunedPolicy) else networks), meta
 
 
 def _load_demonstrations(

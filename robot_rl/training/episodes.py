@@ -1,4 +1,4 @@
-"""The episodes of a training run: which one each slot is in, how they begin, end and are logged."""
+"""The episodes of a training run: which one each env_id is in, how they begin, end and are logged."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.seeds import episode_seed
 from robot_rl.training.logger import RunLogger
 
@@ -16,13 +16,13 @@ _RECENT = 40
 """Finished episodes over which success is shown."""
 
 
-class Episodes:
+class EpisodeTracker:
     """Environments and the policy that acts in them; `state_dict` holds all that acting changes."""
 
-    def __init__(self, envs: RobosuiteVectorEnv, policy: WrappedPolicy, logger: RunLogger, seed: int) -> None:
+    def __init__(self, envs: RobosuiteVectorEnv, policy: ActingPolicy, logger: RunLogger, seed: int) -> None:
         self.envs, self.policy = envs, policy
         self.obs: Observation = {}
-        """The newest observation of every slot."""
+        """The newest observation of every env_id."""
         self._logger, self._seed = logger, seed
         self._begun = 0
         self._seeds = [0] * envs.num_envs
@@ -35,24 +35,24 @@ class Episodes:
         return float(np.mean(self._outcomes or [0.0]))
 
     def begin(self, mask: NDArray[np.bool_]) -> None:
-        """Begin a new episode, with a seed of its own, in the slots of the mask."""
-        slots = np.flatnonzero(mask).tolist()
-        for slot in slots:
-            self._seeds[slot] = episode_seed(self._seed, "train", self._begun)
-            self._lengths[slot] = 0
+        """Begin a new episode, with a seed of its own, in the env_ids of the mask."""
+        env_ids = np.flatnonzero(mask).tolist()
+        for env_id in env_ids:
+            self._seeds[env_id] = episode_seed(self._seed, "train", self._begun)
+            self._lengths[env_id] = 0
             self._begun += 1
         self.obs, _ = self.envs.reset(seed=self._seeds, options={"reset_mask": mask})
-        self.policy.reset(slots, [self._seeds[slot] for slot in slots])
+        self.policy.reset(env_ids, [self._seeds[env_id] for env_id in env_ids])
 
     def advance(self, obs: Observation) -> None:
-        """A control step was made in every slot."""
+        """A control step was made in every env_id."""
         self.obs = obs
         self._lengths = [length + 1 for length in self._lengths]
 
-    def finish(self, slot: int, step: int, *, success: bool) -> None:
-        """The episode of a slot is over, at an environment step of the run."""
+    def finish(self, env_id: int, step: int, *, success: bool) -> None:
+        """The episode of a env_id is over, at an environment step of the run."""
         self._outcomes = [*self._outcomes, float(success)][-_RECENT:]
-        figures = {"train/success": float(success), "train/episode_length": float(self._lengths[slot])}
+        figures = {"train/success": float(success), "train/episode_length": float(self._lengths[env_id])}
         self._logger.log(step, **figures)
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Episodes:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._begun, self._seeds, self._lengths = state["begun"], state["seeds"], state["lengths"]
         self._outcomes, self.obs = state["outcomes"], state["obs"]
-        # The environments are built anew, so each slot begins an episode before its state is put back.
+        # The environments are built anew, so each env_id begins an episode before its state is put back.
         self.envs.reset(seed=self._seeds)
         self.envs.set_states(state["envs"])
         self.policy.load_state_dict(state["policy"])

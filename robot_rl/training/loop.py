@@ -55,7 +55,7 @@ class NotFinite(RuntimeError):
     """A loss, value or gradient became NaN or infinite; the last checkpoint is good."""
 
 
-def restored(run: Run) -> dict[str, Any] | None:
+def restore_run(run: Run) -> dict[str, Any] | None:
     """The newest checkpoint of a run, None at its start; its logger is restored already.
 
     Raises:
@@ -72,7 +72,7 @@ def restored(run: Run) -> dict[str, Any] | None:
     return state
 
 
-def checked(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
+def finite_metrics(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
     """Metrics as numbers.
 
     Raises:
@@ -87,6 +87,6 @@ def checked(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
     return values
 
 
-def due(every: int, before: int, now: int) -> bool:
+def is_due(every: int, before: int, now: int) -> bool:
     """Whether what happens every `every` steps (0: never) happens between two steps of the run."""
     return every > 0 and now // every > before // every

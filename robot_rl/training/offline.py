@@ -4,13 +4,13 @@ from torch import Tensor
 
 from robot_rl.learning.learner import OfflineLearner
 from robot_rl.training.checkpoint import save_checkpoint
-from robot_rl.training.loop import Intervals, Run, checked, restored
+from robot_rl.training.loop import Intervals, Run, finite_metrics, restore_run
 
 
 def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bool:
     """Gradient steps on a dataset. Returns True when all steps are done, False when stopped."""
     step = 0
-    if state := restored(run):
+    if state := restore_run(run):
         learner.load_state_dict(state["learner"])
         step = state["step"]
         if step >= intervals.total:
@@ -19,7 +19,7 @@ def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bo
     metrics: dict[str, Tensor] = {}
 
     def save() -> None:
-        checked(metrics, step)
+        finite_metrics(metrics, step)
         tree = {"step": step, "learner": learner.state_dict(), "logger": run.logger.state_dict()}
         save_checkpoint(run.checkpoints, step, tree, run.save_policy)
 
@@ -27,7 +27,7 @@ def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bo
         metrics = learner.update()
         step += 1
         if step % intervals.log_every == 0 or step == intervals.total:
-            values = checked(metrics, step)
+            values = finite_metrics(metrics, step)
             run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
             run.progress.update(step, **values)
         if step % intervals.checkpoint_every == 0 and step < intervals.total:

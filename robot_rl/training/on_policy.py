@@ -10,28 +10,28 @@ from torch import Tensor
 
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.learning.learner import OnPolicyLearner
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.training.checkpoint import save_checkpoint
-from robot_rl.training.episodes import Episodes
-from robot_rl.training.loop import Intervals, Run, checked, due, restored
+from robot_rl.training.episodes import EpisodeTracker
+from robot_rl.training.loop import Intervals, Run, finite_metrics, is_due, restore_run
 from robot_rl.training.online import check_reward
 
 
 class Rollout:
-    """The last T control steps of B slots, and the situation in which they ended.
+    """The last T control steps of B num_envs, and the situation in which they ended.
 
     Rows [T + 1, B, …] of observations and of what the policy knew and drew there; row T is where the
     last step led, and row 0 of what follows. Where an episode ended, `final.<name>` of its last step
     holds what came after it in place of the next row.
     """
 
-    def __init__(self, steps: int, slots: int, kept: Sequence[str]) -> None:
+    def __init__(self, steps: int, num_envs: int, kept: Sequence[str]) -> None:
         """`kept` names what is kept of observations and decisions."""
-        self.steps, self.slots, self._kept = steps, slots, kept
+        self.steps, self.num_envs, self._kept = steps, num_envs, kept
         self.data: dict[str, NDArray[Any]] = {
-            "reward": np.zeros((steps, slots), np.float32),
-            "terminated": np.zeros((steps, slots), bool),
-            "done": np.zeros((steps, slots), bool),
+            "reward": np.zeros((steps, num_envs), np.float32),
+            "terminated": np.zeros((steps, num_envs), bool),
+            "done": np.zeros((steps, num_envs), bool),
         }
         self._row = 0
 
@@ -40,7 +40,7 @@ class Rollout:
         return self._row == self.steps
 
     def situation(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Where every slot is now, and what the policy draws there; values are [B, …]."""
+        """Where every env_id is now, and what the policy draws there; values are [B, …]."""
         for name in self._kept:
             value = values[name]
             if name not in self.data:
@@ -57,10 +57,10 @@ class Rollout:
         """How the step from there went.
 
         Args:
-            reward: of every slot [B].
-            terminated: whether the episode of a slot ended by itself [B].
+            reward: of every env_id [B].
+            terminated: whether the episode of a env_id ended by itself [B].
             done: whether it ended at all [B].
-            final: the situations that it ended in, a row for each slot that is done.
+            final: the situations that it ended in, a row for each env_id that is done.
         """
         self.data["reward"][self._row] = reward
         self.data["terminated"][self._row] = terminated
@@ -68,7 +68,7 @@ class Rollout:
         for name in final.keys() & set(self._kept):
             value, key = final[name], f"final.{name}"
             if key not in self.data:
-                self.data[key] = np.zeros((self.steps, self.slots, *value.shape[1:]), value.dtype)
+                self.data[key] = np.zeros((self.steps, self.num_envs, *value.shape[1:]), value.dtype)
             self.data[key][self._row, done] = value
         self._row += 1
 
@@ -92,14 +92,14 @@ class Rollout:
 
 def train_on_policy(
     envs: RobosuiteVectorEnv,
-    policy: WrappedPolicy,
+    policy: ActingPolicy,
     learner: OnPolicyLearner,
     rollout: Rollout,
     intervals: Intervals,
     run: Run,
     seed: int,
 ) -> bool:
-    """Act, learn from the last `rollout.steps` steps of every slot, go on.
+    """Act, learn from the last `rollout.steps` steps of every env_id, go on.
 
     Learning needs the values of the situation after the last step, of which the base's action is a
     part. So the action there is drawn first, and is the first one of the next rollout: drawn by the
@@ -107,15 +107,15 @@ def train_on_policy(
 
     Returns True when all steps are done, False when stopped.
     """
-    slots = np.arange(envs.num_envs)
-    episodes = Episodes(envs, policy, run.logger, seed)
+    env_ids = np.arange(envs.num_envs)
+    episodes = EpisodeTracker(envs, policy, run.logger, seed)
     device = policy.base.device
     metrics: dict[str, Tensor] = {}
     step = 0
 
     def decide() -> NDArray[np.float32]:
         decision = policy.act(episodes.obs, explore=True)
-        rollout.situation({**episodes.obs, **decision.record()})
+        rollout.situation({**episodes.obs, **decision.replay_fields()})
         return decision.action
 
     def save() -> None:
@@ -130,7 +130,7 @@ def train_on_policy(
         }
         save_checkpoint(run.checkpoints, step, tree, run.save_policy)
 
-    if state := restored(run):
+    if state := restore_run(run):
         step, action, metrics = (state[name] for name in ("step", "action", "metrics"))
         episodes.load_state_dict(state["episodes"])
         rollout.load_state_dict(state["rollout"])
@@ -150,26 +150,26 @@ def train_on_policy(
         done = terminated | truncated
         final: dict[str, NDArray[Any]] = {}
         if done.any():
-            ended = slots[done]
+            ended = env_ids[done]
             final = {key: value[done] for key, value in next_obs.items()}
-            final["base"] = policy.act(final, slots=ended).base
-            for slot in ended:
-                episodes.finish(slot, step, success=bool(info["success"][slot]))
+            final["base"] = policy.act(final, env_ids=ended).base
+            for env_id in ended:
+                episodes.finish(env_id, step, success=bool(info["success"][env_id]))
             episodes.begin(done)
         rollout.outcome(reward, terminated, done, final)
         action = decide()
         if rollout.full:
             metrics = learner.update(rollout.tensors(device))
-            values = checked(metrics, step)
+            values = finite_metrics(metrics, step)
             run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
             rollout.restart()
-        if due(intervals.log_every, before, step):
+        if is_due(intervals.log_every, before, step):
             run.progress.update(step, success=episodes.success)
-        if due(intervals.checkpoint_every, before, step) and step < intervals.total:
+        if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
             save()
-        if run.evaluate and due(intervals.eval_every, before, step):
+        if run.evaluate and is_due(intervals.eval_every, before, step):
             run.evaluate(step)
-        if run.keep and due(intervals.save_every, before, step):
+        if run.keep and is_due(intervals.save_every, before, step):
             run.keep(step)
     save()
     return step >= intervals.total

@@ -17,10 +17,10 @@ from robot_rl.hardware.durable import write_file
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.learner import OnlineLearner
 from robot_rl.learning.sampling import MixedSampler
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.training.checkpoint import save_checkpoint
-from robot_rl.training.episodes import Episodes
-from robot_rl.training.loop import Intervals, NotFinite, Run, checked, due, restored
+from robot_rl.training.episodes import EpisodeTracker
+from robot_rl.training.loop import Intervals, NotFinite, Run, finite_metrics, is_due, restore_run
 
 _WARMUP_BURST = 32
 """Updates of the critics' warm-up between two checks of whether the user asked to stop."""
@@ -69,10 +69,10 @@ class Updater:
             self.metrics.update(self.learner.update(batch))
             _check_finite(self.metrics, batch, step, self._run.directory)
 
-    def end_episode(self, slot: int, *, success: bool) -> None:
-        """The episode of a slot is over."""
+    def end_episode(self, env_id: int, *, success: bool) -> None:
+        """The episode of a env_id is over."""
         weight = 1.0 if success else 1 / self.config.success_weight
-        self.replay.close_episode(np.array([slot]), success=success, weight=weight)
+        self.replay.close_episode(np.array([env_id]), success=success, weight=weight)
 
     def log(self, step: int) -> None:
         """Write the metrics of the last update.
@@ -80,7 +80,7 @@ class Updater:
         Raises:
             NotFinite: if one of them is NaN or infinite.
         """
-        values = checked(self.metrics, step)
+        values = finite_metrics(self.metrics, step)
         self._run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
 
     def save(self, step: int, more: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ class Updater:
         Raises:
             NotFinite: if a metric is NaN or infinite.
         """
-        checked(self.metrics, step)
+        finite_metrics(self.metrics, step)
         tree = {
             "step": step,
             **more,
@@ -112,7 +112,7 @@ class Updater:
 
 def train_online(
     envs: RobosuiteVectorEnv,
-    policy: WrappedPolicy,
+    policy: ActingPolicy,
     learner: OnlineLearner,
     replay: Replay,
     sampler: MixedSampler,
@@ -129,20 +129,20 @@ def train_online(
     steps are over: the environments wait for it. Until then nothing is evaluated: it would be the base.
     """
     n = envs.num_envs
-    slots = np.arange(n)
-    episodes = Episodes(envs, policy, run.logger, seed)
+    env_ids = np.arange(n)
+    episodes = EpisodeTracker(envs, policy, run.logger, seed)
     updater = Updater(learner, replay, sampler, config, run)
     step = 0
 
     def decide() -> dict[str, NDArray[Any]]:
-        policy.active = learner.warm and step >= config.warmup_steps
-        decision = policy.act(episodes.obs, explore=True, record=True)
-        return {"action": decision.action, **decision.record()}
+        policy.active = learner.warmed_up and step >= config.warmup_steps
+        decision = policy.act(episodes.obs, explore=True, with_base_samples=True)
+        return {"action": decision.action, **decision.replay_fields()}
 
     def save() -> None:
         updater.save(step, {"decided": decided, "episodes": episodes.state_dict()})
 
-    if state := restored(run):
+    if state := restore_run(run):
         step, decided = state["step"], state["decided"]
         episodes.load_state_dict(state["episodes"])
         updater.load_state_dict(state)
@@ -154,7 +154,7 @@ def train_online(
 
     with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
         while step < intervals.total and not run.stop():
-            if not learner.warm and updater.pending >= _WARMUP_BURST:
+            if not learner.warmed_up and updater.pending >= _WARMUP_BURST:
                 updater.update(updater.take_pending(_WARMUP_BURST), step)
                 continue
             before, obs = step, episodes.obs
@@ -163,7 +163,7 @@ def train_online(
             updating.result()
             check_reward(reward, before)
             replay.add(
-                slots,
+                env_ids,
                 action=info["applied_action"],
                 reward=reward,
                 terminated=terminated,
@@ -175,29 +175,31 @@ def train_online(
             episodes.advance(next_obs)
             done = terminated | truncated
             if done.any():
-                ended = slots[done]
+                ended = env_ids[done]
                 final = {key: value[done] for key, value in next_obs.items()}
-                replay.end(ended, **final, **policy.act(final, slots=ended, record=True).record())
-                for slot in ended:
-                    success = bool(info["success"][slot])
-                    updater.end_episode(slot, success=success)
-                    episodes.finish(slot, step, success=success)
+                replay.end(
+                    ended, **final, **policy.act(final, env_ids=ended, with_base_samples=True).replay_fields()
+                )
+                for env_id in ended:
+                    success = bool(info["success"][env_id])
+                    updater.end_episode(env_id, success=success)
+                    episodes.finish(env_id, step, success=success)
                 episodes.begin(done)
             updater.schedule(n, before)
             decided = decide()
-            if due(intervals.log_every, before, step):
+            if is_due(intervals.log_every, before, step):
                 updater.log(step)
                 run.progress.update(step, success=episodes.success)
             if step >= intervals.total:
                 # After the decision, so that a longer run goes on as if it had not paused here.
                 updater.update(updater.take_pending(), step)
-            if run.evaluate and learner.warm and due(intervals.eval_every, before, step):
-                checked(updater.metrics, step)
+            if run.evaluate and learner.warmed_up and is_due(intervals.eval_every, before, step):
+                finite_metrics(updater.metrics, step)
                 run.evaluate(step)
-            if run.keep and learner.warm and due(intervals.save_every, before, step):
-                checked(updater.metrics, step)
+            if run.keep and learner.warmed_up and is_due(intervals.save_every, before, step):
+                finite_metrics(updater.metrics, step)
                 run.keep(step)
-            if due(intervals.checkpoint_every, before, step) and step < intervals.total:
+            if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                 save()
     save()
     return step >= intervals.total

@@ -13,7 +13,7 @@ from robot_rl.evaluation.evaluate import Summary, evaluate
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.records import write_record
 from robot_rl.evaluation.saved_policies import Saved
-from robot_rl.factory import load_networks, make_vector_env, wrap
+from robot_rl.factory import acting_policy, load_networks, make_vector_env
 from robot_rl.training.logger import RunLogger
 
 FOLDER = "evaluations"
@@ -79,7 +79,7 @@ class PeriodicEvaluation:
             self._save_policy(Path(folder))
             networks, _ = load_networks(Path(folder) / "policy", self._device)
             states = self._initial.states[: self._episodes]
-            outcomes = evaluate(self._envs, wrap(networks, _NUM_ENVS), states, _SEED)
+            outcomes = evaluate(self._envs, acting_policy(networks, _NUM_ENVS), states, _SEED)
         summary = Summary.of(outcomes, "")
         write_record(
             directory / FOLDER,

@@ -49,7 +49,7 @@ def current_code(checkout: Path | None = None) -> Code:
     return Code(head.strip(), dirty=bool(changes.strip()))
 
 
-def describe_sittings(directory: Path, code: Code) -> dict[str, Any]:
+def describe_sessions(directory: Path, code: Code) -> dict[str, Any]:
     """For `run.json`: the commits of all sittings of a run so far, this one's last, and its configuration.
 
     `dirty` is true once any sitting was; what earlier sittings did not record counts as dirty. The same

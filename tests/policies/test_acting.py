@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.policies.acting import ChunkRunner, Decision, Plan, WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy, ChunkRunner, PolicyOutput, SelectedChunk
 from robot_rl.policies.bases.base_policy import Batch, Chunk
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.finetuned_policy import Exploration
+from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.wrappers.residual import Residual, ResidualPolicy, ResidualSpec
-from robot_rl.policies.wrappers.wrapper import Exploration
 
 STATE, ACTION = 4, 3
 SMALL = DiffusionConfig(width=32, depth=1, train_steps=8, inference_steps=2)
@@ -41,15 +41,15 @@ def frames(steps: int, slots: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(steps, slots, STATE)).astype(np.float32)
 
 
-def play(policy: WrappedPolicy, states: np.ndarray, *, explore: bool = False) -> list[Decision]:
-    return [policy.act({"state": state}, explore=explore, record=True) for state in states]
+def play(policy: ActingPolicy, states: np.ndarray, *, explore: bool = False) -> list[PolicyOutput]:
+    return [policy.act({"state": state}, explore=explore, with_base_samples=True) for state in states]
 
 
-def everything(decision: Decision) -> dict[str, np.ndarray]:
-    return {"action": decision.action, **decision.record()}
+def everything(decision: PolicyOutput) -> dict[str, np.ndarray]:
+    return {"action": decision.action, **decision.replay_fields()}
 
 
-def off(base: DiffusionPolicy) -> WrappedPolicy:
+def off(base: DiffusionPolicy) -> ActingPolicy:
     policy = trained(base)
     policy.active = False
     return policy
@@ -65,9 +65,9 @@ def off(base: DiffusionPolicy) -> WrappedPolicy:
     ids=["off", "fresh actor", "not exploring"],
 )
 def test_wrapper_switched_off_acts_exactly_as_its_base(
-    base: DiffusionPolicy, make: Callable[[DiffusionPolicy], WrappedPolicy]
+    base: DiffusionPolicy, make: Callable[[DiffusionPolicy], ActingPolicy]
 ) -> None:
-    wrapped, alone = make(base), WrappedPolicy(base, 2)
+    wrapped, alone = make(base), ActingPolicy(base, 2)
     for policy in (wrapped, alone):
         policy.reset([0, 1], [7, 8])
     states = frames(8, 2)
@@ -118,7 +118,7 @@ def test_chunk_is_executed_for_h_steps_and_then_sampled_anew(base: DiffusionPoli
 
 
 def test_nothing_leaks_over_a_reset(base: DiffusionPolicy) -> None:
-    policy = WrappedPolicy(base, 2)
+    policy = ActingPolicy(base, 2)
     states = frames(5, 2)
     policy.reset([0, 1], [1, 2])
     first = play(policy, states)
@@ -133,7 +133,7 @@ def test_nothing_leaks_over_a_reset(base: DiffusionPolicy) -> None:
 
 def test_slot_acts_the_same_beside_others(base: DiffusionPolicy) -> None:
     states = frames(10, 4)
-    together, alone = WrappedPolicy(base, 4), WrappedPolicy(base, 1)
+    together, alone = ActingPolicy(base, 4), ActingPolicy(base, 1)
     together.reset([3, 1, 0, 2], [13, 11, 10, 12])
     alone.reset([0], [12])
     many = play(together, states[:2])
@@ -146,13 +146,13 @@ def test_slot_acts_the_same_beside_others(base: DiffusionPolicy) -> None:
 
 
 def test_acting_in_some_slots_leaves_the_others_alone(base: DiffusionPolicy) -> None:
-    policy, other = WrappedPolicy(base, 3), WrappedPolicy(base, 3)
+    policy, other = ActingPolicy(base, 3), ActingPolicy(base, 3)
     states = frames(6, 3)
     for one in (policy, other):
         one.reset([0, 1, 2], [1, 2, 3])
         play(one, states[:2])
     some = np.array([2, 0])
-    policy.act({"state": states[5][some]}, slots=some)
+    policy.act({"state": states[5][some]}, env_ids=some)
     for t in (2, 3, 4):
         one, two = policy.act({"state": states[t]}), other.act({"state": states[t]})
         np.testing.assert_array_equal(one.noise[1], two.noise[1])
@@ -160,7 +160,7 @@ def test_acting_in_some_slots_leaves_the_others_alone(base: DiffusionPolicy) -> 
 
 
 def test_seed_decides_the_noise(base: DiffusionPolicy) -> None:
-    policy = WrappedPolicy(base, 2)
+    policy = ActingPolicy(base, 2)
     policy.reset([0, 1], [5, 6])
     noise = policy.act({"state": frames(1, 2)[0]}).noise
     policy.reset([0, 1], [6, 5])
@@ -168,23 +168,23 @@ def test_seed_decides_the_noise(base: DiffusionPolicy) -> None:
     assert not np.array_equal(noise[0], noise[1])
 
 
-def chooser(base: DiffusionPolicy) -> WrappedPolicy:
+def chooser(base: DiffusionPolicy) -> ActingPolicy:
     return Chooser(base, 2, base_samples=3)
 
 
-class Chooser(WrappedPolicy):
+class Chooser(ActingPolicy):
     """Executes the last of its samples, moved by a little."""
 
-    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
+    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         assert base_samples.noise is not None
         base = base_samples.actions[:, -1]
-        return Plan((base + 0.1).clamp(-1, 1), base, base_samples.noise[:, -1])
+        return SelectedChunk((base + 0.1).clamp(-1, 1), base, base_samples.noise[:, -1])
 
 
 def test_samples_are_kept_at_every_step_and_the_first_of_a_decision_is_what_the_base_executes(
     base: DiffusionPolicy,
 ) -> None:
-    many, one = WrappedPolicy(base, 2, base_samples=3), WrappedPolicy(base, 2)
+    many, one = ActingPolicy(base, 2, base_samples=3), ActingPolicy(base, 2)
     many.reset([0, 1], [5, 6])
     one.reset([0, 1], [5, 6])
     states = frames(7, 2)
@@ -207,7 +207,7 @@ def test_samples_are_kept_at_every_step_and_the_first_of_a_decision_is_what_the_
             np.testing.assert_array_equal(kept[:, 0, 0], beside.action)
         seen += list(noise.reshape(6, -1))
     assert len(np.unique(seen, axis=0)) == len(seen)  # each of them is drawn anew
-    assert set(many.act({"state": states[0]}, record=True).record()) == {
+    assert set(many.act({"state": states[0]}, with_base_samples=True).replay_fields()) == {
         "base", "chunk_step", "noise", "base_samples", "base_sample_noise",
     }  # fmt: skip
 
@@ -226,7 +226,7 @@ def test_plan_of_a_whole_chunk_is_executed_with_the_base_and_the_noise_it_came_f
 
 
 def test_chooser_switched_off_acts_as_its_base(base: DiffusionPolicy) -> None:
-    policy, alone = chooser(base), WrappedPolicy(base, 2)
+    policy, alone = chooser(base), ActingPolicy(base, 2)
     policy.active = False
     for one in (policy, alone):
         one.reset([0, 1], [7, 8])
@@ -237,14 +237,14 @@ def test_chooser_switched_off_acts_as_its_base(base: DiffusionPolicy) -> None:
         np.testing.assert_array_equal(one.correction, 0)
 
 
-def exploring(base: DiffusionPolicy) -> WrappedPolicy:
+def exploring(base: DiffusionPolicy) -> ActingPolicy:
     return trained(base, exploration=0.2)
 
 
 @pytest.mark.parametrize("make", [exploring, chooser])
 @pytest.mark.parametrize("steps", [1, 3, 4])
 def test_restored_policy_continues_exactly(
-    base: DiffusionPolicy, steps: int, make: Callable[[DiffusionPolicy], WrappedPolicy]
+    base: DiffusionPolicy, steps: int, make: Callable[[DiffusionPolicy], ActingPolicy]
 ) -> None:
     policy = make(base)
     policy.reset([0, 1], [1, 2])

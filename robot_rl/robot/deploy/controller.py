@@ -10,7 +10,7 @@ from robot_rl.envs.observation import Observation, observation_space
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.robot.deploy.results import EpisodeResult, StepTimes
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped
 from robot_rl.robot.deploy.turns import Turns
@@ -29,7 +29,7 @@ class Controller:
     def __init__(
         self,
         env: RealArmEnv,
-        policy: WrappedPolicy,
+        policy: ActingPolicy,
         clock: Clock,
         period: float,
         *,

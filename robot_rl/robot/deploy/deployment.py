@@ -15,7 +15,7 @@ from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.spec import RobotSpec
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.resets import make_reset, ready_on_enter
 from robot_rl.robot.deploy.results import DeploymentResults
@@ -65,7 +65,7 @@ def _format_size(size: tuple[int, int]) -> str:
 
 def make_controller(
     robot: RobotClient,
-    policy: WrappedPolicy,
+    policy: ActingPolicy,
     environment: Mapping[str, Any],
     reset: str,
     stop: Callable[[], bool],

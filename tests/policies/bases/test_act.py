@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
-from robot_rl.policies.probe import probe_noise
+from robot_rl.policies.probe import is_steered_by_noise
 
 SMALL = ACTConfig(horizon=4, execute=2, obs_steps=2, width=32, heads=2, layers=1, latent_size=4)
 STATE, ACTION = 3, 2
@@ -80,7 +80,7 @@ def test_noise_is_refused_and_the_probe_finds_none() -> None:
         policy.sample(observation(3), noise=torch.zeros(3, 1, 4, 2))
     with pytest.raises(ValueError, match="takes no noise"):
         policy.draw_noise(3)
-    assert not probe_noise(policy, observation(3))
+    assert not is_steered_by_noise(policy, observation(3))
 
 
 def test_samples_of_an_observation_are_the_same() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy, ddim_coefficients
 from robot_rl.policies.nets.denoisers import Denoiser, UNet1D
-from robot_rl.policies.probe import probe_noise
+from robot_rl.policies.probe import is_steered_by_noise
 
 SMALL = DiffusionConfig(horizon=4, execute=2, obs_steps=2, width=32, depth=1, unet_dims=[8, 16, 32])
 STATE, ACTION = 3, 2
@@ -85,7 +85,7 @@ def test_same_seed_draws_the_same_sample_and_says_its_noise() -> None:
 
 @both
 def test_probe_finds_that_noise_steers(denoiser: str) -> None:
-    assert probe_noise(make(replace(SMALL, denoiser=denoiser)), observation(3))
+    assert is_steered_by_noise(make(replace(SMALL, denoiser=denoiser)), observation(3))
 
 
 @both
@@ -135,7 +135,7 @@ def test_sampling_leaves_no_gradient() -> None:
 def test_what_noise_is_transported_to_is_the_sample_and_has_its_gradient(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     noise = policy.draw_noise(3, 2, seeded(1)).requires_grad_()
-    made = policy.transport(observation(3), noise)
+    made = policy.sample_with_gradient(observation(3), noise)
     torch.testing.assert_close(made, policy.sample(observation(3), noise=noise, num_samples=2).actions)
     (gradient,) = torch.autograd.grad(made.square().sum(), noise)
     assert (gradient.flatten(1).norm(dim=1) > 0).all()
@@ -268,11 +268,11 @@ class Ignoring(DiffusionPolicy):
 
 
 def test_probe_finds_noise_that_is_ignored() -> None:
-    assert not probe_noise(Ignoring(torch.zeros_like), observation(3))
+    assert not is_steered_by_noise(Ignoring(torch.zeros_like), observation(3))
 
 
 def test_probe_finds_noise_that_is_drawn_inside() -> None:
-    assert not probe_noise(Ignoring(torch.randn_like), observation(3))
+    assert not is_steered_by_noise(Ignoring(torch.randn_like), observation(3))
 
 
 class Constant(Denoiser):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.nets.denoisers import Denoiser
-from robot_rl.policies.probe import probe_noise
+from robot_rl.policies.probe import is_steered_by_noise
 
 SMALL = FlowConfig(horizon=4, execute=2, obs_steps=2, width=32, depth=1, unet_dims=[8, 16, 32])
 STATE, ACTION = 3, 2
@@ -112,7 +112,7 @@ def test_same_seed_draws_the_same_sample_and_says_its_noise() -> None:
 
 @both
 def test_probe_finds_that_noise_steers(denoiser: str) -> None:
-    assert probe_noise(make(replace(SMALL, denoiser=denoiser)), observation(3))
+    assert is_steered_by_noise(make(replace(SMALL, denoiser=denoiser)), observation(3))
 
 
 @both

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk, ResidualChunkSpec
 from robot_rl.policies.nets.encoder import ENCODERS, EncoderSpec, ObservationEncoder
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.nets.vision import FEATURE_SIZE
 from robot_rl.policies.store import RECORD_FILE, load_policy_files
-from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
-from robot_rl.policies.wrappers.wrapper import save_wrapper
 
 STATE, ACTION, SIZE = 4, 3, (32, 40)
 CAMERAS = ("front", "hand")
@@ -89,7 +89,7 @@ def test_cameras_need_the_size_of_their_images() -> None:
 
 def test_saved_and_loaded_with_its_cameras(tmp_path: Path) -> None:
     made = chunk_residual(EncoderSpec(STATE, CAMERAS, SIZE, "vit"))
-    save_wrapper(made, tmp_path, {})
+    save_finetuned(made, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, ResidualChunk)
     assert loaded.spec == made.spec
@@ -98,7 +98,7 @@ def test_saved_and_loaded_with_its_cameras(tmp_path: Path) -> None:
 
 def test_what_was_saved_before_there_were_images_still_loads(tmp_path: Path) -> None:
     made = chunk_residual(EncoderSpec(STATE))
-    save_wrapper(made, tmp_path, {})
+    save_finetuned(made, tmp_path, {})
     record = json.loads((tmp_path / RECORD_FILE).read_text())
     record["config"]["encoder"] = {"state_size": STATE}
     (tmp_path / RECORD_FILE).write_text(json.dumps(record))
@@ -113,7 +113,7 @@ def test_base_and_wrapper_each_look_at_what_they_were_made_for(base_looks: bool,
     spec = EncoderSpec(STATE, ("front",), SIZE) if wrapper_looks else EncoderSpec(STATE)
     made = chunk_residual(spec, ("front",) if base_looks else ())
 
-    def acted(seed: int, policy: WrappedPolicy) -> tuple[np.ndarray, np.ndarray]:
+    def acted(seed: int, policy: ActingPolicy) -> tuple[np.ndarray, np.ndarray]:
         policy.reset([0, 1], [7, 8])
         frames = {key: value.numpy() for key, value in observation(2, seed).items()}
         frames["state"] = np.zeros((2, STATE), np.float32)
@@ -122,5 +122,5 @@ def test_base_and_wrapper_each_look_at_what_they_were_made_for(base_looks: bool,
 
     one, other = (acted(seed, made.policy(2)) for seed in (1, 2))
     assert np.array_equal(one[0], other[0]) is not (base_looks or wrapper_looks)
-    alone, again = (acted(seed, WrappedPolicy(made.base, 2)) for seed in (1, 2))
+    alone, again = (acted(seed, ActingPolicy(made.base, 2)) for seed in (1, 2))
     assert np.array_equal(alone[0], again[0]) is not base_looks

@@ -11,7 +11,7 @@ from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.data.replay import Fields
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.factory import load_networks
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.seeds import episode_seed
 from robot_rl.training.components import decision_shapes
@@ -37,10 +37,10 @@ def test_each_episode_runs_the_base_from_its_own_start(demonstrations: Path, bas
     assert len(replay) == dataset.num_steps  # all end in termination, where nothing is looked at
     held = {name: replay.held(name) for name in replay.data}
     for index, rows in enumerate(dataset.episodes):
-        alone = WrappedPolicy(base, 1, base_samples=2)
+        alone = ActingPolicy(base, 1, base_samples=2)
         alone.reset([0], [episode_seed(3, "demo", index)])
         for t in range(rows.start, rows.stop):
-            expected = alone.act({"state": state[t : t + 1]}, record=True).record()
+            expected = alone.act({"state": state[t : t + 1]}, with_base_samples=True).replay_fields()
             for name, value in expected.items():
                 np.testing.assert_allclose(held[name][t], value[0], atol=1e-5)
             assert held["chunk_step"][t] == (t - rows.start) % base.spec.execute

@@ -184,7 +184,7 @@ def test_transitions_are_those_of_brute_force(
     streams: int,
     n_step: int,
     chunk: int,
-    decisions_only: bool,
+    chunk_starts_only: bool,
     bootstrap_truncation: bool,
 ) -> None:
     story = told(chapters, rows, streams)
@@ -192,11 +192,11 @@ def test_transitions_are_those_of_brute_force(
     expected = {
         state: window
         for state, window in story.transitions(n_step, chunk, bootstrap_truncation).items()
-        if window.decision or not decisions_only
+        if window.decision or not chunk_starts_only
     }
     options: dict[str, Any] = {
         "chunk": chunk,
-        "decisions_only": decisions_only,
+        "chunk_starts_only": chunk_starts_only,
         "bootstrap_truncation": bootstrap_truncation,
     }
     if not expected:
@@ -275,7 +275,7 @@ def test_chunks_begin_at_every_step_and_a_cut_one_ends_as_the_base_would_have() 
 
 def test_chunks_may_begin_at_decisions_alone() -> None:
     story = told([(0, [0.0] * 5, "truncated"), (0, [0.0] * 3, "truncated")], 20, 1)
-    assert set(states(drawn(story.replay, 200, decisions_only=True))) == {1, 4, 7}
+    assert set(states(drawn(story.replay, 200, chunk_starts_only=True))) == {1, 4, 7}
 
 
 def test_demonstrations_are_told_apart() -> None:
@@ -366,7 +366,7 @@ def test_resumed_replay_draws_and_fills_the_same(chapters: int) -> None:
             one.step(1, 0.7, False)
             if i == 5:
                 one.close(1, 0.3)
-            options = {"chunk": H, "decisions_only": i % 2 == 0}
+            options = {"chunk": H, "chunk_starts_only": i % 2 == 0}
             batches.append(drawn(one.replay, 50, n_step=3, seed=3, **options))
             one.clock -= one is story  # both tell the same
         for name, value in batches[0].items():

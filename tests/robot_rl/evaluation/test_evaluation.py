@@ -12,7 +12,7 @@ import torch
 from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
 
 
@@ -67,7 +67,7 @@ def run(
     num_envs: int, states: np.ndarray = STATES, seed: int = 0, **more: Any
 ) -> tuple[list[Outcome], Walks]:
     envs = Walks(num_envs)
-    return evaluate(envs, WrappedPolicy(Noise(), num_envs), list(states), seed, **more), envs  # type: ignore[arg-type]
+    return evaluate(envs, ActingPolicy(Noise(), num_envs), list(states), seed, **more), envs  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_envs", [2, 3, 7, 11, 16])

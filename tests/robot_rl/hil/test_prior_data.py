@@ -74,10 +74,10 @@ def test_a_chunk_that_somebody_took_over_was_not_executed() -> None:
     """Who learns of the noise of decisions has to know what it led to."""
     replay = Replay(100, 1, 1, FIELDS)
     told(replay, "pppp" + "pphh" + "--pp" + "pppp")
-    assert drawn(replay, decisions_only=True) == {0, 12}
+    assert drawn(replay, chunk_starts_only=True) == {0, 12}
     again = Replay(100, 1, 1, FIELDS)
     again.load_state_dict(replay.state_dict())
-    assert drawn(again, decisions_only=True) == {0, 12}
+    assert drawn(again, chunk_starts_only=True) == {0, 12}
     assert (again.humans(), replay.humans()) == (2, 2)
 
 

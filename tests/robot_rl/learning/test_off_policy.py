@@ -6,8 +6,8 @@ import torch
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.imitation import imitation_loss
-from robot_rl.learning.off_policy import kept_samples
+from robot_rl.learning.imitation import bc_loss
+from robot_rl.learning.off_policy import stored_base_samples
 from robot_rl.learning.sampling import MixedSampler, Window
 
 ROWS, KEPT = 5, 4
@@ -19,7 +19,7 @@ def test_targets_are_made_of_other_samples_at_each_update() -> None:
     generator = torch.Generator().manual_seed(0)
     seen: list[set[int]] = [set() for _ in range(ROWS)]
     for _ in range(40):
-        drawn = kept_samples(batch, "next.", 2, generator)
+        drawn = stored_base_samples(batch, "next.", 2, generator)
         assert drawn.actions.shape == (ROWS, 2, 2, 3)
         assert drawn.noise is not None
         torch.testing.assert_close(drawn.noise[..., 0, 0], -drawn.actions[..., 0, 0])
@@ -30,7 +30,7 @@ def test_targets_are_made_of_other_samples_at_each_update() -> None:
 
 
 def test_samples_without_noise_are_drawn_and_no_more_than_there_are() -> None:
-    drawn = kept_samples({"base_samples": torch.zeros(ROWS, 1, 2, 3)}, "", 2, torch.Generator())
+    drawn = stored_base_samples({"base_samples": torch.zeros(ROWS, 1, 2, 3)}, "", 2, torch.Generator())
     assert drawn.actions.shape == (ROWS, 1, 2, 3)
     assert drawn.noise is None
 
@@ -43,8 +43,8 @@ def test_what_was_not_executed_is_not_imitated() -> None:
     mask = torch.ones(3, 4)
     mask[0, 2:] = 0.0
     batch = {"chunk": executed, "chunk_mask": mask, "success": torch.tensor([1.0, 1.0, 0.0])}
-    assert imitation_loss(chunk, batch) == pytest.approx(0.25)
-    assert imitation_loss(chunk, {**batch, "success": torch.zeros(3)}) == 0
+    assert bc_loss(chunk, batch) == pytest.approx(0.25)
+    assert bc_loss(chunk, {**batch, "success": torch.zeros(3)}) == 0
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_part_of_demonstrations_goes_from_first_to_last(
     assert config.demo_ratios == parts
     replay = object()
     mixture = MixedSampler(config, replay, replay, Window(), seed=0)  # type: ignore[arg-type]
-    assert [mixture.demo_part(step) for step in (0, 50, 100, 1000)] == pytest.approx(
+    assert [mixture.demo_fraction(step) for step in (0, 50, 100, 1000)] == pytest.approx(
         [parts[0], sum(parts) / 2, parts[1], parts[1]]
     )
 

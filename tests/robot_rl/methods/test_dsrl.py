@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.imitation import imitation_loss
+from robot_rl.learning.imitation import bc_loss
 from robot_rl.methods.dsrl import DSRLConfig, DSRLLearner, NoiseSACConfig
 from robot_rl.methods.dsrl_na import BACKUPS, DSRLNAConfig, DSRLNALearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.wrappers.dsrl import DSRL, DSRLSpec
 from tests.conftest import SMALL_RL, RunCommand
 
 STATE, ACTION, H, EXECUTE, N, B = 4, 3, 6, 2, 3, 8
@@ -204,7 +204,7 @@ def test_the_actors_chunks_come_nearer_to_what_succeeded() -> None:
         with torch.no_grad():
             squashed = torch.tanh(networks.actor(data["state"])[0])
             made = networks.decode({"state": data["state"][:, None]}, networks.as_noise(squashed))
-            return float(imitation_loss(made, data))
+            return float(bc_loss(made, data))
 
     before = distance()
     for _ in range(100):

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.learning.imitation import AVERAGING, imitation_loss
-from robot_rl.learning.off_policy import kept_samples
+from robot_rl.learning.imitation import BASE_TAU, bc_loss
+from robot_rl.learning.off_policy import stored_base_samples
 from robot_rl.methods.expo import ExpoConfig, ExpoLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.bases.imitation import ImitationConfig
+from robot_rl.policies.finetuned.expo import Expo, ExpoSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.wrappers.expo import Expo, ExpoSpec
 from tests.conftest import SMALL_RL, RunCommand
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
@@ -92,7 +92,7 @@ def test_target_is_of_the_best_of_samples_and_edits() -> None:
     generator.set_state(learner.generator.get_state())
     with torch.no_grad():
         target = learner._target(batch)
-        samples = kept_samples(batch, "next.", 2, generator).actions
+        samples = stored_base_samples(batch, "next.", 2, generator).actions
         noise = torch.randn(B * 2, EXECUTE * ACTION, generator=generator).view(B, 2, -1)
         edits = []
         for k in range(2):
@@ -111,7 +111,7 @@ def test_until_the_critics_are_warm_the_base_is_judged() -> None:
     learner, batch = build(replace(SMALL, critic_warmup=5)), next(batches())
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
-    samples = kept_samples(batch, "next.", 2, generator).actions
+    samples = stored_base_samples(batch, "next.", 2, generator).actions
     torch.randn(B * 2, EXECUTE * ACTION, generator=generator)
     chosen = learner.critics.sample_subset(generator)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_edits_come_nearer_to_what_succeeded() -> None:
     def distance() -> float:
         with torch.no_grad():
             edit = torch.tanh(learner.networks.edit(torch.cat([state, chunk.flatten(1)], -1))[0])
-            return float(imitation_loss(learner.networks.edited(chunk, edit), batch))
+            return float(bc_loss(learner.networks.edited(chunk, edit), batch))
 
     before = distance()
     for _ in range(40):
@@ -199,7 +199,7 @@ def test_base_learns_from_successes_alone_and_its_average_acts() -> None:
     learner.imitation.update(next(batches()))
     trained = dict(learner.imitation.trained.named_parameters())
     for name, value in learner.networks.base.named_parameters():
-        moved = before[name] + AVERAGING * (trained[name] - before[name])
+        moved = before[name] + BASE_TAU * (trained[name] - before[name])
         torch.testing.assert_close(value, moved.detach())
     assert any(not torch.equal(before[name], trained[name]) for name in before)
 

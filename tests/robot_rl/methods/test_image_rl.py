@@ -15,11 +15,11 @@ from robot_rl.learning import off_policy as offpolicy
 from robot_rl.learning.off_policy import shifted
 from robot_rl.methods.residual import ResidualConfig, ResidualLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
+from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.encoder import EncoderSpec, Observation, ObservationEncoder
 from robot_rl.policies.store import save_policy
-from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
-from robot_rl.policies.wrappers.residual_chunk import ResidualChunk
-from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.training import components
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
@@ -214,7 +214,7 @@ def test_images_for_the_method_alone_or_for_the_base_alone(
     ):
         robot_rl("train", *command("residual", base, seen, tmp_path, name, *more))
         networks, _ = load_networks(tmp_path / name)
-        assert isinstance(networks, Wrapper)
+        assert isinstance(networks, FinetunedPolicy)
         looks[name] = networks.spec.encoder.cameras, networks.base.spec.cameras
         load_policy(tmp_path / name)
     both = ("agentview",)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from robot_rl.methods.residual import ResidualConfig, ResidualLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
 from tests.robot_rl.training.test_training import assert_same
 
 STATE, ACTION, B = 3, 2, 32

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.learning.off_policy import kept_samples
+from robot_rl.learning.off_policy import stored_base_samples
 from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk, ResidualChunkSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
 SMALL = ResidualChunkConfig(
@@ -79,7 +79,7 @@ def test_target_is_of_the_candidates_at_the_next_state(backup: str) -> None:
     generator.set_state(learner.generator.get_state())
     with torch.no_grad():
         target = learner._target(batch)
-        samples = kept_samples(batch, "next.", 2, generator)
+        samples = stored_base_samples(batch, "next.", 2, generator)
         chosen = learner.critics.sample_subset(generator)
         columns = {"base": [], "corrected": []}
         for k in range(2):

@@ -11,9 +11,9 @@ import torch
 from robot_rl.factory import load_networks
 from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOLearner, RewardScale, advantages
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
+from robot_rl.policies.finetuned.residual_ppo import GaussianResidual
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
-from robot_rl.policies.wrappers.residual_ppo import GaussianResidual
 from robot_rl.training.on_policy import Rollout
 from tests.conftest import RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics

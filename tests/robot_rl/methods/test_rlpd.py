@@ -11,10 +11,10 @@ from robot_rl.factory import load_networks, load_policy
 from robot_rl.learning.gripper import GripperLearner
 from robot_rl.methods.rlpd import RLPDConfig
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
+from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
+from robot_rl.policies.finetuned.rlpd import RLPD, RLPDSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import load_policy_files
-from robot_rl.policies.wrappers.rlpd import RLPD, RLPDSpec
-from robot_rl.policies.wrappers.wrapper import save_wrapper
 from tests.conftest import SMALL_RL, RunCommand
 
 STATE, ACTION = 5, 3
@@ -64,7 +64,7 @@ def test_exploration_resumes() -> None:
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     networks = make()
-    save_wrapper(networks, tmp_path, {})
+    save_finetuned(networks, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, RLPD)
     assert isinstance(loaded.base, UniformPolicy)
@@ -104,7 +104,7 @@ def with_gripper(dimension: int = 1) -> RLPD:
 def test_a_critic_of_its_own_decides_the_gripper(tmp_path: Path) -> None:
     networks = with_gripper()
     assert networks.gripper is not None
-    save_wrapper(networks, tmp_path, {})
+    save_finetuned(networks, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, RLPD)
     frames = {"state": np.random.default_rng(0).normal(size=(64, STATE)).astype(np.float32)}

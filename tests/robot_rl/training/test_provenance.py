@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from robot_rl.errors import UserError
-from robot_rl.training.provenance import Code, check_frozen, config_sha256, current_code, describe_sittings
+from robot_rl.training.provenance import Code, check_frozen, config_sha256, current_code, describe_sessions
 
 CLEAN = Code("abc", dirty=False)
 
@@ -65,7 +65,7 @@ def test_where_git_does_not_answer_changes_cannot_be_excluded(tmp_path: Path) ->
 def make_run(directory: Path, code: Code = CLEAN, **changes: Any) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text("method: x\n")
-    record = {**describe_sittings(directory, code), "finished": True, **changes}
+    record = {**describe_sessions(directory, code), "finished": True, **changes}
     (directory / "run.json").write_text(json.dumps(record))
     return directory
 
@@ -118,18 +118,18 @@ def test_what_measures_must_be_committed_too(tmp_path: Path) -> None:
 def test_all_sittings_of_a_run_count(tmp_path: Path) -> None:
     make_run(tmp_path, Code("a", dirty=True), finished=False)
     make_run(tmp_path, Code("b", dirty=False), finished=False)
-    facts = describe_sittings(tmp_path, Code("b", dirty=False))
+    facts = describe_sessions(tmp_path, Code("b", dirty=False))
     assert (facts["commits"], facts["dirty"]) == (["a+", "b"], True)
 
 
 def test_the_command_of_a_finished_run_again_is_no_sitting(tmp_path: Path) -> None:
     make_run(tmp_path)
-    assert describe_sittings(tmp_path, Code("b", dirty=True))["commits"] == ["abc"]
+    assert describe_sessions(tmp_path, Code("b", dirty=True))["commits"] == ["abc"]
     (tmp_path / "config.yaml").write_text("method: x\nsteps: more\n")
-    assert describe_sittings(tmp_path, Code("b", dirty=True))["commits"] == ["abc", "b+"]
+    assert describe_sessions(tmp_path, Code("b", dirty=True))["commits"] == ["abc", "b+"]
 
 
 def test_sittings_that_recorded_nothing_count_as_dirty(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("")
     (tmp_path / "run.json").write_text("{}")
-    assert describe_sittings(tmp_path, CLEAN)["dirty"]
+    assert describe_sessions(tmp_path, CLEAN)["dirty"]

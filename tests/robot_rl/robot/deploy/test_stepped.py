@@ -15,17 +15,17 @@ from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.videos import act_episode
-from robot_rl.factory import load_networks, make_env, task_of, wrap
+from robot_rl.factory import acting_policy, load_networks, make_env, task_of
 from robot_rl.hardware.client import StaleState
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.connection import RequestRefused
 from robot_rl.hardware.protocol.messages import Mode, State
 from robot_rl.hardware.spec import CameraSpec
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
+from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
-from robot_rl.policies.wrappers.wrapper import Wrapper
 from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.deployment import check_robot_fits, deploy
 from robot_rl.robot.deploy.resets import scene_reset
@@ -65,7 +65,7 @@ class Rig:
 
     def controller(
         self,
-        networks: BasePolicy | Wrapper | None = None,
+        networks: BasePolicy | FinetunedPolicy | None = None,
         *,
         horizon: int = HORIZON,
         stop: Callable[[], bool] = bool,
@@ -76,7 +76,9 @@ class Rig:
             prepare=scene_reset(self.client),
             clock=self.bridge.clock,
         )
-        return Controller(env, wrap(networks or self.networks, 1), self.bridge.clock, 0.05, stop=stop)
+        return Controller(
+            env, acting_policy(networks or self.networks, 1), self.bridge.clock, 0.05, stop=stop
+        )
 
     def outcomes(self, controller: Controller, folder: Path) -> DeploymentResults:
         return DeploymentResults(folder / "deploy.json", {"task": "lift"}, controller.timing)
@@ -119,7 +121,7 @@ def test_outcomes_are_those_of_simulation(rig: Rig) -> None:
     for number in range(len(rig.starts)):
         seed = episode_seed(0, "eval", number)
         through = controller.run(number, seed)
-        states = act_episode(rig.plain, wrap(rig.networks, 1), rig.starts[number], seed)
+        states = act_episode(rig.plain, acting_policy(rig.networks, 1), rig.starts[number], seed)
         steps, success = len(states) - 1, rig.plain.succeeds()
         wins.append((through.success, success))
         assert (through.interrupted, through.refused, through.late_steps) == ("", 0, 0)
@@ -143,7 +145,7 @@ def test_a_wrapped_policy_goes_where_it_goes_in_simulation(rig: Rig) -> None:
     for name, candidate in (("base", rig.networks), ("tuned", networks)):
         rig.controller(candidate, horizon=15).run(0, 7)
         through = tool(rig.bridge.driver.env)
-        policy, plain = wrap(candidate, 1), rig.plain
+        policy, plain = acting_policy(candidate, 1), rig.plain
         obs, _ = plain.reset(options={"state": rig.starts[0]})
         policy.reset([0], [7])
         begun = tool(plain)
@@ -267,9 +269,9 @@ def test_after_a_fault_no_episode_begins(rig: Rig, tmp_path: Path, monkeypatch: 
 def test_a_policy_that_decides_too_slowly_is_refused_before_anything_moves(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    act, clock = WrappedPolicy.act, rig.bridge.clock
+    act, clock = ActingPolicy.act, rig.bridge.clock
     monkeypatch.setattr(
-        WrappedPolicy, "act", lambda *a, **k: (clock.sleep_until(clock.now() + 80 * MS), act(*a, **k))[1]
+        ActingPolicy, "act", lambda *a, **k: (clock.sleep_until(clock.now() + 80 * MS), act(*a, **k))[1]
     )
     with pytest.raises(ValueError, match="takes 80 ms here, and it has to act every 50 ms"):
         rig.controller().warm_up()

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.finetuned_policy import Exploration, save_finetuned
+from robot_rl.policies.finetuned.registry import FINETUNED_POLICIES
+from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import load_policy_files
-from robot_rl.policies.wrappers.registry import WRAPPERS
-from robot_rl.policies.wrappers.residual import Residual, ResidualPolicy, ResidualSpec
-from robot_rl.policies.wrappers.wrapper import Exploration, save_wrapper
 
 STATE, ACTION, SLOTS = 4, 3, 4
 
@@ -32,7 +32,7 @@ def networks(base: DiffusionPolicy, *, trained: bool = True) -> Residual:
     return made
 
 
-def begun(policy: WrappedPolicy) -> WrappedPolicy:
+def begun(policy: ActingPolicy) -> ActingPolicy:
     policy.reset(range(SLOTS), range(10, 10 + SLOTS))
     return policy
 
@@ -43,7 +43,7 @@ def frames(seed: int) -> dict[str, np.ndarray]:
 
 def test_a_fresh_residual_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
     policy = begun(networks(base, trained=False).policy(SLOTS, exploration=Exploration(0.3)))
-    alone = begun(WrappedPolicy(base, SLOTS))
+    alone = begun(ActingPolicy(base, SLOTS))
     for t in range(8):
         np.testing.assert_array_equal(policy.act(frames(t)).action, alone.act(frames(t)).action)
 
@@ -65,7 +65,7 @@ def test_the_actor_joins_bit_by_bit(base: DiffusionPolicy) -> None:
     policy.active = True
     used = []
     for t in range(600):
-        policy.act(frames(t), slots=np.arange(SLOTS)) if t % 50 == 0 else None  # not counted either
+        policy.act(frames(t), env_ids=np.arange(SLOTS)) if t % 50 == 0 else None  # not counted either
         used.append((policy.act(frames(t), explore=True).correction != 0).any(1))
     part = np.array(used).reshape(6, -1).mean(1)
     assert not np.array(used)[0].any()
@@ -97,9 +97,9 @@ def test_a_restored_one_joins_as_it_would_have(base: DiffusionPolicy) -> None:
 
 
 def test_saved_and_loaded_it_acts_the_same(base: DiffusionPolicy, tmp_path: Path) -> None:
-    assert Residual in WRAPPERS
+    assert Residual in FINETUNED_POLICIES
     made = networks(base)
-    save_wrapper(made, tmp_path, {})
+    save_finetuned(made, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, Residual)
     assert loaded.spec == made.spec

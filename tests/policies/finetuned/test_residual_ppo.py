@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
+from robot_rl.policies.finetuned.residual_ppo import (
+    GaussianResidual,
+    GaussianResidualPolicy,
+    SampledPolicyOutput,
+)
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.wrappers.residual import Residual, ResidualSpec
-from robot_rl.policies.wrappers.residual_ppo import DrawnDecision, DrawnResidualPolicy, GaussianResidual
 
 STATE, ACTION = 4, 3
 
@@ -20,12 +24,12 @@ def base() -> DiffusionPolicy:
     return DiffusionPolicy(config, STATE, ACTION).eval()
 
 
-def drawn(base: DiffusionPolicy, *, trained: bool = False, seed: int = 0) -> DrawnResidualPolicy:
+def drawn(base: DiffusionPolicy, *, trained: bool = False, seed: int = 0) -> GaussianResidualPolicy:
     torch.manual_seed(1)
     networks = Residual(base, ResidualSpec(EncoderSpec(STATE), ACTION, (16,), (0.5, 0.2, 0.5)))
     if trained:
         torch.nn.init.normal_(networks.actor.net.head.weight)
-    return DrawnResidualPolicy(networks, GaussianResidual(networks, 0.4), 2, seed=seed)
+    return GaussianResidualPolicy(networks, GaussianResidual(networks, 0.4), 2, seed=seed)
 
 
 def states(steps: int) -> np.ndarray:
@@ -33,7 +37,7 @@ def states(steps: int) -> np.ndarray:
 
 
 def test_not_exploring_a_fresh_one_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
-    policy, alone = drawn(base), WrappedPolicy(base, 2)
+    policy, alone = drawn(base), ActingPolicy(base, 2)
     for one in (policy, alone):
         one.reset([0, 1], [7, 8])
     for state in states(8):
@@ -57,8 +61,8 @@ def test_an_action_is_the_base_and_the_scaled_sample_whose_density_it_tells(base
     deviations = []
     for state in states(200):
         decision = policy.act({"state": state}, explore=True)
-        assert isinstance(decision, DrawnDecision)
-        record = decision.record()
+        assert isinstance(decision, SampledPolicyOutput)
+        record = decision.replay_fields()
         scale = np.array([0.5, 0.2, 0.5], np.float32)
         expected = np.clip(decision.base + scale * record["sample"], -1, 1)
         np.testing.assert_allclose(decision.action, expected, atol=1e-6)
@@ -84,6 +88,6 @@ def test_a_restored_one_draws_the_same(base: DiffusionPolicy) -> None:
         policy.act({"state": state}, explore=True)
     other.load_state_dict(policy.state_dict())
     for state in states(6):
-        one, two = (p.act({"state": state}, explore=True).record() for p in (policy, other))
+        one, two = (p.act({"state": state}, explore=True).replay_fields() for p in (policy, other))
         for name, value in one.items():
             np.testing.assert_array_equal(value, two[name])

@@ -3,9 +3,9 @@
 import torch
 
 from robot_rl.policies.bases.base_policy import Chunk
+from robot_rl.policies.finetuned.candidates import ensemble_std, lower_confidence_bound, select_best
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.values import ValueCodec, ValueSpec
-from robot_rl.policies.wrappers.candidates import score, spread, take_best
 
 FEATURES, STEPS, ACTION, MEMBERS = 4, 3, 2, 5
 
@@ -15,14 +15,14 @@ def test_score_is_the_mean_less_deviations_of_the_ensemble() -> None:
     critic = EnsembleCritic(MEMBERS, FEATURES, STEPS * ACTION, (8,))
     codec = ValueCodec(ValueSpec("mse", 0.0, 1.0))
     features, chunks = torch.randn(2, FEATURES), torch.rand(2, 6, STEPS, ACTION)
-    scores = score(critic, codec, features, chunks, uncertainty_penalty=0.7)
+    scores = lower_confidence_bound(critic, codec, features, chunks, uncertainty_penalty=0.7)
     assert scores.shape == (2, 6)
     values = critic(features[1:], chunks[1, 4].reshape(1, -1))[:, 0, 0]
     torch.testing.assert_close(scores[1, 4], values.mean() - 0.7 * values.std(unbiased=False))
 
 
 def test_a_single_member_has_no_deviation() -> None:
-    assert torch.equal(spread(torch.rand(1, 4)), torch.zeros(4))
+    assert torch.equal(ensemble_std(torch.rand(1, 4)), torch.zeros(4))
 
 
 def test_best_candidate_comes_with_the_sample_that_it_was_made_of() -> None:
@@ -30,7 +30,7 @@ def test_best_candidate_comes_with_the_sample_that_it_was_made_of() -> None:
     noise = torch.randn(2, 3, 4, 1)
     chunks = torch.cat([samples, samples + 1], 1)
     scores = torch.tensor([[0.0, 1, 2, 3, 9, 4], [7, 0, 0, 0, 0, 0]])
-    plan = take_best(chunks, scores, Chunk(samples, noise))
+    plan = select_best(chunks, scores, Chunk(samples, noise))
     torch.testing.assert_close(plan.actions, torch.stack([samples[0, 1] + 1, samples[1, 0]]))
     torch.testing.assert_close(plan.base, torch.stack([samples[0, 1], samples[1, 0]]))
     torch.testing.assert_close(plan.noise, torch.stack([noise[0, 1], noise[1, 0]]))

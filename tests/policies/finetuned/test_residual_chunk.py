@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-import robot_rl.policies.wrappers.registry  # noqa: F401
-from robot_rl.policies.acting import Decision, WrappedPolicy
+import robot_rl.policies.finetuned.registry  # noqa: F401
+from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.finetuned_policy import Exploration, save_finetuned
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk, ResidualChunkSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.store import load_policy_files
-from robot_rl.policies.wrappers.residual_chunk import ResidualChunk, ResidualChunkSpec
-from robot_rl.policies.wrappers.wrapper import Exploration, save_wrapper
 
 STATE, ACTION, EXECUTE, SLOTS, N = 4, 3, 3, 2, 4
 SPEC = ResidualChunkSpec(
@@ -47,16 +47,16 @@ def build(base: DiffusionPolicy, *, trained: bool = True) -> ResidualChunk:
     return networks
 
 
-def play(policy: WrappedPolicy, steps: int = 7, *, explore: bool = False) -> list[Decision]:
+def play(policy: ActingPolicy, steps: int = 7, *, explore: bool = False) -> list[PolicyOutput]:
     states = np.random.default_rng(0).normal(size=(steps, SLOTS, STATE)).astype(np.float32)
     policy.reset(range(SLOTS), range(SLOTS))
-    return [policy.act({"state": state}, explore=explore, record=True) for state in states]
+    return [policy.act({"state": state}, explore=explore, with_base_samples=True) for state in states]
 
 
 def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
     policy = build(base).policy(SLOTS, exploration=Exploration(0.3))
     policy.active = False
-    for one, two in zip(play(policy, explore=True), play(WrappedPolicy(base, SLOTS)), strict=True):
+    for one, two in zip(play(policy, explore=True), play(ActingPolicy(base, SLOTS)), strict=True):
         np.testing.assert_allclose(one.action, two.action, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(one.noise, two.noise)
 
@@ -83,7 +83,7 @@ def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -
     policy = networks.policy(1)
     policy.reset([0], [0])
     state = np.random.default_rng(0).normal(size=(1, STATE)).astype(np.float32)
-    decision = policy.act({"state": state}, record=True)
+    decision = policy.act({"state": state}, with_base_samples=True)
     kept = decision.base_samples
     assert kept is not None
     assert kept.noise is not None
@@ -105,7 +105,7 @@ def test_exploration_is_only_for_who_asks(base: DiffusionPolicy) -> None:
 
 def test_it_is_saved_with_its_base_and_acts_the_same(base: DiffusionPolicy, tmp_path: Path) -> None:
     networks = build(base)
-    save_wrapper(networks, tmp_path / "policy", {})
+    save_finetuned(networks, tmp_path / "policy", {})
     loaded, _ = load_policy_files(tmp_path / "policy")
     assert isinstance(loaded, ResidualChunk)
     for one, two in zip(play(networks.policy(SLOTS)), play(loaded.eval().policy(SLOTS)), strict=True):
@@ -125,7 +125,7 @@ def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: Diffu
 def test_a_policy_saved_before_there_was_a_commitment_executes_whole_chunks(
     base: DiffusionPolicy, tmp_path: Path
 ) -> None:
-    save_wrapper(build(base), tmp_path, {})
+    save_finetuned(build(base), tmp_path, {})
     record = json.loads((tmp_path / "policy.json").read_text())
     del record["config"]["execute_fraction"]
     (tmp_path / "policy.json").write_text(json.dumps(record))
@@ -141,7 +141,7 @@ def test_a_base_without_noise_is_refused() -> None:
 
 
 def test_a_policy_of_an_older_format_is_refused_in_one_line(base: DiffusionPolicy, tmp_path: Path) -> None:
-    save_wrapper(build(base), tmp_path, {})
+    save_finetuned(build(base), tmp_path, {})
     path = tmp_path / "policy.json"
     record = json.loads(path.read_text())
     record["config"]["members"] = record["config"].pop("num_critics")

@@ -12,14 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import Plan, WrappedPolicy, newest
+from robot_rl.policies.acting import ActingPolicy, SelectedChunk, latest_frame
 from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.finetuned.candidates import (
+    CandidatesSpec,
+    chunk_critic,
+    lower_confidence_bound,
+    select_best,
+)
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec
-from robot_rl.policies.wrappers.candidates import CandidatesSpec, chunk_critic, score, take_best
-from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class ExpoSpec(CandidatesSpec):
     """Whether `candidates` seeds are ranked before one is denoised, instead of all."""
 
 
-class Expo(Wrapper):
+class Expo(FinetunedPolicy):
     """An edit policy, the critics that choose and, for FASTER, the one that ranks seeds."""
 
     kind = "expo"
@@ -52,9 +57,11 @@ class Expo(Wrapper):
             rows, columns = base.spec.noise_shape
             self.noise_critic = EnsembleCritic(1, features, rows * columns, spec.hidden)
 
-    def policy(self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION) -> "ExpoPolicy":
+    def policy(
+        self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+    ) -> "ExpoPolicy":
         del exploration  # it samples from a density
-        return ExpoPolicy(self, slots, seed=seed)
+        return ExpoPolicy(self, num_envs, seed=seed)
 
     def edited(self, chunk: Tensor, edit: Tensor) -> Tensor:
         """A~ = clip(A + beta a_hat, -1, 1): [B, h, A] of chunks [B, h, A] and edits [B, h A]."""
@@ -82,7 +89,7 @@ class Expo(Wrapper):
         return values.view(b, n)
 
 
-class Ranked(BasePolicy):
+class SeedRankingBase(BasePolicy):
     """A base of which, of the seeds given for each observation, one is denoised.
 
     Args:
@@ -113,29 +120,31 @@ class Ranked(BasePolicy):
         return self.base.device
 
 
-class ExpoPolicy(WrappedPolicy):
+class ExpoPolicy(ActingPolicy):
     """Executes the best of samples and edits; exploring, edits are drawn, else they are their mean."""
 
-    def __init__(self, networks: Expo, slots: int, *, seed: int = 0) -> None:
-        base = Ranked(networks.base, self._best_seed) if networks.spec.faster else networks.base
+    def __init__(self, networks: Expo, num_envs: int, *, seed: int = 0) -> None:
+        base = SeedRankingBase(networks.base, self._best_seed) if networks.spec.faster else networks.base
         spec = networks.spec
         super().__init__(
-            base, slots, base_samples=spec.candidates, execute=spec.executed(base.spec), seed=seed
+            base, num_envs, base_samples=spec.candidates, execute=spec.executed(base.spec), seed=seed
         )
         self.networks = networks
 
-    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
+    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks, base = self.networks, base_samples.actions
-        features = networks.encoder(newest(obs))
+        features = networks.encoder(latest_frame(obs))
         noise = None
         if explore:
             noise = self._noise(*base.flatten(0, 1).flatten(1).shape)
         chunks = networks.candidates(features, base, noise)
-        scores = score(networks.critic, networks.codec, features, chunks, networks.spec.uncertainty_penalty)
-        return take_best(chunks, scores, base_samples)
+        scores = lower_confidence_bound(
+            networks.critic, networks.codec, features, chunks, networks.spec.uncertainty_penalty
+        )
+        return select_best(chunks, scores, base_samples)
 
     def _best_seed(self, obs: Batch, noise: Tensor) -> Tensor:
         if not self.active:
             # The first seed is the one that the base alone would denoise.
             return torch.zeros(len(noise), dtype=torch.long, device=noise.device)
-        return self.networks.seed_values(self.networks.encoder(newest(obs)), noise).argmax(1)
+        return self.networks.seed_values(self.networks.encoder(latest_frame(obs)), noise).argmax(1)

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import Plan, WrappedPolicy, first_base_sample, newest
+from robot_rl.policies.acting import ActingPolicy, SelectedChunk, latest_frame, select_first
 from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
 from robot_rl.policies.bases.generative import GenerativePolicy
+from robot_rl.policies.finetuned.candidates import lower_confidence_bound
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec, ValueSpec
-from robot_rl.policies.wrappers.candidates import score
-from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
-JUDGED = ("noise", "chunk")
+CRITIC_ACTIONS = ("noise", "chunk")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DSRLSpec:
     """Standard deviations of the ensemble below its mean that a competitor is valued at."""
 
 
-class DSRL(Wrapper):
+class DSRL(FinetunedPolicy):
     """An actor of noise, and the critics that may prefer the base's own noise to the actor's."""
 
     kind = "dsrl"
@@ -54,8 +54,8 @@ class DSRL(Wrapper):
         super().__init__(base, spec)
         if base.spec.noise_shape is None:
             raise ValueError("a base without a noise input cannot be steered by it")
-        if spec.critic_action not in JUDGED:
-            raise ValueError(f"judged={spec.critic_action!r}; choose one of {', '.join(JUDGED)}")
+        if spec.critic_action not in CRITIC_ACTIONS:
+            raise ValueError(f"judged={spec.critic_action!r}; choose one of {', '.join(CRITIC_ACTIONS)}")
         self.encoder = ObservationEncoder(spec.encoder)
         size = self.encoder.feature_size
         self.actor = GaussianActor(size, self.noise_size, spec.hidden, layer_norm=spec.layer_norm)
@@ -82,9 +82,11 @@ class DSRL(Wrapper):
         """h * A."""
         return self.base.spec.execute * self.base.spec.action_size
 
-    def policy(self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION) -> "DSRLPolicy":
+    def policy(
+        self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+    ) -> "DSRLPolicy":
         del exploration  # it samples from a density
-        return DSRLPolicy(self, slots, seed=seed)
+        return DSRLPolicy(self, num_envs, seed=seed)
 
     def as_noise(self, squashed: Tensor) -> Tensor:
         """What the actor gives [B, Hn * Dn] in (-1, 1), as noise of the base [B, Hn, Dn]."""
@@ -95,26 +97,26 @@ class DSRL(Wrapper):
         """Chunks [B, h, A] that the base makes of noise [B, Hn, Dn] for observations [B, To, …]."""
         return self.base.sample(obs, noise=noise[:, None]).actions[:, 0, : self.base.spec.execute]
 
-    def transport(self, obs: Batch, noise: Tensor) -> Tensor:
+    def decode_with_gradient(self, obs: Batch, noise: Tensor) -> Tensor:
         """The same, with its gradient by the noise."""
         assert isinstance(self.base, GenerativePolicy)
-        return self.base.transport(obs, noise[:, None])[:, 0, : self.base.spec.execute]
+        return self.base.sample_with_gradient(obs, noise[:, None])[:, 0, : self.base.spec.execute]
 
 
-class DSRLPolicy(WrappedPolicy):
+class DSRLPolicy(ActingPolicy):
     """Executes what the base makes of the actor's noise: of a sample while exploring, else of the mean.
 
     With the gate, the base's own samples are executed where the critics value them more.
     """
 
-    def __init__(self, networks: DSRL, slots: int, *, seed: int = 0) -> None:
-        super().__init__(networks.base, slots, base_samples=networks.spec.base_samples, seed=seed)
+    def __init__(self, networks: DSRL, num_envs: int, *, seed: int = 0) -> None:
+        super().__init__(networks.base, num_envs, base_samples=networks.spec.base_samples, seed=seed)
         self.networks = networks
 
-    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
+    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks = self.networks
         assert base_samples.noise is not None
-        features = networks.encoder(newest(obs))
+        features = networks.encoder(latest_frame(obs))
         if explore:
             squashed = networks.actor.sample(features, self._noise(len(features), networks.noise_size))[0]
         else:
@@ -123,16 +125,16 @@ class DSRLPolicy(WrappedPolicy):
         # The actor's comes first: of equal values it is chosen.
         noise = torch.cat([steered[:, None], base_samples.noise], 1)
         chunks = torch.cat([networks.decode(obs, steered)[:, None], base_samples.actions], 1)
-        alone = first_base_sample(base_samples)
+        alone = select_first(base_samples)
         if not networks.spec.gate:
-            return Plan(chunks[:, 0], alone.base, noise[:, 0])
+            return SelectedChunk(chunks[:, 0], alone.base, noise[:, 0])
         critic_action = noise if networks.spec.critic_action == "noise" else chunks
-        scores = score(
+        scores = lower_confidence_bound(
             networks.critic, networks.codec, features, critic_action, networks.spec.uncertainty_penalty
         )
         picked = scores.argmax(1)
         at = torch.arange(len(picked), device=picked.device)
-        return Plan(chunks[at, picked], alone.base, noise[at, picked])
+        return SelectedChunk(chunks[at, picked], alone.base, noise[at, picked])
 
 
 def scale_of_unit_noise(bound: float) -> float:

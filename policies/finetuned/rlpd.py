@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robot_rl.policies.acting import Frames, WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy, Frames
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class RLPDSpec:
     """The dimension of the action that a critic of its own decides; None leaves it to the actor."""
 
 
-GRIPPER_MEMBERS = 2
+NUM_GRIPPER_CRITICS = 2
 """Critics of the gripper's two commands."""
 _FLIP = 1.96
 """Where a standard normal is farther from 0, an exploring gripper does the other thing: 5 %."""
 
 
-class RLPD(Wrapper):
+class RLPD(FinetunedPolicy):
     """A squashed Gaussian actor, which acts in place of the base; a critic may decide the gripper."""
 
     kind = "rlpd"
@@ -45,24 +45,28 @@ class RLPD(Wrapper):
         rest = spec.action_size - (spec.gripper is not None)
         self.actor = GaussianActor(size, rest, spec.hidden, layer_norm=spec.layer_norm)
         self.gripper = (
-            EnsembleCritic(GRIPPER_MEMBERS, size, 0, spec.hidden, outputs=2, layer_norm=spec.layer_norm)
+            EnsembleCritic(NUM_GRIPPER_CRITICS, size, 0, spec.hidden, outputs=2, layer_norm=spec.layer_norm)
             if spec.gripper is not None
             else None
         )
 
-    def policy(self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION) -> "RLPDPolicy":
+    def policy(
+        self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+    ) -> "RLPDPolicy":
         del exploration  # it samples from a density
-        return RLPDPolicy(self, slots, seed=seed)
+        return RLPDPolicy(self, num_envs, seed=seed)
 
 
-class RLPDPolicy(WrappedPolicy):
+class RLPDPolicy(ActingPolicy):
     """The actor's samples while exploring, else the tanh of its mean; switched off, the base."""
 
-    def __init__(self, networks: RLPD, slots: int, *, seed: int = 0) -> None:
-        super().__init__(networks.base, slots, seed=seed)
+    def __init__(self, networks: RLPD, num_envs: int, *, seed: int = 0) -> None:
+        super().__init__(networks.base, num_envs, seed=seed)
         self.networks = networks
 
-    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+    def _correct_action(
+        self, frames: Frames, planned: NDArray[np.float32], *, explore: bool
+    ) -> NDArray[np.float32]:
         if not self.active:
             return planned
         networks, rows = self.networks, len(planned)

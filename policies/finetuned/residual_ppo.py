@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robot_rl.policies.acting import Decision, Frames
-from robot_rl.policies.wrappers.residual import Residual, ResidualPolicy, executed
+from robot_rl.policies.acting import Frames, PolicyOutput
+from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, executed
 
 
 @dataclass(frozen=True)
-class DrawnDecision(Decision):
+class SampledPolicyOutput(PolicyOutput):
     """A decision that was drawn from a density."""
 
     sample: NDArray[np.float32] | None = None
@@ -27,10 +27,10 @@ class DrawnDecision(Decision):
     log_prob: NDArray[np.float32] | None = None
     """Its log density [B]."""
 
-    def record(self) -> dict[str, NDArray[Any]]:
+    def replay_fields(self) -> dict[str, NDArray[Any]]:
         assert self.sample is not None
         assert self.log_prob is not None
-        return {**super().record(), "sample": self.sample, "log_prob": self.log_prob}
+        return {**super().replay_fields(), "sample": self.sample, "log_prob": self.log_prob}
 
 
 class GaussianResidual(nn.Module):
@@ -57,11 +57,13 @@ class GaussianResidual(nn.Module):
         return (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
 
 
-class DrawnResidualPolicy(ResidualPolicy):
+class GaussianResidualPolicy(ResidualPolicy):
     """Executes clip(a_b + scale * a_r) with a_r drawn while exploring, else its mean."""
 
-    def __init__(self, networks: Residual, gaussian: GaussianResidual, slots: int, *, seed: int = 0) -> None:
-        super().__init__(networks, slots, seed=seed)
+    def __init__(
+        self, networks: Residual, gaussian: GaussianResidual, num_envs: int, *, seed: int = 0
+    ) -> None:
+        super().__init__(networks, num_envs, seed=seed)
         self.gaussian = gaussian
         self._drawn: Sequence[NDArray[np.float32]] = ()
 
@@ -71,18 +73,20 @@ class DrawnResidualPolicy(ResidualPolicy):
         frames: Frames,
         *,
         explore: bool = False,
-        record: bool = False,
-        slots: NDArray[np.int64] | None = None,
-    ) -> Decision:
-        decision = super().act(frames, explore=explore, record=record, slots=slots)
+        with_base_samples: bool = False,
+        env_ids: NDArray[np.int64] | None = None,
+    ) -> PolicyOutput:
+        decision = super().act(frames, explore=explore, with_base_samples=with_base_samples, env_ids=env_ids)
         if not explore:
             return decision
         sample, log_prob = self._drawn
-        return DrawnDecision(**vars(decision), sample=sample, log_prob=log_prob)
+        return SampledPolicyOutput(**vars(decision), sample=sample, log_prob=log_prob)
 
-    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+    def _correct_action(
+        self, frames: Frames, planned: NDArray[np.float32], *, explore: bool
+    ) -> NDArray[np.float32]:
         if not explore:
-            return super()._correct(frames, planned, explore=False)
+            return super()._correct_action(frames, planned, explore=False)
         base = torch.from_numpy(planned).to(self.base.device)
         mean = self.gaussian(self._features(frames), base)
         sample = mean + self.gaussian.log_std.exp() * self._noise(*base.shape)

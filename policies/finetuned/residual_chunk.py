@@ -9,13 +9,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from robot_rl.policies.acting import Plan, WrappedPolicy, newest
+from robot_rl.policies.acting import ActingPolicy, SelectedChunk, latest_frame
 from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.finetuned.candidates import (
+    CandidatesSpec,
+    chunk_critic,
+    lower_confidence_bound,
+    select_best,
+)
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import DeterministicActor
 from robot_rl.policies.nets.encoder import ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec
-from robot_rl.policies.wrappers.candidates import CandidatesSpec, chunk_critic, score, take_best
-from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class ChunkResidualActor(nn.Module):
         return self.scale * out.view_as(base)
 
 
-class ResidualChunk(Wrapper):
+class ResidualChunk(FinetunedPolicy):
     """A chunk residual, and the critics that choose."""
 
     kind = "residual_chunk"
@@ -58,9 +63,9 @@ class ResidualChunk(Wrapper):
         self.codec = ValueCodec(spec.value)
 
     def policy(
-        self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+        self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> "ResidualChunkPolicy":
-        return ResidualChunkPolicy(self, slots, exploration=exploration.std, seed=seed)
+        return ResidualChunkPolicy(self, num_envs, exploration=exploration.std, seed=seed)
 
     def candidates(self, features: Tensor, base_samples: Chunk) -> tuple[Tensor, Tensor]:
         """Base and corrected chunks [B, 2N, h, A] of N samples, and their values [B, 2N]."""
@@ -71,27 +76,29 @@ class ResidualChunk(Wrapper):
         corrected = (base + residual.view_as(base)).clamp(-1, 1)
         chunks = torch.cat([base, corrected], 1)
 
-        return chunks, score(self.critic, self.codec, features, chunks, self.spec.uncertainty_penalty)
+        return chunks, lower_confidence_bound(
+            self.critic, self.codec, features, chunks, self.spec.uncertainty_penalty
+        )
 
 
-class ResidualChunkPolicy(WrappedPolicy):
+class ResidualChunkPolicy(ActingPolicy):
     """Executes the candidate that the critics value most; exploration adds noise to its residual."""
 
     def __init__(
-        self, networks: ResidualChunk, slots: int, *, exploration: float = 0.0, seed: int = 0
+        self, networks: ResidualChunk, num_envs: int, *, exploration: float = 0.0, seed: int = 0
     ) -> None:
         base, spec = networks.base, networks.spec
         super().__init__(
-            base, slots, base_samples=spec.candidates, execute=spec.executed(base.spec), seed=seed
+            base, num_envs, base_samples=spec.candidates, execute=spec.executed(base.spec), seed=seed
         )
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
 
-    def _plan(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> Plan:
+    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks = self.networks
-        features = networks.encoder(newest(obs))
-        plan = take_best(*networks.candidates(features, base_samples), base_samples)
+        features = networks.encoder(latest_frame(obs))
+        plan = select_best(*networks.candidates(features, base_samples), base_samples)
         if explore and self.exploration > 0:
             chunk = plan.actions
             noise = self.exploration * networks.actor.scale * self._noise(*chunk.shape)

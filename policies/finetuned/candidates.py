@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import Plan
+from robot_rl.policies.acting import SelectedChunk
 from robot_rl.policies.bases.base_policy import BaseSpec, Chunk
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import EncoderSpec
@@ -50,23 +50,23 @@ def chunk_critic(base: BaseSpec, feature_size: int, spec: CandidatesSpec) -> Ens
     )
 
 
-def score(
+def lower_confidence_bound(
     critic: EnsembleCritic, codec: ValueCodec, features: Tensor, chunks: Tensor, uncertainty_penalty: float
 ) -> Tensor:
     """Values mean - pessimism * std over the ensemble [B, M] of chunks [B, M, h, A]; features [B, F]."""
     b, m = chunks.shape[:2]
     flat = chunks.flatten(0, 1).flatten(1)
     values = codec.decode(critic(features.repeat_interleave(m, 0), flat))
-    return (values.mean(0) - uncertainty_penalty * spread(values)).view(b, m)
+    return (values.mean(0) - uncertainty_penalty * ensemble_std(values)).view(b, m)
 
 
-def spread(values: Tensor) -> Tensor:
+def ensemble_std(values: Tensor) -> Tensor:
     """Standard deviation [B] over the members of an ensemble's values [E, B]; 0 where there is but one."""
     return values.std(0, unbiased=False)
 
 
-def take_best(chunks: Tensor, scores: Tensor, base_samples: Chunk) -> Plan:
-    """The plan of the candidate with the highest score.
+def select_best(chunks: Tensor, scores: Tensor, base_samples: Chunk) -> SelectedChunk:
+    """The plan of the candidate with the highest lower_confidence_bound.
 
     Args:
         chunks: candidates [B, M, h, A]; candidate i was made of sample i mod N.
@@ -77,4 +77,4 @@ def take_best(chunks: Tensor, scores: Tensor, base_samples: Chunk) -> Plan:
     at = torch.arange(len(picked), device=picked.device)
     index = picked % base_samples.actions.shape[1]
     noise = None if base_samples.noise is None else base_samples.noise[at, index]
-    return Plan(chunks[at, picked], base_samples.actions[at, index], noise)
+    return SelectedChunk(chunks[at, picked], base_samples.actions[at, index], noise)

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-import robot_rl.policies.wrappers.registry  # noqa: F401
-from robot_rl.policies.acting import Decision, WrappedPolicy
+import robot_rl.policies.finetuned.registry  # noqa: F401
+from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.finetuned_policy import Exploration, save_finetuned
+from robot_rl.policies.finetuned.ibrl import IBRL, IBRLSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.store import load_policy_files
-from robot_rl.policies.wrappers.ibrl import IBRL, IBRLSpec
-from robot_rl.policies.wrappers.wrapper import Exploration, save_wrapper
 
 STATE, ACTION, SLOTS = 4, 3, 8
 SPEC = IBRLSpec(
@@ -50,7 +50,7 @@ def trained(base: Base, **changes: float) -> IBRL:
     return networks
 
 
-def play(policy: WrappedPolicy, *, explore: bool = False) -> list[tuple[np.ndarray, Decision]]:
+def play(policy: ActingPolicy, *, explore: bool = False) -> list[tuple[np.ndarray, PolicyOutput]]:
     states = np.random.default_rng(0).normal(size=(7, SLOTS, STATE)).astype(np.float32)
     policy.reset(range(SLOTS), range(SLOTS))
     return [(state, policy.act({"state": state}, explore=explore)) for state in states]
@@ -69,7 +69,7 @@ def prefer_actor(networks: IBRL, sign: float) -> None:
 def test_switched_off_it_acts_exactly_as_its_base(base: Base) -> None:
     policy = trained(base).policy(SLOTS, exploration=Exploration(0.5))
     policy.active = False
-    pairs = zip(play(policy, explore=True), play(WrappedPolicy(base, SLOTS)), strict=True)
+    pairs = zip(play(policy, explore=True), play(ActingPolicy(base, SLOTS)), strict=True)
     for (_, one), (_, two) in pairs:
         np.testing.assert_array_equal(one.action, two.action)
 
@@ -129,7 +129,7 @@ def test_restored_policy_continues_exactly(base: Base) -> None:
 
 def test_saved_and_loaded_it_acts_the_same(base: Base, tmp_path: Path) -> None:
     networks = trained(base)
-    save_wrapper(networks, tmp_path, {})
+    save_finetuned(networks, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, IBRL)
     pairs = zip(play(networks.policy(SLOTS)), play(loaded.eval().policy(SLOTS)), strict=True)

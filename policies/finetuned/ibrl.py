@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robot_rl.policies.acting import Frames, WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy, Frames
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.candidates import lower_confidence_bound
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import trunk
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec, ValueSpec
-from robot_rl.policies.wrappers.candidates import score
-from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DropoutActor(nn.Module):
         return torch.tanh(self.head(x))
 
 
-class IBRL(Wrapper):
+class IBRL(FinetunedPolicy):
     """An actor that may act in place of the base, and the critics that choose."""
 
     kind = "ibrl"
@@ -80,20 +80,24 @@ class IBRL(Wrapper):
         )
         self.codec = ValueCodec(spec.value)
 
-    def policy(self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION) -> "IBRLPolicy":
-        return IBRLPolicy(self, slots, exploration=exploration.std, seed=seed)
+    def policy(
+        self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+    ) -> "IBRLPolicy":
+        return IBRLPolicy(self, num_envs, exploration=exploration.std, seed=seed)
 
 
-class IBRLPolicy(WrappedPolicy):
+class IBRLPolicy(ActingPolicy):
     """Executes the base's action or the actor's; exploration adds Gaussian noise to the actor's."""
 
-    def __init__(self, networks: IBRL, slots: int, *, exploration: float = 0.0, seed: int = 0) -> None:
-        super().__init__(networks.base, slots, seed=seed)
+    def __init__(self, networks: IBRL, num_envs: int, *, exploration: float = 0.0, seed: int = 0) -> None:
+        super().__init__(networks.base, num_envs, seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the normalised action."""
 
-    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+    def _correct_action(
+        self, frames: Frames, planned: NDArray[np.float32], *, explore: bool
+    ) -> NDArray[np.float32]:
         if not self.active:
             return planned
         networks, device = self.networks, self.base.device
@@ -103,7 +107,9 @@ class IBRLPolicy(WrappedPolicy):
         if explore:
             own = (own + self.exploration * self._noise(*base.shape)).clamp(-1, 1)
         actions = torch.stack([base, own], 1)
-        scores = score(networks.critic, networks.codec, features, actions, networks.spec.uncertainty_penalty)
+        scores = lower_confidence_bound(
+            networks.critic, networks.codec, features, actions, networks.spec.uncertainty_penalty
+        )
         # A sample of softmax(scores / T) is the argmax of scores + T * Gumbel noise.
         if explore and networks.spec.temperature > 0:
             uniform = torch.rand(scores.shape, generator=self._generator).to(device)

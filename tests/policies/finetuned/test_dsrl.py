@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.policies.acting import Decision, WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec, scale_of_unit_noise
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.wrappers.dsrl import DSRL, DSRLSpec, scale_of_unit_noise
 
 STATE, ACTION = 4, 3
 
@@ -50,11 +50,11 @@ def states(steps: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(steps, 2, STATE)).astype(np.float32)
 
 
-def play(policy: WrappedPolicy, frames: np.ndarray, *, explore: bool = False) -> list[Decision]:
-    return [policy.act({"state": frame}, explore=explore, record=True) for frame in frames]
+def play(policy: ActingPolicy, frames: np.ndarray, *, explore: bool = False) -> list[PolicyOutput]:
+    return [policy.act({"state": frame}, explore=explore, with_base_samples=True) for frame in frames]
 
 
-def begin(policy: WrappedPolicy) -> WrappedPolicy:
+def begin(policy: ActingPolicy) -> ActingPolicy:
     policy.reset([0, 1], [7, 8])
     return policy
 
@@ -70,7 +70,7 @@ def prefer(networks: DSRL, sign: float) -> None:
 
 @pytest.mark.parametrize("critic_action", ["noise", "chunk"])
 def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, critic_action: str) -> None:
-    policy, alone = begin(trained(base, critic_action).policy(2)), begin(WrappedPolicy(base, 2))
+    policy, alone = begin(trained(base, critic_action).policy(2)), begin(ActingPolicy(base, 2))
     policy.active = False
     for one, two in zip(play(policy, states(8), explore=True), play(alone, states(8)), strict=True):
         np.testing.assert_allclose(one.action, two.action, rtol=1e-5, atol=1e-6)
@@ -116,9 +116,9 @@ def test_gate_executes_what_the_critics_value_most(
     networks = trained(base, critic_action, base_samples=3)
     prefer(networks, sign)
     frame = {"state": states(1)[0]}
-    gated = begin(networks.policy(2)).act(frame, record=True)
+    gated = begin(networks.policy(2)).act(frame, with_base_samples=True)
     ungated = trained(base, critic_action, base_samples=3, gate=False)
-    steered = begin(ungated.policy(2)).act(frame, record=True)
+    steered = begin(ungated.policy(2)).act(frame, with_base_samples=True)
     assert gated.base_samples is not None
     assert gated.base_samples.noise is not None
     noise = np.concatenate([steered.noise[:, None], gated.base_samples.noise], 1)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-import robot_rl.policies.wrappers.registry  # noqa: F401
-from robot_rl.policies.acting import Decision, WrappedPolicy
+import robot_rl.policies.finetuned.registry  # noqa: F401
+from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.expo import Expo, ExpoPolicy, ExpoSpec
+from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.store import load_policy_files
-from robot_rl.policies.wrappers.expo import Expo, ExpoPolicy, ExpoSpec
-from robot_rl.policies.wrappers.wrapper import save_wrapper
 
 STATE, ACTION, EXECUTE, SLOTS = 4, 3, 3, 2
 SPEC = ExpoSpec(
@@ -47,17 +47,17 @@ def trained(base: DiffusionPolicy, *, faster: bool = False) -> Expo:
     return networks
 
 
-def play(policy: WrappedPolicy, steps: int = 7, *, explore: bool = False) -> list[Decision]:
+def play(policy: ActingPolicy, steps: int = 7, *, explore: bool = False) -> list[PolicyOutput]:
     states = np.random.default_rng(0).normal(size=(steps, SLOTS, STATE)).astype(np.float32)
     policy.reset(range(SLOTS), range(SLOTS))
-    return [policy.act({"state": state}, explore=explore, record=True) for state in states]
+    return [policy.act({"state": state}, explore=explore, with_base_samples=True) for state in states]
 
 
 @pytest.mark.parametrize("faster", [False, True])
 def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, faster: bool) -> None:
     policy = trained(base, faster=faster).policy(SLOTS)
     policy.active = False
-    for one, two in zip(play(policy, explore=True), play(WrappedPolicy(base, SLOTS)), strict=True):
+    for one, two in zip(play(policy, explore=True), play(ActingPolicy(base, SLOTS)), strict=True):
         np.testing.assert_allclose(one.action, two.action, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(one.noise, two.noise)
 
@@ -84,7 +84,7 @@ def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -
     policy = networks.policy(1)
     policy.reset([0], [3])
     state = torch.randn(1, STATE)
-    decision = policy.act({"state": state.numpy()}, record=True)
+    decision = policy.act({"state": state.numpy()}, with_base_samples=True)
     assert decision.base_samples is not None
     chunks = networks.candidates(state, torch.from_numpy(decision.base_samples.chunks), None)[0]
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_only_the_seed_that_is_ranked_first_is_denoised(
     policy = networks.policy(1)
     policy.reset([0], [3])
     state = np.zeros((1, STATE), np.float32)
-    decision = policy.act({"state": state}, record=True)
+    decision = policy.act({"state": state}, with_base_samples=True)
     assert denoised == [(1, 1, 6, ACTION)]
 
     # The seeds are those of the runner: the base's own first, then further ones.
@@ -137,7 +137,7 @@ def test_restored_policy_continues_exactly(base: DiffusionPolicy, faster: bool) 
 @pytest.mark.parametrize("faster", [False, True])
 def test_saved_and_loaded_it_acts_the_same(base: DiffusionPolicy, tmp_path: Path, faster: bool) -> None:
     networks = trained(base, faster=faster)
-    save_wrapper(networks, tmp_path, {})
+    save_finetuned(networks, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, Expo)
     for one, two in zip(play(networks.policy(SLOTS)), play(loaded.eval().policy(SLOTS)), strict=True):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from torch import nn
 
-from robot_rl.policies.acting import WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.encoder import ObservationEncoder
@@ -29,7 +29,7 @@ class Exploration:
 NO_EXPLORATION: Final = Exploration()
 
 
-class Wrapper(nn.Module, ABC):
+class FinetunedPolicy(nn.Module, ABC):
     """Networks around a frozen base policy, built as `Kind(base, spec)`."""
 
     kind: ClassVar[str]
@@ -46,12 +46,12 @@ class Wrapper(nn.Module, ABC):
 
     @abstractmethod
     def policy(
-        self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
-    ) -> WrappedPolicy:
-        """The policy that acts with these networks (not a copy) in `slots` environments."""
+        self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+    ) -> ActingPolicy:
+        """The policy that acts with these networks (not a copy) in `num_envs` environments."""
 
 
-def save_wrapper(wrapper: Wrapper, directory: Path, meta: Mapping[str, Any]) -> None:
+def save_finetuned(wrapper: FinetunedPolicy, directory: Path, meta: Mapping[str, Any]) -> None:
     """Write networks and base (in `base/`), so that the directory alone can be deployed."""
     assert isinstance(wrapper.base, ImitationPolicy)
     save_policy(wrapper.base, directory / "base", meta)
@@ -66,8 +66,8 @@ def save_wrapper(wrapper: Wrapper, directory: Path, meta: Mapping[str, Any]) -> 
     )
 
 
-def load_wrapper(kind: type[Wrapper], directory: Path, record: Record) -> Wrapper:
-    """Read what `save_wrapper` wrote.
+def load_finetuned(kind: type[FinetunedPolicy], directory: Path, record: Record) -> FinetunedPolicy:
+    """Read what `save_finetuned` wrote.
 
     Raises:
         ValueError: the base beside the networks is not the one that they were trained around;

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robot_rl.policies.acting import Frames, WrappedPolicy
+from robot_rl.policies.acting import ActingPolicy, Frames
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import DeterministicActor
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.policies.wrappers.wrapper import NO_EXPLORATION, Exploration, Wrapper
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def executed(base: Tensor, residual: Tensor) -> Tensor:
     return (base + residual).clamp(-1, 1)
 
 
-class Residual(Wrapper):
+class Residual(FinetunedPolicy):
     """A residual actor around the base that it was trained with."""
 
     kind = "residual"
@@ -59,13 +59,13 @@ class Residual(Wrapper):
         self.actor = ResidualActor(self.encoder.feature_size, spec)
 
     def policy(
-        self, slots: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
+        self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> "ResidualPolicy":
         std, steps = exploration.std, exploration.progressive_steps
-        return ResidualPolicy(self, slots, exploration=std, progressive_steps=steps, seed=seed)
+        return ResidualPolicy(self, num_envs, exploration=std, progressive_steps=steps, seed=seed)
 
 
-class ResidualPolicy(WrappedPolicy):
+class ResidualPolicy(ActingPolicy):
     """Base action plus the actor's residual.
 
     While exploring, the residual (0 where the actor is switched off) gets Gaussian noise. Progressive
@@ -77,13 +77,13 @@ class ResidualPolicy(WrappedPolicy):
     def __init__(
         self,
         networks: Residual,
-        slots: int,
+        num_envs: int,
         *,
         exploration: float = 0.0,
         progressive_steps: int = 0,
         seed: int = 0,
     ) -> None:
-        super().__init__(networks.base, slots, seed=seed)
+        super().__init__(networks.base, num_envs, seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
@@ -91,7 +91,9 @@ class ResidualPolicy(WrappedPolicy):
         self._joined = 0
         """Environment steps explored with the actor switched on."""
 
-    def _correct(self, frames: Frames, planned: NDArray[np.float32], *, explore: bool) -> NDArray[np.float32]:
+    def _correct_action(
+        self, frames: Frames, planned: NDArray[np.float32], *, explore: bool
+    ) -> NDArray[np.float32]:
         base = torch.from_numpy(planned).to(self.base.device)
         if not explore:
             residual = self._mean(frames, base)

@@ -1,0 +1,16 @@
+"""Wrappers by name; importing this module lets `robot_rl.policies.store` load them."""
+
+from functools import partial
+
+from robot_rl.policies.finetuned.dsrl import DSRL
+from robot_rl.policies.finetuned.expo import Expo
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy, load_finetuned
+from robot_rl.policies.finetuned.ibrl import IBRL
+from robot_rl.policies.finetuned.residual import Residual
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
+from robot_rl.policies.finetuned.rlpd import RLPD
+from robot_rl.policies.registry import LOADERS
+
+FINETUNED_POLICIES: tuple[type[FinetunedPolicy], ...] = (DSRL, Expo, IBRL, Residual, ResidualChunk, RLPD)
+
+LOADERS.update({wrapper.kind: partial(load_finetuned, wrapper) for wrapper in FINETUNED_POLICIES})
