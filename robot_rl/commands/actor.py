@@ -1,8 +1,8 @@
 """Act for a training run whose learner is another process (`robot-rl train hil=on`).
 
-On one machine the learner starts its actor itself. Where the robot has a machine of its own, start this
-there: the task, the policy and who may take over come from the learner. Finished episodes wait in the spool
-until the learner has them in a checkpoint; after an end, the same command goes on.
+On one machine the learner starts its actor itself. If the robot has its own machine, start this command
+there: task, policy and operator come from the learner. Finished episodes stay in the spool until the learner
+has them in a checkpoint; the same command resumes after a stop.
 """
 
 import sys
@@ -32,11 +32,11 @@ class Config:
     learner: str = "???"
     """Address of the learner, its `hil.link`."""
     spool: str = "spool"
-    """Folder where finished episodes wait for the learner; one for each run."""
+    """Folder for finished episodes until the learner has saved them; one for each run."""
     keys: str | None = None
     """File of this actor's keys, from `robot-rl robot keys`; required for a learner on a network."""
     wait: bool = True
-    """Wait for a learner that is not there yet."""
+    """Wait until the learner is reachable."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
     threads: int = 1
@@ -69,7 +69,9 @@ def run(config: Config) -> None:
         except (LearnerLost, RobotError) as error:
             waiting = len(outbox.episodes)
             print(
-                f"robot-rl: {error}; {waiting} episodes wait in {config.spool}", file=sys.stderr, flush=True
+                f"robot-rl: {error}; {waiting} episodes wait in {config.spool}",
+                file=sys.stderr,
+                flush=True,
             )
             raise SystemExit(1) from error
 

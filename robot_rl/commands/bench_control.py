@@ -1,7 +1,6 @@
-"""Measure the robot's server: answers, ticks, how soon it holds a lost arm, states, images.
+"""Measure the robot's server: latency of answers, ticks, states and images, and of stopping the arm.
 
-The simulated Panda with all checks on, in processes of their own. Figures of a busy machine are the busy
-machine's.
+The simulated Panda with all checks, in separate processes. Other load on the machine changes the figures.
 """
 
 import json
@@ -21,7 +20,7 @@ from robot_rl.machine import describe_machine
 @dataclass
 class Config:
     seconds: float = 10.0
-    """How long to measure each of round trips, keys, states and images."""
+    """Duration in s of each measurement: round trips, keys, states and images."""
     json: bool = False
     """End with one line of JSON."""
 

@@ -1,7 +1,6 @@
-"""Measure how fast a dataset gives images, as arrays and as video, and how many training takes.
+"""Measure how fast images are read from arrays and from video, and how many training needs.
 
-Training reads a dataset once and keeps its images in memory; what is read at random is for one that memory
-does not hold.
+Training reads a dataset once and keeps its images in memory; random reads matter if they do not fit.
 """
 
 import json
@@ -23,11 +22,11 @@ class Config:
     image_size: list[int] = field(default_factory=lambda: [84, 84])
     """Height and width of the images."""
     seconds: float = 5.0
-    """How long to measure each kind of reading, and learning."""
+    """Duration in s of each measurement."""
     disk: str | None = None
-    """Folder on the disk to measure; null for the system's temporary one."""
+    """Folder on the disk to measure; null for the system's temporary folder."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto` for a GPU where there is one; it learns."""
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one; the learner's device."""
     json: bool = False
     """End with one line of JSON."""
 
@@ -61,7 +60,7 @@ def _print(figures: DataFigures) -> None:
     for name, one in (("arrays", figures.zarr), ("video", figures.video)):
         print(_row(name, one))
     print(f"{'memory':<8}{figures.memory_at_random_per_s:>47.0f}")
-    print(f"\nbehaviour cloning on {figures.device} takes {figures.needed_per_s:.0f} images/s")
+    print(f"\nbehaviour cloning on {figures.device} needs {figures.needed_per_s:.0f} images/s")
 
 
 def _row(name: str, one: FormatFigures) -> str:

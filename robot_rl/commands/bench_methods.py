@@ -1,7 +1,7 @@
-"""Fill the table of methods: run what the protocols plan and has no result yet, in order of priority.
+"""Run the benchmark of methods: the planned runs of the protocols that have no result yet.
 
-Every run writes its own files, so results of several sittings and machines merge by copying.
-Ctrl-C stops cleanly, and the same command goes on. `robot-rl bench table` shows what there is.
+Every run writes its own files, so results of several machines can be merged by copying. Ctrl-C stops cleanly,
+and the same command resumes. `robot-rl bench table` shows the results.
 """
 
 import sys
@@ -23,21 +23,21 @@ from robot_rl.training.provenance import check_committed, current_code
 @dataclass
 class Config:
     protocol: str = "benchmarks/protocol"
-    """Folder of protocols, one YAML file per task, or one such file."""
+    """Folder of protocols, one YAML file per task, or one of these files."""
     results: str = "benchmarks/results/methods"
-    """Where results go; a run that has one is not made again."""
+    """Folder of the results; runs with a result are skipped."""
     runs_dir: str = "runs/bench"
-    """Work directory: demonstrations, bases and runs."""
+    """Working directory: demonstrations, bases and runs."""
     tasks: list[str] = field(default_factory=list)
     """Tasks to run; all if empty."""
     only: list[str] = field(default_factory=list)
-    """Entries to run, patterns such as `residual*`; all if empty."""
+    """Entries to run, as patterns such as `residual*`; all if empty."""
     seeds: list[int] = field(default_factory=list)
     """Seeds to run; all if empty."""
     split: str = "validation"
-    """`validation`, measured while training, or `test`, measured afterwards: for a committed program."""
+    """`validation`, evaluated while training, or `test`, evaluated afterwards, which needs committed code."""
     workers: int = 1
-    """Runs made at once, each on one thread of torch."""
+    """Parallel runs, each with one thread of torch."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 

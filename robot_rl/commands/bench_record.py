@@ -1,7 +1,7 @@
-"""Measure what recording costs: three 640×480 cameras at 30 Hz, states at 500 Hz, and a commander.
+"""Measure the cost of recording: three 640×480 cameras at 30 Hz, states at 500 Hz, and a commander.
 
-The control loop's lateness is measured with and without the recorder in the same run. Figures of a busy
-machine are the busy machine's.
+The lateness of the control loop is measured with and without the recorder in the same run. Other load on the
+machine changes the figures.
 """
 
 import json
@@ -19,11 +19,11 @@ from robot_rl.machine import describe_machine
 @dataclass
 class Config:
     seconds: float = 60.0
-    """How long to record; it takes twice that in all."""
+    """Duration of recording in s; the command takes twice as long."""
     encoding: str = "jpeg"
-    """Of the cameras: `jpeg`, or `raw`, which is 83 MB each second."""
+    """Encoding of the images: `jpeg`, or `raw` with 83 MB per second."""
     disk: str | None = None
-    """Folder on the disk to record to; null for the system's temporary one. What is recorded is removed."""
+    """Folder on the disk to record to; null for the system's temporary folder. Recordings are removed."""
     json: bool = False
     """End with one line of JSON."""
 

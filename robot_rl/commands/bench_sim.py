@@ -1,8 +1,8 @@
-"""Measure the simulation's speed: robosuite as it comes, ours, and the physics alone.
+"""Measure the simulation's speed: unmodified robosuite, ours, and the physics alone.
 
-Random actions, the same for all, who take turns in one process. `speedup` is stock over ours; `limit`
-is physics over ours, the part of a step that no control loop can save. Exit code 1 if ours and stock
-came to different states.
+All take the same random actions, in turns, in one process. `speedup` is stock over ours; `limit` is physics
+over ours, the fraction of a step that no control loop can save. The exit code is 1 if the states of ours
+and stock differ.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from robot_rl.machine import describe_machine, describe_versions
 _TASKS = ("Lift", "PickPlaceCan", "Door", "Stack", "NutAssemblySquare", "ToolHang")
 _TWO_ARMS = ("TwoArmLift", "TwoArmPegInHole", "TwoArmHandover", "TwoArmTransport")
 _QUIET = 0.95
-"""Part of a processor that one must have for times that mean something."""
+"""Fraction of a processor below which the times are not meaningful."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Config:
     tasks: list[str] = field(default_factory=lambda: [*_TASKS, *_TWO_ARMS])
     """Robosuite environments to measure."""
     seconds: float = 10.0
-    """How long to measure each task, and the threads; making the environments takes some more."""
+    """Duration in s for each task, and for the threads; building the environments takes longer."""
     seed: int = 0
     """Seed of states and actions."""
     json: bool = False
@@ -54,7 +54,7 @@ def run(config: Config) -> None:
     machine = {**describe_machine(), "versions": describe_versions()}
     trial = try_backend(os.environ.get("MUJOCO_GL", ""))
     speeds: dict[str, TaskSpeed] = {}
-    # What robosuite prints is no result.
+    # robosuite prints to stdout.
     with (
         contextlib.redirect_stdout(sys.stderr),
         progress(len(config.tasks) + 1, "bench sim", "parts") as show,
@@ -71,7 +71,7 @@ def run(config: Config) -> None:
         print(json.dumps({"tasks": tasks, "threads": threads, "machine": machine}), flush=True)
     different = [task for task, speed in speeds.items() if not speed.equal]
     if different:
-        print(f"bench sim: ours came to other states in {', '.join(different)}", file=sys.stderr)
+        print(f"bench sim: states of ours and stock differ in {', '.join(different)}", file=sys.stderr)
         raise SystemExit(1)
 
 
@@ -81,10 +81,10 @@ def print_results(
     threads: Mapping[int, float],
     no_images: str | None,
 ) -> None:
-    """Print the table; `no_images` says why there are no images, if there are none."""
+    """Print the table; `no_images` is the reason if images were not rendered."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = 200  # a file has room
+        console.width = 200  # not limited by a terminal
     versions = ", ".join(
         f"{package} {machine['versions'].get(package, '?')}"
         for package in ("robot-rl", "python", "mujoco", "robosuite", "numpy", "numba")
@@ -96,7 +96,7 @@ def print_results(
     console.print(f"\nLift, environment steps: 1 thread {one:.0f}/s, {', '.join(rates)}", soft_wrap=True)
     share = min(speed.processor_share for speed in speeds.values())
     if share < _QUIET:
-        part = f"{100 * share:.0f} % of a processor was ours"
+        part = f"this process had {100 * share:.0f} % of a processor"
         console.print(f"the machine was busy: at worst {part}; times are too long", soft_wrap=True)
     if no_images:
         console.print(f"no images: {no_images}; see robot-rl doctor", soft_wrap=True)
@@ -106,7 +106,7 @@ def _table(speeds: Mapping[str, TaskSpeed]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("task\n", no_wrap=True)
     for title in (
-        *("stock\nms/step", "ours\nms/step", "as asked\nms/step", "physics\nms/step"),
+        *("stock\nms/step", "ours\nms/step", "policy obs\nms/step", "physics\nms/step"),
         *("speedup\nstock/ours", "limit\nphysics/ours"),
         *("reset, ms\nstock → ours", f"image {SIZE}×{SIZE}, ms\nstock → ours", "states\n"),
     ):

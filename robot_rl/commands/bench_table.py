@@ -1,6 +1,6 @@
-"""Make the table and the figures of methods from the result files of `robot-rl bench methods`.
+"""Write the table and the figures of methods from the result files of `robot-rl bench methods`.
 
-Entries of the protocols that have no result are listed as not run. Nothing is extrapolated.
+Entries of the protocols without a result are listed as not run. Nothing is extrapolated.
 """
 
 import os
@@ -20,9 +20,9 @@ class Config:
     protocol: str = "benchmarks/protocol"
     """Folder of protocols, one YAML file per task, or one such file."""
     results: str = "benchmarks/results/methods"
-    """Where the results are."""
+    """Folder of the results."""
     out: str = "docs/results.md"
-    """Page to write; of one that is there, only what is between its markers."""
+    """Page to write; in an existing page only the part between its markers is replaced."""
     plots: str = "docs/results"
     """Folder of the figures."""
 
@@ -32,7 +32,7 @@ def run(config: Config) -> None:
     with mistakes():
         tables = [*_tested(config), *_rows(config, VALIDATION)]
         figures = [write_plots(rows, Path(config.plots)) for rows in tables]
-        # As they are linked from the page.
+        # Relative to the page, as linked from it.
         images = [[os.path.relpath(path, page.parent) for path in paths] for paths in figures]
         write_page(page, content(tables, images))
     for split in (TEST, VALIDATION):
@@ -49,6 +49,6 @@ def _rows(config: Config, split: Split) -> list[list[Row]]:
 
 
 def _tested(config: Config) -> list[list[Row]]:
-    """What has results on test states: only what is recommended is to be measured there."""
+    """Rows with results on test states, where only recommended methods are evaluated."""
     tables = [[row for row in rows if row.results] for rows in _rows(config, TEST)]
     return [rows for rows in tables if rows]

@@ -1,8 +1,8 @@
 """Measure the learners' speed: an update of ours, Stable-Baselines3's, and the matrix products alone.
 
-All take turns in one process and draw their own batches. `speedup` is Stable-Baselines3 over ours;
-`floor` is what our matrix products would take at the rate measured beside them. Figures are of the
-device that is named; none are given for a GPU where there is none.
+All take turns in one process and sample their own batches. `speedup` is Stable-Baselines3 over ours; `floor`
+is the time of our matrix products at the rate measured at the same time. All figures belong to the device
+that is printed.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from robot_rl.machine import describe_machine
 from robot_rl.training.allocator import keep_freed_memory
 
 _QUIET = 0.95
-"""Part of a processor that one must have for times that mean something."""
+"""Fraction of a processor below which the times are not meaningful."""
 
 
 @dataclass
@@ -45,11 +45,11 @@ class Config:
     batch_size: int = 256
     """Transitions per update."""
     methods: list[str] = field(default_factory=off_policy_methods)
-    """Methods whose learners are measured too, each with its own options; [] for none."""
+    """Methods whose learners are measured, with their default options; [] for none."""
     seconds: float = 10.0
-    """How long to measure each case, if three turns of each contestant are done by then."""
+    """Duration in s of each case, but at least three turns of each candidate."""
     threads: int = 1
-    """CPU threads of torch, as `robot-rl train` has them."""
+    """CPU threads of torch, as in `robot-rl train`."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
     json: bool = False
@@ -79,7 +79,7 @@ def run(config: Config) -> None:
     cases: dict[str, UpdateSpeed] = {}
     with (
         tempfile.TemporaryDirectory() as scratch,
-        contextlib.redirect_stdout(sys.stderr),  # what robosuite prints is no result
+        contextlib.redirect_stdout(sys.stderr),  # robosuite prints to stdout
         progress(len(sizes) * (1 + len(config.methods)), "bench update", "cases") as show,
     ):
         if config.methods:
@@ -98,7 +98,7 @@ def run(config: Config) -> None:
     _print(cases, f"{named}, {config.threads} CPU threads, torch {torch.__version__}")
     share = min(speed.processor_share or 1.0 for speed in cases.values())
     if device.type == "cpu" and share < _QUIET:
-        part = f"{100 * share:.0f} % of a processor was ours"
+        part = f"this process had {100 * share:.0f} % of a processor"
         print(f"the machine was busy: at worst {part}; times are too long", file=sys.stderr)
     if problem := sb3_missing():
         print(problem, file=sys.stderr)
@@ -112,7 +112,7 @@ def run(config: Config) -> None:
 def _print(cases: Mapping[str, UpdateSpeed], where: str) -> None:
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = 200  # a file has room
+        console.width = 200  # not limited by a terminal
     console.print(f"{where}\n", soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("case\n", no_wrap=True)

@@ -1,7 +1,7 @@
 """Collect demonstrations from a scripted expert in simulation.
 
-The expert of the task acts with some noise and skill; every episode is kept and labelled with its
-success. Collecting into an existing dataset of the same settings adds what is missing.
+The expert of the task acts with the given noise and skill; every episode is kept and labelled with its
+success. Collecting into an existing dataset with the same settings adds the missing episodes.
 """
 
 import sys
@@ -30,13 +30,13 @@ class Config:
     task: Any = None
     """Task to solve."""
     data: str = "data/${task.name}.zarr"
-    """Dataset to write, or to add to."""
+    """Dataset to write or to extend."""
     episodes: int = 100
-    """Episodes that the dataset shall have in the end."""
+    """Total number of episodes in the dataset."""
     noise: float = 0.0
     """Standard deviation of the expert's action noise, in units of the normalised action."""
     skill: float = 1.0
-    """1 for the best the expert can do; below, it varies and errs."""
+    """Skill of the expert in [0, 1]; below 1 it varies and makes mistakes."""
     seed: int = 0
     """Seed of initial states, noise and mistakes."""
 
@@ -82,7 +82,7 @@ def run(config: Config) -> None:
 
 
 def rollout(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:
-    """One episode of an expert: the arrays that a dataset holds, and whether it succeeded."""
+    """Run an episode of an expert; returns the arrays of a dataset's episode and whether it succeeded."""
     env.reset(seed=seed, options={"playback_start": True})
     expert.reset(env.sim)
     record = _Recorder()
@@ -106,10 +106,10 @@ def rollout(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool
 
 
 def acted(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
-    """The expert's action; experts give deltas, which become poses where the task takes those.
+    """The expert's action, converted from a delta to a pose if the task takes poses.
 
     Raises:
-        ValueError: the task takes actions of another size.
+        ValueError: if the task takes actions of another size.
     """
     action = expert.act(env.sim)
     deltas = env.sim.action_dim
@@ -133,7 +133,7 @@ class _Recorder:
 
     def arrays(self) -> dict[str, np.ndarray]:
         out = {key: np.stack([np.asarray(value) for value in values]) for key, values in self.rows.items()}
-        # Low-dimensional observations are kept as float32, as the policy sees them; states exactly.
+        # Low-dimensional observations are stored as float32, as the policy sees them; states exactly.
         return {
             key: value.astype(np.float32) if value.dtype == np.float64 and key != "sim_state" else value
             for key, value in out.items()

@@ -1,8 +1,8 @@
-"""Convert a dataset to or from robomimic's HDF5 or LeRobotDataset v3.0, or keep its images in another way.
+"""Convert a dataset to or from robomimic's HDF5 or LeRobotDataset v3.0, or change its image format.
 
-What is read is told by its content, what is made by `to`: a `dataset` of this program, which
-diffusion_policy's reader opens too, a `robomimic` file, or a `lerobot` folder. The original stays.
-What the other format cannot hold is said.
+The source format is detected. `to` is the target: a `dataset` of this program, which diffusion_policy's
+reader opens too, a `robomimic` file, or a `lerobot` folder. The original is not changed. The command says
+what the other format cannot represent.
 """
 
 import sys
@@ -21,21 +21,21 @@ GROUPS = {"task": {"*": TaskConfig}}
 @dataclass
 class Config:
     dataset: str = "???"
-    """Path of what is converted."""
+    """Dataset to convert."""
     out: str = "???"
-    """Path of what is made: x.zarr, x.hdf5, or a folder for LeRobot."""
+    """Path of the result: x.zarr, x.hdf5, or a folder for LeRobot."""
     to: str | None = None
-    """dataset, robomimic or lerobot; null to tell by the ending of `out` (.zarr, .hdf5)."""
+    """dataset, robomimic or lerobot; null to use the ending of `out` (.zarr, .hdf5)."""
     images: str | None = None
-    """How images are kept: `zarr` or `video` in a dataset (null: as they are, or `zarr`), `video` or `image`
+    """Image format: `zarr` or `video` in a dataset (null: unchanged, or `zarr`), `video` or `image`
     (exact) in a LeRobotDataset (null: `video`)."""
     task: Any = None
-    """Task that another program's robomimic file was made in, with the cameras that it shall have; none to
-    find it by the environment's name."""
+    """Task of another program's robomimic file, with the cameras to render; null to find it by the
+    environment's name."""
     success: bool | None = None
-    """Whether the episodes of a LeRobotDataset that does not say it succeeded."""
+    """Whether the episodes succeeded, for a LeRobotDataset without this information."""
     accept: list[str] = field(default_factory=list)
-    """Differences between the file's environment and the one here to let pass, by name."""
+    """Accepted differences between the file's environment and the one here, by name."""
 
     def __post_init__(self) -> None:
         if self.to not in (None, *FORMATS):

@@ -1,7 +1,7 @@
-"""Make a dataset of a fixed rate from recorded episodes.
+"""Make a dataset with a fixed rate from recorded episodes.
 
-Recordings are never changed: another rate, other cameras or outcomes make another dataset of the same ones.
-A dataset of a robot that is a simulated task (`robot-rl robot task=…`) is one of that task with `task=…`.
+Recordings are never changed, so several datasets with other rates, cameras or outcomes can be made from them.
+For a simulated task served as a robot (`robot-rl robot task=…`), `task=…` makes a dataset of that task.
 """
 
 import sys
@@ -27,26 +27,25 @@ GROUPS = {"task": {"*": TaskConfig}}
 @dataclass
 class Config:
     raw: str = MISSING
-    """Folder of the recordings, as `robot-rl record out=…` made it."""
+    """Folder of the recordings, as written by `robot-rl record out=…`."""
     out: str = MISSING
-    """Dataset to make."""
+    """Dataset to write."""
     task: Any = None
-    """Simulated task that was recorded; none for a robot of its own."""
+    """Simulated task that was recorded; null for a real or simulated arm."""
     name: str = "robot"
-    """What a robot of its own does: the dataset's name for the task."""
+    """Name of the task in the dataset, for a real or simulated arm."""
     rate: float = 20.0
     """Steps per second; with `task`, the task's own."""
     cameras: list[str] | None = None
-    """Cameras whose images it shall have; null for all that were recorded, or those of task.cameras=[…];
-    [] for none."""
+    """Cameras of the dataset; null for all recorded ones, or those of task.cameras=[…]; [] for none."""
     images: str = "zarr"
     """Image storage: `zarr`, lossless; or `video`, lossy and much smaller (docs/recording.md)."""
     outcomes: list[str] = field(default_factory=lambda: ["success", "failure"])
     """Episodes to use: success, failure, discarded, interrupted, recovered."""
     max_age_ms: float = 500.0
-    """An episode in which a state, the gripper's reading or an image did not come for longer is left out."""
+    """Episodes with a longer gap in states, gripper readings or images are left out."""
     flag_age_ms: float = 250.0
-    """An episode in which one did not come for longer is flagged; what was known last bridges the gap."""
+    """Episodes with a longer gap are flagged; the last known value fills the gap."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf"):
@@ -72,12 +71,12 @@ def run(config: Config) -> None:
         print(f"episode {number} is left out: {reason}", file=sys.stderr)
     for number, gaps in derived.bridged.items():
         told = ", ".join(f"no {name} for {age:.0f} ms" for name, age in gaps.items())
-        print(f"episode {number} is flagged: {told}; what was known last bridges it", file=sys.stderr)
+        print(f"episode {number} is flagged: {told}; the last known value fills the gap", file=sys.stderr)
     if raw.open:
         print(f"{len(raw.open)} not committed: see `robot-rl data repair`", file=sys.stderr)
     if config.task is None and (served := _served_task(raw)):
         print(
-            f"{config.raw} is of the simulated task {served}, and {config.out} is of a robot of its own: "
+            f"{config.raw} is of the simulated task {served}, and {config.out} lacks its environment: "
             f"task={served} makes a dataset of the task, with its actions and its environment",
             file=sys.stderr,
         )
@@ -86,7 +85,7 @@ def run(config: Config) -> None:
 
 
 def plan_of(config: Config, raw: RawDataset, ended: ExitStack) -> Plan:
-    """What is asked for, of these recordings; its environment is closed when the stack has `ended`."""
+    """The plan for these recordings; its environment is closed with the stack `ended`."""
     environment, rate, rebuild = None, config.rate, None
     if config.task is not None:
         task = _with_recorded_cameras(config.task, config.cameras, raw)
@@ -94,7 +93,7 @@ def plan_of(config: Config, raw: RawDataset, ended: ExitStack) -> Plan:
         environment, rate = env.describe(), float(task.control_freq)
         env.close()
         if any(SCENE in episode.header.spec.sensors for episode in raw.episodes.values() if episode.begun):
-            # Without cameras: nothing is drawn for states.
+            # Without cameras: states need no rendering.
             env = make_env(replace(task, cameras=[]), observe_all=True)
             ended.callback(env.close)
             rebuild = SceneState(env).rebuild
@@ -117,13 +116,13 @@ def plan_of(config: Config, raw: RawDataset, ended: ExitStack) -> Plan:
 
 
 def _served_task(raw: RawDataset) -> str | None:
-    """Name of the task that was served as a robot; None for a robot of its own."""
+    """Name of the task that was served as a robot; None for other robots."""
     specs = [episode.header.spec for episode in raw.episodes.values() if episode.begun]
     return next((spec.name for spec in specs if spec.driver == "robosuite"), None)
 
 
 def _with_recorded_cameras(task: TaskConfig, chosen: list[str] | None, raw: RawDataset) -> TaskConfig:
-    """The task that was served: where none of its cameras are named, with those that were recorded."""
+    """The task that was served, with the recorded cameras if it names none."""
     header = next((episode.header for episode in raw.episodes.values() if episode.begun), None)
     if task.cameras or header is None:
         return task

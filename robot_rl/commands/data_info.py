@@ -1,6 +1,6 @@
-"""Say what a dataset holds: episodes, outcomes, who acted, cameras, environment, size.
+"""Show the contents of a dataset: episodes, outcomes, who acted, cameras, environment, size.
 
-It reads datasets of this program, recordings, robomimic's HDF5 files and LeRobotDatasets.
+Reads datasets of this program, recordings, robomimic's HDF5 files and LeRobotDatasets.
 """
 
 import json
@@ -16,9 +16,9 @@ from robot_rl.errors import mistakes
 @dataclass
 class Config:
     dataset: str = MISSING
-    """Path of the dataset, of recordings or of another program's dataset."""
+    """Dataset, recordings, or a dataset of another program."""
     json: bool = False
-    """One line of JSON instead."""
+    """Print one line of JSON instead."""
 
 
 def run(config: Config) -> None:

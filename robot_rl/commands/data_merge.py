@@ -1,7 +1,7 @@
 """Merge datasets of one environment into a new one.
 
-Datasets of different environments, or with different arrays, are refused with what differs. Who acted in
-which step is kept by name.
+Datasets with different environments or arrays are refused, and the differences shown. Who acted in each step
+is preserved by name.
 """
 
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ from robot_rl.errors import UserError, mistakes
 @dataclass
 class Config:
     datasets: list[str] = field(default_factory=list)
-    """Datasets, in the order of their episodes in the new one: [a.zarr,b.zarr]."""
+    """Datasets to merge, in this order: [a.zarr,b.zarr]."""
     out: str = "???"
-    """Dataset to make."""
+    """Dataset to write."""
     accept: list[str] = field(default_factory=list)
-    """Differences between the environments to let pass, by name: [controller]."""
+    """Accepted differences between the environments, by name: [controller]."""
     drop: list[str] = field(default_factory=list)
-    """Arrays to leave out, as where only some of the datasets have them: [sim_state]."""
+    """Arrays to leave out, for instance those that only some datasets have: [sim_state]."""
 
 
 def run(config: Config) -> None:

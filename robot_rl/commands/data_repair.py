@@ -1,6 +1,6 @@
-"""Commit what killed recorders have left of their episodes, up to the last whole record.
+"""Recover the episodes of killed recorders, up to the last whole record.
 
-Such episodes are labelled `recovered`. Nothing is cut off or removed.
+They are labelled `recovered`. Nothing is removed.
 """
 
 import sys
@@ -31,10 +31,10 @@ def run(config: Config) -> None:
         torn = episode.torn()
         print(
             f"episode {number}: {footer.outcome}, {seconds:.1f} s"
-            + (f", {torn} bytes of records that were not whole" if torn else "")
+            + (f", {torn} bytes of incomplete records" if torn else "")
         )
     for folder, reason in left.items():
         print(f"{folder} cannot be repaired and is left as it is: {reason}", file=sys.stderr)
     for folder in raw.headless:
-        print(f"{folder} has no whole header: nothing can be told of it, and it is left as it is")
+        print(f"{folder} has no complete header and is left as it is")
     print(f"{config.raw}: {len(repaired)} repaired")

@@ -1,6 +1,6 @@
-"""Split a dataset: some of its episodes into a new one, the others into another.
+"""Split a dataset into the chosen episodes and the others.
 
-Which are chosen is said by one of fraction, outcomes, sources and episodes. The dataset itself stays.
+One of fraction, outcomes, sources and episodes selects. The original is not changed.
 """
 
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ class Config:
     dataset: str = "???"
     """Dataset to split."""
     out: str = "???"
-    """Dataset to make of the chosen episodes."""
+    """Dataset to write the chosen episodes to."""
     rest: str | None = None
-    """Dataset to make of the others; null for none."""
+    """Dataset to write the others to; null for none."""
     fraction: float | None = None
-    """Choose this part of the episodes at random, between 0 and 1."""
+    """Choose this fraction of the episodes at random, between 0 and 1."""
     seed: int = 0
-    """Of `fraction`."""
+    """Seed of `fraction`."""
     outcomes: list[str] | None = None
     """Choose by outcome: [success], [failure], …"""
     sources: list[str] | None = None
     """Choose episodes in which one of these acted: [human], [policy], …"""
     episodes: list[int] | None = None
-    """Choose these, by number: [0,3,5]."""
+    """Choose these episodes: [0,3,5]."""
 
 
 def run(config: Config) -> None:

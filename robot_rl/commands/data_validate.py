@@ -1,6 +1,6 @@
-"""Check every promise of a dataset's format; the exit code is 1 if one is broken.
+"""Check that a dataset is valid; the exit code is 1 if it is not.
 
-Each fault is a line. It reads datasets of this program, recordings, robomimic's HDF5 files and
+Prints a line for each fault. Reads datasets of this program, recordings, robomimic's HDF5 files and
 LeRobotDatasets.
 """
 
@@ -16,10 +16,9 @@ class Config:
     dataset: str = "???"
     """Path of the dataset."""
     replay: int = 0
-    """So many episodes, spread over the dataset, are acted again in simulation and have to come out the
-    same."""
+    """Number of episodes, spread over the dataset, to replay in simulation and compare."""
     accept: list[str] = field(default_factory=list)
-    """Differences between the dataset's environment and the one here to let pass, for `replay`."""
+    """Accepted differences between the dataset's environment and the one here, for `replay`."""
 
 
 def run(config: Config) -> None:
@@ -47,7 +46,7 @@ def _counted(found: list[str]) -> str:
 
 
 def _faults(path: Path, kind: str) -> list[str]:
-    # What a kind needs is loaded for it alone.
+    # Imported late: each kind loads only what it needs.
     match kind:
         case "raw":
             from robot_rl.data.raw.summary import raw_faults
@@ -75,7 +74,7 @@ def _replayed(path: Path, config: Config) -> list[str]:
 
     dataset = Dataset(path)
     env = playback_env(dataset, config.accept)
-    # States that were rebuilt of another program's are near, and no more.
+    # States rebuilt from another program's data are only approximate.
     exact = dataset.collection.get("states", True) is True
     number = min(config.replay, dataset.num_episodes)
     found = []

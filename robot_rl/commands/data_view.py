@@ -1,7 +1,7 @@
-"""Write a page to look at a dataset: images, actions, outcomes, and what reveals bad data.
+"""Write an HTML page that shows a dataset: images, actions, outcomes, and signs of bad data.
 
-The page is one file that needs nothing else: open it in a browser. Recordings are shown as the dataset that
-`robot-rl data derive` would make of them.
+The page is one self-contained file. Recordings are shown as the dataset that `robot-rl data derive`
+would make of them.
 """
 
 import sys
@@ -25,9 +25,9 @@ class Config:
     dataset: str = "???"
     """Dataset, or folder of recordings."""
     out: str | None = None
-    """The page; null for one beside the dataset, named like it."""
+    """Page to write; null for one beside the dataset with its name."""
     render: bool = False
-    """Draw images from the saved states of a simulation, for a dataset without cameras."""
+    """Render images from saved simulator states, for a dataset without cameras."""
     rate: float = 20.0
     """Steps per second, for recordings."""
 

@@ -1,7 +1,7 @@
-"""The main job from end to end: demonstrations, a weak base policy, RL on top, evaluation, report.
+"""Run everything from end to end: demonstrations, a weak base policy, RL on top, evaluation, report.
 
-Every stage is a command of its own with the settings below; what is done already is not done again,
-so the same command goes on with a demo that was stopped.
+Every stage is one of the other commands with the settings below. Finished stages are skipped, so the same
+command resumes a stopped demo.
 """
 
 import json
@@ -24,17 +24,17 @@ class Config:
     task: str = "lift"
     """Name of the task, as in configs/task/."""
     name: str = "demo"
-    """Name of the directory for all that the demo makes."""
+    """Name of the demo's directory."""
     runs_dir: str = "runs"
-    """Where that directory is."""
+    """Folder of that directory."""
     seed: int = 0
     """Seed of everything random."""
     episodes: int = 8
     """Demonstrations to collect."""
     noise: float = 0.3
-    """Action noise of the demonstrating expert."""
+    """Action noise of the expert."""
     skill: float = 1.0
-    """Skill of the demonstrating expert."""
+    """Skill of the expert."""
     base_updates: int = 600
     """Gradient steps of the base policy."""
     base_width: int = 128
@@ -42,7 +42,7 @@ class Config:
     rl_steps: int = 20_000
     """Environment steps of RL."""
     rl_warmup_steps: int = 2_000
-    """Of these, steps in which the base alone acts."""
+    """The first of these steps, in which only the base acts."""
     eval_episodes: int = 100
     """Saved initial states to evaluate on."""
     device: str = "auto"
@@ -108,7 +108,7 @@ def _run(name: str, *arguments: str) -> None:
 
 
 def _is_evaluated(run: Path, episodes: int) -> bool:
-    """Whether the results that are there are those of the weights that are there."""
+    """Whether there are evaluation results of the current weights."""
     path = run / "eval" / "summary.json"
     if not path.is_file():
         return False
@@ -118,7 +118,7 @@ def _is_evaluated(run: Path, episodes: int) -> bool:
 
 
 class _Stages:
-    """Seconds spent in each stage, over all sittings."""
+    """Seconds spent in each stage, including earlier runs of the command."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,8 +1,8 @@
-"""Let a policy control a robot behind its server, and count how often it succeeds.
+"""Run a policy on a robot and measure its success rate.
 
-Each episode is a line: success, steps, seconds, late steps, the oldest of each kind of observation. All of it
-goes into a file. An episode that was interrupted counts as a failure. Where the robot does not measure
-success, a classifier judges it (success=runs/…), or you: s ends an episode well, f ends it as a failure.
+Each episode prints a line and is written to a file: success, steps, seconds, late steps, the largest age of
+each kind of observation. An interrupted episode counts as a failure. If the robot does not measure success, a
+classifier does (success=runs/…), or you: press s for success, f for failure.
 
 Ctrl-C leaves the arm at rest and disarmed.
 """
@@ -37,7 +37,7 @@ from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.robots import default_address
 
 _TIMEOUT = 5.0
-"""s for an answer; without one, the robot is lost."""
+"""s to wait for an answer before the connection counts as lost."""
 
 
 @dataclass
@@ -47,27 +47,27 @@ class Config:
     robot: str = field(default_factory=default_address)
     """Address of the robot's server, as in `robot-rl robot address=…`."""
     episodes: int = 20
-    """How many to run."""
+    """Number of episodes."""
     reset: str | None = None
-    """How an episode begins. `scene`: a simulated task goes to its saved initial state of that number.
-    `operator`: the gripper opens, the arm goes home, you prepare the scene and press Enter. `home`: without
-    you. If null, `scene` for a simulated task and `operator` for all else."""
+    """Reset between episodes. `scene`: a simulated task is set to its saved initial state of that number.
+    `operator`: the gripper opens, the arm moves home, you prepare the scene and press Enter. `home`: the same
+    without you. null: `scene` for a simulated task, otherwise `operator`."""
     success: str | None = None
-    """Run of `method=classifier` that judges success by the cameras; null for the robot's sensor or you."""
+    """Run of `method=classifier` that detects success in images; null for the robot's sensor or you."""
     lookahead_ms: float | None = None
-    """An action takes effect so long after its step was due, however long it took to find it; it has to cover
-    the robot's measured latency and the policy's own time. null: when it comes."""
+    """Fixed delay from a step's due time to its action's effect; must cover the robot's measured latency and
+    the policy's inference time. null: actions are executed as soon as they are ready."""
     name: str = "deploy"
-    """What the robot's server calls this client."""
+    """Name of this client at the robot's server."""
     turns_with: str | None = None
-    """Name of another, whose episodes undo what this one does: they take turns. The one without `first` is
-    started first."""
+    """Name of another deployment whose episodes undo this one's: they take turns. Start the one without
+    `first` first."""
     first: bool = False
-    """Whether this one has the first turn."""
+    """Whether this deployment has the first turn."""
     seed: int = 0
     """Seed of the policy's noise, as for `robot-rl eval`."""
     out: str = "${policy}/deploy.json"
-    """File of the results; an existing one is never replaced."""
+    """File of the results; an existing file is never replaced."""
     keys: str | None = None
     """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
     insecure: bool = False
@@ -85,7 +85,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    # One observation through a small network: a second thread only waits for the first.
+    # One observation through a small network: more threads do not help.
     torch.set_num_threads(1)
     with ExitStack() as ended:
         with mistakes(), _answers(config.robot):
@@ -157,7 +157,7 @@ def run(config: Config) -> None:
 
 @contextmanager
 def _answers(robot: str) -> Iterator[None]:
-    """Before anything has moved, what the robot refuses is the user's to mend."""
+    """Turns an error of the robot before any motion into a UserError."""
     try:
         yield
     except RobotError as error:

@@ -1,8 +1,8 @@
 """Check this machine, or a robot: suggests a fix for each problem.
 
-Without a robot: packages, graphics, disk. With a robot's address its server is asked for a few seconds (the
-network, clocks, the loop, cameras, a latched fault); with the name of a driver it is checked whether this
-machine suits its server (real-time rights, kernel, libraries, USB, the arm's controller). Nothing moves.
+Without a robot: packages, graphics, disk. With a robot's address: its server (network, clocks, control loop,
+cameras, a latched fault), for a few seconds. With the name of a driver: whether this machine can run its
+server (real-time rights, kernel, libraries, USB, the arm's controller). Nothing moves.
 """
 
 import logging
@@ -21,7 +21,7 @@ class Config:
     robot: str | None = None
     """Robot to check: the address of its server, or its name in configs/robot, or its file."""
     role: str = "observer"
-    """What this client is to be for the robot's server: `observer`, `policy` or `operator`."""
+    """Role of this client: `observer`, `policy` or `operator`."""
     keys: str | None = None
     """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
     insecure: bool = False
@@ -29,8 +29,8 @@ class Config:
 
 
 def run(config: Config) -> None:
-    """Print a line per check; exit code 1 if there is a fault."""
-    # robosuite warns of optional parts that nothing here uses, and sets its own level when imported.
+    """Print a line per check; the exit code is 1 if a check failed."""
+    # robosuite warns about optional parts that are not used here, and sets its own level when imported.
     logging.getLogger("robosuite_logs").addFilter(lambda record: record.levelno >= logging.ERROR)
     with mistakes():
         faults = show(_checks(config))
@@ -41,7 +41,7 @@ def run(config: Config) -> None:
 def _checks(config: Config) -> Iterable[Check]:
     if config.robot is None:
         return all_checks(Path(config.runs_dir))
-    # Only now: what is wrong with packages is for the other checks to say.
+    # Imported late: broken packages are reported by the other checks.
     from robot_rl.robot.checks.run import robot_checks
 
     return robot_checks(config.robot, config.role, config.keys, config.insecure)

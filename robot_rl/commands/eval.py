@@ -1,7 +1,7 @@
-"""Measure a policy's success on the saved initial states of its task, beside its base.
+"""Evaluate a policy and its base on the saved initial states of its task.
 
-Writes `eval/summary.json` (rates with 95 % Wilson intervals) and `eval/episodes.csv` (every
-episode's outcome) into the run, those of test states into `eval/test/`.
+Writes `eval/summary.json` (success rates with 95 % Wilson intervals) and `eval/episodes.csv` (the outcome of
+every episode) into the run; those of test states go into `eval/test/`.
 """
 
 import time
@@ -38,21 +38,21 @@ class Config:
     policy: str = "???"
     """Directory of a run or of a saved policy."""
     split: str = "validation"
-    """`validation`, to choose options by, or `test`, to report: for a finished run of a committed program."""
+    """`validation`, to choose options, or `test`, to report, which needs a finished run of committed code."""
     episodes: int | None = None
-    """How many of the saved initial states to use; all if null."""
+    """Number of initial states to use; all if null."""
     saved: bool = False
-    """Measure each policy that `save_every` kept, without its base, into `<step>.json`."""
+    """Evaluate each policy saved by `save_every`, without its base, into `<step>.json`."""
     curve_episodes: int | None = None
-    """With saved=true, how many for all but the last; as many as for the last if null."""
+    """With saved=true, number of states for all policies but the last; the same as for the last if null."""
     num_envs: int = 4
     """Environments stepped together."""
     seed: int = 0
     """Seed of the policies' noise."""
     states: str | None = None
-    """File of initial states of your own, in place of the task's list."""
+    """Your own file of initial states, instead of the task's list."""
     out: str | None = None
-    """Where results go; `eval` or `eval/test` within the policy's directory if null."""
+    """Folder of the results; `eval` or `eval/test` in the policy's directory if null."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
@@ -64,11 +64,11 @@ class Config:
         if self.curve_episodes and not self.saved:
             raise ValueError(f"curve_episodes={self.curve_episodes} is for saved=true")
         if check_split(self.split) == TEST and self.states:
-            raise ValueError("split=test measures on the task's own test states: leave out states=…")
+            raise ValueError("split=test uses the task's own test states: leave out states=…")
 
 
 def run(config: Config) -> None:
-    # A handful of observations through a small network: a second thread only waits for the first.
+    # A few observations through a small network: more threads do not help.
     torch.set_num_threads(1)
     split = check_split(config.split)
     policy = Path(config.policy)
@@ -105,7 +105,7 @@ def _evaluate(
     out: Path,
     facts: dict[str, Any],
 ) -> None:
-    """A policy beside its base."""
+    """Evaluate a policy and its base."""
     candidates = side_by_side(networks)
     outcomes: dict[str, list[Outcome]] = {}
     states = initial.states[: config.episodes]
@@ -130,7 +130,7 @@ def _evaluate_saved(
     device: torch.device,
     facts: dict[str, Any],
 ) -> None:
-    """Each policy that a run kept; what was measured in the same way already is left as it is."""
+    """Evaluate each saved policy of a run; those already evaluated in the same way are skipped."""
     for path, at in saved:
         count = config.episodes if at is saved[-1][1] else config.curve_episodes or config.episodes
         states = initial.states[:count]

@@ -1,7 +1,7 @@
-"""Record what happens on a robot's server: by keys, or for some seconds.
+"""Record episodes from a robot's server, started and ended by keys or by time.
 
-Everything is written down raw: states, commands, events and images, at the rates at which they come. Who
-controls the robot meanwhile does not matter, and is not disturbed. `robot-rl data derive` makes a dataset.
+States, commands, events and images are written unchanged, at their own rates. Recording does not disturb the
+client that controls the robot. `robot-rl data derive` makes a dataset.
 """
 
 import sys
@@ -23,19 +23,19 @@ from robot_rl.robot.robots import default_address
 @dataclass
 class Config:
     address: str = field(default_factory=default_address)
-    """Of the robot's server."""
+    """Address of the robot's server."""
     out: str = "data/robot.raw"
-    """Folder of the recordings; it is added to."""
+    """Folder of the recordings; new episodes are appended."""
     cameras: list[str] | None = None
-    """Cameras to record; null for all that the robot has."""
+    """Cameras to record; null for all cameras of the robot."""
     labels: dict[str, str] = field(default_factory=dict)
-    """What else to write down with each episode: labels.operator=carl."""
+    """Labels stored with each episode: labels.operator=carl."""
     seconds: float | None = None
-    """Length of an episode; null for keys."""
+    """Length of an episode in s; null to start and end it by keys."""
     episodes: int = 1
-    """How many, with `seconds`."""
+    """Number of episodes, with `seconds`."""
     outcome: str = "success"
-    """What they are, with `seconds`: success, failure or discarded."""
+    """Outcome of the episodes, with `seconds`: success, failure or discarded."""
     keys: str | None = None
     """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
     insecure: bool = False
@@ -55,7 +55,9 @@ def run(config: Config) -> None:
         with mistakes():
             parse(config.address)
             if config.seconds is None and not sys.stdin.isatty():
-                raise UserError("keys are read from a terminal, and standard input is none: give seconds=…")
+                raise UserError(
+                    "keys are read from a terminal, but standard input is not a terminal: give seconds=…"
+                )
             recorder = ended.enter_context(_recorder(config))
         ready = recorder.ready
         print(f"{ready.robot}, cameras: {', '.join(ready.cameras) or 'none'}; {config.out}", flush=True)

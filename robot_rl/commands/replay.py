@@ -1,8 +1,8 @@
-"""Act a recorded episode again: in simulation from its saved states, or on its robot, slowly.
+"""Replay a recorded episode in simulation, or slowly on its robot.
 
-In simulation the first saved state is restored and the applied actions are taken; what comes out is compared
-with the saved states. With an address the arm goes to the episode's start and follows its measured joints,
-with all limits on; how near it came is said at the end. Ctrl-C brings the arm to rest.
+In simulation the first saved state is restored, the recorded actions are applied, and the states compared
+with the saved ones. With an address the arm moves to the episode's start and follows its measured joints,
+with all limits active; the tracking error is printed at the end. Ctrl-C brings the arm to rest.
 """
 
 import sys
@@ -27,15 +27,15 @@ class Config:
     dataset: str = "???"
     """Dataset of the episode."""
     episode: int = 0
-    """Its number."""
+    """Number of the episode."""
     address: str | None = None
-    """Of the robot's server; null for simulation."""
+    """Address of the robot's server; null for simulation."""
     speed: float = 0.5
-    """On the robot: of the recording's, at most 1."""
+    """Speed on the robot relative to the recording, at most 1."""
     yes: bool = False
-    """The arm may move: do not ask."""
+    """Move the arm without asking."""
     accept: list[str] = field(default_factory=list)
-    """Differences to let pass, by name: of the environment, or [robot]."""
+    """Accepted differences, by name: of the environment, or [robot]."""
     keys: str | None = None
     """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
     insecure: bool = False
@@ -84,7 +84,7 @@ def _on_robot(config: Config, address: str, dataset: Dataset) -> None:
                 start = robot.sample()
                 motion = motion_of(dataset, config.episode, robot.spec, config.accept)
                 if start.mode not in (Mode.IDLE, Mode.ARMED):
-                    raise UserError(f"the robot is in the mode {start.mode}: it has to be idle or armed")
+                    raise UserError(f"the robot is in mode {start.mode}: it must be idle or armed")
                 _ask(config, robot.spec.name, motion.seconds, approach_seconds(motion, start, robot.spec))
                 stop = ended.enter_context(stop_on_signal())
                 if start.mode is Mode.IDLE:
@@ -98,7 +98,7 @@ def _on_robot(config: Config, address: str, dataset: Dataset) -> None:
             raise SystemExit(1) from error
         finally:
             if start.mode is Mode.IDLE:
-                # What happened matters more; without its lease the arm comes to rest by itself.
+                # Keep the original error; without a lease the arm stops by itself.
                 with suppress(RobotError):
                     robot.disarm()
         print("\n".join(told(traced, robot.spec)))
@@ -118,5 +118,5 @@ def _ask(config: Config, name: str, seconds: float, approach: float) -> None:
     if config.yes:
         return
     if not sys.stdin.isatty():
-        raise UserError("the arm moves only with its operator's consent: give yes=true")
+        raise UserError("the arm moves only with the operator's consent: give yes=true")
     input("Enter begins: ")

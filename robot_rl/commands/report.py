@@ -12,9 +12,9 @@ from robot_rl.runs import check_is_run
 @dataclass
 class Config:
     run: str = "???"
-    """Directory of a run that was evaluated."""
+    """Directory of an evaluated run."""
     videos: bool = True
-    """Make the two videos, if they are not there yet."""
+    """Render the two videos if they do not exist."""
 
 
 def run(config: Config) -> None:
@@ -22,7 +22,7 @@ def run(config: Config) -> None:
     with mistakes():
         check_is_run(directory)
         if not (directory / "eval" / "episodes.csv").is_file():
-            raise UserError(f"{directory} was not evaluated yet: `robot-rl eval policy={directory}` first")
+            raise UserError(f"{directory} is not evaluated: run `robot-rl eval policy={directory}` first")
         if config.videos and not (directory / "videos" / "base.mp4").is_file():
             write_videos(directory)
         page = write_report(directory)

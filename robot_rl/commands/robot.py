@@ -1,8 +1,8 @@
-"""Serve a robot: its arm, gripper, limits and faults at one address; Ctrl-C brings the arm to rest.
+"""Run the server of a robot: arm, gripper, limits and faults at one address.
 
-The robot is an arm with a file of its own (driver=…) or a simulated task (task=…), which stands for one.
-Whatever commands or watches the robot is a client of this server. Keys for a network are made by
-`robot-rl robot keys`.
+The robot is an arm with a configuration file (driver=…) or a simulated task (task=…). Everything that
+commands or observes the robot is a client of this server. `robot-rl robot keys` makes keys for a network.
+Ctrl-C brings the arm to rest.
 """
 
 import signal
@@ -30,20 +30,20 @@ class Config:
     driver: str | None = None
     """Robot: a name of configs/robot (sim_panda, franka …), or the path of a robot's file."""
     task: Any = None
-    """Simulated task to serve as the robot, in place of a driver."""
+    """Simulated task to serve as a robot, instead of a driver."""
     states: str | None = None
-    """File of initial states where the task's episodes begin; the task's own list if null. With `seeds`,
-    or without a list, an episode's number is a seed: as many beginnings as a training run asks for."""
+    """File of initial states of the task's episodes; the task's list if null. With `seeds`, or without a
+    list, the episode's number is the seed of its reset, which gives any number of initial states."""
     address: str = field(default_factory=default_address)
-    """Where clients find it: `ipc:///directory`, or `tcp://host:port` (seven ports from this one)."""
+    """Address of the server: `ipc:///directory`, or `tcp://host:port` (uses seven ports from this one)."""
     keys: str | None = None
     """Directory of keys; required where other machines can reach the address."""
     insecure: bool = False
-    """Serve a network without keys: whoever can reach the address can move the arm."""
+    """Serve a network without keys: anyone who can reach the address can move the arm."""
     cameras: list[str] = field(default_factory=list)
-    """Cameras of a driver: `front` and `wrist` of a simulated arm, or YAML files, a camera each."""
+    """Cameras of a driver: `front` and `wrist` of a simulated arm, or one YAML file per camera."""
     lease_ms: int = 100
-    """A commander that is silent for so many milliseconds is stopped; 10 to 1000."""
+    """ms without a command after which the arm is stopped; 10 to 1000."""
 
     def __post_init__(self) -> None:
         if (self.driver is None) == (self.task is None):

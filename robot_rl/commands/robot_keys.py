@@ -1,4 +1,4 @@
-"""Make the key of a robot's client, and the server's own where there is none yet."""
+"""Make the key of a robot's client, and the server's key if it does not exist."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,9 @@ from robot_rl.hardware.protocol.security import make_client_keys
 @dataclass
 class Config:
     name: str = MISSING
-    """Of the client: letters, digits, - and _."""
+    """Name of the client: letters, digits, - and _."""
     role: str = "policy"
-    """`observer` looks and stops, `policy` also commands, `operator` also pre-empts and clears faults."""
+    """`observer` may observe and stop, `policy` also command, `operator` also preempt and clear faults."""
     keys: str = "keys"
     """Directory of the server's keys."""
 
@@ -22,4 +22,4 @@ class Config:
 def run(config: Config) -> None:
     with mistakes():
         path = make_client_keys(Path(config.keys), config.name, config.role)  # type: ignore[arg-type]
-    print(f"{path}: move it to the client's machine; a running server knows it after its next start")
+    print(f"{path}: move it to the client's machine; a running server accepts it after a restart")

@@ -1,8 +1,8 @@
-"""Measure how late a robot acts, its cameras see and its states come; write it into the robot's file.
+"""Measure the latency of a robot's actions, cameras and states; write it to the robot's file.
 
-The arm swings one joint to and fro by a few degrees around where it stands, within its limits. Commands,
-setpoints, measurements and images are compared by cross-correlation; what does not correlate well enough is
-refused, and the exit code is 1. Afterwards the arm is as it was, armed or not.
+The arm swings one joint by a few degrees around its position, within its limits. Commands, setpoints,
+measurements and images are compared by cross-correlation; if the correlation is too low, the figure is
+refused and the exit code is 1. Afterwards the arm is armed or not, as before.
 """
 
 import datetime
@@ -34,15 +34,15 @@ class Config:
     address: str = field(default_factory=default_address)
     """Address of the robot's server, as in `robot-rl robot address=…`."""
     cameras: list[str] | None = None
-    """Cameras to measure, by name; by default all. Each has to see the arm, or to move with it."""
+    """Cameras to measure; null for all. Each must see the arm or move with it."""
     joint: str = ""
-    """Name of the joint to swing; by default the first."""
+    """Name of the joint to swing; the first if empty."""
     seconds: float = 10.0
-    """How long to swing it."""
+    """Duration of the swing in s."""
     go: bool = False
-    """The arm may move: do not ask."""
+    """Move the arm without asking."""
     write: str | None = None
-    """Robot's file whose section `latency` is to hold the result; the rest of it stays as it is."""
+    """Robot's file whose section `latency` is replaced by the result."""
     keys: str | None = None
     """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
     insecure: bool = False
@@ -68,7 +68,7 @@ def run(config: Config) -> None:
 
 
 def _measure(config: Config, robot: RobotClient, keys: ClientKeys | None) -> Figures:
-    """Swing the arm, if its operator lets it."""
+    """Swing the arm after asking the operator."""
     known = [camera.name for camera in robot.spec.cameras]
     cameras = known if config.cameras is None else config.cameras
     for camera in cameras:
@@ -82,7 +82,7 @@ def _measure(config: Config, robot: RobotClient, keys: ClientKeys | None) -> Fig
     swing = Swing(axis, config.seconds)
     mode = robot.sample().mode
     if mode not in (Mode.IDLE, Mode.ARMED):
-        raise UserError(f"the robot is in the mode {mode}: it has to be idle or armed, and nobody's")
+        raise UserError(f"the robot is in mode {mode}: it must be idle or armed, without another commander")
     _ask(config, robot, axis, swing)
     with message_context() as context:
         sockets = ClientSockets(context, parse(config.address), keys, insecure=config.insecure)
@@ -91,7 +91,7 @@ def _measure(config: Config, robot: RobotClient, keys: ClientKeys | None) -> Fig
         try:
             recording = record(robot, sockets, axis, swing, cameras)
         except BaseException:
-            # What happened matters more; without its lease the arm comes to rest by itself.
+            # Keep the original error; without a lease the arm stops by itself.
             with suppress(RobotError):
                 robot.disarm()
             raise
@@ -110,12 +110,12 @@ def _ask(config: Config, robot: RobotClient, axis: Axis, swing: Swing) -> None:
     if config.go:
         return
     if not sys.stdin.isatty():
-        raise UserError("the arm moves only with its operator's consent: give go=true")
+        raise UserError("the arm moves only with the operator's consent: give go=true")
     input("Enter begins: ")
 
 
 def _check_file(path: Path, name: str) -> None:
-    """It is this robot's and can be written to; before anything moves."""
+    """Check, before any motion, that the file belongs to this robot and can be written."""
     robot = load_robot(path)
     if robot.spec.name != name:
         raise UserError(f"{path} is the file of {robot.spec.name}, and the robot at the address is {name}")
@@ -128,7 +128,7 @@ def _check_file(path: Path, name: str) -> None:
 def _write(path: Path, latency: Latency) -> None:
     both = merged(load_robot(path).latency, latency)
     write_text(path.resolve(), with_latency(_read(path), both))
-    print(f"\nwritten to {path}; the server tells it to its clients after its next start")
+    print(f"\nwritten to {path}; the server uses it after a restart")
 
 
 def _read(path: Path) -> str:

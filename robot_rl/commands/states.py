@@ -1,4 +1,4 @@
-"""Save a list of initial states, the fixed start of evaluation episodes."""
+"""Save a list of initial states for evaluation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,11 @@ class Config:
     task: Any = None
     """Task whose initial states to save."""
     split: str = "validation"
-    """`validation`, on which options are chosen, or `test`, on which results are reported."""
+    """`validation`, to choose options, or `test`, to report results."""
     out: str | None = None
-    """File to write; the task's own list of that split if null. An existing one is never replaced."""
+    """File to write; the task's list of that split if null. An existing file is never replaced."""
     count: int | None = None
-    """How many; 100 for validation and 500 for test if null."""
+    """Number of states; 100 for validation and 500 for test if null."""
 
 
 def run(config: Config) -> None:

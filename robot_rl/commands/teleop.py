@@ -1,8 +1,8 @@
-"""Move a robot by hand, and record it.
+"""Teleoperate a robot, and record it.
 
-The device is a keyboard, a SpaceMouse, a gamepad, a leader arm or a page in a browser. With task=… a
-simulated task is served while this runs. Nothing moves without the clutch. Ctrl-C leaves the arm at rest
-and held.
+The device is a keyboard, a SpaceMouse, a gamepad, a leader arm or a page in a browser. task=… serves a
+simulated task while this command runs. Nothing moves unless the clutch is engaged. Ctrl-C leaves the arm at
+rest, holding its position.
 """
 
 import shlex
@@ -41,29 +41,29 @@ from robot_rl.robot.teleop.simulated import simulated_server
 
 GROUPS = {"task": {"*": TaskConfig}, "device": DEVICES}
 _TIMEOUT = 2.0
-"""s for an answer; without one, the robot is lost."""
+"""s to wait for an answer before the connection counts as lost."""
 
 
 @dataclass
 class Config:
     task: Any = None
-    """Simulated task to serve and to move; null for the robot at `address`."""
+    """Simulated task to serve and to teleoperate; null for the robot at `address`."""
     device: Any = None
-    """What is held."""
+    """Input device."""
     address: str | None = None
-    """Of a running server; null for this machine's own, or with a task for one that this starts and ends."""
+    """Address of a running server; null for the default, or for the server of `task`."""
     out: str | None = None
-    """Folder of the recordings; it is added to. Null to record nothing."""
+    """Folder of the recordings; new episodes are appended. null: nothing is recorded."""
     cameras: list[str] | None = None
-    """Cameras to record; null for all that the robot has."""
+    """Cameras to record; null for all cameras of the robot."""
     labels: dict[str, str] = field(default_factory=dict)
-    """What else to write down with each episode: labels.operator=carl."""
+    """Labels stored with each episode: labels.operator=carl."""
     speed: float = 0.2
-    """Of the tool at full deflection, m/s, within the robot's own limits."""
+    """Speed of the tool at full deflection in m/s, within the robot's limits."""
     turn: float = 0.8
-    """The same for turning, rad/s."""
+    """Angular speed at full deflection in rad/s."""
     record_device: str | None = None
-    """File for what the device says, which device=replay plays."""
+    """File to record the device's input to, for device=replay."""
     keys: str | None = None
     """File of this client's keys, from `robot-rl robot keys`; required for a robot on a network."""
     insecure: bool = False
@@ -72,7 +72,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.task is not None and self.address is not None:
             raise ValueError(
-                "task=… starts a server of its own; address=… is of a running one: give one of them"
+                "task=… starts its own server, address=… is that of a running one: give one of them"
             )
         Speed(self.speed, self.turn)
 
@@ -128,7 +128,7 @@ def _device(config: Config, display: OperatorDisplay, screen: TerminalScreen) ->
 def _recording(
     config: Config, address: str, screen: TerminalScreen, ended: ExitStack
 ) -> tuple[BackgroundRecorder | None, int]:
-    """The recorder, and how many episodes there are already."""
+    """The recorder, and the number of existing episodes."""
     if config.out is None:
         return None, 0
     recorder = RecorderProcess(
@@ -164,7 +164,7 @@ def _say_what_next(config: Config) -> None:
 
 @contextmanager
 def _given() -> Iterator[None]:
-    """Before anything has moved, what cannot be had is the user's to mend."""
+    """Turns errors before any motion into UserErrors."""
     try:
         yield
     except (RobotError, RecorderError, DeviceError) as error:

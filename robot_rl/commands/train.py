@@ -1,7 +1,7 @@
 """Train a base policy (method=bc) or improve one by reinforcement learning (method=residual).
 
 A run writes to `runs/<name>/`: configuration, metrics.csv, TensorBoard events and checkpoints.
-Ctrl-C leaves a good checkpoint; the same command again goes on from it, exactly.
+Ctrl-C saves a checkpoint; the same command resumes from it, exactly.
 """
 
 import json
@@ -65,23 +65,23 @@ class Config:
     task: Any = None
     """Task to learn."""
     method: Any = None
-    """How to train."""
+    """Training method."""
     base: Any = None
-    """Kind of base policy to train (method=bc), or the run of one to improve: base=runs/…"""
+    """Base policy to train (method=bc), or the run of one to improve: base=runs/…"""
     hil: Any = None
-    """`on` for an actor of its own, and somebody who may take over from it."""
+    """`on` for a separate actor process and human interventions."""
     data: str | None = None
     """Dataset of demonstrations."""
     name: str = "${task.name}_${method.name}_s${seed}"
     """Name of the run's directory."""
     runs_dir: str = "runs"
-    """Where runs are kept."""
+    """Folder of the runs."""
     seed: int = 0
     """Seed of everything random."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
     threads: int = 1
-    """CPU threads of torch; networks this small gain little from more."""
+    """CPU threads of torch; small networks gain little from more."""
     log_every: int = 200
     """Steps between rows of learning metrics."""
     checkpoint_every: int = 5000
@@ -89,11 +89,11 @@ class Config:
     eval_every: int = 0
     """Environment steps between evaluations on the task's validation states; 0 for none."""
     eval_episodes: int = 100
-    """How many of the validation states such an evaluation uses."""
+    """Number of validation states for such an evaluation."""
     save_every: int = 0
-    """Environment steps between policies kept in `policies/`, for `robot-rl eval saved=true`; 0 for none."""
+    """Environment steps between policies saved in `policies/`, for `robot-rl eval saved=true`; 0 for none."""
     accept: list[str] = field(default_factory=list)
-    """Differences between recorded and present environment to let pass, e.g. [versions]."""
+    """Accepted differences between the recorded and the current environment, e.g. [versions]."""
 
     def __post_init__(self) -> None:
         for name in ("eval_every", "save_every"):

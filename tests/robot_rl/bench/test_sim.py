@@ -124,7 +124,7 @@ def test_without_json_there_is_the_table_alone(quick: dict, capsys: pytest.Captu
 def test_a_busy_machine_is_told_of(quick: dict, capsys: pytest.CaptureFixture[str]) -> None:
     quick["speed"] = replace(SPEED, processor_share=0.6)
     assert cli.main(["bench", "sim"]) == 0
-    assert "busy: at worst 60 % of a processor was ours" in capsys.readouterr().out
+    assert "busy: at worst this process had 60 % of a processor" in capsys.readouterr().out
 
 
 def test_where_nothing_can_be_rendered(

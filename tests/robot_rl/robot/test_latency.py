@@ -88,7 +88,7 @@ def test_without_consent_nothing_moves(
 def test_a_robot_in_fault_is_left_alone(server: Server, robot: RobotClient, robot_rl: RunCommand) -> None:
     robot.arm()
     robot.stop("a hand in the way")
-    with pytest.raises(UserError, match="in the mode fault: it has to be idle or armed"):
+    with pytest.raises(UserError, match="in mode fault: it must be idle or armed"):
         robot_rl("robot latency", f"address={server.address}", "go=true")
     robot.acknowledge("the hand is gone")
 

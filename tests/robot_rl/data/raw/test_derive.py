@@ -259,7 +259,7 @@ def test_a_short_gap_is_bridged_and_flagged(
     (age,) = wrist["bridged_ms"].values()
     assert 300 < age < 400
     assert age == pytest.approx(dataset["age_ms.wrist"].max(), abs=0.1)
-    assert f"episode 0 is flagged: no wrist for {age:.0f} ms; what was known last bridges it" in said
+    assert f"episode 0 is flagged: no wrist for {age:.0f} ms; the last known value fills the gap" in said
     assert "episode 1 is flagged: no state for" in said
     assert "bridged_ms" not in short
     robot_rl("data derive", f"raw={root}", f"out={tmp_path}/y.zarr", "max_age_ms=250")

@@ -311,7 +311,7 @@ def test_the_arm_follows_a_leader_that_is_brought_close_and_holds_when_it_is_unp
     [
         (["device=[keyboard,spacemouse]"], "device=[keyboard,spacemouse]: only one device at a time"),
         (["device=keybord"], "did you mean device=keyboard?"),
-        (["task=lift", "address=ipc:///tmp/x"], "task=… starts a server of its own"),
+        (["task=lift", "address=ipc:///tmp/x"], "task=… starts its own server"),
         (["speed=0"], "a speed of 0: it must be more than 0"),
         (["address=ipc:///tmp/there-is-none"], "no connection from ipc:///tmp/there-is-none in time"),
         (["address=nonsense"], "'nonsense' is no address of a robot"),
