@@ -1,4 +1,4 @@
-"""The robot's side: protocol, bridge server and client, safety, drivers, cameras, teleoperation.
+"""Robot side: protocol, robot server and client, safety core, drivers, cameras, recording, teleoperation.
 
-It runs on a robot's own computer, so it never imports torch.
+It runs on the robot's computer, so it never imports torch.
 """

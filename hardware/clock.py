@@ -1,4 +1,4 @@
-"""Time as an argument: monotonic nanoseconds, real or stepped by a test."""
+"""Monotonic clocks in nanoseconds, passed as arguments: the real one, or one stepped by a test."""
 
 import time
 from typing import Protocol
@@ -8,19 +8,19 @@ MS = 1_000_000
 
 
 class Clock(Protocol):
-    """Monotonic time. Wall time is for people and is never used for control."""
+    """Monotonic time. Wall time is only for information and never used for control."""
 
     def now(self) -> int:
         """Nanoseconds since an arbitrary start."""
         ...
 
     def sleep_until(self, deadline: int) -> None:
-        """Return at `deadline` [ns] or, where it has passed, at once."""
+        """Sleep until `deadline` [ns]; return at once if it has passed."""
         ...
 
 
 class MonotonicClock:
-    """The machine's CLOCK_MONOTONIC: one for all processes of a host, also across their restarts."""
+    """The machine's CLOCK_MONOTONIC, shared by all its processes."""
 
     def now(self) -> int:
         return time.monotonic_ns()
@@ -32,7 +32,7 @@ class MonotonicClock:
 
 
 class SteppedClock:
-    """Time that passes only where it is told to: what it times is deterministic."""
+    """Clock that advances only when told to, for deterministic tests."""
 
     def __init__(self, start: int = 1_000_000_000) -> None:
         self._now = start
@@ -41,10 +41,10 @@ class SteppedClock:
         return self._now
 
     def advance(self, nanoseconds: int) -> None:
-        """Let time pass.
+        """Advance the clock.
 
         Raises:
-            ValueError: it would run backwards.
+            ValueError: if `nanoseconds` is negative.
         """
         if nanoseconds < 0:
             raise ValueError(f"a monotonic clock cannot go back by {-nanoseconds} ns")

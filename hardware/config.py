@@ -1,4 +1,4 @@
-"""Robots as files: YAML, read strictly into a `RobotSpec` and the options of its driver."""
+"""Reads a robot's YAML file strictly into a `RobotSpec` and the options of its driver."""
 
 import difflib
 from collections.abc import Hashable, Iterator
@@ -15,32 +15,32 @@ T = TypeVar("T")
 
 
 class RobotConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One robot's file."""
+    """Content of a robot's file."""
 
     spec: RobotSpec
     options: dict[str, Any] = {}
-    """How this very arm is reached or built (an address, a model …); the driver checks them."""
+    """Options of the driver (an address, a model, ...), checked by the driver."""
     cameras: tuple[CameraSettings, ...] = ()
-    """What the server publishes images of; the spec has what clients are told of them."""
+    """Cameras whose images are published; the part that clients are told is in the spec."""
     latency: Latency = Latency()
-    """What `robot-rl robot latency` has measured of it."""
+    """Latency measured by `robot-rl robot latency`."""
     folder: Path = Path()
-    """Where the file is; what it names by a relative path is beside it."""
+    """Folder of the file; relative paths in it start there."""
 
 
 def load_robot(path: Path) -> RobotConfig:
-    """Read a robot's file: the fields of `RobotSpec`, `options` for its driver, and `latency`.
+    """Read a robot's file: the fields of `RobotSpec`, `options` of the driver, `latency` and `cameras`.
 
-    Its `cameras` are `CameraSettings`.
+    The cameras are read as `CameraSettings`.
 
     Raises:
-        ValueError: an unknown key, a key given twice, a wrong type, or values that cannot be a robot's.
-        OSError: the file cannot be read.
+        ValueError: if it has an unknown or repeated key, a wrong type or invalid values.
+        OSError: if the file cannot be read.
     """
     try:
         data = strict_yaml(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict):
-            raise ValueError("a robot's file is a map of keys to values")
+            raise ValueError("a robot's file must be a map of keys to values")
         options = data.pop("options", {})
         if not isinstance(options, dict):
             raise ValueError("options must be a map of keys to values")
@@ -55,20 +55,20 @@ def load_robot(path: Path) -> RobotConfig:
 
 
 def strict_yaml(text: str) -> Any:
-    """The plain values of a file's text.
+    """Parse YAML text into plain values.
 
     Raises:
-        ValueError: a key is given twice.
-        yaml.YAMLError: it is no YAML.
+        ValueError: if a key is given twice.
+        yaml.YAMLError: if it is not valid YAML.
     """
     return _Loader(text).get_single_data()
 
 
 def checked_struct(data: Any, kind: type[T], where: str = "") -> T:
-    """Plain values as a struct; `where` they stand is named in the message.
+    """Convert plain values to a struct; `where` is their place, for messages.
 
     Raises:
-        ValueError: an unknown key (the nearest known one is named), a missing one or a wrong type.
+        ValueError: if a key is unknown (the message suggests the nearest one) or missing, or a type is wrong.
     """
     for problem in _unknown(data, msgspec.inspect.type_info(kind), where):
         raise ValueError(problem)
@@ -100,7 +100,7 @@ def _unknown(data: Any, kind: msgspec.inspect.Type, path: str) -> Iterator[str]:
 
 
 def _is_another(data: Any, member: msgspec.inspect.Type) -> bool:
-    """By its tag, which says which struct of several it is."""
+    """Whether the data's tag names another struct than `member`."""
     return (
         isinstance(data, dict)
         and isinstance(member, msgspec.inspect.StructType)
@@ -110,7 +110,7 @@ def _is_another(data: Any, member: msgspec.inspect.Type) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice: which of two limits would hold?"""
+    """YAML loader that rejects repeated keys: of two limits the wrong one could win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

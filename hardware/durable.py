@@ -1,6 +1,6 @@
-"""Files that a power cut does not take: on the disk before their names are.
+"""Writes files that survive a power cut: their content is synced to disk before they get their name.
 
-A name that appears before its content may lead to an empty file; one whose folder was not synced may be gone.
+Without syncing, a file may be empty after a power cut, or its name missing from the folder.
 """
 
 import os
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Return when the disk has a file's content, or the names in a folder.
+    """Sync a file's content, or the names in a folder, to disk.
 
     Raises:
-        OSError: it failed.
+        OSError: if it fails.
     """
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -24,10 +24,10 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """The same of a file, or of a folder and all that is in it.
+    """Sync a file, or a folder and all its content, to disk.
 
     Raises:
-        OSError: it failed.
+        OSError: if it fails.
     """
     for inside in path.rglob("*") if path.is_dir() else ():
         if not inside.is_symlink():
@@ -36,10 +36,10 @@ def sync_tree(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those that it is in, if they are not there.
+    """Create a folder and its parents, if they do not exist, and sync them.
 
     Raises:
-        OSError: it failed.
+        OSError: if it fails.
     """
     if path.is_dir():
         return
@@ -49,20 +49,20 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all, and stays.
+    """Write a file atomically and sync its name.
 
     Raises:
-        OSError: it failed; what was there is as before.
+        OSError: if it fails; an existing file is unchanged.
     """
     replace_file(path, content)
     sync(path.parent)
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """The same, but for the name: it is the caller's to sync the folder, after several files.
+    """Write a file atomically without syncing its name; the caller syncs the folder after several files.
 
     Raises:
-        OSError: it failed; what was there is as before.
+        OSError: if it fails; an existing file is unchanged.
     """
     building = path.with_name(f"{path.name}.part")
     try:
@@ -77,10 +77,10 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
 
 
 def publish(building: Path, place: Path) -> None:
-    """Give what was built, a file or a folder, its name, when the disk has all of it.
+    """Sync a file or folder and rename it to its final name `place`.
 
     Raises:
-        OSError: it failed.
+        OSError: if it fails.
     """
     sync_tree(building)
     os.replace(building, place)
@@ -89,9 +89,9 @@ def publish(building: Path, place: Path) -> None:
 
 @contextmanager
 def atomic_directory(final: Path) -> Iterator[Path]:
-    """A folder to write into, which takes its place, on disk, once all of it is written.
+    """A temporary folder to write into, which is renamed to `final` when the with block succeeds.
 
-    What was in that place is replaced.
+    An existing folder is replaced.
     """
     building = final.with_name(f".building-{final.name}")
     make_folder(final.parent)

@@ -1,4 +1,4 @@
-"""A gripper in a thread of its own: its calls may take a second, and the arm never waits for them."""
+"""Gripper thread: gripper calls may block for a second, and the control loop never waits for them."""
 
 import threading
 from collections.abc import Callable
@@ -9,22 +9,22 @@ from robot_rl.hardware.drivers.base import Gripper
 from robot_rl.hardware.protocol.messages import Gripped
 
 READ_PERIOD = 50 * MS
-"""Between two readings while there is nothing to do, ns."""
+"""Interval between readings while idle, ns."""
 STOP_PERIOD = 50 * MS
-"""Between two calls to stop a movement that goes on, ns."""
+"""Interval between stop calls while a movement continues, ns."""
 
 
 class GripperMailbox:
-    """The newest goal waits here until the gripper is free for it; older ones are never carried out.
+    """Holds the newest goal until the gripper is free; older goals are dropped.
 
-    What the gripper raises becomes `fault` and stays so until `acknowledge`: until then goals are not
-    taken, while readings go on where they can. No call but `close` waits for the gripper.
+    An exception of the gripper is latched in `fault` until `acknowledge`: until then goals are ignored, while
+    readings continue if they can. No call except `close` waits for the gripper.
     """
 
     def __init__(self, gripper: Gripper, clock: Clock) -> None:
         self._gripper = gripper
         self._clock = clock
-        # Guards all that follows; the threads wait on it for something to do.
+        # Guards all fields below; the threads wait on it for work.
         self._changed = threading.Condition()
         self._goal: float | None = None
         self._waiting: float | None = None
@@ -37,24 +37,24 @@ class GripperMailbox:
         self._thread = threading.Thread(target=self._run, name="gripper", daemon=True)
 
     def start(self) -> None:
-        """Begin to read and to move: the gripper is connected."""
+        """Start the thread, after the gripper is connected."""
         self._thread.start()
 
     def put(self, opening: float) -> None:
-        """Take a goal in [0, 1] in place of the one that waits; the goal that it has already is no new one.
+        """Set the goal, an opening in [0, 1], in place of a waiting one; the present goal is ignored.
 
         Raises:
-            ValueError: it is not in [0, 1].
+            ValueError: if it is not in [0, 1].
         """
         if not 0 <= opening <= 1:
-            raise ValueError(f"a gripper's opening is in 0 … 1, not {opening}")
+            raise ValueError(f"a gripper's opening must be in 0 … 1, not {opening}")
         with self._changed:
             if not self._fault and opening != self._goal:
                 self._goal = self._waiting = opening
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Forget the goal and stay as it is; a movement that goes on is ended from a second thread."""
+        """Drop the goal and stop; a running movement is ended from a second thread."""
         with self._changed:
             self._goal = self._waiting = None
             self._halt = True
@@ -64,29 +64,29 @@ class GripperMailbox:
                 threading.Thread(target=end, name="gripper stop", daemon=True).start()
 
     def latest(self) -> Gripped | None:
-        """The newest reading, with the time from which it is; None before the first."""
+        """The newest reading; None before the first."""
         with self._changed:
             return self._latest
 
     @property
     def fault(self) -> str:
-        """What went wrong, "" while nothing has."""
+        """Text of the latched fault, "" if none."""
         with self._changed:
             return self._fault
 
     def acknowledge(self) -> None:
-        """Take goals again after a fault."""
+        """Clear the fault and accept goals again."""
         with self._changed:
             self._fault = ""
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the thread; the gripper stays as it is. Safe to call twice.
+        """Stop the gripper and end the thread. Safe to call twice.
 
         Args:
-            timeout: longest time to wait for a call of the gripper's that has begun, s.
+            timeout: time limit for a gripper call that is running, s.
 
         Raises:
-            TimeoutError: the call goes on; the thread ends with the process.
+            TimeoutError: if the call does not return; the thread ends with the process.
         """
         self.stop()
         with self._changed:
@@ -120,7 +120,7 @@ class GripperMailbox:
         return self._closed or self._halt or self._waiting is not None
 
     def _end_move(self, number: int) -> None:
-        """Stop a movement, again and again: the first call may have come before the movement began."""
+        """Stop a movement, repeatedly: the first call may come before the movement began."""
         while True:
             self._attempt("stop", self._gripper.stop)
             with self._changed:
@@ -130,7 +130,7 @@ class GripperMailbox:
                     return
 
     def _read(self) -> None:
-        # From before the call: its answer is never older than it says.
+        # Time before the call: the reading is never older than its time stamp.
         begun = self._clock.now()
         opening = self._gripper.read()
         with self._changed:
@@ -140,7 +140,7 @@ class GripperMailbox:
     def _attempt(self, what: str, call: Callable[[], None]) -> None:
         try:
             call()
-        # Whatever it is: a thread that dies in silence would leave a gripper that obeys nobody.
+        # All exceptions: if the thread died, the gripper would silently ignore all goals.
         except Exception as error:
             with self._changed:
                 self._goal = self._waiting = None

@@ -1,4 +1,4 @@
-"""Where the tool point is, and which joints bring it there, for any arm that MuJoCo can load."""
+"""Forward and inverse kinematics of any arm that MuJoCo can load."""
 
 from collections.abc import Sequence
 
@@ -13,23 +13,23 @@ POSITION_TOLERANCE = 5e-4
 ROTATION_TOLERANCE = 5e-3
 """rad"""
 
-# Nothing is gained beyond this, and a policy's small steps must not drown in what is left over.
+# Converged error: small against a policy's small steps.
 _EXACT = 1e-7
-# An error of one metre counts as much as one of two radians, about what an arm's reach makes of it.
+# Weight of position errors: one metre counts as two radians, about the ratio at an arm's reach.
 _METRE = 2.0
 _MAX_ITERATIONS = 24
-# What is out of reach is given up after so many iterations that leave more than this of the squared error.
+# An unreachable pose is given up after this many iterations that leave more than this of the squared error.
 _PATIENCE = 6
 _PROGRESS = 0.8
-# Farthest that one iteration moves a joint, rad: a longer step leaves what the Jacobian describes.
+# Maximum joint step of one iteration, rad: the range in which the Jacobian is a good approximation.
 _MAX_STEP = 0.5
 _MIN_DAMPING = 1e-6
 
 
 class MujocoKinematics:
-    """Of a site or body of a model, moved by some of its joints. The model's world is the base frame.
+    """Kinematics of a site or body of a model that is moved by some of its joints.
 
-    For one thread at a time: it computes in one `MjData` of its own.
+    The model's world is the base frame. Not thread-safe: it computes in one `MjData`.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class MujocoKinematics:
         """Take exactly one of `site` and `body` as the tool point.
 
         Args:
-            model: any that has the arm.
-            joints: names of the arm's; each has one degree of freedom.
-            site: the tool point and its frame,
-            body: or this one.
-            within: lower and upper ends of the joints' ranges, [n] rad each; the model's own if left out.
+            model: any model that contains the arm.
+            joints: names of the arm's joints; each has one degree of freedom.
+            site: site of the tool point,
+            body: or body of the tool point.
+            within: lower and upper joint limits, [n] rad each; by default the model's.
 
         Raises:
-            ValueError: the model has no such thing.
+            ValueError: if the model has no such joint, site or body.
         """
         if (site is None) == (body is None):
             raise ValueError("the tool point is a site or a body of the model: name one of the two")
@@ -69,7 +69,7 @@ class MujocoKinematics:
             number = _named(model, mujoco.mjtObj.mjOBJ_SITE, site, "site")
             self._position = self._data.site_xpos[number]
             self._matrix = self._data.site_xmat[number]
-            # The body that carries it, for the Jacobian at the site's position.
+            # The body of the site, for the Jacobian at the site's position.
             self._body = int(model.site_bodyid[number])
         else:
             assert body is not None
@@ -82,16 +82,16 @@ class MujocoKinematics:
         self._error = np.zeros(6)
 
     def forward(self, q: Array) -> Pose:
-        """The pose of the tool point with the joints at `q` [n] rad."""
+        """Pose of the tool point at joint positions `q` [n] rad."""
         self._place(q)
         return Pose(self._position.copy(), self._quaternion[[1, 2, 3, 0]])
 
     def inverse(self, pose: Pose, near: Array) -> Array | None:
-        """Joints [n] within their ranges that reach `pose`, found from `near`; None where there are none.
+        """Joint positions [n] within their limits that reach `pose`, found from `near`; None if not found.
 
-        Damped least squares with the damping of Sugihara (2011), which fades with the error: safe at
-        singular arms and beyond reach, and as quick as Newton's method close to the goal. A joint at the
-        end of its range takes no part while the step would push it farther.
+        Damped least squares with the damping of Sugihara (2011), which decreases with the error: robust at
+        singularities and beyond reach, and as fast as Newton's method close to the goal. A joint at its limit
+        is excluded while the step would push it beyond.
         """
         self._goal[:] = pose.quaternion[[3, 0, 1, 2]]
         q = np.clip(near, self._lower, self._upper)
@@ -119,7 +119,7 @@ class MujocoKinematics:
         mujoco.mju_mat2Quat(self._quaternion, self._matrix)
 
     def _error_at(self, position: Array, q: Array) -> Array:
-        """[6] from the tool point to the goal in the base frame, m (times `_METRE`) and rotation vector."""
+        """Error [6] of the tool pose in the base frame: m (times `_METRE`) and rotation vector."""
         self._place(q)
         error = self._error
         error[:3] = _METRE * (position - self._position)

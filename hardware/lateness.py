@@ -1,20 +1,20 @@
-"""How late the server's ticks are."""
+"""Statistics of how late the server's ticks are."""
 
 import numpy as np
 
 from robot_rl.hardware.protocol.messages import Loop
 
 WINDOW = 2000
-"""Newest ticks that the percentiles are of."""
+"""Number of newest ticks for the percentiles."""
+# Ticks between updates: percentiles of `WINDOW` numbers take a tenth of a millisecond.
 _EVERY = 50
-# Percentiles of so many numbers take a tenth of a millisecond: not at every tick.
 
 
 class TickLateness:
-    """Of each tick, by how much it began after its deadline."""
+    """Collects by how much each tick began after its deadline."""
 
     def __init__(self, period: int) -> None:
-        """`period` in ns."""
+        """`period` of the ticks in ns."""
         self._overrun = period // 2
         self._late = np.zeros(WINDOW)
         self._ticks = 0
@@ -22,7 +22,7 @@ class TickLateness:
         self._p50 = self._p99 = 0.0
 
     def add(self, late: int) -> None:
-        """A tick began `late` ns after its deadline."""
+        """Add a tick that began `late` ns after its deadline."""
         self._late[self._ticks % WINDOW] = late
         self._ticks += 1
         self._overruns += late > self._overrun
@@ -31,5 +31,5 @@ class TickLateness:
             self._p50, self._p99 = (np.percentile(known, (50, 99)) / 1e3).tolist()
 
     def report(self) -> Loop:
-        """For the state."""
+        """The statistics published with the state."""
         return Loop(late_us_p50=self._p50, late_us_p99=self._p99, overruns=self._overruns, ticks=self._ticks)

@@ -1,9 +1,9 @@
-"""Import the user's own modules, which add to the registries: `plugins=[my_package.my_tasks]`.
+"""Imports user modules that add to the registries: `plugins=[my_package.my_tasks]`.
 
 A module registers what it defines when it is imported: a robosuite environment by its class, an expert in
 `robot_rl.envs.experts.EXPERTS`, a driver in `robot_rl.hardware.drivers.registry.DRIVERS`, a device in
-`robot_rl.hardware.teleop.devices.DEVICES`. Plugins are the user's code and run with the user's rights; only
-the command line and the environment variable name them, never a file of data.
+`robot_rl.hardware.teleop.devices.DEVICES`. Plugins run with the user's rights; only the command line and the
+environment variable can name them, never a data file.
 """
 
 import importlib
@@ -16,16 +16,16 @@ from traceback import extract_tb
 from typing import Final
 
 VARIABLE: Final = "ROBOT_RL_PLUGINS"
-"""Names the plugins of this process and of those that it starts, with commas between them."""
+"""Environment variable with the comma-separated plugins of this process and its children."""
 
 
 def load_plugins(names: Sequence[str] = ()) -> None:
-    """Import these modules and those of the environment variable; started processes will do the same.
+    """Import these modules and those of the environment variable, and set it for child processes.
 
-    They are looked for where installed packages are, then in the current folder.
+    Modules are found among the installed packages, then in the current folder.
 
     Raises:
-        ValueError: there is no such module, or it fails when it is imported.
+        ValueError: if there is no such module, or its import fails.
     """
     inherited = [name for name in os.environ.get(VARIABLE, "").split(",") if name]
     wanted = list(dict.fromkeys([*inherited, *names]))
@@ -33,7 +33,7 @@ def load_plugins(names: Sequence[str] = ()) -> None:
         return
     here = str(Path.cwd())
     if here not in sys.path:
-        # Last, so that a file of the user's never hides a package.
+        # Last, so that a file there never hides a package.
         sys.path.append(here)
     for name in wanted:
         _load(name)
@@ -43,7 +43,9 @@ def load_plugins(names: Sequence[str] = ()) -> None:
 def _load(name: str) -> None:
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         hint = f"; write {name.removesuffix('.py').replace('/', '.')}" if name.endswith(".py") else ""
-        raise ValueError(f"plugins={name}: name a module as in an import, like my_package.my_tasks{hint}")
+        raise ValueError(
+            f"plugins={name}: give a module name as in an import, like my_package.my_tasks{hint}"
+        )
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:

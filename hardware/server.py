@@ -1,4 +1,4 @@
-"""The robot's server: one thread that answers between ticks and moves the arm at each tick."""
+"""Robot server: one thread that handles requests between ticks and moves the arm at each tick."""
 
 import gc
 import queue
@@ -28,20 +28,20 @@ from robot_rl.hardware.request_router import RequestRouter
 
 REST = 0.01
 """Below this speed a joint is at rest, rad/s."""
-_BRAKE = 3000 * MS
-"""Longest time that the arm is waited for at the end, ns."""
-_AT_TICK = 16
-"""Messages that are still answered when the tick is due: a flood does not keep the arm from its tick."""
-_LAST_WORDS = 200
-"""ms that the last states and events are given to leave."""
+_BRAKE_TIMEOUT = 3000 * MS
+"""Maximum wait for the arm to come to rest at shutdown, ns."""
+_MAX_OVERDUE_ANSWERS = 16
+"""Messages still answered when the tick is due, so that a flood of messages does not delay the tick."""
+_LINGER = 200
+"""Time for the last states and events to be sent at shutdown, ms."""
 
-Show = Callable[[State], None]
+StateCallback = Callable[[State], None]
 
 
 class RobotServer:
-    """One arm at one address. `run` serves until `close_soon`, from the thread that made it.
+    """Serves one arm at one address. `run` blocks until `close_soon`; call it from the creating thread.
 
-    Whichever way it ends, the arm comes to rest and is held before the driver is closed.
+    However it ends, the arm comes to rest and is held before the driver is closed.
     """
 
     def __init__(
@@ -53,27 +53,27 @@ class RobotServer:
         keys: ServerKeys | None = None,
         insecure: bool = False,
         cameras: Sequence[CameraSettings] = (),
-        shows: Sequence[Show] = (),
+        state_callbacks: Sequence[StateCallback] = (),
     ) -> None:
-        """Take the address; the driver stays closed until `run`.
+        """Claim the address; the driver stays closed until `run`.
 
         Args:
-            driver: of the arm; its clock has to be the monotonic one.
-            address: where clients find it.
-            settings: of the core.
-            keys: required where other machines can reach the address.
+            driver: of the arm; it must use the monotonic clock.
+            address: address for clients.
+            settings: settings of the core.
+            keys: required if other machines can reach the address.
             insecure: serve a network without keys.
-            cameras: whose images are published.
-            shows: given every state; they must return at once.
+            cameras: cameras whose images are published.
+            state_callbacks: called with every state; they must return at once.
 
         Raises:
-            ValueError: another server is there, keys are missing, or the spec cannot be.
+            ValueError: if another server is there, keys are missing or the spec is invalid.
         """
         self.session = uuid.uuid4().hex
         self.name = driver.spec.name
         self._driver = driver
         self._clock = MonotonicClock()
-        self._shows = tuple(shows)
+        self._state_callbacks = tuple(state_callbacks)
         self._stamp = Stamper(self.session, self._clock)
         self._period = round(1e9 / driver.spec.rate)
         self._lateness = TickLateness(self._period)
@@ -82,58 +82,58 @@ class RobotServer:
         self._brake_until: int | None = None
         self._last_setpoint: tuple[float, ...] | None = None
         self._published = 0
-        self._happened: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self._camera_events: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._gripper = GripperMailbox(driver.gripper, self._clock) if driver.gripper else None
         self.core = RobotCore(driver, settings, self._clock, self.session, self._gripper)
         self._router = RequestRouter(self.core, self._stamp, self._clock)
-        self._ended = ExitStack()
-        """What is undone at the end, the last first: the arm before everything else."""
-        with ExitStack() as taken:
-            context = taken.enter_context(message_context())
-            taken.callback(context.destroy, linger=_LAST_WORDS)
+        self._cleanup = ExitStack()
+        """Cleanup in reverse order: the arm first."""
+        with ExitStack() as stack:
+            context = stack.enter_context(message_context())
+            stack.callback(context.destroy, linger=_LINGER)
             self._sockets = ServerSockets(context, address, keys, insecure=insecure)
-            taken.callback(self._sockets.close)
+            stack.callback(self._sockets.close)
             self._cmd, self._ctrl = self._sockets.bind("cmd"), self._sockets.bind("ctrl")
             self._states, self._events = self._sockets.bind("state"), self._sockets.bind("event")
             self._commands = self._sockets.bind("command")
             for socket in (self._states, self._events, self._commands):
-                socket.linger = _LAST_WORDS
+                socket.linger = _LINGER
             self._estop = EstopThread(self._sockets, driver, self.core.stop_queue, self._router, self._stamp)
-            taken.callback(self._estop.close)
+            stack.callback(self._estop.close)
             self._cameras = CameraSet(
-                cameras, self._sockets.bind("image"), lambda what, text: self._happened.put((what, text))
+                cameras, self._sockets.bind("image"), lambda what, text: self._camera_events.put((what, text))
             )
-            taken.callback(self._cameras.close)
-            self._ended = taken.pop_all()
-        # A descriptor tells of what is new only: everything is taken before it is waited on.
+            stack.callback(self._cameras.close)
+            self._cleanup = stack.pop_all()
+        # ZMQ's descriptors are edge-triggered: all messages are received before waiting on them.
         self._descriptors = [socket.fileno() for socket in (self._cmd, self._ctrl)]
 
     def close_soon(self) -> None:
-        """Let the arm come to rest and end `run`; told twice, at once. From any thread or signal handler."""
+        """Let the arm come to rest and end `run`; a second call ends it at once. Thread- and signal-safe."""
         if self._closing.is_set():
             self._hurry = True
         self._closing.set()
 
     def run(self) -> None:
-        """Serve.
+        """Connect the arm and serve until `close_soon`.
 
         Raises:
-            DriverError: the arm cannot be connected, or did not take its last stop.
+            DriverError: if the arm cannot be connected, or did not accept its last stop.
         """
-        with self._ended:
+        with self._cleanup:
             if self._gripper:
-                self._ended.callback(self._gripper.close)
-            self._ended.callback(self._say_goodbye)
-            self._ended.callback(self.core.close)
+                self._cleanup.callback(self._gripper.close)
+            self._cleanup.callback(self._publish_last_state)
+            self._cleanup.callback(self.core.close)
             self.core.open()
             if self._gripper:
                 self._gripper.start()
             self._cameras.start()
             self._estop.start()
-            # What lives as long as the server need not be searched by the garbage collector again and again.
+            # Exempt long-lived objects from garbage collection, which would delay ticks.
             gc.collect()
             gc.freeze()
-            self._ended.callback(gc.unfreeze)
+            self._cleanup.callback(gc.unfreeze)
             with realtime_priority(CONTROL):
                 self._loop()
 
@@ -144,23 +144,23 @@ class RobotServer:
             began = self._clock.now()
             self._lateness.add(began - due)
             state = self._tick()
-            if self._closing.is_set() and self._rests(state):
+            if self._closing.is_set() and self._has_come_to_rest(state):
                 return
             due += self._period
-            # After a late tick the next is left out rather than made too soon: the arm would have to jump.
+            # After a late tick the next one is skipped rather than made early: the arm would have to jump.
             if (short := began + self._period // 2 - due) > 0:
                 due += -(-short // self._period) * self._period
 
     def _answer_until(self, due: int) -> None:
-        """Answer what comes until `due`, and what has come by then."""
-        at_tick = _AT_TICK
+        """Answer messages that arrive until `due`, and those that are waiting by then."""
+        overdue_left = _MAX_OVERDUE_ANSWERS
         while True:
             answered = self._answer(self._cmd)
             answered = self._answer(self._ctrl) or answered
             left = due - self._clock.now()
             if left <= 0:
-                at_tick -= 1
-                if not answered or not at_tick:
+                overdue_left -= 1
+                if not answered or not overdue_left:
                     return
             elif not answered:
                 select.select(self._descriptors, (), (), left * 1e-9)
@@ -170,26 +170,26 @@ class RobotServer:
         if incoming is None:
             return False
         reply(router, incoming.route, self._router.answer(incoming))
-        # After the answer: who records does not make who commands wait.
+        # After the answer: recorders must not delay the commanding client.
         while self.core.commanded:
             self._commands.send(encode(self.core.commanded.popleft()))
         return True
 
     def _tick(self) -> State:
         if not self._estop.alive:
-            raise RuntimeError("the e-stop's thread has ended: nobody could stop the arm any more")
+            raise RuntimeError("the e-stop thread has ended: the arm could not be stopped any more")
         limit = self._sockets.limit
         if not limit.alive:
-            raise RuntimeError("connections are no longer limited: the next could end this process")
+            raise RuntimeError("connections are no longer limited: the next one could abort this process")
         while limit.changes:
             self.core.events.append("connections", limit.changes.popleft())
         if limit.exhausted:
-            self.core.fail("descriptors", "hardly any file descriptor is left: end clients that nobody needs")
-        while not self._happened.empty():
-            self.core.events.append(*self._happened.get())
-        for refusal in self._sockets.refused:
-            key = refusal.public or "no key"
-            self._router.log_refusal(f"{refusal.address} was not let in with {key}", "", "role")
+            self.core.fail("descriptors", "hardly any file descriptor is left: end unused clients")
+        while not self._camera_events.empty():
+            self.core.events.append(*self._camera_events.get())
+        for rejected in self._sockets.rejected:
+            key = rejected.public or "no key"
+            self._router.log_refusal(f"{rejected.address} was rejected with {key}", "", "role")
         self.core.loop = self._lateness.report()
         state = self.core.tick(lambda: self._answer(self._cmd))
         self._publish(state)
@@ -201,20 +201,20 @@ class RobotServer:
             for event in self.core.events.since(self._published):
                 self._events.send(encode(event))
             self._published = self.core.events.newest
-        for show in self._shows:
-            show(state)
+        for callback in self._state_callbacks:
+            callback(state)
 
-    def _rests(self, state: State) -> bool:
-        """Follow nothing any more, brake the arm within its limits, and say when it stands."""
+    def _has_come_to_rest(self, state: State) -> bool:
+        """Brake the arm within its limits. Returns whether it is at rest or the time is up."""
         now = self._clock.now()
         if self._brake_until is None:
-            self._brake_until = now + _BRAKE
+            self._brake_until = now + _BRAKE_TIMEOUT
             self.core.begin_shutdown()
             return False
-        stands = state.setpoint == self._last_setpoint
+        settled = state.setpoint == self._last_setpoint
         self._last_setpoint = state.setpoint
         slow = bool(state.dq) and max(map(abs, state.dq)) < REST
-        return (stands and slow) or self._hurry or now > self._brake_until
+        return (settled and slow) or self._hurry or now > self._brake_until
 
-    def _say_goodbye(self) -> None:
+    def _publish_last_state(self) -> None:
         self._publish(self.core.tick())

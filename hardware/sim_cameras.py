@@ -1,4 +1,4 @@
-"""Cameras of a simulated arm: what they draw, and how they learn where everything is."""
+"""Cameras of a simulated arm: gives their processes the scene file and a feed of body positions."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,19 +16,19 @@ from robot_rl.hardware.spec import CameraSpec
 
 
 class World(Protocol):
-    """A simulation that can be drawn elsewhere."""
+    """A simulation that another process can render."""
 
     def save_scene(self, folder: Path) -> Path:
-        """Write it as `robot_rl.hardware.cameras.settings.Sim` takes it; returns the file."""
+        """Write the scene for `robot_rl.hardware.cameras.settings.Sim`; returns the file."""
         ...
 
     def render_state(self) -> WorldState:
-        """How everything stands."""
+        """Present positions of all bodies."""
         ...
 
 
 class SimCameras:
-    """The scene as a file and the feed of its positions, in a directory of their own until `close`."""
+    """Scene file and position feed of simulated cameras, in a temporary directory until `close`."""
 
     def __init__(
         self,
@@ -38,20 +38,20 @@ class SimCameras:
     ) -> None:
         """Write the scene of a world that has these cameras; `drawing` as in `Sim`."""
         self._world = world
-        with ExitStack() as taken:
-            folder = Path(taken.enter_context(TemporaryDirectory(prefix="scene-")))
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="scene-")))
             scene, feed = world.save_scene(folder), f"ipc://{folder / 'feed'}"
-            context = taken.enter_context(zmq.Context())
+            context = stack.enter_context(zmq.Context())
             self._feed = RenderFeed(context, feed)
-            taken.callback(self._feed.close)
+            stack.callback(self._feed.close)
             source = Sim(scene=str(scene), feed=feed, drawing=drawing)
             self.settings = [CameraSettings(spec=camera, source=source) for camera in cameras]
-            self._taken = taken.pop_all()
+            self._resources = stack.pop_all()
 
     def show(self, _: State) -> None:
-        """Let the cameras see the scene as it is: once per tick, from the control thread."""
+        """Send the present scene to the cameras; called once per tick by the control thread."""
         world = self._world.render_state()
         self._feed.send(world.t, world.qpos.tolist(), world.bodies.tolist())
 
     def close(self) -> None:
-        self._taken.close()
+        self._resources.close()

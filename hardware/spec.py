@@ -1,4 +1,4 @@
-"""What a robot is: the part of the handshake that both sides must agree on, with its hash."""
+"""Robot specification: joints, limits, gripper, cameras and latency, with its validation and hash."""
 
 import datetime
 import hashlib
@@ -13,7 +13,7 @@ CommandMode = Literal["joint_position", "cartesian_pose", "cartesian_delta"]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the server lets through, always on. Joint values are per joint."""
+    """Motion limits enforced by the server at all times. Joint values are per joint."""
 
     joint_lower: tuple[float, ...]
     """rad"""
@@ -26,9 +26,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     joint_jerk: tuple[float, ...]
     """rad/s^3"""
     workspace_lower: tuple[float, float, float]
-    """Corner of the box that the tool point may not leave, in the base frame, m."""
+    """Lower corner of the box that the tool point may not leave, in the base frame, m."""
     workspace_upper: tuple[float, float, float]
-    """m"""
+    """Upper corner, m."""
     linear_velocity: float
     """Of the tool point, m/s."""
     linear_acceleration: float
@@ -42,13 +42,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     angular_jerk: float
     """rad/s^3"""
     lead_joint: float
-    """Farthest that a setpoint may be from where the joint is, rad: times the stiffness it bounds torque."""
+    """Maximum distance of a setpoint from the measured joint, rad: times the stiffness it bounds torque."""
     lead_linear: float
     """The same for the tool point, m: times the stiffness it bounds the force."""
     lead_angular: float
     """rad"""
     first_joint: float = 0.05
-    """Farthest that the first command after arming or a gap may be from the setpoint, rad."""
+    """Maximum distance of the first command after arming or a gap from the setpoint, rad."""
     first_linear: float = 0.01
     """m"""
     first_angular: float = 0.05
@@ -56,10 +56,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class GripperSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A parallel gripper. Commands and readings are its opening: 0 closed, 1 open."""
+    """A parallel gripper. Commands and readings are openings from 0 (closed) to 1 (open)."""
 
     width: float
-    """Opening at 1, m."""
+    """Width at opening 1, m."""
     force: float
     """Grasping force, N."""
     speed: float
@@ -67,11 +67,11 @@ class GripperSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class CameraSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A camera by its one name."""
+    """A camera with a unique name."""
 
     name: str
     serial: str
-    """What the device itself says it is; a camera with another serial is refused."""
+    """Serial number reported by the device; a camera with another one is refused."""
     width: int
     height: int
     rate: float
@@ -79,59 +79,59 @@ class CameraSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class RobotSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One arm as the server drives it. Quaternions are xyzw; lengths m; angles rad."""
+    """Specification of one arm. Quaternions are xyzw; lengths m; angles rad."""
 
     name: str
     driver: str
     space: Space
-    """What setpoints the driver takes; the other kind of command goes through kinematics."""
+    """Type of setpoints that the driver takes; other commands are converted by kinematics."""
     modes: tuple[CommandMode, ...]
     joints: tuple[str, ...]
     home: tuple[float, ...]
-    """Joint positions of rest, rad."""
+    """Joint positions at home, rad."""
     rate: float
-    """Ticks of the server per second."""
+    """Control ticks of the server per second."""
     limits: Limits
     gripper: GripperSpec | None = None
     cameras: tuple[CameraSpec, ...] = ()
     sensors: dict[str, int] = {}
-    """What else the driver measures (object poses, a success switch …) and how many numbers each has."""
+    """Other measurements of the driver (object poses, a success switch, ...) and their lengths."""
     calibration: dict[str, tuple[float, ...]] = {}
-    """Camera poses and the like, by name."""
+    """Calibration values such as camera poses, by name."""
 
     @property
     def sha256(self) -> str:
-        """Of everything above: a client that was set up for another robot is refused."""
+        """Hash of the whole spec: a client that was configured for another robot is refused."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
 class Delay(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much later something is, as it was measured."""
+    """A measured delay."""
 
     ms: Annotated[float, msgspec.Meta(ge=-1000, le=1000)]
     spread_ms: Annotated[float, msgspec.Meta(ge=0)]
-    """Half of the 95 % interval."""
+    """Half width of the 95 % interval."""
     correlation: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """Of cause and effect at this delay; None where no correlation tells it."""
+    """Correlation of cause and effect at this delay; None if it was measured without correlation."""
     measured: datetime.date
 
 
 class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How late a robot is. Not a part of its spec: whoever measures it anew has the same robot."""
+    """Measured latencies of a robot. Not part of its spec, so a new measurement does not change the hash."""
 
     action: Delay | None = None
-    """From when the server acts on a command until the arm does."""
+    """From the server acting on a command to the arm's motion."""
     state: Delay | None = None
-    """From a measurement until the client that measured this had it: for people, as states carry times."""
+    """From a measurement to its arrival at a client; for information, as states have time stamps."""
     cameras: dict[str, Delay] = {}
-    """From the scene to an image's time stamp, by camera; below 0 it is stamped too early."""
+    """From the scene to an image's time stamp, by camera; negative if it is stamped too early."""
 
 
 def check_spec(spec: RobotSpec) -> None:
-    """Named joints, numbers for each, limits that leave room, a rest that is inside.
+    """Validate a spec: unique joint names, complete and consistent limits, a home within them.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: if the spec is invalid; the message says why.
     """
     limits, n = spec.limits, len(spec.joints)
     if not n or len(set(spec.joints)) != n:
@@ -154,7 +154,7 @@ def check_spec(spec: RobotSpec) -> None:
     }
     for name, values in positive.items():
         if not _all_positive(values):
-            raise ValueError(f"{spec.name}: {name} has to be finite and above 0, not {values}")
+            raise ValueError(f"{spec.name}: {name} must be finite and above 0, not {values}")
     for name, low, high in (
         ("joint", limits.joint_lower, limits.joint_upper),
         ("workspace", limits.workspace_lower, limits.workspace_upper),
@@ -169,11 +169,11 @@ def check_spec(spec: RobotSpec) -> None:
     if not spec.modes:
         raise ValueError(f"{spec.name}: it has no command mode")
     if spec.space == "cartesian" and "joint_position" in spec.modes:
-        raise ValueError(f"{spec.name}: a cartesian driver takes no joint_position; take it out of modes")
+        raise ValueError(f"{spec.name}: a cartesian driver takes no joint_position; remove it from modes")
     if spec.gripper is not None and not _all_positive(msgspec.structs.astuple(spec.gripper)):
         raise ValueError(f"{spec.name}: width, force and speed of the gripper must be above 0")
     if any(size <= 0 for size in spec.sensors.values()):
-        raise ValueError(f"{spec.name}: a sensor has at least one number")
+        raise ValueError(f"{spec.name}: a sensor must have at least one value")
 
 
 _POSITIVE = {

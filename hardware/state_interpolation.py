@@ -1,4 +1,4 @@
-"""How the arm was at a moment that has passed: the states of the last while, and what lies between them."""
+"""Interpolates the arm's state at a past time from recorded states."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,18 +10,19 @@ from robot_rl.hardware.protocol.messages import State
 
 
 def interpolate_state(states: Sequence[State], t: int, max_gap: int) -> State | str:
-    """The state at `t` [ns], or why it cannot be known.
+    """The state at `t` [ns], or the reason why it is unknown.
 
-    Joints, their speeds and the tool point are interpolated; the rest is that of the newest state until then.
+    Joint positions and velocities and the tool pose are interpolated; the other fields are those of the last
+    state before `t`.
 
     Args:
-        states: measured ones, in the order of their times.
-        t: on the server's clock; not after the newest.
-        max_gap: longest time between the two states around it, ns.
+        states: states with measurements, sorted by time.
+        t: time on the server's clock; not after the newest state.
+        max_gap: maximum time between the two states around `t`, ns.
     """
     after = bisect_right(states, t, key=lambda state: state.t_sample)
     if after == 0:
-        return f"{(states[0].t_sample - t) * 1e-6:.0f} ms before the oldest state that was kept"
+        return f"{(states[0].t_sample - t) * 1e-6:.0f} ms before the oldest state kept"
     before = states[after - 1]
     if before.t_sample == t:
         return before

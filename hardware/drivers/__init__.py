@@ -1,1 +1,1 @@
-"""Arms behind one small interface."""
+"""Drivers of robot arms behind one small interface."""

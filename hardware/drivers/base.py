@@ -1,4 +1,4 @@
-"""The interface of an arm. Every driver passes the conformance suite in tests/hardware."""
+"""Interfaces of a robot arm and its gripper. Every driver passes the conformance suite in tests/hardware."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ Array = NDArray[np.float64]
 
 
 class DriverError(Exception):
-    """The arm cannot go on: a reflex, a lost connection, a refused command. The server latches a fault."""
+    """The arm failed: a reflex, a lost connection, a refused command. The server latches a fault."""
 
 
 @dataclass(frozen=True)
 class Pose:
-    """Of the tool point in the base frame."""
+    """Pose of the tool point in the base frame."""
 
     position: Array
     """[3] m"""
@@ -28,40 +28,40 @@ class Pose:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the arm senses at one moment."""
+    """Measurement of the arm at one time."""
 
     t: int
-    """When it was sensed, on the server's clock, ns."""
+    """Time of the measurement on the server's clock, ns."""
     q: Array
     """[n] rad"""
     dq: Array
     """[n] rad/s"""
     tau: Array
-    """[n] Nm; empty where the arm does not measure it"""
+    """[n] Nm; empty if the arm does not measure it"""
     pose: Pose
     wrench: Array
-    """[6] N, Nm at the tool point; empty where it is not known"""
+    """[6] N, Nm at the tool point; empty if it is not known"""
     sensors: Mapping[str, Array] = field(default_factory=dict)
 
 
 class Kinematics(Protocol):
-    """Where the tool point is, and which joints bring it there."""
+    """Forward and inverse kinematics of the tool point."""
 
     def forward(self, q: Array) -> Pose: ...
 
     def inverse(self, pose: Pose, near: Array) -> Array | None:
-        """Joints [n] close to `near` that reach `pose`, None where there are none."""
+        """Joint positions [n] close to `near` that reach `pose`, None if not found."""
         ...
 
 
 class Gripper(Protocol):
-    """Calls may block for a second: the server gives a gripper its own thread."""
+    """A gripper. Calls may block for a second: the server runs it in its own thread."""
 
     def move(self, opening: float) -> None:
-        """Go to an opening in [0, 1]; closing onto an object grasps it.
+        """Move to an opening in [0, 1]; closing onto an object grasps it.
 
         Raises:
-            DriverError: it cannot.
+            DriverError: if it cannot.
         """
         ...
 
@@ -69,17 +69,17 @@ class Gripper(Protocol):
         """The opening in [0, 1].
 
         Raises:
-            DriverError: it cannot be read.
+            DriverError: if it cannot be read.
         """
         ...
 
     def stop(self) -> None:
-        """Stay as it is, also with what it holds. From any thread; a running `move` ends and returns."""
+        """Stop and keep holding an object. From any thread; a running `move` ends and returns."""
         ...
 
 
 class Driver(Protocol):
-    """An arm. All calls come from one thread (`stop` from any), none blocks for longer than a tick."""
+    """An arm. All methods are called from one thread (`stop` from any); none blocks longer than a tick."""
 
     @property
     def spec(self) -> RobotSpec: ...
@@ -94,15 +94,15 @@ class Driver(Protocol):
         """Connect; the arm does not move and takes no setpoints yet.
 
         Raises:
-            DriverError: it cannot; the message says what to do.
+            DriverError: if it cannot; the message says what to do.
         """
         ...
 
     def enable(self) -> None:
-        """Hold the present position with torque and take setpoints from now on.
+        """Hold the present position with torque and accept setpoints from now on.
 
         Raises:
-            DriverError: it is not open, or it reports a fault.
+            DriverError: if it is not open or reports a fault.
         """
         ...
 
@@ -110,31 +110,31 @@ class Driver(Protocol):
         """The newest measurement.
 
         Raises:
-            DriverError: there is none or the arm reports a fault.
+            DriverError: if there is none or the arm reports a fault.
         """
         ...
 
     def write(self, setpoint: Array | Pose) -> None:
-        """Where the arm shall be at the next tick: joints [n], or a pose for a cartesian driver.
+        """Set the setpoint for the next tick: joints [n], or a pose for a Cartesian driver.
 
-        While it is enabled, the arm is told so at every tick.
+        It is called at every tick while the arm is enabled.
 
         Raises:
-            DriverError: the arm did not take it, as it takes nothing that is not finite.
+            DriverError: if the arm did not accept it, for example because it is not finite.
         """
         ...
 
     def stop(self) -> None:
-        """Come to rest in the arm's own shortest safe way; setpoints are ignored until `enable`."""
+        """Come to rest as fast as the arm safely can; setpoints are ignored until `enable`."""
         ...
 
     def recover(self) -> None:
-        """Clear what the arm calls an error; only ever called for an operator who gave a reason.
+        """Clear the arm's error; only called after an operator has acknowledged the fault.
 
-        It stays at rest until `enable`; where there is no error, nothing happens.
+        The arm stays at rest until `enable`; without an error nothing happens.
 
         Raises:
-            DriverError: it persists.
+            DriverError: if the error persists.
         """
         ...
 
@@ -145,13 +145,13 @@ class Driver(Protocol):
 
 @runtime_checkable
 class ResettableScene(Protocol):
-    """What a driver may be besides: a simulated scene whose episodes begin where somebody says."""
+    """Optional interface of a driver: a simulated scene that can be reset to saved initial states."""
 
     def reset(self, start: int) -> None:
-        """Begin anew; only while the arm is not enabled, between two ticks, and as long as it takes.
+        """Reset the scene to initial state `start`; called between ticks while the arm is not enabled.
 
         Raises:
-            ValueError: there is no such beginning.
-            DriverError: it cannot.
+            ValueError: if there is no such initial state.
+            DriverError: if it cannot.
         """
         ...

@@ -1,4 +1,4 @@
-"""Kinematics of real arms from their makers' Denavit-Hartenberg figures: neither meshes nor model files."""
+"""Kinematics of real arms from their Denavit-Hartenberg parameters, without meshes or model files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from robot_rl.hardware.kinematics import MujocoKinematics
 from robot_rl.hardware.spec import RobotSpec
 
 TOOL_TOLERANCE = 0.005
-"""Farthest that an arm's own tool point may be from where the figures put it, m."""
+"""Maximum distance between the arm's own tool point and the one computed here, m."""
 TOOL_ANGLE_TOLERANCE = 0.02
 """rad"""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """In the frame before it, with that one's joint at zero. A joint turns about the z of its frame."""
+    """A frame relative to the previous one with its joint at zero. A joint rotates about z of its frame."""
 
     position: tuple[float, float, float]
     """m"""
@@ -41,8 +41,8 @@ CHAINS: dict[str, tuple[Frame, ...]] = {
         Frame((0.088, 0, 0), pi / 2),
         Frame((0, 0, 0.107)),
     ),
-    # The base frame is the teach pendant's turned by 180 degrees about z, as in ROS and the simulated UR5e.
-    # An arm's factory calibration differs by a millimetre or so.
+    # The base frame is the teach pendant's rotated by 180 degrees about z, as in ROS and the simulated UR5e.
+    # The factory calibration of an arm differs by about a millimetre.
     "ur5e": (
         Frame((0, 0, 0), yaw=pi),
         Frame((0, 0, 0.1625), pi / 2),
@@ -53,16 +53,16 @@ CHAINS: dict[str, tuple[Frame, ...]] = {
         Frame((0, 0, 0.0996)),
     ),
 }
-"""Frames of the joints in their order, then of the flange."""
+"""Frames of the joints in order, then of the flange."""
 
 
 def chain_kinematics(chain: str, spec: RobotSpec, tool: Sequence[float]) -> MujocoKinematics:
-    """Kinematics of one of `CHAINS` with the tool point at `tool` in the flange: m, quaternion xyzw.
+    """Kinematics of one of `CHAINS` with the tool point at `tool` in the flange frame: m, quaternion xyzw.
 
-    Joints keep within the limits of `spec`.
+    Inverse kinematics keeps the joints within the limits of `spec`.
 
     Raises:
-        ValueError: `spec` has another number of joints, or `tool` is not a pose.
+        ValueError: if `spec` has another number of joints, or `tool` is not a pose.
     """
     *frames, flange = CHAINS[chain]
     if len(spec.joints) != len(frames):
@@ -77,7 +77,7 @@ def chain_kinematics(chain: str, spec: RobotSpec, tool: Sequence[float]) -> Mujo
     for name, frame, lower, upper in zip(
         spec.joints, frames, limits.joint_lower, limits.joint_upper, strict=True
     ):
-        # The mass is there because a moving body must have one; nothing is simulated.
+        # MuJoCo requires a mass for moving bodies; nothing is simulated.
         body = body.add_body(name=name, pos=frame.position, quat=_turn(frame), mass=1, inertia=[1, 1, 1])
         body.explicitinertial = True
         body.add_joint(
@@ -90,10 +90,10 @@ def chain_kinematics(chain: str, spec: RobotSpec, tool: Sequence[float]) -> Mujo
 
 
 def check_tool(name: str, ours: Pose, theirs: Pose) -> None:
-    """That an arm puts its tool point where its kinematics here put it.
+    """Check that the arm's own tool pose agrees with the one computed here.
 
     Raises:
-        DriverError: it does not, so a Cartesian command would go elsewhere.
+        DriverError: if it does not: Cartesian commands would go to a wrong place.
     """
     distance = float(np.linalg.norm(ours.position - theirs.position))
     angle = 2 * acos(min(1.0, abs(float(ours.quaternion @ theirs.quaternion))))
@@ -106,7 +106,7 @@ def check_tool(name: str, ours: Pose, theirs: Pose) -> None:
 
 
 def _turn(frame: Frame) -> list[float]:
-    """Quaternion wxyz."""
+    """Rotation of a frame, quaternion wxyz."""
     roll, yaw = frame.roll / 2, frame.yaw / 2
     return [cos(yaw) * cos(roll), cos(yaw) * sin(roll), sin(yaw) * sin(roll), sin(yaw) * cos(roll)]
 

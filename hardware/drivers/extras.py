@@ -1,14 +1,14 @@
-"""Libraries that only one driver needs."""
+"""Imports optional vendor libraries that only one driver or device needs."""
 
 import importlib
 from typing import Any
 
 
 def needed(module: str, extra: str) -> Any:
-    """The module, which comes with an extra of this project.
+    """Import a module that is installed by `extra` of this project.
 
     Raises:
-        ValueError: it cannot be imported.
+        ValueError: if it cannot be imported; the message says how to install it.
     """
     try:
         return importlib.import_module(module)

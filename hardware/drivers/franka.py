@@ -1,4 +1,4 @@
-"""Franka arms (Panda, FR3): joint impedance at the arm's 1 kHz, setpoints at the server's rate."""
+"""Driver of Franka arms (Panda, FR3): joint impedance at the arm's 1 kHz, setpoints at the server's rate."""
 
 import threading
 import time
@@ -13,64 +13,43 @@ from robot_rl.hardware.drivers.chains import chain_kinematics, check_tool
 from robot_rl.hardware.drivers.extras import needed
 from robot_rl.hardware.drivers.franka_gripper import FrankaGripper
 from robot_rl.hardware.drivers.franka_link import FrankaLink, FrankaOptions
-from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.drivers.joint_arm import JointArm
 from robot_rl.hardware.spec import RobotSpec
 
 SENSORS = {"control_command_success_rate": 1, "robot_mode": 1}
-"""Share of the last 100 commands that reached the arm in time; libfranka's number of its mode."""
+"""Fraction of the last 100 commands that reached the arm in time; libfranka's number of the robot mode."""
 
 _JOINTS = 7
-# How long an arm may take to begin a motion, and to come to rest at `close`, s.
+# Time limits for the arm to begin a motion, and to come to rest at `close`, s.
 _START, _REST = 2.0, 3.0
 
 
 def make(config: RobotConfig, clock: Clock) -> "FrankaDriver":
-    """The driver `franka`.
+    """Create the driver `franka`.
 
     Raises:
-        ValueError: the spec or the options are not those of such an arm, or franky is not installed.
+        ValueError: if the spec or the options do not suit the arm, or franky is not installed.
     """
     return FrankaDriver(config.spec, checked_struct(config.options, FrankaOptions, "options"), clock)
 
 
-class FrankaDriver:
-    """One arm with its hand.
+class FrankaDriver(JointArm):
+    """A Franka arm with its hand."""
 
-    While it is enabled it wants a setpoint at every tick: the arm's watchdog counts. A fault is kept, and
-    the arm left alone, until `recover`.
-    """
+    _model = "a Franka arm"
+    _joints = _JOINTS
 
     def __init__(self, spec: RobotSpec, options: FrankaOptions, clock: Clock) -> None:
-        if spec.space != "joint":
-            raise ValueError("a Franka arm is driven in space: joint")
-        if spec.sensors != SENSORS:
-            raise ValueError(f"a Franka arm has sensors: {SENSORS}")
-        if options.watchdog * spec.rate < 3:
-            raise ValueError(f"options.watchdog is {options.watchdog} s; it must be 3 ticks or more")
-        self._kinematics = chain_kinematics("franka", spec, options.tool)
+        self._check_spec(spec, SENSORS, options.watchdog)
+        super().__init__(spec, chain_kinematics("franka", spec, options.tool), options.watchdog, clock)
         self._franky = needed("franky", "franka")
-        self._spec = spec
         self._options = options
-        self._clock = clock
         self._speed = np.array(spec.limits.joint_velocity)
-        # Between the control thread and whoever calls `stop`.
+        # Between the control thread and the one that calls `stop`.
         self._lock = threading.Lock()
         self._link: FrankaLink | None = None
         self._gripper = FrankaGripper(self._franky, options.host, spec.gripper) if spec.gripper else None
-        self._enabled = False
-        self._failure: str | None = None
         self._setpoint = np.zeros(_JOINTS)
-        self._written = 0
-        self._arm_time = -1
-        self._sensed = 0
-
-    @property
-    def spec(self) -> RobotSpec:
-        return self._spec
-
-    @property
-    def kinematics(self) -> MujocoKinematics:
-        return self._kinematics
 
     @property
     def gripper(self) -> FrankaGripper | None:
@@ -87,7 +66,7 @@ class FrankaDriver:
         self._link, self._failure = link, None
 
     def enable(self) -> None:
-        """Blocks until the arm has begun to hold itself, which takes it some milliseconds."""
+        """Block until the arm holds its position, which takes some milliseconds."""
         link = self._ready()
         with self._lock:
             state = self._state(link)
@@ -113,12 +92,8 @@ class FrankaDriver:
             raise self._failed(
                 link.rest(0) or f"the arm stopped itself: no setpoint for {self._options.watchdog} s"
             )
-        arm_time = state.time.to_msec()
-        if arm_time != self._arm_time:
-            # Sensed at about the time of asking, however long the answer took.
-            self._arm_time, self._sensed = arm_time, asked
         return Measurement(
-            t=self._sensed,
+            t=self._sample_time(state.time.to_msec(), asked),
             q=np.array(state.q),
             dq=np.array(state.dq),
             tau=np.array(state.tau_J),
@@ -131,19 +106,13 @@ class FrankaDriver:
         )
 
     def write(self, setpoint: Array | Pose) -> None:
-        if isinstance(setpoint, Pose):
-            raise DriverError("a Franka arm takes joints here, not poses")
-        setpoint = np.array(setpoint, np.float64)
-        if setpoint.shape != (_JOINTS,) or not np.isfinite(setpoint).all():
-            raise DriverError(f"a Franka arm takes {_JOINTS} finite joints, not {setpoint.tolist()}")
+        setpoint = self._check_setpoint(setpoint)
         with self._lock:
             link = self._ready()
             if not self._enabled:
                 return
             now = self._clock.now()
-            # Here too: once the arm has begun to stop, no late setpoint may set it going again.
-            if now - self._written > self._options.watchdog * 1e9:
-                raise self._failed(f"no setpoint for {(now - self._written) * 1e-9:.3f} s")
+            self._check_watchdog(now)
             velocity = (setpoint - self._setpoint) * self._spec.rate
             self._setpoint, self._written = setpoint, now
             self._follow(link, np.clip(velocity, -self._speed, self._speed))
@@ -156,7 +125,7 @@ class FrankaDriver:
             try:
                 self._link.halt()
             except DriverError as error:
-                # An arm that hears nothing stops by itself; the next `read` says so.
+                # Without setpoints the arm stops by itself; the next `read` reports it.
                 self._failure = self._failure or str(error)
 
     def recover(self) -> None:
@@ -174,7 +143,7 @@ class FrankaDriver:
         self._state(link)
 
     def close(self) -> None:
-        """Blocks until the arm is at rest."""
+        """Block until the arm is at rest."""
         self.stop()
         if self._link is not None:
             self._link.rest(_REST)
@@ -183,7 +152,7 @@ class FrankaDriver:
             self._gripper.disconnect()
 
     def _reached(self) -> tuple[FrankaLink, Any]:
-        """The link and a state of the arm; where the connection is lost a new one, as franky mends none."""
+        """The link and a state of the arm; reconnects if the connection is lost, as franky does not."""
         if self._link is not None:
             try:
                 return self._link, self._link.state()
@@ -198,14 +167,12 @@ class FrankaDriver:
         return self._link, self._link.state()
 
     def _ready(self) -> FrankaLink:
-        if self._failure is not None:
-            raise DriverError(self._failure)
-        if self._link is None:
-            raise DriverError(f"{self._spec.name} is not open")
+        self._check_ready(self._link is not None)
+        assert self._link is not None
         return self._link
 
     def _state(self, link: FrankaLink) -> Any:
-        """The newest state of an arm without a fault."""
+        """The newest state; a fault of the arm is latched and raised."""
         try:
             state = link.state()
         except DriverError as error:
@@ -219,12 +186,6 @@ class FrankaDriver:
             link.follow(self._setpoint, velocity)
         except DriverError as error:
             raise self._failed(str(error)) from error
-
-    def _failed(self, why: str) -> DriverError:
-        """The error, which stays until `recover`."""
-        self._enabled = False
-        self._failure = f"{self._spec.name}: {why}"
-        return DriverError(self._failure)
 
 
 def _pose(state: Any) -> Pose:

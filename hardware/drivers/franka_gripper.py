@@ -1,4 +1,4 @@
-"""The Franka hand through franky."""
+"""Franka hand through franky."""
 
 import threading
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from typing import Any
 from robot_rl.hardware.drivers.base import DriverError
 from robot_rl.hardware.spec import GripperSpec
 
-# Below this opening a command means to close, onto whatever is in between.
+# Below this opening a command means to close and grasp.
 _CLOSED = 0.02
 
 
 class FrankaGripper:
-    """Its calls block while the fingers move, which takes up to two seconds.
+    """The Franka hand. Calls block while the fingers move, up to two seconds.
 
-    It knows its opening only once it was homed, in Desk or by `franky.Gripper.homing`.
+    The hand has to be homed once, in Desk or by `franky.Gripper.homing`, to know its opening.
     """
 
     def __init__(self, franky: Any, host: str, spec: GripperSpec) -> None:
@@ -26,12 +26,12 @@ class FrankaGripper:
         self._width = spec.width
 
     def connect(self) -> None:
-        """Find the hand.
+        """Connect the hand.
 
         Raises:
-            DriverError: there is none, or it was not homed for fingers that open as far as the spec says.
+            DriverError: if there is none, or it is not homed for fingers as wide as the spec says.
         """
-        # It talks to one client only; a second would wait for ever.
+        # The hand accepts one client only; a second connection would wait forever.
         self.disconnect()
         try:
             self._connection = self._franky.Gripper(self._host)
@@ -40,12 +40,12 @@ class FrankaGripper:
         widest = self._state().max_width
         if widest < 0.95 * self._spec.width:
             raise DriverError(
-                f"the hand opens {widest:.3f} m by its own count, not {self._spec.width} m: home it in Desk"
+                f"the hand reports an opening of {widest:.3f} m, not {self._spec.width} m: home it in Desk"
             )
         self._width = min(widest, self._spec.width)
 
     def disconnect(self) -> None:
-        """Leave the hand as it is."""
+        """Disconnect without moving the hand."""
         self._connection = None
 
     def move(self, opening: float) -> None:
@@ -60,7 +60,7 @@ class FrankaGripper:
                 return
             if not closing:
                 raise DriverError(failure)
-        # Something is in between, or is meant to be: hold it, however wide it is.
+        # There is or may be an object between the fingers: grasp it, at any width.
         failure = self._tried(self._hand().grasp, 0.0, spec.speed, spec.force, spec.width, spec.width)
         if failure is not None:
             raise DriverError(failure)
@@ -69,7 +69,7 @@ class FrankaGripper:
         return min(1.0, max(0.0, float(self._state().width) / self._width))
 
     def stop(self) -> None:
-        """Blocks while libfranka waits for a command's end: it hears a second one only now and then."""
+        """Stop the hand. May block while libfranka waits for a running command, which delays a second one."""
         self._stopped.set()
         try:
             self._hand().stop()
@@ -77,8 +77,8 @@ class FrankaGripper:
             raise DriverError(f"the hand did not stop: {error}") from error
 
     def _tried(self, command: Callable[..., bool], *arguments: float) -> str | None:
-        """Why the hand did not do it, None where it did or was stopped on the way."""
-        failure = "it did not get there"
+        """Run a command of the hand; returns why it failed, None if it succeeded or was stopped."""
+        failure = "it did not reach the opening"
         try:
             done = command(*arguments)
         except Exception as error:

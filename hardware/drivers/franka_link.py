@@ -1,8 +1,8 @@
-"""The connection to a Franka arm; whatever franky raises becomes a `DriverError` in the arm's own words.
+"""Connection to a Franka arm through franky; its exceptions become `DriverError` with the arm's message.
 
-franky's control loop is C++ in a thread of its own; no Python runs in it. Each setpoint starts a new tracking
-motion that carries its own end: unless the next one comes within the watchdog's time, that loop itself brings
-the arm to rest, whatever has become of the interpreter.
+franky's control loop is a C++ thread without Python. Each setpoint starts a new tracking motion with a
+watchdog: if the next one does not come in time, that loop brings the arm to rest, even if the interpreter
+hangs.
 """
 
 import contextlib
@@ -14,19 +14,19 @@ import msgspec
 from robot_rl.hardware.drivers.base import Array, DriverError
 from robot_rl.hardware.realtime import ARM, preserve_priority, realtime_priority
 
-# Time in which the last torque fades into pure damping at a stop, s.
+# Time in which the torque is ramped to pure damping at a stop, s.
 _STOP_RAMP = 0.05
 
 Joints = tuple[float, float, float, float, float, float, float]
 
 
 class FrankaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a robot's file says under `options`."""
+    """`options` of a robot's file."""
 
     host: str
-    """Name or address of the arm's control unit."""
+    """Host name or address of the arm's control unit."""
     tool: Joints
-    """Tool point in the flange, m and quaternion xyzw; the arm is told."""
+    """Tool point in the flange frame, m and quaternion xyzw; also set in the arm."""
     stiffness: Joints
     """Nm/rad"""
     damping: Joints
@@ -34,26 +34,26 @@ class FrankaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     watchdog: float = 0.1
     """Without a setpoint for this long the arm comes to rest, s."""
     collision_torque: float = 20.0
-    """External torque on a joint at which the arm's own reflex stops it, Nm."""
+    """External torque on a joint at which the arm's reflex stops it, Nm."""
     collision_force: float = 30.0
-    """External force on the tool at which it does, N."""
+    """External force on the tool at which the arm's reflex stops it, N."""
     realtime: bool = True
-    """Refuse to run without a real-time kernel. Only a simulated arm does without."""
+    """Require a real-time kernel. Only a simulated arm works without."""
 
 
 class FrankaLink:
-    """A connected arm."""
+    """A connected Franka arm."""
 
     def __init__(self, franky: Any, options: FrankaOptions) -> None:
-        """Connect and tell the arm its tool point.
+        """Connect and set the arm's tool point.
 
         Raises:
-            DriverError: it cannot be reached, or refuses.
+            DriverError: if the arm cannot be reached or refuses.
         """
         self._franky = franky
         self._options = options
         realtime = franky.RealtimeConfig
-        # libfranka gives whoever connects the highest priority, and with it every thread that follows.
+        # libfranka gives the connecting thread the highest priority, which later threads would inherit.
         with preserve_priority(), _in_words(f"cannot connect to the arm at {options.host}"):
             self._robot = franky.Robot(
                 options.host,
@@ -67,20 +67,20 @@ class FrankaLink:
 
     @property
     def in_control(self) -> bool:
-        """Whether a motion is running, also one that stops the arm."""
+        """Whether a motion is running, including one that stops the arm."""
         return bool(self._robot.is_in_control)
 
     def state(self) -> Any:
-        """franky's RobotState; the arm's next one while there is no motion, which takes a millisecond.
+        """franky's RobotState; without a motion it waits for the arm's next one, a millisecond.
 
         Raises:
-            DriverError: none came.
+            DriverError: if none came.
         """
         with _in_words("no state from the arm"):
             return self._robot.state
 
     def fault(self, state: Any) -> str:
-        """What the arm itself says is wrong, or nothing."""
+        """The fault that the arm reports, "" if none."""
         mode, modes = state.robot_mode, self._franky.RobotMode
         if mode == modes.UserStopped:
             return "the user stop is pressed"
@@ -90,10 +90,10 @@ class FrankaLink:
         return ""
 
     def follow(self, q: Array, dq: Array) -> None:
-        """Track `q` [7] rad, which moves with `dq` [7] rad/s, and stop when the watchdog's time is up.
+        """Track `q` [7] rad, which moves with `dq` [7] rad/s, and stop when the watchdog expires.
 
         Raises:
-            DriverError: the last motion ended with an error.
+            DriverError: if the last motion ended with an error.
         """
         franky, options = self._franky, self._options
         with _in_words("the arm took no setpoint"):
@@ -104,19 +104,19 @@ class FrankaLink:
             self._move(motion)
 
     def halt(self) -> None:
-        """Come to rest by damping alone; the arm holds itself from then on.
+        """Come to rest by damping; the arm holds its position then.
 
         Raises:
-            DriverError: the arm cannot be told.
+            DriverError: if the arm cannot be reached.
         """
-        with _in_words("the arm was not there to be stopped"):
+        with _in_words("the stop did not reach the arm"):
             if self._robot.is_in_control:
                 self._move(self._stop_motion())
 
     def rest(self, timeout: float) -> str:
-        """Wait for the motion's end, at most `timeout` s. Returns the error it ended with, or nothing.
+        """Wait at most `timeout` s for the motion's end. Returns the error it ended with, "" if none.
 
-        The arm keeps that error until it is asked: a later motion would begin with it.
+        franky keeps that error until it is fetched: otherwise the next motion would raise it.
         """
         try:
             self._robot.join_motion(timeout=timeout)
@@ -128,13 +128,13 @@ class FrankaLink:
         """Clear the fault `why`.
 
         Raises:
-            DriverError: the arm refuses.
+            DriverError: if the arm refuses.
         """
         with _in_words(f"{why}; the arm does not recover"):
             self._robot.recover_from_errors()
 
     def _move(self, motion: Any) -> None:
-        # franky's loop is a thread that a motion starts; it inherits the priority of whoever asked for it.
+        # franky's loop is a thread started by the motion; it inherits the caller's priority.
         with realtime_priority(ARM):
             self._robot.move(motion, asynchronous=True)
 
@@ -144,7 +144,7 @@ class FrankaLink:
 
 @contextlib.contextmanager
 def _in_words(what: str) -> Iterator[None]:
-    """franky raises its own kinds, and what its libraries raise: all of them mean that it did not work."""
+    """Convert all exceptions of franky and its libraries to `DriverError`."""
     try:
         yield
     except Exception as error:
@@ -152,7 +152,7 @@ def _in_words(what: str) -> Iterator[None]:
 
 
 def _named(errors: Any) -> list[str]:
-    """Names of the errors that are set."""
+    """Names of the error flags that are set."""
     return [name for name in dir(errors) if not name.startswith("_") and getattr(errors, name)]
 
 

@@ -1,4 +1,4 @@
-"""The simulated arm's world: an arm with a parallel gripper at the origin, a table and a free cube."""
+"""MuJoCo model of the simulated arm: an arm with a parallel gripper at the origin, a table and a cube."""
 
 import functools
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ from robot_rl.hardware.spec import GripperSpec
 CUBE_EDGE = 0.04
 """m"""
 CUBE_START = (0.5, 0.0, CUBE_EDGE / 2)
-"""Of its middle, base frame, m. The table's top is at z = 0, where the arm stands."""
+"""Initial position of the cube's centre, base frame, m. The table top is at z = 0."""
 CUBE_JOINT = "cube_free"
 TOOL_SITE = "gripper_grip_site"
-"""Between the finger tips, z out of the hand."""
+"""Site between the finger tips, z pointing out of the hand."""
 FINGER_JOINTS = ("gripper_finger_joint1", "gripper_finger_joint2")
 CAMERAS = ("front", "wrist")
 STROKE = 0.04
-"""Of one finger, m."""
+"""Travel of one finger, m."""
 TIMESTEP = 0.002
-"""s"""
+"""Physics time step, s."""
 STIFFNESS_RATE = 50.0
-"""Natural frequency of each joint under its position control, rad/s: a setpoint that moves with the speed v
-is followed 2 v / 50 behind."""
+"""Natural frequency of each joint under position control, rad/s: a setpoint moving at speed v is followed
+with a lag of 2 v / 50."""
 
-# Beyond this distance from its goal a finger pushes with all its force, m.
+# Distance from its goal at which a finger pushes with full force, m.
 _FINGER_FULL_FORCE = 0.001
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What robosuite's model of an arm is called."""
+    """Names in robosuite's model of an arm."""
 
     folder: str
     joints: tuple[str, ...]
@@ -57,22 +57,22 @@ ARMS = {
 
 
 class World(NamedTuple):
-    """What `build_world` makes."""
+    """Result of `build_world`."""
 
     model: mujoco.MjModel
     """Its actuators are the arm's joints in order, in rad, then one per finger, in m."""
     spec: mujoco.MjSpec
-    """What it was compiled from; its actuators have no gains yet."""
+    """The spec of the model; its actuators have no gains yet."""
 
 
 @functools.cache
 def build_world(arm: str, home: tuple[float, ...], gripper: GripperSpec) -> World:
-    """The compiled world. The arm's position control is critically damped for its inertia at `home`.
+    """Build and compile the world. The arm's position control is critically damped for its inertia at `home`.
 
-    Compiling takes a second, and whoever asks again gets the same one: nobody changes it.
+    Compiling takes a second, so the result is cached; it must not be changed.
 
     Raises:
-        ValueError: an arm that is not in `ARMS`, or a gripper that the simulated hand cannot be.
+        ValueError: if the arm is not in `ARMS`, or the gripper does not suit the simulated hand.
     """
     if arm not in ARMS:
         raise ValueError(f"there is no simulated arm {arm!r}; there are {', '.join(sorted(ARMS))}")
@@ -80,22 +80,22 @@ def build_world(arm: str, home: tuple[float, ...], gripper: GripperSpec) -> Worl
         raise ValueError(f"the simulated hand opens {2 * STROKE} m, not {gripper.width} m")
     robot = _part(_assets() / "robots" / ARMS[arm].folder / "robot.xml")
     hand = _part(_assets() / "grippers" / "panda_gripper.xml")
-    _take_positions(robot)
-    _shape_fingers(hand, gripper)
+    _use_position_control(robot)
+    _set_up_fingers(hand, gripper)
     wrist = robot.body("right_hand")
-    # Beside the hand, looking past the finger tips.
+    # The camera is beside the hand and looks past the finger tips.
     wrist.add_camera(name="wrist", pos=[0.07, 0, 0.03], xyaxes=[0, 1, 0, 0.93, 0, 0.37], fovy=75)
     robot.attach(hand, prefix="gripper_", frame=wrist.add_frame())
     for body in robot.bodies:
         body.gravcomp = 1.0
-    _furnish(robot)
+    _add_scene(robot)
     model = robot.compile()
     _tune(model, arm, home, gripper)
     return World(model, robot)
 
 
 def _part(path: Path) -> mujoco.MjSpec:
-    """An arm or a hand, with what is not to be seen in groups that no renderer shows unasked."""
+    """Load an arm or a hand; collision geoms and sites go into groups that renderers hide by default."""
     part = mujoco.MjSpec.from_file(str(path))
     for mesh in part.meshes:
         mesh.file = str(path.parent / mesh.file)
@@ -108,25 +108,34 @@ def _part(path: Path) -> mujoco.MjSpec:
 
 
 def _assets() -> Path:
-    """Robosuite's models; they are read as files, which needs none of its code."""
+    """Folder of robosuite's models, read as files without importing robosuite."""
     found = find_spec("robosuite")
     if found is None or found.origin is None:
         raise ValueError("the simulated arms are robosuite's models: pip install robosuite")
     return Path(found.origin).parent / "models" / "assets"
 
 
-def _furnish(spec: mujoco.MjSpec) -> None:
-    """Put the arm on a table, with a cube in front of it."""
+def _add_scene(spec: mujoco.MjSpec) -> None:
+    """Add the physics options, light, sky, floor, table and cube."""
+    _set_options(spec)
+    _add_surroundings(spec)
+    _add_cube(spec.worldbody)
+
+
+def _set_options(spec: mujoco.MjSpec) -> None:
     spec.option.timestep = TIMESTEP
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    # A simulation that diverges shall be seen, not begun anew in silence.
+    # A diverging simulation must be detected, not silently reset.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
-    # A held object does not creep out of the fingers.
+    # These keep a held object from slipping out of the fingers.
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
     spec.option.impratio = 10
     spec.visual.headlight.ambient = [0.45, 0.45, 0.45]
     spec.visual.headlight.diffuse = [0.2, 0.2, 0.2]
     spec.visual.headlight.specular = [0, 0, 0]
+
+
+def _add_surroundings(spec: mujoco.MjSpec) -> None:
     world = spec.worldbody
     world.add_light(
         pos=[0.6, -0.8, 2.0],
@@ -160,6 +169,9 @@ def _furnish(spec: mujoco.MjSpec) -> None:
         rgba=[0.55, 0.57, 0.6, 1],
     )
     world.add_camera(name="front", pos=[1.6, 0, 0.8], xyaxes=[0, 1, 0, -0.33, 0, 0.944], fovy=46)
+
+
+def _add_cube(world: mujoco.MjsBody) -> None:
     cube = world.add_body(name="cube", pos=CUBE_START)
     cube.add_joint(name=CUBE_JOINT, type=mujoco.mjtJoint.mjJNT_FREE)
     cube.add_geom(
@@ -173,7 +185,7 @@ def _furnish(spec: mujoco.MjSpec) -> None:
     )
 
 
-def _take_positions(robot: mujoco.MjSpec) -> None:
+def _use_position_control(robot: mujoco.MjSpec) -> None:
     """Turn the arm's torque motors into position actuators with the same torque limits."""
     for actuator in robot.actuators:
         torque = actuator.ctrlrange.copy()
@@ -183,8 +195,8 @@ def _take_positions(robot: mujoco.MjSpec) -> None:
         actuator.ctrlrange, actuator.ctrllimited = joint.range.copy(), True
 
 
-def _shape_fingers(hand: mujoco.MjSpec, gripper: GripperSpec) -> None:
-    """Fingers that move as one and push with the gripper's force."""
+def _set_up_fingers(hand: mujoco.MjSpec, gripper: GripperSpec) -> None:
+    """Couple the fingers and set the gripper's force."""
     for actuator in hand.actuators:
         actuator.set_to_position(kp=gripper.force / _FINGER_FULL_FORCE)
         actuator.forcerange, actuator.forcelimited = [-gripper.force, gripper.force], True
@@ -205,7 +217,7 @@ def start_positions(model: mujoco.MjModel, arm: str, home: tuple[float, ...]) ->
 
 
 def _tune(model: mujoco.MjModel, arm: str, home: tuple[float, ...], gripper: GripperSpec) -> None:
-    """Stiffness and damping for the inertia that each joint has at home; the gripper's speed."""
+    """Set each joint's stiffness and damping for its inertia at home, and the gripper's speed."""
     data = mujoco.MjData(model)
     data.qpos[:] = start_positions(model, arm, home)
     mujoco.mj_forward(model, data)
@@ -218,6 +230,6 @@ def _tune(model: mujoco.MjModel, arm: str, home: tuple[float, ...], gripper: Gri
     model.actuator_biasprm[:n, 1] = -(STIFFNESS_RATE**2) * inertia
     model.actuator_biasprm[:n, 2] = -2 * STIFFNESS_RATE * inertia
     for name in FINGER_JOINTS:
-        # The whole force is what this speed takes; each finger makes half of it.
+        # At this speed damping equals the full force; each finger moves at half the gripper's speed.
         model.dof_damping[model.joint(name).dofadr] = gripper.force / (gripper.speed / 2)
         model.dof_frictionloss[model.joint(name).dofadr] = 0

@@ -1,4 +1,4 @@
-"""Drivers by name; the module of one is imported when it is asked for."""
+"""Registry of drivers by name; a driver's module is imported when it is used."""
 
 import difflib
 import importlib
@@ -15,14 +15,14 @@ DRIVERS: dict[str, str] = {
     "sim": "robot_rl.hardware.drivers.sim:make",
     "ur": "robot_rl.hardware.drivers.ur:make",
 }
-"""The factory of each, `module:function`: it takes a `RobotConfig` and a `Clock` and returns a `Driver`."""
+"""Factory of each driver, `module:function`: takes a `RobotConfig` and a `Clock`, returns a `Driver`."""
 
 
 def make_driver(config: RobotConfig, clock: Clock) -> Driver:
-    """The driver that a robot's file names, not yet open.
+    """Create the driver that a robot's file names; it is not open yet.
 
     Raises:
-        ValueError: there is no such driver, or the file does not suit it.
+        ValueError: if there is no such driver or the file does not suit it.
     """
     spec = config.spec
     if spec.driver not in DRIVERS:

@@ -1,4 +1,4 @@
-"""A simulated arm in real time, or in whatever time its clock has."""
+"""Driver of a simulated arm that runs in the time of its clock."""
 
 import threading
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from robot_rl.hardware.kinematics import MujocoKinematics
 from robot_rl.hardware.spec import RobotSpec
 
 CATCH_UP = 50 * MS
-"""The longest time that one `read` simulates, ns; what is beyond it never happens and is counted."""
+"""Maximum time that one `read` simulates, ns; time beyond it is skipped and counted."""
 
 SENSORS = {"cube": 7}
 """The cube's pose in the base frame: m, quaternion xyzw."""
@@ -39,7 +39,7 @@ _DIVERGED = (
 
 
 class SimOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a robot's file says under `options`."""
+    """`options` of a robot's file."""
 
     arm: str
     """One of `robot_rl.hardware.drivers.models.ARMS`."""
@@ -47,30 +47,30 @@ class SimOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 @dataclass(frozen=True)
 class WorldState:
-    """What another process needs for a picture of the world, together with its `scene`."""
+    """Physics state from which another process renders the world, together with its `scene`."""
 
     t: int
-    """Server's clock, ns."""
+    """Time on the server's clock, ns."""
     qpos: Array
     qvel: Array
     bodies: Array = field(default_factory=lambda: np.empty(0))
-    """[7 nbody] as in `RenderState`; empty where bodies are never moved otherwise than by `qpos`."""
+    """[7 nbody] as in `RenderState`; empty if bodies are only moved by `qpos`."""
 
 
 def make(config: RobotConfig, clock: Clock) -> "SimDriver":
-    """The driver `sim`.
+    """Create the driver `sim`.
 
     Raises:
-        ValueError: the spec is not one of the simulated arm.
+        ValueError: if the spec does not suit the simulated arm.
     """
     return SimDriver(config.spec, checked_struct(config.options, SimOptions, "options").arm, clock)
 
 
 class SimDriver:
-    """The world of `robot_rl.hardware.drivers.models`, in which time passes when it is read.
+    """Simulated arm in the world of `robot_rl.hardware.drivers.models`, simulated when it is read.
 
-    `read` lets the physics catch up with the clock, so the same setpoints at the same times on a
-    `SteppedClock` give the same numbers, bit for bit. The world outlives `close`, as a real one does.
+    `read` simulates up to the clock's present time, so the same setpoints at the same times on a
+    `SteppedClock` give bit-identical results. The world keeps its state after `close`, like a real one.
     """
 
     def __init__(self, spec: RobotSpec, arm: str, clock: Clock) -> None:
@@ -102,7 +102,7 @@ class SimDriver:
         self._dofs = self._model.jnt_dofadr[joints]
         self._cube = int(self._model.joint(CUBE_JOINT).qposadr[0])
         self._n = len(joints)
-        # Guards the world: the gripper's thread and whoever calls `stop` are not the control thread.
+        # Guards the world: the gripper's thread and callers of `stop` are other threads.
         self._lock = threading.RLock()
         self._time = 0
         self._open = False
@@ -128,18 +128,18 @@ class SimDriver:
         return self._gripper
 
     def scene(self) -> str:
-        """The world as MJCF for those who draw it, with the cameras `front` and `wrist`; takes a second."""
+        """The world as MJCF for renderers, with the cameras `front` and `wrist`; takes a second."""
         return self._world.to_xml()
 
     def save_scene(self, folder: Path) -> Path:
-        """Write `scene` into a file there."""
+        """Write `scene` to a file in `folder`; returns its path."""
         path = folder / "scene.xml"
         path.write_text(self.scene(), encoding="utf-8")
         return path
 
     @property
     def dropped_ns(self) -> int:
-        """Time that was too long ago to be simulated, since the first `open`, ns."""
+        """Total time skipped because `read` was called too rarely, since the first `open`, ns."""
         return self._dropped
 
     def open(self) -> None:
@@ -166,7 +166,7 @@ class SimDriver:
                 t=self._time,
                 q=q,
                 dq=data.qvel[self._dofs],
-                # What the motors give, with what holds the arm's own weight.
+                # Motor torques including gravity compensation.
                 tau=(data.qfrc_actuator + data.qfrc_gravcomp)[self._dofs],
                 pose=self._kinematics.forward(q),
                 wrench=np.empty(0),
@@ -207,16 +207,16 @@ class SimDriver:
                 self._error = None
 
     def inject(self, error: DriverError, recoverable: bool = True) -> None:
-        """Stop as an arm does that reports `error`: for tests of those who use the driver.
+        """Stop and report `error`, for tests of the driver's users.
 
-        It is reported until `recover`, or where it is not `recoverable` until `close`.
+        It is reported until `recover`, or until `close` if it is not `recoverable`.
         """
         with self._lock:
             self.stop()
             self._error, self._recoverable = str(error), recoverable
 
     def render_state(self) -> WorldState:
-        """A copy of the world's state; from any thread."""
+        """A copy of the world's state. Thread-safe."""
         with self._lock:
             return WorldState(self._time, self._data.qpos.copy(), self._data.qvel.copy())
 
@@ -239,12 +239,12 @@ class SimDriver:
             mujoco.mj_step(self._model, self._data, steps)
             self._time += steps * _STEP
         if any(self._data.warning[kind].number for kind in _DIVERGED):
-            self._error, self._recoverable = "the simulation diverged; start it anew", False
+            self._error, self._recoverable = "the simulation diverged; restart it", False
 
     def _rest(self) -> None:
-        """Hold, from motion without overshoot.
+        """Come to rest without overshoot.
 
-        A critically damped joint at speed v and v / rate short of its goal loses both at the same rate.
+        A critically damped joint with speed v and its goal v / STIFFNESS_RATE ahead does not overshoot it.
         """
         goal = self._data.qpos[self._qpos] + self._data.qvel[self._dofs] / STIFFNESS_RATE
         self._data.ctrl[: self._n] = np.clip(goal, self._lower, self._upper)

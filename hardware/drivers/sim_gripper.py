@@ -1,4 +1,4 @@
-"""The hand of the simulated arm."""
+"""Gripper of the simulated arm."""
 
 import threading
 
@@ -9,11 +9,11 @@ from robot_rl.hardware.drivers.base import DriverError
 from robot_rl.hardware.drivers.models import FINGER_JOINTS, STROKE
 
 _MOVING = 0.002
-"""m/s"""
+"""Finger speed from which the gripper counts as moving, m/s."""
 
 
 class SimGripper:
-    """The simulated hand. `move` returns at once: the fingers need the arm's time to pass."""
+    """Simulated gripper. `move` returns at once: the fingers move as the arm's simulation advances."""
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, lock: threading.RLock) -> None:
         self._data = data
@@ -34,6 +34,6 @@ class SimGripper:
 
     def stop(self) -> None:
         with self._lock:
-            # Fingers at rest keep their goal, and with it their grip on what is between them.
+            # Fingers at rest keep their goal, and so their grip on an object.
             if np.abs(self._data.qvel[self._dofs]).max() > _MOVING:
                 self.move(self.read())

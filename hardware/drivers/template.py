@@ -1,4 +1,4 @@
-"""A driver to copy: `Connection` has the blanks, `ArmDriver` is complete. See docs/add_your_robot.md."""
+"""Template of a driver: fill in `Connection`; `ArmDriver` is complete. See docs/add_your_robot.md."""
 
 import threading
 
@@ -14,31 +14,31 @@ from robot_rl.hardware.spec import RobotSpec
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the robot's file says under `options`."""
+    """`options` of the robot's file."""
 
     address: str
-    """Where the arm is reached."""
+    """Network address of the arm."""
     model: str
-    """MJCF or URDF file of the arm, beside the robot's file. Its joints are named as in `joints`."""
+    """MJCF or URDF file of the arm, relative to the robot's file. Its joints are named as in `joints`."""
     tool: str
-    """Site of the model that is the tool point."""
+    """Name of the model's site at the tool point."""
 
 
 class Connection:
-    """The arm as its maker offers it. Whatever goes wrong is raised as `DriverError`, and no call waits."""
+    """Wraps the vendor's library. Every error is raised as `DriverError`, and no call blocks."""
 
     def __init__(self, address: str, joints: int, clock: Clock) -> None:
-        raise NotImplementedError("keep what is needed; connect nothing yet")
+        raise NotImplementedError("store what is needed; do not connect yet")
 
     def connect(self) -> None:
-        """Reach the arm, which stays at rest."""
+        """Connect to the arm, which stays at rest."""
         raise NotImplementedError
 
     def sense(self) -> tuple[int, Array, Array]:
-        """When it was sensed on `clock` [ns], joint positions [n] rad and velocities [n] rad/s.
+        """Time of the measurement on `clock` [ns], joint positions [n] rad and velocities [n] rad/s.
 
         Raises:
-            DriverError: the arm reports an error, in its own words, or nothing new has come from it.
+            DriverError: if the arm reports an error, with its message, or has sent nothing new.
         """
         raise NotImplementedError
 
@@ -47,11 +47,11 @@ class Connection:
         raise NotImplementedError
 
     def follow(self, q: Array) -> None:
-        """Be at these joints [n] rad one tick from now."""
+        """Send joint positions [n] rad to be reached one tick from now."""
         raise NotImplementedError
 
     def halt(self) -> None:
-        """Come to rest in the shortest safe way."""
+        """Come to rest as fast as safely possible."""
         raise NotImplementedError
 
     def clear(self) -> None:
@@ -59,21 +59,21 @@ class Connection:
         raise NotImplementedError
 
     def disconnect(self) -> None:
-        """Let go of the arm, which is held by its brakes or its own control."""
+        """Disconnect from the arm, which is held by its brakes or its own controller."""
         raise NotImplementedError
 
 
 def make(config: RobotConfig, clock: Clock) -> "ArmDriver":
-    """What `robot_rl.hardware.drivers.registry` names.
+    """Factory that is named in `robot_rl.hardware.drivers.registry`.
 
     Raises:
-        ValueError: the file does not suit the arm.
+        ValueError: if the robot's file does not suit the arm.
     """
     return ArmDriver(config, clock)
 
 
 class ArmDriver:
-    """An arm that takes joint setpoints, without a gripper."""
+    """Driver of an arm that takes joint setpoints, without a gripper."""
 
     def __init__(self, config: RobotConfig, clock: Clock) -> None:
         spec = config.spec
@@ -88,7 +88,7 @@ class ArmDriver:
             within=(spec.limits.joint_lower, spec.limits.joint_upper),
         )
         self._connection = Connection(options.address, len(spec.joints), clock)
-        # `stop` may come from another thread: no setpoint may slip in behind it.
+        # `stop` may be called from another thread: no setpoint may be sent after it.
         self._lock = threading.Lock()
         self._open = False
         self._enabled = False

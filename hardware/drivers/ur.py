@@ -1,7 +1,7 @@
-"""Universal Robots arms through ur_rtde: servoj on the controller, setpoints at the server's rate.
+"""Driver of Universal Robots arms through ur_rtde: servoj on the controller, setpoints at the server's rate.
 
-The controller itself watches the setpoints: when none comes within `watchdog` seconds it ends the program and
-the arm stops, whether the server, its connection or the whole machine is gone.
+The controller has a watchdog: without a setpoint for `watchdog` seconds it ends the program and the arm
+stops, also if the server, its connection or the whole machine fails.
 """
 
 import contextlib
@@ -14,69 +14,48 @@ from robot_rl.hardware.core import rotation
 from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.chains import CHAINS, chain_kinematics, check_tool
 from robot_rl.hardware.drivers.extras import needed
+from robot_rl.hardware.drivers.joint_arm import JointArm
 from robot_rl.hardware.drivers.ur_client import UrClient
 from robot_rl.hardware.drivers.ur_messages import Joints, UrOptions, UrState, fault
-from robot_rl.hardware.kinematics import MujocoKinematics
 from robot_rl.hardware.spec import RobotSpec
 
 SENSORS = {"speed_scaling": 1}
-"""What the teach pendant's slider and the safety system leave of the speed, 0 … 1."""
+"""Speed fraction set by the teach pendant's slider and the safety system, 0 … 1."""
 
 _JOINTS = 6
-# From the teach pendant's base frame to ours: half a turn about z.
+# Rotation from the teach pendant's base frame to ours: half a turn about z.
 _TURN = (0.0, 0.0, 1.0, 0.0)
 _TURNED = np.array([-1.0, -1.0, 1.0])
 
 
 def make(config: RobotConfig, clock: Clock) -> "UrDriver":
-    """The driver `ur`.
+    """Create the driver `ur`.
 
     Raises:
-        ValueError: the spec or the options are not those of such an arm, or ur_rtde is not installed.
+        ValueError: if the spec or the options do not suit the arm, or ur_rtde is not installed.
     """
     return UrDriver(config.spec, checked_struct(config.options, UrOptions, "options"), clock)
 
 
-class UrDriver:
-    """One arm, without a gripper.
+class UrDriver(JointArm):
+    """A Universal Robots arm without a gripper."""
 
-    While it is enabled it wants a setpoint at every tick: the arm's watchdog counts. A fault is kept, and
-    the arm left alone, until `recover`.
-    """
+    _model = "a UR arm"
+    _joints = _JOINTS
 
     def __init__(self, spec: RobotSpec, options: UrOptions, clock: Clock) -> None:
-        if spec.space != "joint":
-            raise ValueError("a UR arm is driven in space: joint")
         if spec.gripper is not None:
             raise ValueError("the driver ur has no gripper")
-        if spec.sensors != SENSORS:
-            raise ValueError(f"a UR arm has sensors: {SENSORS}")
-        if options.watchdog * spec.rate < 3:
-            raise ValueError(f"options.watchdog is {options.watchdog} s; it must be 3 ticks or more")
+        self._check_spec(spec, SENSORS, options.watchdog)
         if options.arm not in CHAINS:
             raise ValueError(f"options.arm is {options.arm!r}; there are {', '.join(sorted(CHAINS))}")
         if not 0.03 <= options.lookahead <= 0.2 or not 100 <= options.gain <= 2000:
             raise ValueError("options.lookahead is in 0.03 … 0.2 s and options.gain in 100 … 2000")
-        self._kinematics = chain_kinematics(options.arm, spec, options.tool)
+        super().__init__(spec, chain_kinematics(options.arm, spec, options.tool), options.watchdog, clock)
         for module in ("rtde_control", "rtde_receive", "dashboard_client"):
             needed(module, "ur")
-        self._spec = spec
         self._options = options
-        self._clock = clock
         self._client: UrClient | None = None
-        self._enabled = False
-        self._failure: str | None = None
-        self._written = 0
-        self._arm_time = -1.0
-        self._sensed = 0
-
-    @property
-    def spec(self) -> RobotSpec:
-        return self._spec
-
-    @property
-    def kinematics(self) -> MujocoKinematics:
-        return self._kinematics
 
     @property
     def gripper(self) -> None:
@@ -95,10 +74,10 @@ class UrDriver:
         self._client, self._failure = client, None
 
     def enable(self) -> None:
-        """Waits only if the control script has to be loaded again, because it was stopped by hand."""
+        """Wait only if the control script has to be loaded again because it was stopped by hand."""
         client = self._ready()
         state = self._state(client)
-        # First, so that a `stop` in the meantime is the last word.
+        # Set first, so that a `stop` in the meantime wins.
         self._enabled = True
         try:
             client.start()
@@ -117,11 +96,8 @@ class UrDriver:
             )
         if not self._enabled:
             client.feed()
-        if state.time != self._arm_time:
-            # Sensed at about the time of asking, however long the answer took.
-            self._arm_time, self._sensed = state.time, asked
         return Measurement(
-            t=self._sensed,
+            t=self._sample_time(state.time, asked),
             q=np.array(state.q),
             dq=np.array(state.dq),
             tau=np.empty(0),
@@ -131,17 +107,12 @@ class UrDriver:
         )
 
     def write(self, setpoint: Array | Pose) -> None:
-        if isinstance(setpoint, Pose):
-            raise DriverError("a UR arm takes joints here, not poses")
-        setpoint = np.array(setpoint, np.float64)
-        if setpoint.shape != (_JOINTS,) or not np.isfinite(setpoint).all():
-            raise DriverError(f"a UR arm takes {_JOINTS} finite joints, not {setpoint.tolist()}")
+        setpoint = self._check_setpoint(setpoint)
         client = self._ready()
         if not self._enabled:
             return
         now = self._clock.now()
-        if now - self._written > self._options.watchdog * 1e9:
-            raise self._failed(f"no setpoint for {(now - self._written) * 1e-9:.3f} s")
+        self._check_watchdog(now)
         try:
             client.follow(setpoint)
         except DriverError as error:
@@ -155,7 +126,7 @@ class UrDriver:
         try:
             self._client.halt()
         except DriverError as error:
-            # The controller's watchdog stops the arm; the next `read` says why.
+            # The controller's watchdog stops the arm; the next `read` reports it.
             self._failure = self._failure or str(error)
 
     def recover(self) -> None:
@@ -171,20 +142,20 @@ class UrDriver:
         self._state(client)
 
     def close(self) -> None:
-        """Waits until the arm is at rest."""
+        """Wait until the arm is at rest."""
         client, self._client = self._client, None
         self._enabled, self._failure = False, None
         if client is not None:
             try:
                 client.quit()
             except DriverError as error:
-                # Its process was ended all the same, and the watchdog does the rest.
+                # The process was killed anyway, and the watchdog stops the arm.
                 self._failure = str(error)
 
     def _reached(self) -> UrClient:
-        """The client, in a new process where the connection is lost."""
+        """The client; starts a new process if the connection is lost."""
         if self._client is not None:
-            # A process that does not answer has no connection either.
+            # A process that does not answer counts as disconnected.
             with contextlib.suppress(DriverError):
                 if self._client.state().connected:
                     return self._client
@@ -198,20 +169,18 @@ class UrDriver:
         return self._client
 
     def _lose(self) -> None:
-        """End a process without a connection: the library in it would connect and start things by itself."""
+        """Kill a process without a connection: the library in it would reconnect and start by itself."""
         client, self._client = self._client, None
         if client is not None:
             client.kill()
 
     def _ready(self) -> UrClient:
-        if self._failure is not None:
-            raise DriverError(self._failure)
-        if self._client is None:
-            raise DriverError(f"{self._spec.name} is not open")
+        self._check_ready(self._client is not None)
+        assert self._client is not None
         return self._client
 
     def _state(self, client: UrClient) -> UrState:
-        """The newest state of an arm without a fault."""
+        """The newest state; a fault of the arm is latched and raised."""
         try:
             state = client.state()
         except DriverError as error:
@@ -223,12 +192,6 @@ class UrDriver:
         if why := fault(state.robot_mode, state.safety_mode) or state.trouble:
             raise self._failed(why)
         return state
-
-    def _failed(self, why: str) -> DriverError:
-        """The error, which stays until `recover`."""
-        self._enabled = False
-        self._failure = f"{self._spec.name}: {why}"
-        return DriverError(self._failure)
 
 
 def _pose(tool: Joints) -> Pose:

@@ -1,4 +1,4 @@
-"""The server's end of the process that holds ur_rtde; see `ur_process.py`."""
+"""Client of the process that runs ur_rtde, used by the driver; see `ur_process.py`."""
 
 import socket
 import subprocess
@@ -26,25 +26,25 @@ from robot_rl.hardware.drivers.ur_messages import (
 )
 
 _MAX_MESSAGE = 4096
-# How long the process may take to connect, to carry out a command, and to say what it knows, s.
+# Time limits of the process: to connect, to carry out a command, to return a state, s.
 _CONNECT, _ANSWER, _STATE = 60.0, 15.0, 1.0
 
 
 class UrClient:
-    """A running process and its two sockets. `halt` is for any thread, all else for one."""
+    """A running process and its two sockets. For one thread, except `halt`, which is thread-safe."""
 
     def __init__(self, options: UrOptions, period: float) -> None:
-        """Connect.
+        """Start the process and connect the arm.
 
         Raises:
-            DriverError: it cannot.
+            DriverError: if it cannot connect.
         """
         self._commands, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._states, states = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._commands.settimeout(_CONNECT)
         self._states.settimeout(_STATE)
         self._state = msgspec.msgpack.Decoder(UrState)
-        # Between `halt` and a setpoint: none may slip in behind it.
+        # No setpoint may be sent after `halt`.
         self._lock = threading.Lock()
         self._following = False
         with commands, states:
@@ -67,7 +67,7 @@ class UrClient:
         """The newest state.
 
         Raises:
-            DriverError: the process is gone or hangs.
+            DriverError: if the process has ended or hangs.
         """
         try:
             self._states.send(ASK)
@@ -79,22 +79,22 @@ class UrClient:
         return self._state.decode(data)
 
     def start(self) -> None:
-        """Take setpoints from now on. Waits only if the control script has to be loaded again.
+        """Accept setpoints from now on. Waits only if the control script has to be loaded again.
 
         Raises:
-            DriverError: the arm is not able to.
+            DriverError: if the arm cannot.
         """
-        # First, so that a `halt` in the meantime is the last word.
+        # Set first, so that a `halt` in the meantime wins.
         with self._lock:
             self._following = True
         self._send(Start())
         self._answered("the arm takes no setpoints")
 
     def follow(self, q: Array) -> None:
-        """Be at `q` [6] rad one tick from now; nothing after `halt`.
+        """Send the setpoint `q` [6] rad for one tick from now; does nothing after `halt`.
 
         Raises:
-            DriverError: the process is gone or hangs.
+            DriverError: if the process has ended or hangs.
         """
         with self._lock:
             if self._following:
@@ -104,15 +104,15 @@ class UrClient:
         """Keep the control script running while there are no setpoints.
 
         Raises:
-            DriverError: the process is gone or hangs.
+            DriverError: if the process has ended or hangs.
         """
         self._send(Feed())
 
     def halt(self) -> None:
-        """Come to rest.
+        """Stop the arm.
 
         Raises:
-            DriverError: the process is gone or hangs; the controller's watchdog stops the arm.
+            DriverError: if the process has ended or hangs; the controller's watchdog stops the arm.
         """
         with self._lock:
             self._following = False
@@ -122,13 +122,13 @@ class UrClient:
         """Release a protective stop.
 
         Raises:
-            DriverError: the arm refuses.
+            DriverError: if the arm refuses.
         """
         self._send(Recover())
         self._answered("the arm does not recover")
 
     def quit(self) -> None:
-        """End the control script and the process, when the arm is at rest."""
+        """Stop the arm, then end the control script and the process."""
         try:
             self._send(Quit())
             self._answered("the control script did not end")
@@ -136,7 +136,7 @@ class UrClient:
             self.kill()
 
     def kill(self) -> None:
-        """End the process. The controller's watchdog stops what moves."""
+        """Kill the process. The controller's watchdog stops a moving arm."""
         self._process.kill()
         self._process.wait()
         self._commands.close()

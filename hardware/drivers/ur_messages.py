@@ -1,4 +1,4 @@
-"""What the driver `ur` and the process that holds its connection say to each other, as msgpack."""
+"""Messages between the driver `ur` and the process that runs ur_rtde, encoded as msgpack."""
 
 import msgspec
 
@@ -6,38 +6,38 @@ Joints = tuple[float, float, float, float, float, float]
 
 
 class UrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a robot's file says under `options`."""
+    """`options` of a robot's file."""
 
     host: str
-    """Name or address of the controller."""
+    """Host name or address of the controller."""
     arm: str
     """One of `robot_rl.hardware.drivers.chains.CHAINS`."""
     tool: tuple[float, float, float, float, float, float, float]
-    """Tool point in the flange, m and quaternion xyzw; the arm is told."""
+    """Tool point in the flange frame, m and quaternion xyzw; also set in the arm."""
     lookahead: float = 0.1
-    """How far servoj looks ahead to smooth the setpoints, 0.03 … 0.2 s."""
+    """Lookahead time of servoj, which smooths the setpoints, 0.03 … 0.2 s."""
     gain: float = 300.0
-    """How stiffly servoj follows, 100 … 2000."""
+    """Gain of servoj, 100 … 2000."""
     deceleration: float = 5.0
-    """Of the tool at a stop, m/s^2."""
+    """Deceleration of the tool at a stop, m/s^2."""
     watchdog: float = 0.1
     """Without a setpoint for this long the controller ends the program and the arm stops, s."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process is set up, its first message."""
+    """First message to the process: its configuration."""
 
     options: UrOptions
     period: float
-    """Of the server's ticks, s."""
+    """Period of the server's ticks, s."""
 
 
 class Follow(msgspec.Struct, frozen=True, tag="follow"):
-    """Be at these joints one tick from now; not answered."""
+    """Setpoint for one tick from now; not answered."""
 
     q: Joints
     t: int
-    """When it was sent, CLOCK_MONOTONIC, ns."""
+    """Time of sending, CLOCK_MONOTONIC, ns."""
 
 
 class Halt(msgspec.Struct, frozen=True, tag="halt"):
@@ -45,11 +45,11 @@ class Halt(msgspec.Struct, frozen=True, tag="halt"):
 
 
 class Feed(msgspec.Struct, frozen=True, tag="feed"):
-    """Feed the watchdog, which no setpoint does at present; not answered."""
+    """Feed the watchdog while there are no setpoints; not answered."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Have the control script running with its watchdog on. Answered by `Done`."""
+    """Start the control script and its watchdog, if it does not run. Answered by `Done`."""
 
 
 class Recover(msgspec.Struct, frozen=True, tag="recover"):
@@ -70,32 +70,32 @@ class Done(msgspec.Struct, frozen=True):
 
 
 ASK = b"?"
-"""For the newest state, on the socket for states."""
+"""Request for the newest state, on the state socket."""
 
 
 class UrState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller last sent."""
+    """Newest state from the controller."""
 
     connected: bool
     time: float
-    """The controller's, s."""
+    """The controller's time, s."""
     q: Joints
     dq: Joints
     tool: Joints
-    """m and rotation vector, in the frame of the teach pendant."""
+    """Tool pose: m and rotation vector in the teach pendant's base frame."""
     force: Joints
-    """N and Nm at the tool point, in that frame's directions."""
+    """N and Nm at the tool point, in the directions of that frame."""
     robot_mode: int
     safety_mode: int
     playing: bool
     """Whether the control script runs."""
     speed_scaling: float
     trouble: str
-    """What went wrong with a command that is not answered."""
+    """Error of a command that is not answered, "" if none."""
 
 
 def fault(robot_mode: int, safety_mode: int) -> str:
-    """What the controller's modes say is wrong, or nothing."""
+    """The fault that the controller's modes report, "" if none."""
     if safety_mode not in (1, 2):
         return _SAFETY.get(safety_mode, f"safety mode {safety_mode}")
     if robot_mode != 7:

@@ -1,11 +1,11 @@
-"""The process that holds ur_rtde's connection to one arm.
+"""Process that runs ur_rtde for one arm.
 
-Apart from the server, because ur_rtde mends a lost connection by itself, again and again: it loads its script
-anew, without its watchdog, and its threads outlive the object. A process can be ended. It also keeps the
-library's waiting and its polling threads out of the server. Where the server's control thread runs first, all
-threads that it waits for do, too.
+It is separate from the server because ur_rtde keeps reconnecting by itself: it reloads its script without the
+watchdog, and its threads outlive the object. A process can be killed. It also keeps the library's blocking
+calls and polling threads out of the server. If the server has real-time priority, so have all its threads.
 
-Started by `ur_client.py` with the two ends of its sockets as arguments; it ends with the first of them.
+Started by `ur_client.py` with the file descriptors of its two sockets as arguments; it exits when the first
+one is closed.
 """
 
 import contextlib
@@ -52,18 +52,18 @@ _VARIABLES = (
     "speed_scaling",
 )
 _PLAYING = 2
-# The library checks these two and uses neither.
+# The library checks these two but does not use them.
 _UNUSED_SPEED, _UNUSED_ACCELERATION = 0.5, 0.5
 _STEP = 0.01
 _PROGRAM_STARTS, _STOP_RELEASES, _TOOL_SETTLES, _LAST_STOP = 5.0, 3.0, 0.1, 1.0
 
 
 class Refused(Exception):
-    """The arm does not do it; the text says why."""
+    """The arm refused a command; the text says why."""
 
 
 class UrLink:
-    """A connected arm whose control script runs; nothing moves yet."""
+    """A connected arm whose control script is running."""
 
     def __init__(self, options: UrOptions, period: float) -> None:
         self._options = options
@@ -75,8 +75,8 @@ class UrLink:
         self._control = needed("rtde_control", "ur").RTDEControlInterface(options.host)
         x, y, z, *quaternion = options.tool
         if not self._control.setTcp([x, y, z, *Rotation.from_quat(quaternion).as_rotvec()]):
-            raise Refused("the arm did not take its tool")
-        # So that the first state is one with the new tool.
+            raise Refused("the arm did not accept its tool")
+        # Wait until states have the new tool.
         time.sleep(_TOOL_SETTLES)
         self.trouble = ""
 
@@ -100,10 +100,10 @@ class UrLink:
         return bool(self._receive.getRuntimeState() == _PLAYING)
 
     def start(self) -> None:
-        """Have the script running, and stopped by the controller when nothing feeds it.
+        """Start the control script, if it does not run, with the controller's watchdog.
 
         Raises:
-            Refused: the arm is not able to.
+            Refused: if the arm is not ready.
         """
         self._check_ready()
         self.trouble = ""
@@ -114,7 +114,7 @@ class UrLink:
             raise Refused("the controller did not set its watchdog")
 
     def follow(self, message: Follow) -> None:
-        """Servo there, unless it was said too long ago."""
+        """Send a setpoint to servoj, unless it is too old."""
         if self.trouble or time.monotonic_ns() - message.t > self._options.watchdog * 1e9:
             return
         options = self._options
@@ -126,10 +126,10 @@ class UrLink:
             options.lookahead,
             options.gain,
         ):
-            self.trouble = "the controller took no setpoint"
+            self.trouble = "the controller did not accept a setpoint"
 
     def halt(self) -> None:
-        """Brake; where no script runs the arm has stopped already."""
+        """Brake; without a running script the arm has already stopped."""
         if self.playing() and not self._control.servoStop(self._options.deceleration) and self.playing():
             self.trouble = "the arm was told to stop and did not answer"
 
@@ -138,10 +138,10 @@ class UrLink:
             self._control.kickWatchdog()
 
     def recover(self) -> None:
-        """Release a protective stop, which the controller allows five seconds after it.
+        """Release a protective stop, which the controller allows after five seconds.
 
         Raises:
-            Refused: it does not, or something else is wrong that only a person at the arm can put right.
+            Refused: if it does not, or another fault has to be cleared at the arm.
         """
         if self._protected():
             dashboard = needed("dashboard_client", "ur").DashboardClient(self._options.host)
@@ -177,13 +177,13 @@ class UrLink:
 def _serve_states(link: UrLink, own: socket.socket) -> None:
     while own.recv(MAX_MESSAGE):
         own.send(msgspec.msgpack.encode(link.state()))
-    # The thread of the commands brakes the arm and ends the process, unless the library keeps it waiting.
+    # The command thread brakes the arm and ends the process, unless the library blocks it.
     time.sleep(_LAST_STOP)
     os._exit(0)
 
 
 def _serve_commands(link: UrLink, own: socket.socket) -> None:
-    """Until the server says so or is gone."""
+    """Serve commands until the server closes the socket."""
     decoder = msgspec.msgpack.Decoder(Command)
     following = False
     while data := own.recv(MAX_MESSAGE):
@@ -199,7 +199,7 @@ def _serve_commands(link: UrLink, own: socket.socket) -> None:
                 link.feed()
             case _:
                 own.send(msgspec.msgpack.encode(_answer(link, command)))
-    # The server is gone, and with it the setpoints.
+    # The server has ended: there will be no more setpoints.
     if following:
         link.halt()
 
@@ -219,11 +219,11 @@ def _answer(link: UrLink, command: Start | Recover | Quit) -> Done:
 
 
 def main(commands: str, states: str) -> None:
-    """Connect and serve, on the sockets with these file descriptors."""
-    # Ctrl-C is the server's to answer: it stops the arm first.
+    """Connect and serve on the sockets with these file descriptors."""
+    # Ctrl-C is handled by the server: it stops the arm first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if can_set_realtime_priority():
-        # Inherited by the library's threads, on which its own option for this has no effect.
+        # Inherited by the library's threads, for which the library's own option has no effect.
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(CONTROL))
     own, own_states = socket.socket(fileno=int(commands)), socket.socket(fileno=int(states))
     order = msgspec.msgpack.decode(own.recv(MAX_MESSAGE), type=Order)
@@ -236,7 +236,7 @@ def main(commands: str, states: str) -> None:
     threading.Thread(target=_serve_states, args=(link, own_states), daemon=True).start()
     with contextlib.suppress(OSError):
         _serve_commands(link, own)
-    # Not by returning: the library's threads may be in any state.
+    # Exit without cleanup: the library's threads may be in any state.
     os._exit(0)
 
 

@@ -1,1 +1,1 @@
-"""How late an arm, its states and its cameras are: one axis is swung, and what is seen is correlated."""
+"""Measures the latency of an arm, its states and its cameras by swinging one axis and cross-correlation."""

@@ -1,4 +1,4 @@
-"""How much later an effect follows its cause: the lag at which they correlate most, and how sure that is."""
+"""Finds the lag between two signals by cross-correlation, with a bootstrap interval."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,56 +11,56 @@ Signal = Callable[[Array], Array]
 """Values at given times, s."""
 
 SPAN = (-0.1, 0.6)
-"""Lags that are looked at, s: a time stamp may also be early."""
-LEAST = 0.7
-"""Below this correlation one is not the cause of the other, or it is drowned in something else."""
+"""Range of lags searched, s: negative ones for time stamps that are early."""
+MIN_CORRELATION = 0.7
+"""Correlation below which a lag is not accepted."""
 _STEP = 1e-3
 _SEGMENTS = 8
-_FEWEST = 5 * _SEGMENTS
-_RESAMPLED = 200
+_MIN_SAMPLES = 5 * _SEGMENTS
+_BOOTSTRAP_SAMPLES = 200
 
 
 class NoLag(ValueError):
-    """The effect does not follow the cause in a way that would tell a lag; the message says why."""
+    """No lag can be determined from the signals; the message says why."""
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How much later the effect comes."""
+    """Lag of an effect behind its cause."""
 
     seconds: float
     spread: float
-    """Half of its 95 % interval, s: from resampling parts of the recording."""
+    """Half width of its 95 % interval, s, from resampling segments of the recording."""
     correlation: float
-    """At this lag, from `LEAST` to 1."""
+    """Correlation at this lag, from `MIN_CORRELATION` to 1."""
 
 
 def held(times: Array, values: Array) -> Signal:
-    """A signal that keeps a value until the next one, like a goal; before the first it has the first."""
+    """Piecewise constant signal (zero-order hold), like a goal; constant before the first time."""
     return lambda at: values[np.clip(np.searchsorted(times, at, side="right") - 1, 0, None)]
 
 
 def joined(times: Array, values: Array) -> Signal:
-    """A signal that was sampled, like a measurement: lines between, constant before and after."""
+    """Linearly interpolated signal, like a measurement; constant before and after."""
     return lambda at: np.interp(at, times, values)
 
 
 def find_lag(cause: Callable[[float], Array], effect: Array, *, either_sign: bool = False) -> Lag:
-    """Cross-correlate.
+    """Find the lag at which cause and effect correlate most.
 
-    The cause is evaluated where the effect was sampled, so that samples need no common grid and none is
-    interpolated but the cause.
+    The cause is evaluated at the times of the effect's samples, so no common grid is needed and only the
+    cause is interpolated.
 
     Args:
-        cause: what the effect [K] would be, up to its scale, with a lag of so many seconds.
-        effect: [K], in the order of time.
-        either_sign: the effect may also be the cause's opposite.
+        cause: function of a lag [s] that returns the expected effect [K], up to scale.
+        effect: [K], sorted by time.
+        either_sign: also accept an effect of opposite sign.
 
     Raises:
-        NoLag: nothing moves, they hardly correlate, or they do so most at the edge of `SPAN`.
+        NoLag: if nothing moves, the correlation is too low, or the peak is at the edge of `SPAN`.
     """
-    if len(effect) < _FEWEST:
-        raise NoLag(f"there are {len(effect)} samples, {_FEWEST} are needed")
+    if len(effect) < _MIN_SAMPLES:
+        raise NoLag(f"there are {len(effect)} samples, {_MIN_SAMPLES} are needed")
     lags = np.arange(SPAN[0], SPAN[1] + _STEP / 2, _STEP)
     causes = np.array([cause(lag) for lag in lags])
     sums = _Sums(causes, effect)
@@ -68,24 +68,26 @@ def find_lag(cause: Callable[[float], Array], effect: Array, *, either_sign: boo
     best = int(np.argmax(np.abs(whole) if either_sign else whole))
     if either_sign and whole[best] < 0:
         whole, sums = -whole, _Sums(causes, -effect)
-    if not whole[best] >= LEAST:
-        raise NoLag(f"the correlation is {whole[best]:.2f} at most, {LEAST:g} is needed")
+    if not whole[best] >= MIN_CORRELATION:
+        raise NoLag(f"the correlation is {whole[best]:.2f} at most, {MIN_CORRELATION:g} is needed")
     if best in (0, len(lags) - 1):
-        raise NoLag(f"it is not between {SPAN[0] * 1e3:g} and {SPAN[1] * 1e3:g} ms")
-    # Of resampled recordings some parts are left out and others count twice.
-    counts = np.random.default_rng(0).multinomial(_SEGMENTS, np.full(_SEGMENTS, 1 / _SEGMENTS), _RESAMPLED)
+        raise NoLag(f"the lag is not between {SPAN[0] * 1e3:g} and {SPAN[1] * 1e3:g} ms")
+    # Bootstrap over segments of the recording.
+    counts = np.random.default_rng(0).multinomial(
+        _SEGMENTS, np.full(_SEGMENTS, 1 / _SEGMENTS), _BOOTSTRAP_SAMPLES
+    )
     resampled = sums.correlation(counts.astype(float))
     low, high = np.percentile([_peak(lags, column) for column in resampled.T], (2.5, 97.5))
     return Lag(_peak(lags, whole), float(high - low) / 2, float(min(whole[best], 1.0)))
 
 
 class _Sums:
-    """What correlations are made of, for each lag [L] and part of the recording [M]."""
+    """Sums from which correlations are computed, for each lag [L] and segment of the recording [M]."""
 
     def __init__(self, causes: Array, effect: Array) -> None:
         parts = np.array_split(np.arange(len(effect)), _SEGMENTS)
         starts = [int(part[0]) for part in parts]
-        # Less their means, or rounding would hide what is left of them.
+        # Subtract the means to avoid cancellation.
         x, y = causes - causes.mean(axis=1, keepdims=True), effect - effect.mean()
         self._terms = [
             np.add.reduceat(np.broadcast_to(term, causes.shape), starts, axis=1)
@@ -93,7 +95,7 @@ class _Sums:
         ]
 
     def correlation(self, weights: Array) -> Array:
-        """[L, B] for the weights [B, M] of the parts; 0 where one of both stands still."""
+        """Correlation [L, B] for segment weights [B, M]; 0 if one of the signals is constant."""
         n, x, y, xx, xy, yy = (term @ weights.T for term in self._terms)
         square = (n * xx - x * x) * (n * yy - y * y)
         return np.divide(
@@ -102,7 +104,7 @@ class _Sums:
 
 
 def _peak(lags: Array, correlation: Array) -> float:
-    """Of the parabola through the greatest value and its neighbours."""
+    """Peak of the parabola through the maximum and its neighbours."""
     best = int(np.argmax(correlation[1:-1])) + 1
     before, here, after = correlation[best - 1 : best + 2]
     bend = before - 2 * here + after

@@ -1,4 +1,4 @@
-"""From the recording of a swing to how late each thing was."""
+"""Computes all delays from the recording of a swing."""
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
@@ -12,34 +12,34 @@ from robot_rl.hardware.latency.recording import Received, Recording
 from robot_rl.hardware.spec import Delay, Latency
 
 Finding = Delay | str
-"""A delay, or why it could not be told."""
+"""A delay, or the reason why it could not be determined."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How late what was. Of single messages the delay is the median, and its spread that of the messages."""
+    """All measured delays. Delays of single messages are medians, with the spread of the messages."""
 
     network: Delay
-    """From sending a command until the server acts on it."""
+    """From sending a command to the server acting on it."""
     answer: Delay
-    """From sending a command until its answer is there."""
+    """From sending a command to receiving its answer."""
     planner: Finding
-    """From acting on a command to the setpoint that it asks for."""
+    """From acting on a command to the setpoint reaching its goal."""
     arm: Finding
-    """From a setpoint to the arm's being there."""
+    """From a setpoint to the arm reaching it."""
     action: Finding
     """From acting on a command to the arm's motion."""
     total: Finding
     """From sending a command to the arm's motion."""
     state: Delay
-    """From a measurement until it is received."""
+    """From a measurement to receiving it."""
     cameras: Mapping[str, Finding]
     """From the scene to an image's time stamp."""
     images: Mapping[str, Delay]
-    """From an image's time stamp until it is received."""
+    """From an image's time stamp to receiving it."""
 
     def latency(self) -> Latency:
-        """What could be told of the robot."""
+        """The delays for the robot's file, as far as they were determined."""
         return Latency(
             action=self.action if isinstance(self.action, Delay) else None,
             state=self.state,
@@ -47,26 +47,26 @@ class Figures:
         )
 
     def refused(self) -> dict[str, str]:
-        """What could not be told of it, and why."""
+        """Delays that could not be determined, with the reasons."""
         findings = {"action": self.action, **{f"camera {name}": f for name, f in self.cameras.items()}}
         return {name: found for name, found in findings.items() if isinstance(found, str)}
 
 
 def measure(recording: Recording, today: datetime.date) -> Figures:
-    """Find all delays."""
+    """Compute all delays."""
     find = _Finder(recording, today)
     measured_at, measured = find.measured
-    told_at, told = find.told
-    setpoints = joined(told_at, told)
+    setpoint_at, setpoint = find.setpoint
+    setpoints = joined(setpoint_at, setpoint)
     goals = held(find.times([sent.t_applied for sent in recording.sent]), find.goals)
-    wishes = held(find.times([sent.t_sent for sent in recording.sent]), find.goals)
+    sent_goals = held(find.times([sent.t_sent for sent in recording.sent]), find.goals)
     return Figures(
         network=find.typical([sent.t_applied - sent.t_sent for sent in recording.sent]),
         answer=find.typical([sent.t_answered - sent.t_sent for sent in recording.sent]),
-        planner=find.lag(lambda lag: goals(told_at - lag), told),
+        planner=find.lag(lambda lag: goals(setpoint_at - lag), setpoint),
         arm=find.lag(lambda lag: setpoints(measured_at - lag), measured),
         action=find.lag(lambda lag: goals(measured_at - lag), measured),
-        total=find.lag(lambda lag: wishes(measured_at - lag), measured),
+        total=find.lag(lambda lag: sent_goals(measured_at - lag), measured),
         state=find.typical([received.t - received.state.t_sample for received in recording.states]),
         cameras={name: find.camera(seen) for name, seen in recording.images_seen.items()},
         images={
@@ -77,7 +77,7 @@ def measure(recording: Recording, today: datetime.date) -> Figures:
 
 
 class _Finder:
-    """The signals of a recording, in s since its first command."""
+    """Signals of a recording, with times in s since its first command."""
 
     def __init__(self, recording: Recording, today: datetime.date) -> None:
         self._begun = recording.sent[0].t_sent
@@ -89,12 +89,12 @@ class _Finder:
             self.times([state.t_sample for state in states]),
             np.array([axis.measured(state) for state in states]),
         )
-        # The state of a tick is stamped when its setpoint has been written. That lasts until the next one: as
-        # a line it is later by half of that. Setpoints and measurements both come with the ticks, so that
-        # between steps no lag of less than one could be told.
+        # A state is stamped when its setpoint was written. The setpoint holds until the next tick, so as a
+        # line it is later by half a period. Setpoints and measurements both come with the ticks, so without
+        # this no lag of less than a tick could be resolved.
         armed = [received.state for received in recording.states if received.state.setpoint]
         written = self.times([state.tm for state in armed])
-        self.told = (
+        self.setpoint = (
             (written[:-1] + written[1:]) / 2,
             np.array([axis.setpoint(state) for state in armed[:-1]]),
         )
@@ -110,7 +110,7 @@ class _Finder:
         return self._delay(lag.seconds * 1e3, lag.spread * 1e3, lag.correlation)
 
     def camera(self, seen: Sequence[ImageSample]) -> Finding:
-        """How much later than the arm's motion the images show it, by their time stamps."""
+        """Delay of the image's time stamps behind the arm's motion."""
         moved = image_displacements([sighting.picture for sighting in seen])
         at, position = self.times([sighting.t_capture for sighting in seen]), joined(*self.measured)
         return self.lag(lambda lag: np.diff(position(at - lag)), moved, either_sign=True)
@@ -127,7 +127,7 @@ class _Finder:
 
 
 def _distinct(states: Sequence[Received]) -> list[Received]:
-    """Without those that repeat a measurement."""
+    """States without repeated measurements."""
     last = 0
     kept = []
     for received in states:

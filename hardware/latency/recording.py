@@ -1,4 +1,4 @@
-"""Swing an axis of an arm, and keep what was sent and what was seen, with its times."""
+"""Swings an axis of an arm and records commands, states and images with their times."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -22,27 +22,27 @@ from robot_rl.hardware.protocol.messages import Ack, ServerMessage, State
 from robot_rl.hardware.protocol.sockets import ClientSockets
 
 RATE = 25.0
-"""Commands per second, on average: about as many as policies give, as an arm takes longer for wider steps."""
+"""Average commands per second: about a policy's rate, as the arm's lag depends on the step width."""
 _REST = SPAN[1] + 0.1
-"""s of rest before and after the swing: what comes late still belongs to it."""
-_PATIENCE = 10.0
-"""s until a camera that shows nothing is given up."""
+"""Rest before and after the swing, s, so that delayed effects are recorded."""
+_FIRST_MESSAGE_TIMEOUT = 10.0
+"""Time limit for the first state and the first image of each camera, s."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A command. Times are ns on the server's clock, as all here."""
+    """A command. All times in this module are ns on the server's clock."""
 
     t_sent: int
     goal: float
-    """Of the axis."""
+    """Goal of the axis."""
     t_applied: int
     t_answered: int
 
 
 @dataclass(frozen=True)
 class Received:
-    """A state, and when it was there."""
+    """A state and its arrival time."""
 
     state: State
     t: int
@@ -50,7 +50,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Recording:
-    """All of one swing."""
+    """Recording of one swing."""
 
     axis: Axis
     sent: Sequence[Sent]
@@ -65,40 +65,45 @@ def record(
     """Swing the armed arm under a lease and bring it back.
 
     Args:
-        client: that may command.
-        sockets: of the same server.
-        axis: what is swung.
-        swing: how.
-        cameras: whose images are looked at.
+        client: client with a role that may command.
+        sockets: sockets of the same server.
+        axis: axis to swing.
+        swing: motion of the axis.
+        cameras: cameras whose images are recorded.
 
     Raises:
-        RobotError: a camera shows nothing, the arm is held back by a limit or taken away, or there is no
+        RobotError: if a camera sends no images, a limit holds the arm back, the lease is lost, or there is no
             answer.
     """
     clock = MonotonicClock()
-    with ExitStack() as ended:
+    with ExitStack() as stack:
         states = Listener(sockets, sockets.state(every=True), _received, None, clock)
-        ended.callback(states.close)
-        eyes = {
-            camera: Listener(sockets, sockets.image(camera, every=True), _sighted, None, clock)
+        stack.callback(states.close)
+        images = {
+            camera: Listener(sockets, sockets.image(camera, every=True), _image_received, None, clock)
             for camera in cameras
         }
-        for eye in eyes.values():
-            ended.callback(eye.close)
-        if not states.wait(0, _PATIENCE):
-            raise NoAnswer("no state comes; see whether the server runs")
-        for camera, eye in eyes.items():
-            if not eye.wait(0, _PATIENCE):
-                raise NoAnswer(f"camera {camera}: no image came within {_PATIENCE:g} s")
+        for listener in images.values():
+            stack.callback(listener.close)
+        if not states.wait(0, _FIRST_MESSAGE_TIMEOUT):
+            raise NoAnswer("no state arrives; check that the server runs")
+        for camera, listener in images.items():
+            if not listener.wait(0, _FIRST_MESSAGE_TIMEOUT):
+                raise NoAnswer(f"camera {camera}: no image arrived within {_FIRST_MESSAGE_TIMEOUT:g} s")
         sent = _swing(client, axis, swing)
-        # What was measured last is still on its way.
+        # Wait for the last measurements.
         states.wait(states.kept()[0] + 2, 1.0)
-        heard, seen = states.kept()[1], {camera: eye.kept()[1] for camera, eye in eyes.items()}
+        received = states.kept()[1]
+        seen = {camera: listener.kept()[1] for camera, listener in images.items()}
     on_server = client.to_server
     return Recording(
         axis,
         sent,
-        [Received(state, on_server(t)) for t, state in heard if isinstance(state, State) and state.t_sample],
+        [
+            Received(state, on_server(t))
+            for t, state in received
+            if isinstance(state, State) and state.t_sample
+        ],
         {
             camera: [ImageSample(t_capture, on_server(t), picture) for t_capture, t, picture in found]
             for camera, found in seen.items()
@@ -126,7 +131,7 @@ def _swing(client: RobotClient, axis: Axis, swing: Swing) -> list[Sent]:
                     f"by {swing.amplitude:.3f} {axis.unit}, or choose another joint"
                 )
             sent.append(Sent(t_sent, goal[axis.index], ack.t_applied, client.server_time()))
-            # Not in step with the ticks, or all commands would come at the same phase of one.
+            # Random intervals, or all commands would come at the same phase of a tick.
             due = max(due + rng.uniform(0.5, 1.5) / RATE, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
     return sent
@@ -136,6 +141,6 @@ def _received(t: int, message: memoryview) -> tuple[int, ServerMessage]:
     return t, decode_server(message)
 
 
-def _sighted(t: int, message: memoryview) -> tuple[int, int, NDArray[np.float32]]:
+def _image_received(t: int, message: memoryview) -> tuple[int, int, NDArray[np.float32]]:
     frame, payload = decode_image(message)
     return frame.t_capture, t, downsample(image_of(frame, payload))

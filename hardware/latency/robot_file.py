@@ -1,4 +1,4 @@
-"""A robot's file with another section `latency`, and all else as it was, comments included."""
+"""Replaces the section `latency` of a robot's file and keeps everything else, including comments."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _HEAD = "latency: # written by robot-rl robot latency"
 
 
 def merged(old: Latency, new: Latency) -> Latency:
-    """What is newly known, and what was known of the rest."""
+    """The new latencies, completed by the old ones."""
     return Latency(
         action=new.action or old.action,
         state=new.state or old.state,
@@ -21,11 +21,10 @@ def merged(old: Latency, new: Latency) -> Latency:
 
 
 def with_latency(text: str, latency: Latency) -> str:
-    """The text of a robot's file with this section in it.
+    """The text of a robot's file with its section `latency` replaced or added.
 
     Raises:
-        ValueError: the section has comments of somebody's own, or is written in a way that cannot be replaced
-            without touching anything else.
+        ValueError: if the section contains comments, or cannot be replaced without changing anything else.
     """
     lines = text.splitlines(keepends=True)
     begin = next((i for i, line in enumerate(lines) if line.startswith("latency:")), len(lines))
@@ -35,7 +34,7 @@ def with_latency(text: str, latency: Latency) -> str:
     while end > begin + 1 and not lines[end - 1].strip():
         end -= 1
     if "#" in "".join(lines[begin:end]).removeprefix(_HEAD):
-        raise ValueError("its section latency has comments, which would be lost: move them to above it")
+        raise ValueError("its section latency has comments, which would be lost: move them above it")
     before = "".join(lines[:begin])
     if begin == len(lines):
         before = before.rstrip("\n") + "\n\n"
@@ -46,7 +45,9 @@ def with_latency(text: str, latency: Latency) -> str:
     except (ValueError, yaml.YAMLError):
         alone = False
     if not alone:
-        raise ValueError("its section latency cannot be replaced alone: write it as an indented block")
+        raise ValueError(
+            "its section latency cannot be replaced without changing the rest: write it as an indented block"
+        )
     return edited
 
 
@@ -62,7 +63,7 @@ def _section(latency: Latency) -> str:
 
 
 def _plain(latency: Latency) -> dict[str, Any]:
-    """As a file says it: what is not known is left out."""
+    """Plain values for the file, without unknown ones."""
 
     def of(delay: Delay) -> dict[str, Any]:
         return {key: value for key, value in msgspec.structs.asdict(delay).items() if value is not None}
@@ -77,5 +78,5 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(name: str) -> str:
-    """A key; in quotes where it would be read as something else, like `on`."""
+    """A YAML key, quoted if it would be read as another type, like `on`."""
     return yaml.safe_dump(name, width=1000).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""The motion that latencies are measured with: one axis of an arm, to and fro around where it stands."""
+"""Test motion for latency measurements: one axis of an arm swings around its present position."""
 
 import math
 from dataclasses import dataclass
@@ -8,47 +8,47 @@ import numpy as np
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.spec import CommandMode, RobotSpec
 
-_WIDEST = {"rad": 0.06, "m": 0.025}
-_PART = 0.35
-"""Of the limits on velocity, acceleration and jerk: at these the arm would be later than it usually is."""
+_MAX_AMPLITUDE = {"rad": 0.06, "m": 0.025}
+_LIMIT_FRACTION = 0.35
+"""Used fraction of the velocity, acceleration and jerk limits; at them the arm would lag more than usual."""
 _FREQUENCIES = (0.31, 0.53, 0.87, 1.33, 1.91)
-"""Hz; without a common period, so that the swing never repeats itself and tells every lag apart."""
+"""Hz; without a common period, so that the swing never repeats and each lag is distinguishable."""
 _RAMP = 0.75
-"""s in which either half grows from nothing and ends in it."""
+"""Ramp-up and ramp-down time of each half, s."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What is moved: a joint, or the tool point sideways where an arm takes poses alone."""
+    """The axis to move: a joint, or y of the tool point for an arm that takes only poses."""
 
     name: str
     unit: str
     mode: CommandMode
     index: int
-    """In a joint vector, or in a position."""
+    """Index in the joint vector or in the position."""
     bounds: tuple[float, float, float]
-    """Of velocity, acceleration and jerk."""
+    """Limits of velocity, acceleration and jerk."""
 
     def goal(self, start: State, offset: float) -> list[float]:
-        """The command that is so far from where the arm is held at the start."""
+        """Command data at `offset` from the setpoint of the state `start`."""
         goal = list(start.setpoint)
         goal[self.index] += offset
         return goal
 
     def setpoint(self, state: State) -> float:
-        """Where the arm is told to be."""
+        """Setpoint of the axis in a state."""
         return state.setpoint[self.index]
 
     def measured(self, state: State) -> float:
-        """Where it is."""
+        """Measured position of the axis in a state."""
         return (state.q if self.mode == "joint_position" else state.position)[self.index]
 
 
 def find_axis(spec: RobotSpec, joint: str = "") -> Axis:
-    """The axis to move: the joint of that name, by default the first.
+    """The axis to move: the joint with this name, by default the first.
 
     Raises:
-        ValueError: there is no such joint, or the arm does not take commands for one.
+        ValueError: if there is no such joint or the arm takes no joint commands.
     """
     limits = spec.limits
     if "joint_position" in spec.modes:
@@ -68,16 +68,16 @@ def find_axis(spec: RobotSpec, joint: str = "") -> Axis:
 
 
 class Swing:
-    """A sum of sines that begins and ends at rest, as wide as the limits leave it, and then its opposite.
+    """A sum of sines that begins and ends at rest, scaled to the limits, followed by its negative.
 
-    What depends on the place as well, like how far an image moves, would otherwise pass for a lag.
+    The negative half cancels effects that depend on the position, which would otherwise bias the lag.
     """
 
     def __init__(self, axis: Axis, seconds: float) -> None:
-        """A swing of so many seconds.
+        """Scale the swing for `axis` and a duration.
 
         Raises:
-            ValueError: it is too short to tell a lag.
+            ValueError: if the duration is too short or too long.
         """
         if not 6.0 <= seconds <= 60.0:
             raise ValueError(f"seconds={seconds:g}: choose 6 to 60")
@@ -88,11 +88,11 @@ class Swing:
         widest = float(np.abs(shape).max())
         rates = [float(np.abs(np.diff(shape, order)).max()) / step**order for order in (1, 2, 3)]
         self._scale = min(
-            _WIDEST[axis.unit] / widest,
-            *(_PART * bound / rate for bound, rate in zip(axis.bounds, rates, strict=True)),
+            _MAX_AMPLITUDE[axis.unit] / widest,
+            *(_LIMIT_FRACTION * bound / rate for bound, rate in zip(axis.bounds, rates, strict=True)),
         )
         self.amplitude = self._scale * widest
-        """Farthest from the start, in the axis' unit."""
+        """Maximum offset from the start, in the axis' unit."""
 
     def __call__(self, t: float) -> float:
         """Offset from the start, `t` seconds after it."""
@@ -101,7 +101,7 @@ class Swing:
         half = self.seconds / 2
         sign, t = (1, t) if t < half else (-1, t - half)
         ramp = min(1.0, t / _RAMP, (half - t) / _RAMP)
-        # A fifth-order polynomial: neither speed nor acceleration jumps.
+        # A fifth-order polynomial: continuous velocity and acceleration.
         ramp = ramp**3 * (10 - 15 * ramp + 6 * ramp**2)
         waves = (math.sin(2 * math.pi * f * t + i * i) / f for i, f in enumerate(_FREQUENCIES))
         return sign * self._scale * ramp * sum(waves)

@@ -1,4 +1,4 @@
-"""What was measured, for people."""
+"""Formats the measured delays as a text table."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from robot_rl.hardware.spec import Delay
 
 
 def table(figures: Figures) -> str:
-    """A line for each delay; of what could not be told, the reason."""
+    """One line per delay, or the reason why it could not be determined."""
     rows = list(_rows(figures))
     first = max(len(start) for start, _, _ in rows) + 2
     second = max(len(end) for _, end, _ in rows) + 2

@@ -1,1 +1,1 @@
-"""What goes over the wire: docs/protocol.md."""
+"""Protocol between the robot server and its clients: messages, encoding, sockets, keys (docs/protocol.md)."""

@@ -1,6 +1,6 @@
-"""Images on the wire: one part of `camera NUL, length of the header, header, payload`.
+"""Encodes images as single-part messages: `camera NUL, length of the header, header, payload`.
 
-It is one part because only then a subscriber can be left with nothing but the newest (`sockets.py`).
+One part, because ZMQ can keep only the newest message (`CONFLATE` in `sockets.py`) only of single-part ones.
 """
 
 import zlib
@@ -15,45 +15,45 @@ from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.messages import Code, Natural
 
 MAX_IMAGE = 32 * 1024 * 1024
-"""Bytes of the longest payload."""
+"""Maximum payload, bytes."""
 MAX_SIDE = 8192
-"""Pixels."""
+"""Maximum height and width, pixels."""
 _MAX_HEADER = 1024
 _MAX_RANK = 4
 _LENGTH = 2
-"""Bytes that tell the header's length, little-endian."""
+"""Size of the header's length field, bytes, little-endian."""
 
 Encoding = Literal["rgb8", "depth16", "jpeg", "png"]
-_BEGINNINGS: Final = {"jpeg": b"\xff\xd8", "png": b"\x89PNG\r\n\x1a\n"}
-"""First bytes of the files that are payloads."""
+_SIGNATURES: Final = {"jpeg": b"\xff\xd8", "png": b"\x89PNG\r\n\x1a\n"}
+"""First bytes of compressed payloads."""
 DType = Literal["|u1", "<u2", "<i8", "<f4"]
 _DTYPES: Final[frozenset[str]] = frozenset(get_args(DType))
 
 CameraName = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")]
-"""It names files as well, and none of them is in another folder."""
+"""Camera names are also used as file names, so they contain no path separators."""
 Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known about an image. Times are ns on the server's clock unless they say otherwise."""
+    """Header of an image. Times are ns on the server's clock unless stated otherwise."""
 
     camera: CameraName
     number: Natural
     """Counts up per camera; a gap is a lost image."""
     t_capture: Natural
-    """Middle of the exposure where the device tells it, its arrival where it does not."""
+    """Middle of the exposure if the device reports it, otherwise the arrival time."""
     t_capture_raw: Natural
-    """The device's own time stamp, on its own clock, ns; 0 if it has none."""
+    """Time stamp of the device on its own clock, ns; 0 if it has none."""
     t_recv: Natural
-    """When the server had it."""
+    """Time at which the server received it."""
     height: Side
     width: Side
     encoding: Encoding
-    """rgb8: [height, width, 3] bytes. depth16: [height, width] of 16 bits, mm. jpeg, png: such a file."""
+    """rgb8: [height, width, 3] uint8. depth16: [height, width] uint16, mm. jpeg, png: a compressed file."""
     dropped: Natural
-    """Images that the server has lost of this camera so far."""
+    """Images of this camera lost by the server so far."""
     crc32: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
-    """Of the payload; `encode_image` fills it in."""
+    """Checksum of the payload; `encode_image` fills it in."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -61,15 +61,15 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 
 
 def topic(camera: str) -> bytes:
-    """What to subscribe to; the NUL keeps `wrist` from matching `wrist_left`."""
+    """Subscription prefix of a camera; the NUL keeps `wrist` from matching `wrist_left`."""
     return camera.encode() + b"\0"
 
 
 def encode_image(frame: Frame, image: bytes | memoryview) -> bytes:
-    """The message of an image: `array.data` of a contiguous array as `pixels` gives it, or a JPEG.
+    """Encode an image: `array.data` of a contiguous array as returned by `pixels`, or a JPEG or PNG file.
 
     Raises:
-        ProtocolError: what no receiver would take.
+        ProtocolError: if a receiver would refuse it.
     """
     payload = memoryview(image).cast("B")
     frame = msgspec.structs.replace(frame, crc32=zlib.crc32(payload))
@@ -83,7 +83,7 @@ def decode_image(message: bytes | memoryview) -> tuple[Frame, memoryview]:
     """Header and payload of a message; the payload is a view into it.
 
     Raises:
-        ProtocolError: it is no image.
+        ProtocolError: if it is no valid image message.
     """
     view = memoryview(message)
     if len(view) > MAX_IMAGE + _MAX_HEADER:
@@ -99,7 +99,7 @@ def decode_image(message: bytes | memoryview) -> tuple[Frame, memoryview]:
     payload = view[start + length :]
     _check_payload(frame, payload)
     if zlib.crc32(payload) != frame.crc32:
-        raise _malformed(f"image {frame.number} of {frame.camera} was damaged on its way")
+        raise _malformed(f"image {frame.number} of {frame.camera} was damaged in transit")
     return frame, payload
 
 
@@ -107,7 +107,7 @@ def pixels(frame: Frame, payload: bytes | memoryview) -> NDArray:
     """The image as a read-only array, uint8 [H, W, 3] or uint16 [H, W], without a copy.
 
     Raises:
-        ProtocolError: it is a JPEG or PNG file, or of another size than its header says.
+        ProtocolError: if it is a JPEG or PNG file, or its size does not match the header.
     """
     if frame.encoding == "rgb8":
         return as_array(payload, "|u1", (frame.height, frame.width, 3))
@@ -117,11 +117,11 @@ def pixels(frame: Frame, payload: bytes | memoryview) -> NDArray:
 
 
 def as_array(payload: bytes | memoryview, dtype: DType, shape: tuple[int, ...]) -> NDArray:
-    """Bytes as a read-only array of a type and shape that a peer named.
+    """Bytes as a read-only array of a dtype and shape given by a peer.
 
     Raises:
-        ProtocolError: a type that is not plain numbers, more than four dimensions, too many bytes, or
-            another number of bytes than the shape has.
+        ProtocolError: if the dtype is not allowed, there are more than four dimensions or too many bytes, or
+            the number of bytes does not match the shape.
     """
     if dtype not in _DTYPES:
         raise _malformed(f"arrays of {dtype!r} are not allowed")
@@ -149,11 +149,11 @@ def _decode_header(header: bytes | memoryview) -> Frame:
 def _check_payload(frame: Frame, payload: memoryview) -> None:
     if len(payload) > MAX_IMAGE:
         raise ProtocolError(Code.TOO_BIG, f"an image of {len(payload)} bytes")
-    beginning = _BEGINNINGS.get(frame.encoding)
-    if beginning is None:
+    signature = _SIGNATURES.get(frame.encoding)
+    if signature is None:
         pixels(frame, payload)
-    elif bytes(payload[: len(beginning)]) != beginning:
-        raise _malformed(f"a {frame.encoding.upper()} that does not begin like one")
+    elif bytes(payload[: len(signature)]) != signature:
+        raise _malformed(f"the payload is not a {frame.encoding.upper()} file")
 
 
 def _malformed(reason: str) -> ProtocolError:

@@ -1,4 +1,4 @@
-"""Messages to bytes and back. Whatever a peer sends, decoding gives a message or a `ProtocolError`."""
+"""Encodes and decodes messages as msgpack. Decoding any bytes gives a message or a `ProtocolError`."""
 
 import itertools
 import time
@@ -19,14 +19,14 @@ from robot_rl.hardware.protocol.messages import (
 )
 
 MAX_CONTROL = 64 * 1024
-"""Bytes of the longest message that is not an image."""
+"""Maximum size of a message that is not an image, bytes."""
 _MAX_REASON = 200
 
 M = TypeVar("M", bound=Message)
 
 
 class ProtocolError(ValueError):
-    """A frame that is not a message: TOO_BIG, MALFORMED or VERSION, and why in a short line."""
+    """A frame is not a valid message: TOO_BIG, MALFORMED or VERSION, with a short reason."""
 
     def __init__(self, code: Code, reason: str) -> None:
         self.code = code
@@ -34,17 +34,17 @@ class ProtocolError(ValueError):
         super().__init__(f"{code}: {self.reason}")
 
 
-class _Greeting(msgspec.Struct, tag_field="t"):
-    """What a `Hello` or `Welcome` of any version has, so that a wrong one can be told from a broken one."""
+class _Handshake(msgspec.Struct, tag_field="t"):
+    """Fields of `Hello` and `Welcome` in all versions, to tell another version from a damaged message."""
 
     protocol: tuple[int, int]
 
 
-class _AnyHello(_Greeting, tag="hello"):
+class _AnyHello(_Handshake, tag="hello"):
     pass
 
 
-class _AnyWelcome(_Greeting, tag="welcome"):
+class _AnyWelcome(_Handshake, tag="welcome"):
     pass
 
 
@@ -54,16 +54,16 @@ _server_decoder = msgspec.msgpack.Decoder(ServerMessage)
 _hello_decoder = msgspec.msgpack.Decoder(_AnyHello)
 _welcome_decoder = msgspec.msgpack.Decoder(_AnyWelcome)
 
-# What msgspec raises: DecodeError (of which ValidationError is one), UnicodeDecodeError for a string that
-# is not UTF-8, RecursionError for arrays in arrays in arrays.
+# What msgspec raises: DecodeError (base of ValidationError), UnicodeDecodeError for a string that is not
+# UTF-8, RecursionError for deeply nested arrays.
 _DECODING = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message.
+    """Encode a message as a frame.
 
     Raises:
-        ProtocolError: TOO_BIG, it would be refused by the receiver.
+        ProtocolError: TOO_BIG, if the receiver would refuse it.
     """
     frame = _encoder.encode(message)
     if len(frame) > MAX_CONTROL:
@@ -72,42 +72,42 @@ def encode(message: Message) -> bytes:
 
 
 def decode_client(frame: bytes | memoryview) -> ClientMessage:
-    """What a client sent.
+    """Decode a frame from a client.
 
     Raises:
-        ProtocolError: it is no message of this protocol.
+        ProtocolError: if it is no valid client message.
     """
     return _decode(frame, _client_decoder, _hello_decoder)
 
 
 def decode_server(frame: bytes | memoryview) -> ServerMessage:
-    """What the server sent.
+    """Decode a frame from the server.
 
     Raises:
-        ProtocolError: it is no message of this protocol.
+        ProtocolError: if it is no valid server message.
     """
     return _decode(frame, _server_decoder, _welcome_decoder)
 
 
 def _decode(
-    frame: bytes | memoryview, decoder: msgspec.msgpack.Decoder, greeting: msgspec.msgpack.Decoder
+    frame: bytes | memoryview, decoder: msgspec.msgpack.Decoder, handshake: msgspec.msgpack.Decoder
 ) -> Any:
     if len(frame) > MAX_CONTROL:
         raise _too_big(len(frame))
     try:
         message = decoder.decode(frame)
     except _DECODING as error:
-        _check_version(_version(frame, greeting))
+        _check_version(_version(frame, handshake))
         raise ProtocolError(Code.MALFORMED, str(error)) from None
     if isinstance(message, Hello | Welcome):
         _check_version(message.protocol)
     return message
 
 
-def _version(frame: bytes | memoryview, greeting: msgspec.msgpack.Decoder) -> tuple[int, int]:
-    """What the sender speaks, if the frame says so; ours if it does not."""
+def _version(frame: bytes | memoryview, handshake: msgspec.msgpack.Decoder) -> tuple[int, int]:
+    """Protocol version of the sender, or ours if the frame does not tell it."""
     try:
-        return greeting.decode(frame).protocol
+        return handshake.decode(frame).protocol
     except _DECODING:
         return PROTOCOL
 
@@ -123,7 +123,7 @@ def _too_big(size: int) -> ProtocolError:
 
 
 def _short(reason: str) -> str:
-    """One printable line: parts of it were chosen by the peer."""
+    """One printable line of limited length: parts of the reason come from the peer."""
     line = reason[: _MAX_REASON + 1]
     if not line.isprintable():
         line = "".join(sign if sign.isprintable() else "?" for sign in line)
@@ -131,10 +131,7 @@ def _short(reason: str) -> str:
 
 
 class Stamper:
-    """Gives each outgoing message its envelope: `src`, `seq` from 1 per kind, `tm`, `tw` and `id`.
-
-    Threads may share one: counting is a single operation.
-    """
+    """Creates messages and fills in their envelope (`src`, `seq` from 1 per kind, ...). Thread-safe."""
 
     def __init__(self, src: str, clock: Clock, wall: Callable[[], int] = time.time_ns) -> None:
         self.src = src
@@ -144,10 +141,10 @@ class Stamper:
         self._ids = itertools.count(1)
 
     def __call__(self, kind: type[M], /, **fields: Any) -> M:
-        """A message of this kind; `id=request.id` makes it the answer to a request."""
+        """Create a message of this kind; pass `id=request.id` for the answer to a request."""
         seq = next(self._seq.setdefault(kind, itertools.count(1)))
         return kind(src=self.src, seq=seq, tm=self._clock.now(), tw=self._wall(), **fields)
 
     def request(self, kind: type[M], /, **fields: Any) -> M:
-        """A message with an `id` of its own, which the answer will carry."""
+        """Create a request with a new `id`, which its answer will carry."""
         return self(kind, id=next(self._ids), **fields)

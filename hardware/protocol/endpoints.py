@@ -1,4 +1,4 @@
-"""Where a server is: seven sockets from one address, and nobody else's."""
+"""Server addresses: seven socket endpoints derived from one address, and the exclusive claim on it."""
 
 import fcntl
 import ipaddress
@@ -13,14 +13,14 @@ Channel = Literal["ctrl", "cmd", "state", "image", "event", "estop", "command"]
 CHANNELS: Final[tuple[Channel, ...]] = get_args(Channel)
 
 _MAX_PATH = 107
-"""Bytes of the longest path of a Unix socket on Linux."""
+"""Maximum length of a Unix socket's path on Linux, bytes."""
 _MAX_PORT = 65535
 _HELP = "write ipc:///run/user/1000/robot, or tcp://192.168.1.2:5550 (seven ports from 5550)"
 
 
 @dataclass(frozen=True)
 class Address:
-    """`ipc:///directory` or `tcp://host:port`."""
+    """Address of a server: `ipc:///directory` or `tcp://host:port`."""
 
     directory: Path | None = None
     host: str = ""
@@ -32,14 +32,14 @@ class Address:
         return f"tcp://{self.host}:{self.port}"
 
     def endpoint(self, channel: Channel) -> str:
-        """What ZMQ binds or connects to."""
+        """ZMQ endpoint of a channel."""
         if self.directory is not None:
             return f"ipc://{self.directory / channel}"
         return f"tcp://{self.host}:{self.port + CHANNELS.index(channel)}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether no other machine can reach it. A name may mean anything, so it is not believed."""
+        """Whether no other machine can reach it. Host names are not trusted to be loopback."""
         if self.directory is not None:
             return True
         try:
@@ -53,21 +53,21 @@ class Address:
 
 
 def parse(text: str) -> Address:
-    """The address that a user wrote.
+    """Parse an address given by the user.
 
     Raises:
-        ValueError: it is none; the message says how one looks.
+        ValueError: if it is invalid; the message gives examples.
     """
     if text.startswith("ipc://"):
         return _parse_ipc(text)
     match = re.fullmatch(r"tcp://(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})", text)
     if not match:
-        raise ValueError(f"{text!r} is no address of a robot; {_HELP}")
+        raise ValueError(f"{text!r} is not a robot's address; {_HELP}")
     port, last = int(match["port"]), int(match["port"]) + len(CHANNELS) - 1
     first = _MAX_PORT - len(CHANNELS) + 1
     if port == 0 or last > _MAX_PORT:
         raise ValueError(f"{text} needs the ports {port} to {last}; choose from 1 to {first}")
-    # ZMQ binds to no names, and this one is no other machine whatever a resolver says.
+    # ZMQ cannot bind to host names; localhost is this machine, independent of the resolver.
     host = "127.0.0.1" if match["host"] == "localhost" else match["host"]
     return Address(host=host, port=port)
 
@@ -75,7 +75,7 @@ def parse(text: str) -> Address:
 def _parse_ipc(text: str) -> Address:
     directory = Path(text.removeprefix("ipc://"))
     if not directory.is_absolute() or directory == Path("/"):
-        raise ValueError(f"{text!r} names no directory of its own; {_HELP}")
+        raise ValueError(f"{text!r} does not name an absolute directory; {_HELP}")
     longest = max(len(os.fsencode(directory / channel)) for channel in CHANNELS)
     if longest > _MAX_PATH:
         raise ValueError(
@@ -85,10 +85,10 @@ def _parse_ipc(text: str) -> Address:
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that only this user can enter, or make sure that it is one.
+    """Create a directory that only this user can access, or check an existing one.
 
     Raises:
-        ValueError: it is not; the message says what to do.
+        ValueError: if it is not private; the message says what to do.
     """
     try:
         directory.mkdir(mode=0o700)
@@ -100,22 +100,22 @@ def make_private(directory: Path) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise ValueError(f"{directory} is not a directory; choose another one")
     if found.st_uid != os.geteuid():
-        raise ValueError(f"{directory} belongs to another user; choose one of your own")
+        raise ValueError(f"{directory} belongs to another user; choose one that is yours")
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise ValueError(f"others may enter {directory}; run: chmod 700 {directory}")
 
 
 class Claim:
-    """The right to serve an address, until `close`.
+    """Exclusive lock on an address, until `close`.
 
-    ZMQ would take over the socket files of a living server without a word; two servers would drive one arm.
+    ZMQ silently takes over the socket files of a running server, so two servers could drive one arm.
     """
 
     def __init__(self, address: Address) -> None:
-        """Make the directory of an ipc address and lock it; a tcp port is taken by binding.
+        """Create and lock the directory of an ipc address; a tcp port is claimed by binding.
 
         Raises:
-            ValueError: another server has it, or others may enter the directory.
+            ValueError: if another server has it, or other users can access the directory.
         """
         self.address = address
         self._lock: int | None = None
@@ -133,7 +133,7 @@ class Claim:
         self._lock = lock
 
     def close(self) -> None:
-        """Let the next one have it. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

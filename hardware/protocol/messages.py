@@ -1,7 +1,7 @@
 """Every message of protocol 1, as typed msgpack maps tagged by `t`.
 
 A decoder made from `ClientMessage` or `ServerMessage` validates names, types and ranges at C speed;
-whatever is not one of these messages is an error. No message can make the receiver run code.
+anything else is an error. No message can make the receiver run code.
 """
 
 from enum import StrEnum
@@ -12,21 +12,21 @@ import msgspec
 from robot_rl.hardware.spec import CommandMode, Latency, RobotSpec
 
 PROTOCOL = (1, 1)
-"""Major, minor. Another major is refused."""
+"""Major, minor. Peers with another major version are refused."""
 
 Role = Literal["observer", "policy", "operator"]
 Kind = Literal["policy", "human", "script"]
-"""Who is behind a command."""
+"""Source of the commands under a lease."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=128)]
 Vector = Annotated[tuple[float, ...], msgspec.Meta(max_length=64)]
 Reading = Annotated[tuple[float, ...], msgspec.Meta(max_length=1024)]
-"""Of a sensor, as a whole simulated scene."""
+"""Values of a sensor; long enough for the state of a simulated scene."""
 
 
 class Mode(StrEnum):
-    """What the server does with the arm; the table of who may change what is in hardware/core/modes.py."""
+    """Mode of the arm; the transition table is in hardware/core/modes.py."""
 
     DISCONNECTED = "disconnected"
     IDLE = "idle"
@@ -40,7 +40,7 @@ class Mode(StrEnum):
 
 
 class Code(StrEnum):
-    """Why something was refused."""
+    """Reason of a refusal."""
 
     STALE = "stale"
     NO_LEASE = "no_lease"
@@ -64,10 +64,10 @@ class Code(StrEnum):
 class Message(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="t", omit_defaults=True
 ):
-    """The envelope of all."""
+    """Envelope of all messages."""
 
     src: Name
-    """The sending process, a uuid."""
+    """Id of the sending process, a uuid."""
     seq: Natural
     """Counts up per sender and kind of message."""
     tm: Natural
@@ -75,52 +75,52 @@ class Message(
     tw: Natural = 0
     """Wall clock, ns; for people."""
     id: Natural = 0
-    """Of a request; its answer carries the same."""
+    """Id of a request; its answer carries the same."""
 
 
 # ---- client to server -------------------------------------------------------------------------------
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """First on every connection."""
+    """Handshake: first message of a client."""
 
     protocol: tuple[int, int]
     name: Name
     role: Role
-    """What the client wants to be; its key may allow less, and then it is refused."""
+    """Requested role; refused if the client's key does not allow it."""
 
 
 class TimeSync(Message, frozen=True, kw_only=True, tag="time_sync"):
-    """`tm` is t0."""
+    """Clock probe; `tm` is t0."""
 
 
 class AcquireLease(Message, frozen=True, kw_only=True, tag="acquire_lease"):
-    """Ask to be the one who commands."""
+    """Take the lease, the right to command."""
 
     kind: Kind
     preempt: bool = False
-    """Take it from the present holder: operators only."""
+    """Take it from the present holder; operators only."""
 
 
 class ReleaseLease(Message, frozen=True, kw_only=True, tag="release_lease"):
-    """Give it back; the arm is held where it is."""
+    """Give the lease back; the arm is held where it is."""
 
     lease: Natural
 
 
 class Arm(Message, frozen=True, kw_only=True, tag="arm"):
-    """Hold the arm with torque and be ready for commands."""
+    """Hold the arm with torque and accept commands."""
 
     spec_sha256: Name
-    """Of the robot that the client believes it drives."""
+    """Hash of the spec that the client expects; refused if the robot's differs."""
 
 
 class Disarm(Message, frozen=True, kw_only=True, tag="disarm"):
-    """Come to rest and take no commands."""
+    """Stop the arm and accept no commands."""
 
 
 class Pause(Message, frozen=True, kw_only=True, tag="pause"):
-    """Hold; the lease stays, commands are refused."""
+    """Hold; commands are refused and the lease does not expire."""
 
 
 class Resume(Message, frozen=True, kw_only=True, tag="resume"):
@@ -128,36 +128,36 @@ class Resume(Message, frozen=True, kw_only=True, tag="resume"):
 
 
 class AcknowledgeFault(Message, frozen=True, kw_only=True, tag="acknowledge_fault"):
-    """A person has looked at it."""
+    """An operator has checked the fault; the arm may recover."""
 
     reason: Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
 
 
 class Home(Message, frozen=True, kw_only=True, tag="home"):
-    """Move to the joints of rest within the limits, under the caller's lease."""
+    """Move to the home position within the limits, under the caller's lease."""
 
     lease: Natural
 
 
 class ResetScene(Message, frozen=True, kw_only=True, tag="reset_scene"):
-    """Let a simulated scene begin anew, while the arm is disarmed."""
+    """Reset a simulated scene, while the arm is disarmed."""
 
     start: Natural
-    """Which beginning."""
+    """Index of the initial state."""
 
 
 class GetSpec(Message, frozen=True, kw_only=True, tag="get_spec"):
-    """Answered by `Welcome`."""
+    """Ask for the robot's spec; answered by `Welcome`."""
 
 
 class EventsSince(Message, frozen=True, kw_only=True, tag="events_since"):
-    """What a late joiner has missed: events with a number above `after`."""
+    """Ask for the events with a number above `after`."""
 
     after: Natural
 
 
 class Command(Message, frozen=True, kw_only=True, tag="command"):
-    """Where the arm shall go. Refused unless it is fresh, in order and under a valid lease."""
+    """A motion goal. Refused unless it is fresh, in order and under a valid lease."""
 
     lease: Natural
     mode: CommandMode
@@ -165,23 +165,23 @@ class Command(Message, frozen=True, kw_only=True, tag="command"):
     """joint_position: [n] rad. cartesian_pose: [7] m, xyzw. cartesian_delta: [6] m and rotation vector, rad,
     in the base frame, from the measured pose."""
     gripper: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """Opening; None leaves it."""
+    """Opening; None leaves it as it is."""
     ttl_ms: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
-    """Age at which it is worthless, by the server's clock."""
+    """Age at which it is refused, by the server's clock, ms."""
     t_sent: Natural
-    """When it was sent, on the *server's* clock as the client estimates it, ns."""
+    """Time of sending on the *server's* clock as estimated by the client, ns."""
     t_target: Natural = 0
-    """When it shall be acted on, on the server's clock, ns; 0 is at once."""
+    """Time at which it takes effect, on the server's clock, ns; 0 is at once."""
     obs_seq: Natural = 0
-    """The state from which it was computed."""
+    """`seq` of the state from which it was computed."""
 
 
 class SampleNow(Message, frozen=True, kw_only=True, tag="sample_now"):
-    """Ask for a state at once instead of waiting for the next one published."""
+    """Ask for a measurement now instead of waiting for the next published state."""
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
-    """Software e-stop: any authenticated client, no lease."""
+    """Software e-stop; allowed to any authenticated client without a lease."""
 
     reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
 
@@ -209,24 +209,24 @@ ClientMessage = (
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """What the client needs to know."""
+    """Answer to `Hello` and `GetSpec`: facts about the server and the robot."""
 
     protocol: tuple[int, int]
     session: Name
-    """The server's boot, a uuid."""
+    """Id of the server process, a uuid."""
     boot_id: Name
-    """Of the machine: the same one has the same monotonic clock."""
+    """Boot id of the server's machine; equal boot ids share one monotonic clock."""
     spec: RobotSpec
     spec_sha256: Name
     lease_ms: Natural
     role: Role
-    """What the client is."""
+    """Role of the client."""
     latency: Latency | None = None
-    """How late the robot is, in the answer to a `hello`. Since 1.1."""
+    """Measured latency of the robot, only in the answer to `Hello`. Since 1.1."""
 
 
 class TimeSyncReply(Message, frozen=True, kw_only=True, tag="time_sync_reply"):
-    """`tm` is t2."""
+    """Answer to `TimeSync`; `tm` is t2."""
 
     t0: Natural
     t1: Natural
@@ -240,35 +240,35 @@ class Done(Message, frozen=True, kw_only=True, tag="done"):
 
 
 class Ack(Message, frozen=True, kw_only=True, tag="ack"):
-    """A command was taken."""
+    """A command was accepted."""
 
     command: Natural
-    """Its seq."""
+    """`seq` of the command."""
     applied: Vector
-    """The goal after all limits, in the command's own mode and units."""
+    """The goal after all limits, in the command's mode and units."""
     clipped: tuple[Name, ...] = ()
     """Names of the limits that changed it."""
     t_applied: Natural
-    """Server's clock, ns."""
+    """Time from which it applies, server's clock, ns."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
-    """It was not, and the arm does as before."""
+    """The request was refused; the arm's motion does not change."""
 
     code: Code
     reason: Annotated[str, msgspec.Meta(max_length=500)]
     command: Natural = 0
-    """Seq of the refused command, if it was one."""
+    """`seq` of the refused command, if it was one."""
 
 
 class Commanded(Message, frozen=True, kw_only=True, tag="commanded"):
-    """Published for every command of a client that is known, after its answer: what was asked and applied."""
+    """A command and its result, published after its answer, for every command of a known client."""
 
     who: Name
     kind: Kind | None = None
-    """Of the sender's lease; None where it had none."""
+    """Kind of the sender's lease; None if it had none."""
     command: Natural
-    """Its seq."""
+    """`seq` of the command."""
     lease: Natural
     mode: CommandMode
     data: Vector
@@ -277,37 +277,38 @@ class Commanded(Message, frozen=True, kw_only=True, tag="commanded"):
     t_target: Natural = 0
     obs_seq: Natural = 0
     applied: Vector = ()
-    """As in `Ack`; empty where it was refused."""
+    """As in `Ack`; empty if it was refused."""
     clipped: tuple[Name, ...] = ()
     t_applied: Natural = 0
     code: Code | None = None
-    """Why it was refused."""
+    """Reason of the refusal; None if it was accepted."""
 
 
 class Gripped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The gripper's reading."""
+    """A reading of the gripper."""
 
     opening: float
     t: Natural
-    """When it was read, ns."""
+    """Time of the reading, ns."""
     goal: float
+    """Opening that was commanded last."""
 
 
 class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How well the server keeps time."""
+    """Timing of the server's control loop."""
 
     late_us_p50: float
     late_us_p99: float
     overruns: Natural
-    """Ticks that began later than half a period."""
+    """Ticks that began late by more than half a period."""
     ticks: Natural
 
 
 class State(Message, frozen=True, kw_only=True, tag="state"):
-    """Published at every tick, one part."""
+    """State of the arm, published at every tick."""
 
     t_sample: Natural
-    """When it was measured, server's clock, ns."""
+    """Time of the measurement, server's clock, ns."""
     q: Vector
     dq: Vector
     tau: Vector = ()
@@ -316,9 +317,9 @@ class State(Message, frozen=True, kw_only=True, tag="state"):
     """xyzw"""
     wrench: Vector = ()
     setpoint: Vector = ()
-    """What was last written to the driver: joints [n] or pose [7]."""
+    """Last setpoint written to the driver: joints [n] or pose [7]."""
     goal_seq: Natural = 0
-    """Seq of the command that is being followed."""
+    """`seq` of the command that is being followed."""
     mode: Mode
     fault: str = ""
     lease_holder: Name = ""
@@ -328,7 +329,7 @@ class State(Message, frozen=True, kw_only=True, tag="state"):
 
 
 class Event(Message, frozen=True, kw_only=True, tag="event"):
-    """Something that a log must hold. `seq` numbers them from 1."""
+    """An entry of the event log. `seq` numbers them from 1."""
 
     what: Name
     """`mode`, `lease`, `refused`, `fault`, `acknowledged`, `stop`, `overrun`, `camera` …"""
@@ -342,7 +343,7 @@ class Events(Message, frozen=True, kw_only=True, tag="events"):
 
     events: tuple[Event, ...]
     oldest: Natural
-    """Number of the oldest that is still kept."""
+    """Number of the oldest event that is still kept."""
 
 
 ServerMessage = Welcome | TimeSyncReply | Done | Ack | Refused | Commanded | State | Event | Events

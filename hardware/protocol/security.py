@@ -1,10 +1,10 @@
-"""Who may enter: CURVE keys, the roles they have, and the doorkeeper that asks for them.
+"""CURVE keys of the server and its clients, stored as files, with the role of each client.
 
-    keys/server.json           the server's pair; never leaves its machine
+    keys/server.json           the server's key pair; never leaves its machine
     keys/allowed/<name>.json   public key and role of each client: the allow-list
-    keys/clients/<name>.json   what client <name> needs; move it to the client's machine
+    keys/clients/<name>.json   keys for client <name>; move it to the client's machine
 
-All files are 0600 in directories 0700, and one that others can read is refused.
+All files are 0600 in directories 0700; a file that others can read is refused.
 """
 
 import os
@@ -51,48 +51,48 @@ class _ClientFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """What a server needs."""
+    """The server's key pair and its allow-list."""
 
     public: bytes
     secret: bytes = field(repr=False)
     allowed: Mapping[bytes, Allowed]
-    """By public key (Z85)."""
+    """Clients by public key (Z85)."""
 
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """What a client needs: its own pair and the server's public key."""
+    """A client's key pair and the server's public key."""
 
     public: bytes
     secret: bytes = field(repr=False)
     server: bytes
     role: Role
-    """The most that it may be."""
+    """The highest role that the key allows."""
 
 
 def may(has: Role, wants: Role) -> bool:
-    """Whether a key with one role may be used as another: an operator's for all, an observer's for itself."""
+    """Whether a key with role `has` may act as `wants`: an operator may act as any role."""
     return _RANK[has] >= _RANK[wants]
 
 
 def check_keys(address: Address, keys: ServerKeys | ClientKeys | None, insecure: bool) -> None:
-    """Nobody on a network may command an arm without a key.
+    """Check that a server on a network has keys, unless `insecure`.
 
     Raises:
-        ValueError: other machines can reach the address and there are no keys.
+        ValueError: if other machines can reach the address and there are no keys.
     """
     if keys is None and not address.is_loopback and not insecure:
         raise ValueError(
             f"{address} can be reached by other machines and there are no keys: make some with "
-            "`robot-rl robot keys`, use an ipc:// or 127.0.0.1 address, or say insecure=true"
+            "`robot-rl robot keys`, use an ipc:// or 127.0.0.1 address, or set insecure=true"
         )
 
 
 def make_server_keys(directory: Path) -> ServerKeys:
-    """The server's pair in `directory`, made if there is none.
+    """Load the server's key pair from `directory`, or create it.
 
     Raises:
-        ValueError: what is there cannot be used.
+        ValueError: if existing files cannot be used.
     """
     make_private(directory)
     if not (directory / "server.json").exists():
@@ -102,15 +102,15 @@ def make_server_keys(directory: Path) -> ServerKeys:
 
 
 def make_client_keys(directory: Path, name: str, role: Role) -> Path:
-    """A pair for a new client, entered into the server's allow-list.
+    """Create a key pair for a new client and add it to the server's allow-list.
 
-    A running server knows it after its next start.
+    A running server has to be restarted to know it.
 
     Returns:
         The file for the client's machine.
 
     Raises:
-        ValueError: the name is taken or cannot be one, or there is no such role.
+        ValueError: if the name is taken or invalid, or there is no such role.
     """
     server = make_server_keys(directory)
     public, secret = zmq.curve_keypair()
@@ -136,10 +136,10 @@ def make_client_keys(directory: Path, name: str, role: Role) -> Path:
 
 
 def list_clients(directory: Path) -> tuple[Allowed, ...]:
-    """The allow-list, by name. Removing a client's file in `allowed/` removes the client.
+    """The allow-list, sorted by name. Deleting a client's file in `allowed/` removes the client.
 
     Raises:
-        ValueError: a file that cannot be trusted or read, or a key with two names.
+        ValueError: if a file is not private, cannot be read or repeats a key.
     """
     folder = directory / "allowed"
     if not folder.is_dir():
@@ -169,10 +169,10 @@ def load_server_keys(directory: Path) -> ServerKeys:
 
 
 def load_client_keys(path: Path) -> ClientKeys:
-    """What `make_client_keys` wrote.
+    """Load a file written by `make_client_keys`.
 
     Raises:
-        ValueError: it is missing, others can read it, or it is damaged.
+        ValueError: if it is missing, damaged or readable by others.
     """
     pair = _read(path, _ClientFile)
     _check_pair(path, pair.public, pair.secret)
@@ -183,7 +183,7 @@ File = TypeVar("File", bound=msgspec.Struct)
 
 
 def _write(path: Path, content: msgspec.Struct) -> None:
-    """A new file with mode 0600 from its first byte."""
+    """Write a new file that has mode 0600 from the start."""
     text = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as file:
         file.write(text)
@@ -205,16 +205,14 @@ def _read(path: Path, kind: type[File]) -> File:
             or mode.st_uid != os.geteuid()
             or stat.S_IMODE(mode.st_mode) & 0o077
         ):
-            raise ValueError(
-                f"{path} must be a file of yours that nobody else can read; run: chmod 600 {path}"
-            )
+            raise ValueError(f"{path} must be your own file and readable only by you; run: chmod 600 {path}")
         text = file.read(_MAX_FILE + 1)
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not a file of keys ({error}); make it anew") from None
+        raise ValueError(f"{path} is not a key file ({error}); make new keys") from None
 
 
 def _check_pair(path: Path, public: str, secret: str) -> None:
     if zmq.curve_public(secret.encode()) != public.encode():
-        raise ValueError(f"{path}: the public key does not belong to the secret one; make them anew")
+        raise ValueError(f"{path}: the public key does not match the secret one; make new keys")

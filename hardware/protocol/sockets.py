@@ -1,9 +1,6 @@
-"""The only place where sockets are made: all options are set before one is bound or connected.
+"""Creates all ZMQ sockets, with every option set before bind or connect: ZMQ ignores later ones silently.
 
-An option that is set later is silently ignored, and with it goes "only the newest".
-
-No socket ever blocks, neither to send nor to receive: who wants to wait polls, with a time limit. To connect
-anew takes a moment.
+No socket blocks on send or receive: callers poll with a time limit. Only `reconnect` may take up to 0.1 s.
 """
 
 import errno
@@ -28,7 +25,7 @@ from robot_rl.hardware.protocol.security import ClientKeys, ServerKeys, check_ke
 Options = dict[int, int]
 
 _ENDS_MS: Final = 100
-"""Longest wait for the end of a connection."""
+"""Maximum wait for the end of a connection, ms."""
 _REQUESTS: Final[frozenset[Channel]] = frozenset(("ctrl", "cmd", "estop"))
 
 _COMMON: Final[Options] = {
@@ -36,8 +33,7 @@ _COMMON: Final[Options] = {
     zmq.SNDTIMEO: 0,
     zmq.RCVTIMEO: 0,
     zmq.MAXMSGSIZE: MAX_CONTROL,
-    # These only find connections that are dead. They are no watchdog: the I/O thread of a process that hangs
-    # goes on answering.
+    # These only detect dead connections. They are no watchdog: a hung process's I/O thread still answers.
     zmq.HEARTBEAT_IVL: 100,
     zmq.HEARTBEAT_TIMEOUT: 1000,
     zmq.HEARTBEAT_TTL: 1000,
@@ -45,12 +41,12 @@ _COMMON: Final[Options] = {
     zmq.HANDSHAKE_IVL: 2000,
 }
 _ROUTER: Final[Options] = {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 100, zmq.RCVHWM: 100}
-# IMMEDIATE: nothing is queued for a server that is not there, to be delivered old when it comes back. The
-# price: what has arrived and was not taken yet is lost with its connection.
+# IMMEDIATE: nothing is queued for an absent server, to be delivered late. The drawback: messages that have
+# arrived but were not received are lost with their connection.
 _DEALER: Final[Options] = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 100, zmq.RCVHWM: 100}
 
 _BOUND: Final[Options] = {
-    # Connections that wait to be taken are taken also when no new ones are let in: few of them.
+    # Pending connections are accepted even while the gate is closed, so allow few of them.
     zmq.BACKLOG: 16,
 }
 _SERVER: Final[Mapping[Channel, tuple[int, Options]]] = {
@@ -58,16 +54,16 @@ _SERVER: Final[Mapping[Channel, tuple[int, Options]]] = {
     "cmd": (zmq.ROUTER, _ROUTER | {zmq.RCVHWM: 8}),
     "estop": (zmq.ROUTER, _ROUTER),
     "state": (zmq.PUB, {zmq.SNDHWM: 1000}),
-    # Half a second of a camera, for a recorder that is held up; what wants the newest keeps one of them. ZMQ
-    # counts with delay: with less than 4 it also loses images of a reader that keeps up.
+    # Half a second of a camera, for a recorder that is delayed; readers of the newest image keep one. ZMQ
+    # counts with delay: below 4 it also loses images of a reader that keeps up.
     "image": (zmq.PUB, {zmq.SNDHWM: 16}),
     "event": (zmq.PUB, {zmq.SNDHWM: 10_000}),
     "command": (zmq.PUB, {zmq.SNDHWM: 1000}),
 }
-# What comes at the very moment at which the one before is taken ZMQ may lose: then the next is the newest.
+# ZMQ may lose a message that arrives while the previous one is received; the next one is then the newest.
 _NEWEST: Final[Options] = {zmq.CONFLATE: 1}
-# More than can gather while a thread does nothing but take them: libzmq 4.3 aborts the process when a
-# connection is lost and made anew whose queue is full (its issue 3937).
+# More than can accumulate while a thread only receives: libzmq 4.3 aborts the process if a connection with a
+# full queue is lost and made again (its issue 3937).
 _CLIENT: Final[Mapping[Channel, tuple[int, Options]]] = {
     "ctrl": (zmq.DEALER, _DEALER),
     "cmd": (zmq.DEALER, _DEALER | {zmq.SNDHWM: 2}),
@@ -80,18 +76,18 @@ _CLIENT: Final[Mapping[Channel, tuple[int, Options]]] = {
 
 
 class Incoming(NamedTuple):
-    """What somebody sent to a ROUTER."""
+    """A message received by a ROUTER."""
 
     route: bytes
-    """For the answer."""
+    """Routing id for the answer."""
     caller: AuthenticatedClient | None
-    """By its key; None on a socket without keys, where whoever can reach it may be anything."""
+    """The client by its key; None on a socket without keys, where a client may claim any role."""
     frame: bytes | memoryview
-    """For `decode_client`; empty, so that it is refused, if the message had several parts."""
+    """Input of `decode_client`; empty, so that it is refused, if the message had several parts."""
 
 
 class ServerSockets:
-    """The sockets of a server, bound at its address. A context has room for one server."""
+    """The sockets of a server, bound at its address; one server per ZMQ context."""
 
     def __init__(
         self,
@@ -101,11 +97,11 @@ class ServerSockets:
         *,
         insecure: bool = False,
     ) -> None:
-        """Take the address and post the doorkeeper; `bind` opens the doors.
+        """Claim the address and start the authenticator; call `bind` for each socket.
 
         Raises:
-            ValueError: other machines could come in without a key, another server is there, others may
-                enter the directory, or this process may have too few file descriptors.
+            ValueError: if the address is on a network and there are no keys, another server is there, other
+                users can access the directory, or this process has too few file descriptors.
         """
         check_keys(address, keys, insecure)
         limit = raise_descriptor_limit()
@@ -118,17 +114,21 @@ class ServerSockets:
         self._sockets: list[zmq.Socket[bytes]] = []
 
     def bind(self, channel: Channel, longest: int = 0) -> zmq.Socket[bytes]:
-        """A socket for the one thread that will use it; `longest`: bytes of its messages, where unusual.
+        """Create and bind a socket, for use by one thread.
+
+        Args:
+            channel: which socket.
+            longest: maximum message size, bytes; 0 is the default of the channel.
 
         Raises:
-            ValueError: the address is taken or is not this machine's.
+            ValueError: if the address is taken or is not this machine's.
         """
         kind, options = _SERVER[channel]
         socket = _new(self._context, kind, self._address, _BOUND | options | _length(longest))
         if self._keys:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
-        # An empty domain would mean that nobody is asked.
+        # With an empty domain the ZAP handler would not be called.
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         endpoint = self._address.endpoint(channel)
@@ -145,11 +145,11 @@ class ServerSockets:
         return socket
 
     def receive(self, router: zmq.Socket[bytes]) -> Incoming | None:
-        """The next message of a ROUTER, None where there is none now.
+        """The next message of a ROUTER, None if there is none now.
 
-        On a secured socket, what no key vouches for is not heard.
+        On a socket with keys, messages without an authenticated sender are dropped.
         """
-        # One call of ZMQ's for each part: from cold caches pyzmq's own for all of them takes twice as long.
+        # One recv for each part: with cold caches pyzmq's recv_multipart takes twice as long.
         while True:
             try:
                 route = router.recv()
@@ -165,8 +165,8 @@ class ServerSockets:
                 return Incoming(route, caller, b"" if several else frame)
 
     @property
-    def refused(self) -> list[RejectedConnection]:
-        """Who was not let in since this was last asked."""
+    def rejected(self) -> list[RejectedConnection]:
+        """Connections rejected since the last call."""
         found: list[RejectedConnection] = []
         while self._authenticator.rejected:
             found.append(self._authenticator.rejected.popleft())
@@ -174,11 +174,11 @@ class ServerSockets:
 
     @property
     def limit(self) -> ConnectionLimit:
-        """Of the connections that are taken."""
+        """Limit of the connections that are accepted."""
         return self._limit
 
     def close(self) -> None:
-        """Close all sockets, once the threads that used them have ended. Safe to call twice."""
+        """Close all sockets, after the threads that used them have ended. Safe to call twice."""
         for socket in self._sockets:
             if not socket.closed:
                 socket.disable_monitor()
@@ -190,7 +190,7 @@ class ServerSockets:
 
 
 class ClientSockets:
-    """The sockets of a client of the server at an address; whether it is there yet does not matter."""
+    """The sockets of a client of the server at an address; the server need not be running yet."""
 
     def __init__(
         self,
@@ -200,10 +200,11 @@ class ClientSockets:
         *,
         insecure: bool = False,
     ) -> None:
-        """Make nothing yet.
+        """Check the address; sockets are created by the methods.
 
         Raises:
-            ValueError: a network without keys, or others may enter the directory.
+            ValueError: if the address is on a network and there are no keys, or other users can access the
+                directory.
         """
         check_keys(address, keys, insecure)
         if address.directory is not None:
@@ -213,42 +214,42 @@ class ClientSockets:
         self._keys = keys
 
     def request(self, channel: Channel, longest: int = 0) -> zmq.Socket[bytes]:
-        """A DEALER for ctrl, cmd or estop; `longest` as for `bind`. Unconnected, it raises `zmq.Again`."""
+        """A DEALER for ctrl, cmd or estop; `longest` as for `bind`. Unconnected, send raises `zmq.Again`."""
         assert channel in _REQUESTS, channel
         return self._connect(channel, _length(longest), b"")
 
     def state(self, *, every: bool = False) -> zmq.Socket[bytes]:
-        """States: only the newest, or `every` one for a recorder, which finds gaps by their `seq`."""
+        """Subscription to states: only the newest, or `every` one; gaps show in `seq`."""
         return self._connect("state", {} if every else _NEWEST, b"")
 
     def image(self, camera: str, *, every: bool = False) -> zmq.Socket[bytes]:
-        """Images of a camera: only the newest, or `every` one for a recorder, with gaps in `number`."""
+        """Subscription to images of a camera: only the newest, or `every` one; gaps show in `number`."""
         return self._connect("image", {} if every else _NEWEST, topic(camera))
 
     def command(self) -> zmq.Socket[bytes]:
-        """Every command with what became of it, for a recorder, which finds gaps by their `seq`."""
+        """Subscription to every command with its result; gaps show in `seq`."""
         return self._connect("command", {}, b"")
 
     def event(self) -> zmq.Socket[bytes]:
-        """Events from now on; earlier ones are asked for with `EventsSince`."""
+        """Subscription to new events; ask for earlier ones with `EventsSince`."""
         return self._connect("event", {}, b"")
 
     def reconnect(self, socket: zmq.Socket[bytes]) -> None:
-        """Connect one of these sockets anew; for when the server has been silent for too long.
+        """Reconnect one of these sockets, after the server has been silent for too long.
 
-        ZMQ comes back by itself where a connection broke, but never where it was refused or had a damaged
-        byte in it: the socket would be silent for ever. What is queued for sending is dropped, and what is
-        sent from now on goes by the new connection: it waits for the old one's end, 0.1 s at most.
+        ZMQ reconnects by itself after a broken connection, but never after one that was rejected or had a
+        damaged byte. Queued outgoing messages are dropped; later ones use the new connection. It waits for
+        the end of the old connection, at most 0.1 s.
         """
         endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         try:
             socket.disconnect(endpoint)
         except zmq.ZMQError as error:
-            # It has given up already.
+            # ZMQ has already given up the connection.
             if error.errno != errno.ENOENT:
                 raise
-        # ZMQ ends a connection in a thread of its own, and until then would lose in it what is sent next,
-        # such as a stop. It takes about a millisecond. A SUB can never be written to.
+        # ZMQ ends a connection in its own thread, and would lose what is sent before that, such as a stop.
+        # It takes about a millisecond. A SUB is never writable.
         for _ in range(_ENDS_MS):
             if not socket.poll(0, zmq.POLLOUT):
                 break
@@ -269,15 +270,15 @@ class ClientSockets:
 
 
 def ready(socket: zmq.Socket[bytes], event: int = zmq.POLLIN, most_ms: int = 0) -> bool:
-    """Whether a message can be received or sent, after waiting for it so long at most.
+    """Whether a message can be received or sent, after waiting at most `most_ms`.
 
-    `socket.poll` makes a poller each time, which takes longer than to ask.
+    Faster than `socket.poll`, which creates a poller each time.
     """
     return bool(zmq.zmq_poll([(socket, event)], most_ms))
 
 
 def reply(router: zmq.Socket[bytes], route: bytes, frame: bytes) -> bool:
-    """Send an answer; False if the asker is gone or does not read its answers."""
+    """Send an answer; False if the client is gone or does not read its answers."""
     try:
         router.send(route, zmq.SNDMORE)
         router.send(frame)
@@ -291,7 +292,7 @@ def reply(router: zmq.Socket[bytes], route: bytes, frame: bytes) -> bool:
 
 
 def drain_newest(socket: zmq.Socket[bytes]) -> memoryview | None:
-    """The newest message that has arrived, None where there is none; older ones are thrown away."""
+    """The newest message that has arrived, None if there is none; older ones are dropped."""
     newest = None
     while True:
         try:

@@ -18,7 +18,7 @@ from robot_rl.hardware.drivers.base import DriverError
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_server_keys
-from robot_rl.hardware.server import RobotServer, Show
+from robot_rl.hardware.server import RobotServer, StateCallback
 from robot_rl.robot.robots import default_address, serve_arm, serve_task
 from robot_rl.robot.status import StatusPrinter
 
@@ -63,7 +63,7 @@ def run(config: Config) -> None:
         _serve(config, server, status)
 
 
-def _build(config: Config, show: Show, ended: ExitStack) -> RobotServer:
+def _build(config: Config, show: StateCallback, ended: ExitStack) -> RobotServer:
     address = parse(config.address)
     keys = load_server_keys(Path(config.keys)) if config.keys else None
     if config.driver is not None:
@@ -78,7 +78,7 @@ def _build(config: Config, show: Show, ended: ExitStack) -> RobotServer:
         keys=keys,
         insecure=config.insecure,
         cameras=robot.cameras,
-        shows=[show, *robot.shows],
+        state_callbacks=[show, *robot.state_callbacks],
     )
 
 

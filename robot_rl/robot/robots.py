@@ -20,7 +20,7 @@ from robot_rl.hardware.drivers.base import Driver
 from robot_rl.hardware.drivers.models import CAMERAS
 from robot_rl.hardware.drivers.registry import make_driver
 from robot_rl.hardware.drivers.sim import SimDriver
-from robot_rl.hardware.server import Show
+from robot_rl.hardware.server import StateCallback
 from robot_rl.hardware.sim_cameras import SimCameras
 from robot_rl.hardware.spec import CameraSpec, Latency
 
@@ -36,7 +36,7 @@ class ServedRobot(NamedTuple):
 
     driver: Driver
     cameras: Sequence[CameraSettings] = ()
-    shows: Sequence[Show] = ()
+    state_callbacks: Sequence[StateCallback] = ()
     latency: Latency = Latency()
 
 

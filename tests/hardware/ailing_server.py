@@ -31,7 +31,7 @@ from robot_rl.hardware.drivers.sim import SimDriver
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_server_keys
-from robot_rl.hardware.server import RobotServer, Show
+from robot_rl.hardware.server import RobotServer, StateCallback
 from robot_rl.hardware.sim_cameras import SimCameras
 from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.cameras.conftest import PATIENT, pattern
@@ -94,7 +94,7 @@ def obey(arm: Arm, server: RobotServer) -> None:
 
 def simulated(
     others: tuple[CameraSpec, ...], ended: ExitStack
-) -> tuple[Driver, list[CameraSettings], list[Show]]:
+) -> tuple[Driver, list[CameraSettings], list[StateCallback]]:
     camera = CameraSpec(name="front", serial="front", width=64, height=48, rate=10.0)
     spec = msgspec.structs.replace(load_robot(ROBOT).spec, cameras=(camera, *others))
     driver = SimDriver(spec, "panda", MonotonicClock())
@@ -108,12 +108,12 @@ def main(told: dict[str, Any]) -> None:
         named = told.get("cameras", {})
         cameras = [pattern(name, **options) for name, options in named.items() if options is not None]
         specs = tuple(pattern(name).spec for name in named)
-        shows: list[Show] = []
+        state_callbacks: list[StateCallback] = []
         driver: Driver = Arm(specs)
         if told.get("arm") == "sim":
             # Where many things run, the first drawing takes long.
             robot_rl.hardware.server.CameraSet = partial(CameraSet, limits=PATIENT)  # type: ignore[assignment,misc]
-            driver, drawn, shows = simulated(specs, ended)
+            driver, drawn, state_callbacks = simulated(specs, ended)
             cameras += drawn
         server = RobotServer(
             driver,
@@ -121,7 +121,7 @@ def main(told: dict[str, Any]) -> None:
             CoreSettings(lease_ms=told.get("lease_ms", 1000), boot_id=boot_id()),
             keys=load_server_keys(Path(told["keys"])) if "keys" in told else None,
             cameras=cameras,
-            shows=shows,
+            state_callbacks=state_callbacks,
         )
         threading.Thread(target=obey, args=(driver, server), daemon=True).start()
         print("ready", flush=True)

@@ -231,7 +231,7 @@ def test_a_second_server_at_the_address_is_refused_in_one_line(server: Server) -
     [
         (["driver=sim_pand"], "did you mean sim_panda?"),
         (["driver=sim_panda", "address=tcp://0.0.0.0:5550"], "there are no keys"),
-        (["driver=sim_panda", "address=udp://x"], "is no address of a robot"),
+        (["driver=sim_panda", "address=udp://x"], "is not a robot's address"),
         (["driver=sim_panda", "lease_ms=5"], "lease_ms is 5; choose 10 to 1000"),
     ],
 )

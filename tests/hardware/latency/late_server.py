@@ -88,7 +88,7 @@ def main() -> None:
         parse(address),
         CoreSettings(lease_ms=1000, boot_id=boot_id()),
         cameras=cameras,
-        shows=[scene.show],
+        state_callbacks=[scene.show],
     )
     signal.signal(signal.SIGTERM, lambda *_: server.close_soon())
     print("ready", flush=True)

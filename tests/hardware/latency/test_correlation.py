@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from robot_rl.hardware.latency.correlation import LEAST, SPAN, Array, NoLag, find_lag, held, joined
+from robot_rl.hardware.latency.correlation import MIN_CORRELATION, SPAN, Array, NoLag, find_lag, held, joined
 
 TIMES = np.arange(0.0, 10.0, 0.01)
 
@@ -32,7 +32,7 @@ def test_the_spread_holds_the_error_that_noise_makes(seed: int) -> None:
     assert abs(loud.seconds - 0.08) < 3 * loud.spread
     assert abs(faint.seconds - 0.08) < 3 * faint.spread
     assert faint.spread < loud.spread
-    assert faint.correlation > loud.correlation > LEAST
+    assert faint.correlation > loud.correlation > MIN_CORRELATION
 
 
 def test_samples_need_no_common_grid_and_goals_may_be_steps() -> None:

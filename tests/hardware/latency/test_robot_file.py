@@ -53,9 +53,9 @@ def test_all_else_stays_as_it_was(after: str) -> None:
     [
         ("latency:\n  # of the lab in room 3\n  action: {ms: 1}\n", "comments"),
         ("latency: # of room 3\n  action: {ms: 1}\n", "comments"),
-        ("{name: it, latency: {}}", "cannot be replaced alone"),
-        ("? latency\n: {}\n", "cannot be replaced alone"),
-        ("name: |\n  a\nlatency: {action:\n{ms: 1}}\n", "cannot be replaced alone"),
+        ("{name: it, latency: {}}", "cannot be replaced without"),
+        ("? latency\n: {}\n", "cannot be replaced without"),
+        ("name: |\n  a\nlatency: {action:\n{ms: 1}}\n", "cannot be replaced without"),
     ],
 )
 def test_what_cannot_be_replaced_alone_is_refused(section: str, says: str) -> None:

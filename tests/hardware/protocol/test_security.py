@@ -140,7 +140,7 @@ def test_keys_that_others_can_read_are_refused(home: Path, mode: int) -> None:
 def test_a_file_of_keys_that_was_changed_is_refused(home: Path, changes: dict) -> None:
     path = make_client_keys(home, "carl", "policy")
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(ValueError, match="anew") as caught:
+    with pytest.raises(ValueError, match="make new keys") as caught:
         load_client_keys(path)
     assert "\n" not in str(caught.value)
 
@@ -149,7 +149,7 @@ def test_files_that_are_not_keys_are_refused(home: Path) -> None:
     path = make_client_keys(home, "carl", "policy")
     for text in (b"", b"\xff\xfe", b"[]", b"{" * 5000, b" " * 10_000):
         path.write_bytes(text)
-        with pytest.raises(ValueError, match="anew"):
+        with pytest.raises(ValueError, match="make new keys"):
             load_client_keys(path)
     path.unlink()
     with pytest.raises(ValueError, match="robot-rl robot keys"):
@@ -223,7 +223,7 @@ def test_a_key_brings_its_name_and_role(
         assert incoming.frame == b"hello"
         assert reply(router, incoming.route, b"welcome")
         assert receive(client) == b"welcome"
-    assert server.refused == []
+    assert server.rejected == []
 
 
 def test_an_unknown_key_gets_neither_in_nor_anything_out(
@@ -248,7 +248,7 @@ def test_an_unknown_key_gets_neither_in_nor_anything_out(
     refused = []
     # It was at the doors of both sockets.
     while len(refused) < 2:
-        refused += eventually(lambda: server.refused)
+        refused += eventually(lambda: server.rejected)
         publisher.send(b"state")
     assert {refusal.public for refusal in refused} == {stranger_keys.public.decode()}
     assert eventually(lambda: server.receive(router)).frame == b"known"
@@ -354,7 +354,7 @@ def test_who_was_removed_does_not_come_back(serve: Make, join: Join, ipc: Addres
     server = serve(ipc, load_server_keys(home))
     router = server.bind("ctrl")
     client = join(ipc, keys).request("ctrl")
-    assert eventually(lambda: server.refused)[0].public == keys.public.decode()
+    assert eventually(lambda: server.rejected)[0].public == keys.public.decode()
     assert not client.poll(0, zmq.POLLOUT)
     assert server.receive(router) is None
 

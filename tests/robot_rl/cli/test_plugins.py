@@ -75,7 +75,7 @@ def test_a_process_that_is_started_imports_the_same(here: Path, monkeypatch: pyt
     ("plugin", "said"),
     [
         ("my_task", "plugins=my_task: there is no module my_task, neither installed nor in "),
-        ("my_tasks.py", "name a module as in an import, like my_package.my_tasks; write my_tasks"),
+        ("my_tasks.py", "give a module name as in an import, like my_package.my_tasks; write my_tasks"),
         ("", "name modules: plugins=[my_package.my_tasks]"),
     ],
 )

@@ -102,7 +102,7 @@ def test_so_many_seconds_need_no_terminal(robot: Robot, tmp_path: Path) -> None:
             ["seconds=1", "address=ipc:///tmp/there-is-none"],
             "no connection from ipc:///tmp/there-is-none in time",
         ),
-        (["seconds=1", "address=nonsense"], "'nonsense' is no address of a robot"),
+        (["seconds=1", "address=nonsense"], "'nonsense' is not a robot's address"),
         (["seconds=0"], "seconds=0: it must be more than 0"),
         (["seconds=1", "outcome=recovered"], "outcome=recovered: choose success, failure, discarded"),
         (["seconds=1", "out=."], "holds other files; choose another folder"),

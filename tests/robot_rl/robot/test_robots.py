@@ -49,7 +49,7 @@ def test_a_task_is_served_with_its_saved_states_and_cameras() -> None:
         (camera,) = served.driver.spec.cameras
         assert (camera.name, camera.height, camera.width) == ("agentview", 32, 48)
         assert [settings.spec for settings in served.cameras] == [camera]
-        assert len(served.shows) == 1
+        assert len(served.state_callbacks) == 1
         scene = Path(served.cameras[0].source.scene)  # type: ignore[union-attr]
         assert scene.is_file()
     assert not scene.exists()
@@ -66,6 +66,6 @@ def test_an_arm_is_served_with_the_cameras_that_are_named() -> None:
     with ExitStack() as ended:
         served = serve_arm(str(asset_path("configs", "robot") / "sim_panda.yaml"), ["wrist"], ended)
         assert [camera.name for camera in served.driver.spec.cameras] == ["wrist"]
-        assert len(served.cameras) == len(served.shows) == 1
+        assert len(served.cameras) == len(served.state_callbacks) == 1
         bare = serve_arm("sim_panda", [], ended)
-        assert (bare.driver.spec.cameras, bare.cameras, bare.shows) == ((), [], ())
+        assert (bare.driver.spec.cameras, bare.cameras, bare.state_callbacks) == ((), [], ())

@@ -314,7 +314,7 @@ def test_the_arm_follows_a_leader_that_is_brought_close_and_holds_when_it_is_unp
         (["task=lift", "address=ipc:///tmp/x"], "task=… starts its own server"),
         (["speed=0"], "a speed of 0: it must be more than 0"),
         (["address=ipc:///tmp/there-is-none"], "no connection from ipc:///tmp/there-is-none in time"),
-        (["address=nonsense"], "'nonsense' is no address of a robot"),
+        (["address=nonsense"], "'nonsense' is not a robot's address"),
         (["device=replay"], "device.path is required"),
     ],
 )
