@@ -189,7 +189,7 @@ def test_a_state_is_new_or_refused_with_its_age(server: Server) -> None:
 def test_a_server_that_hangs_costs_no_more_than_the_time_limit(server: Server) -> None:
     with server.client("waiter", timeout=30.0) as robot:
         # Less than the silence after which a connection is made anew, and late answers are lost with it.
-        robot._line._timeout = 0.2
+        robot._connection._timeout = 0.2
         server.process.send(signal.SIGSTOP)
         try:
             begun = time.monotonic()

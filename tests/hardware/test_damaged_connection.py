@@ -31,7 +31,7 @@ def robot(relay: ByteRelay, tmp_path: Path) -> Iterator[RobotClient]:
 
 def short(robot: RobotClient) -> None:
     """From now on it waits for an answer for less than the time after which it connects anew."""
-    robot._line._timeout = 0.3
+    robot._connection._timeout = 0.3
 
 
 def test_a_request_is_unanswered_and_later_ones_are_answered_again(

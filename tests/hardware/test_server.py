@@ -119,7 +119,7 @@ def test_a_signal_ends_the_server_with_the_arm_at_rest(
     assert report["speed"] < 0.02
     assert report["greatest_step"] <= 1 + 1e-6
     texts = [text for _, text in report["events"]]
-    assert any("ends: the server shuts down" in text for text in texts)
+    assert any("ends: the server is shutting down" in text for text in texts)
     assert texts[-1].endswith("-> disconnected by closed")
     with serving(server.folder) as again, again.client("next") as robot:
         assert robot.sample().mode is Mode.IDLE
