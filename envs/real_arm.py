@@ -99,24 +99,24 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             raise ValueError(
                 f"lookahead_ms={lookahead_ms:g}: {robot.name} takes {action_ms:g} ms to move; give more"
             )
-        self._ahead = None if lookahead_ms is None else round((lookahead_ms - action_ms) * MS)
+        self._lookahead_ns = None if lookahead_ms is None else round((lookahead_ms - action_ms) * MS)
         self.horizon = int(environment["horizon"])
         self.observation_spec = ObservationSpec.from_dict(environment["observation_spec"])
         self.action_spec = spec_from_list(environment["action_spec"])
-        self._senses = RobotState(robot, self.observation_spec)
+        self._robot_state = RobotState(robot, self.observation_spec)
         poses = any(dim.kind == "absolute" for dim in self.action_spec)
         self._mode: CommandMode = (
             "cartesian_delta" if lookahead_ms is None and not poses else "cartesian_pose"
         )
-        self._moves = RobotAction(robot, self.action_spec, self._mode)
+        self._robot_action = RobotAction(robot, self.action_spec, self._mode)
         if judge is None and SUCCESS not in robot.sensors:
             raise ValueError(f"the robot {robot.name} has no sensor {SUCCESS!r}: give a judge")
         self._judge = judge or (lambda state: bool(state.sensors[SUCCESS][0]))
         if self.observation_spec.cameras and frames is None:
             raise ValueError(f"cameras {', '.join(self.observation_spec.cameras)} are observed: give frames")
         known = {camera: delay.ms for camera, delay in latency.cameras.items()}
-        self._late = {c: round(known.get(c, 0.0) * MS) for c in self.observation_spec.cameras}
-        self.action_space = gym.spaces.Box(-1.0, 1.0, (self._moves.size,), np.float32)
+        self._camera_latency_ns = {c: round(known.get(c, 0.0) * MS) for c in self.observation_spec.cameras}
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (self._robot_action.size,), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
         self.commander: Kind = "policy"
         """Source of the next action. If it changes, the lease is taken again in the same step."""
@@ -142,13 +142,13 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         super().reset(seed=seed)
         self._episode = self._episode + 1 if seed is None else seed
         self._steps = None
-        self._rest()
+        self._disarm()
         self.commander = "policy"
         self._prepare(self._episode)
         if self._client.sample().mode not in modes.ENABLED:
             self._client.arm()
         self._steps, self._leased = 0, None
-        if self._late:
+        if self._camera_latency_ns:
             self._client.keep_states()
         # Requested, since a published state may be from before the scene was prepared.
         newest = self._client.sample()
@@ -165,7 +165,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         """
         if self._steps is None:
             raise ValueError("the episode is over: reset the environment")
-        action = checked_action(action, self._moves.size)
+        action = checked_action(action, self._robot_action.size)
         applied, info = self._command(action)
         self._steps += 1
         self._due += self._period
@@ -186,28 +186,28 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
     def close(self) -> None:
         """Leave the arm disarmed."""
         self._steps = None
-        self._rest()
+        self._disarm()
 
     # ------------------------------------------------------------------------------------------
 
     def _command(self, action: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
         """Send the command of an action; returns the applied action and entries of `info`."""
         assert self._state is not None
-        move, opening = self._moves.command(action, self._state)
+        move, opening = self._robot_action.command(action, self._state)
         info: dict[str, Any] = {"clipped": (), "refused": "", "interrupted": ""}
         try:
             if self._leased != self.commander:
                 self._client.acquire(self.commander)
                 self._leased = self.commander
-                self._stay()
+                self._hold()
             if self._mode == "cartesian_delta":
                 ack = self._client.command("cartesian_delta", move, opening, obs_seq=self._state.seq)
                 applied: Sequence[float] = ack.applied
-            elif self._ahead is None:
+            elif self._lookahead_ns is None:
                 ack = self._schedule(move, opening, self._state, 0)
                 applied = move_between(self._state, ack.applied)
             else:
-                target = self._client.to_server(self._due) + self._ahead
+                target = self._client.to_server(self._due) + self._lookahead_ns
                 ack = self._schedule(move, opening, self._state, target)
                 applied = move_between(self._state, ack.applied)
                 info["acted_late_ms"] = (ack.t_applied - target) / MS
@@ -217,12 +217,12 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
                 info["interrupted"] = str(refusal)
             elif not isinstance(refusal, CommandRefused):
                 raise
-            return self._moves.applied(np.zeros_like(action), [0.0] * 6, self._state), info
+            return self._robot_action.applied(np.zeros_like(action), [0.0] * 6, self._state), info
         if not ack.clipped:
             return action, info
-        return self._moves.applied(action, applied, self._state), info | {"clipped": ack.clipped}
+        return self._robot_action.applied(action, applied, self._state), info | {"clipped": ack.clipped}
 
-    def _stay(self) -> None:
+    def _hold(self) -> None:
         """Command the current pose: the first command of a lease must be close, an action need not be."""
         assert self._state is not None
         if self._mode == "cartesian_delta":
@@ -244,12 +244,12 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         info: dict[str, Any] = {}
         images: dict[str, CameraImage] = {}
         state = newest
-        if self._late:
-            moment = self._look(since)
+        if self._camera_latency_ns:
+            moment = self._newest_moment(since)
             state, images = self._client.state_at(moment.t), dict(moment.images)
             info["aligned_ms"] = max(moment.off.values()) / MS
         self._state = state
-        raw: dict[str, np.ndarray] = dict(self._senses.raw(state))
+        raw: dict[str, np.ndarray] = dict(self._robot_state.raw(state))
         now = self._client.server_time()
         ages = {"state": (now - state.t_sample) / MS}
         if state.gripper is not None:
@@ -258,11 +258,13 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             raw[IMAGE_PREFIX + camera], ages[camera] = seen.image, seen.age_ms
         return make_observation(raw, self.observation_spec), {"ages_ms": ages, **info}
 
-    def _look(self, since: int) -> AlignedImages:
+    def _newest_moment(self, since: int) -> AlignedImages:
         assert self._frames is not None
         try:
             # At the start of an episode, wait: images may be from before it.
-            moment = newest_aligned(self._frames, self._late, since, self._client.timeout if since else 0.0)
+            moment = newest_aligned(
+                self._frames, self._camera_latency_ns, since, self._client.timeout if since else 0.0
+            )
         except StaleFrame as stale:
             raise RobotError(str(stale)) from stale
         camera = max(moment.off, key=moment.off.__getitem__)
@@ -273,7 +275,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             )
         return moment
 
-    def _rest(self) -> None:
+    def _disarm(self) -> None:
         """Release the lease, and disarm the arm if it is armed."""
         self._client.release()
         if self._client.sample().mode in modes.ENABLED:

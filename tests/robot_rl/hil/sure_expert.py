@@ -19,7 +19,7 @@ class SureExpert(LiftExpert):
 
     helped = 0
 
-    def way(self, sim: Lift) -> tuple[np.ndarray, np.ndarray]:
+    def grasp_and_target(self, sim: Lift) -> tuple[np.ndarray, np.ndarray]:
         here = hand(sim).pos
         return here, here
 
