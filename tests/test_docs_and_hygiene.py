@@ -1,6 +1,7 @@
 """What no file may do, and what the files about the program must say truly."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from packaging.utils import canonicalize_name
 from robot_rl import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PACKAGES = ("hardware", "envs", "policies", "robot_rl")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -102,3 +104,20 @@ def test_versions_agree() -> None:
     for requirement in (other for other in requirements if other.name != project["name"]):
         pin = pins[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pin), f"{requirement} does not allow the pin {pin}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_pages_and_files_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    missing = [
+        link for link in links if ":" not in link and not (page.parent / link.replace("\\", "")).exists()
+    ]
+    assert missing == []
+
+
+def test_the_index_of_the_docs_has_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
+    names = {str(page.relative_to(ROOT / "docs")) for page in pages} - {"README.md"}
+    assert {name for name in names if f"({name})" not in index} == set()

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.hardware.processes import ROOT, eventually
 
@@ -11,11 +12,11 @@ from tests.hardware.processes import ROOT, eventually
 class Terminal:
     """`robot-rl <arguments>` with keys to press and a screen to read."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, cwd: Path = ROOT) -> None:
         self._ours, its = pty.openpty()
         command = [sys.executable, "-m", "robot_rl", *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=its, stdout=its, stderr=its, env=environment)
+        self.process = subprocess.Popen(command, cwd=cwd, stdin=its, stdout=its, stderr=its, env=environment)
         os.close(its)
         os.set_blocking(self._ours, False)
         self.seen = ""
