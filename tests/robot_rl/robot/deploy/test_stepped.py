@@ -290,13 +290,13 @@ EYE = CameraSpec(name="eye", serial="eye", width=64, height=48, rate=60.0)
     ("changed", "observed", "lease_ms", "message"),
     [
         ({}, {}, 50, "lease_ms=100"),
-        ({}, {"cameras": ["eye"]}, 100, "sees the camera 'eye'; the robot has none"),
+        ({}, {"cameras": ["eye"]}, 100, "observes camera 'eye'; the robot has none"),
         ({"cameras": (EYE,)}, {"cameras": ["hand"]}, 100, "the robot has eye"),
         (
             {"cameras": (EYE,)},
             {"cameras": ["eye"], "image_size": [64, 48]},
             100,
-            "are 48 × 64 .* from 64 × 48",
+            "are 48 × 64 .* on 64 × 48",
         ),
         ({"cameras": (EYE,)}, {"cameras": ["eye"], "image_size": [48, 64]}, 100, "task.render=robosuite"),
     ],
