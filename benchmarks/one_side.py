@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.merge import Part, appearing, rewrite
+from robot_rl.data.merge import Part, atomic_outputs, rewrite
 
 EDGE = 0.07
 """m, in the frame of the simulated world."""
@@ -21,7 +21,7 @@ def main(source: Path, out: Path) -> None:
     dataset = Dataset(source)
     starts = [rows.start for rows in dataset.episodes]
     chosen = np.flatnonzero(dataset.success & (dataset["Can_pos"][starts, 0] < EDGE)).tolist()
-    with appearing(out) as (building,):
+    with atomic_outputs(out) as (building,):
         rewrite([Part(dataset, chosen)], building)
     print(f"{out}: {len(chosen)} of {dataset.num_episodes} episodes")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from robot_rl.cli.progress import progress
-from robot_rl.data.formats.convert import FORMATS, IMAGES, Request, convert
+from robot_rl.data.formats.convert import FORMATS, IMAGES, ConvertRequest, convert
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import mistakes
 
@@ -46,7 +46,7 @@ class Config:
 
 def run(config: Config) -> None:
     with mistakes():
-        request = Request(
+        request = ConvertRequest(
             Path(config.dataset),
             Path(config.out),
             to=config.to,

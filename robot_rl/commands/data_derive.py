@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from robot_rl.cli.progress import progress
-from robot_rl.data.raw.derive import Plan, derive
+from robot_rl.data.raw.derive import DeriveConfig, derive
 from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
@@ -66,7 +66,7 @@ def run(config: Config) -> None:
         raw = RawDataset(Path(config.raw))
         total = len(raw.episodes)
         with progress(total, "derive", "episodes") as show, ExitStack() as ended:
-            derived = derive(raw, Path(config.out), plan_of(config, raw, ended), show.update)
+            derived = derive(raw, Path(config.out), derive_config(config, raw, ended), show.update)
     for number, reason in derived.left_out.items():
         print(f"episode {number} is left out: {reason}", file=sys.stderr)
     for number, gaps in derived.bridged.items():
@@ -84,8 +84,8 @@ def run(config: Config) -> None:
     print(f"{config.out}: {derived.episodes} of {total} episodes, {derived.steps} steps, {images}")
 
 
-def plan_of(config: Config, raw: RawDataset, ended: ExitStack) -> Plan:
-    """The plan for these recordings; its environment is closed with the stack `ended`."""
+def derive_config(config: Config, raw: RawDataset, ended: ExitStack) -> DeriveConfig:
+    """Options for these recordings; the environment is closed with the stack `ended`."""
     environment, rate, rebuild = None, config.rate, None
     if config.task is not None:
         task = _with_recorded_cameras(config.task, config.cameras, raw)
@@ -102,7 +102,7 @@ def plan_of(config: Config, raw: RawDataset, ended: ExitStack) -> Plan:
         cameras = environment["observation_spec"]["cameras"]
     if cameras is not None and len(set(cameras)) < len(cameras):
         raise UserError(f"cameras={cameras}: name each once")
-    return Plan(
+    return DeriveConfig(
         rate=rate,
         cameras=None if cameras is None else tuple(cameras),
         outcomes=tuple(config.outcomes),  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from robot_rl.cli.progress import progress
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.merge import Part, appearing, refuse_mixture, rewrite
+from robot_rl.data.merge import Part, atomic_outputs, check_mergeable, rewrite
 from robot_rl.errors import UserError, mistakes
 
 
@@ -32,9 +32,9 @@ def run(config: Config) -> None:
         datasets = [Dataset(Path(path)) for path in config.datasets]
         if empty := [str(dataset.path) for dataset in datasets if not dataset.num_episodes]:
             raise UserError(f"{', '.join(empty)}: no episode in it; leave it out")
-        refuse_mixture(datasets, config.accept, config.drop)
+        check_mergeable(datasets, config.accept, config.drop)
         parts = [Part(dataset, range(dataset.num_episodes)) for dataset in datasets]
         total = sum(dataset.num_episodes for dataset in datasets)
-        with appearing(Path(config.out)) as (building,), progress(total, "merge", "episodes") as show:
+        with atomic_outputs(Path(config.out)) as (building,), progress(total, "merge", "episodes") as show:
             made = rewrite(parts, building, drop=config.drop, show=show.update)
     print(f"{config.out}: {made.num_episodes} episodes, {made.num_steps} steps")

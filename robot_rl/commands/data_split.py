@@ -9,8 +9,8 @@ from pathlib import Path
 
 from robot_rl.cli.progress import Progress, progress
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.merge import Part, appearing, rewrite
-from robot_rl.data.selection import Choice, chosen
+from robot_rl.data.merge import Part, atomic_outputs, rewrite
+from robot_rl.data.selection import EpisodeFilter, select_episodes
 from robot_rl.errors import UserError, mistakes
 
 
@@ -27,29 +27,29 @@ class Config:
     seed: int = 0
     """Seed of `fraction`."""
     outcomes: list[str] | None = None
-    """Choose by outcome: [success], [failure], …"""
+    """Select by outcome: [success], [failure], …"""
     sources: list[str] | None = None
-    """Choose episodes in which one of these acted: [human], [policy], …"""
+    """Select episodes in which one of these acted: [human], [policy], …"""
     episodes: list[int] | None = None
     """Choose these episodes: [0,3,5]."""
 
 
 def run(config: Config) -> None:
     with mistakes():
-        choice = Choice(config.fraction, config.outcomes, config.sources, config.episodes, config.seed)
+        choice = EpisodeFilter(config.fraction, config.outcomes, config.sources, config.episodes, config.seed)
         dataset = Dataset(Path(config.dataset))
-        first = chosen(dataset, choice)
+        first = select_episodes(dataset, choice)
         others = sorted(set(range(dataset.num_episodes)) - set(first))
         places = {config.out: first} | ({config.rest: others} if config.rest else {})
         if config.rest == config.out:
             raise UserError(f"rest={config.rest} is the same as out; choose another path")
         if config.rest and not others:
             raise UserError(
-                f"all episodes of {config.dataset} are chosen: there is nothing for rest={config.rest}"
+                f"all episodes of {config.dataset} are selected: there is nothing for rest={config.rest}"
             )
         total = sum(map(len, places.values()))
         with (
-            appearing(*map(Path, places)) as building,
+            atomic_outputs(*map(Path, places)) as building,
             progress(total, "split", "episodes") as show,
         ):
             done = 0

@@ -29,7 +29,7 @@ def run(config: Config) -> None:
             raise UserError(
                 f"replay={config.replay}: a {NAMES[kind]} has no states to replay; convert it first"
             )
-        found = _faults(path, kind)
+        found = _problems(path, kind)
         if config.replay and not found:
             found = _replayed(path, config)
     for fault in found:
@@ -45,25 +45,25 @@ def _counted(found: list[str]) -> str:
     return "1 fault" if len(found) == 1 else f"{len(found)} faults"
 
 
-def _faults(path: Path, kind: str) -> list[str]:
+def _problems(path: Path, kind: str) -> list[str]:
     # Imported late: each kind loads only what it needs.
     match kind:
         case "raw":
-            from robot_rl.data.raw.summary import raw_faults
+            from robot_rl.data.raw.summary import find_raw_problems
             from robot_rl.hardware.recording.raw import RawDataset
 
-            return raw_faults(RawDataset(path))
+            return find_raw_problems(RawDataset(path))
         case "robomimic":
-            from robot_rl.data.formats.robomimic.file import faults as robomimic_faults
+            from robot_rl.data.formats.robomimic.file import find_problems as robomimic_problems
 
-            return robomimic_faults(path)
+            return robomimic_problems(path)
         case "lerobot":
-            from robot_rl.data.formats.lerobot.files import faults as lerobot_faults
+            from robot_rl.data.formats.lerobot.files import find_problems as lerobot_problems
 
-            return lerobot_faults(path)
-    from robot_rl.data.validation import faults
+            return lerobot_problems(path)
+    from robot_rl.data.validation import find_problems
 
-    return faults(path)
+    return find_problems(path)
 
 
 def _replayed(path: Path, config: Config) -> list[str]:

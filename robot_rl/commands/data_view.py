@@ -12,7 +12,7 @@ from pathlib import Path
 from robot_rl.cli.progress import progress
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.kinds import how_to_convert, kind_of
-from robot_rl.data.raw.derive import Plan, derive
+from robot_rl.data.raw.derive import DeriveConfig, derive
 from robot_rl.data.summary import dataset_lines, raw_lines
 from robot_rl.data.view.page import write_page
 from robot_rl.errors import UserError, mistakes
@@ -60,7 +60,7 @@ def _raw(path: Path, out: Path, config: Config) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / path.name
         with progress(len(raw.episodes), "derive", "episodes") as show:
-            derived = derive(raw, place, Plan(config.rate, outcomes=OUTCOMES), show.update)
+            derived = derive(raw, place, DeriveConfig(config.rate, outcomes=OUTCOMES), show.update)
         left_out = [f"Recording {number} is not shown: {why}" for number, why in derived.left_out.items()]
         for remark in left_out:
             print(remark, file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from robot_rl.cli.progress import progress
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import mistakes
 from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
@@ -79,7 +79,7 @@ def run(config: Config) -> None:
         facts = check_frozen(policy, current_code()) if split == TEST else {}
         networks, meta = load_networks(saved[-1][0] if saved else policy, device)
         envs = make_vector_env(task_of(meta["environment"]), config.num_envs)
-        refuse_differences(meta["environment"], envs.describe(), f"policy {policy}")
+        check_same_environment(meta["environment"], envs.describe(), f"policy {policy}")
         initial = load_states(envs, Path(config.states) if config.states else None, split)
         for name in ("episodes", "curve_episodes"):
             if (getattr(config, name) or 0) > len(initial.states):

@@ -14,7 +14,7 @@ from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.playback import play, playback_env
-from robot_rl.data.retrace import approach_seconds, motion_of, retrace, told
+from robot_rl.data.retrace import approach_seconds, motion_of, report_lines, retrace
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
@@ -101,7 +101,7 @@ def _on_robot(config: Config, address: str, dataset: Dataset) -> None:
                 # Keep the original error; without a lease the arm stops by itself.
                 with suppress(RobotError):
                     robot.disarm()
-        print("\n".join(told(traced, robot.spec)))
+        print("\n".join(report_lines(traced, robot.spec)))
         if not traced.complete:
             print("stopped; the arm is at rest", file=sys.stderr)
             raise KeyboardInterrupt

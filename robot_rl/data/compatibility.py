@@ -6,7 +6,7 @@ from typing import Any
 from robot_rl.envs.task import render_of
 
 
-def refuse_differences(
+def check_same_environment(
     recorded: Mapping[str, Any],
     current: Mapping[str, Any],
     what: str,

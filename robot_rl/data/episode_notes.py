@@ -37,14 +37,14 @@ def outcome_of(dataset: Dataset, number: int, note: Note) -> str:
     return str(note.get("outcome") or ("success" if dataset.success[number] else "failure"))
 
 
-def who_acted(dataset: Dataset) -> list[str]:
+def source_names(dataset: Dataset) -> list[str]:
     """Names for the numbers in the array `source`; empty where there is none."""
     return list(dataset.collection.get("sources", [])) if SOURCE in dataset.keys else []
 
 
-def sources_of(dataset: Dataset) -> list[Counter[str]]:
+def steps_by_source(dataset: Dataset) -> list[Counter[str]]:
     """Of each episode, how many steps each one acted."""
-    names = who_acted(dataset)
+    names = source_names(dataset)
     if not names:
         return [Counter() for _ in range(dataset.num_episodes)]
     numbers: NDArray[np.uint8] = dataset[SOURCE]

@@ -35,7 +35,7 @@ def arrays_of_all(dataset: Dataset, numbers: Sequence[int]) -> list[dict[str, ND
     ]
 
 
-def near_each_other(dataset: Dataset, numbers: Sequence[int], span: int = SPAN) -> Iterator[list[int]]:
+def group_by_span(dataset: Dataset, numbers: Sequence[int], span: int = SPAN) -> Iterator[list[int]]:
     """Numbers of episodes in groups that span no more than so many rows, or have one episode."""
     episodes = dataset.episodes
     group: list[int] = []

@@ -1,8 +1,7 @@
 """What kind of dataset is at a path."""
 
-import json
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 Kind = Literal["dataset", "raw", "robomimic", "lerobot"]
 NAMES: Final[dict[Kind, str]] = {
@@ -64,19 +63,3 @@ def how_to_convert(path: Path) -> str:
         f"{path} is no dataset, but {_WHAT[kind]}: make one with "
         f"`robot-rl data {command} {argument}={path} out={made}`"
     )
-
-
-def lerobot_info(path: Path) -> dict[str, Any]:
-    """`meta/info.json` of a LeRobotDataset.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
-    file = path / "meta" / "info.json"
-    try:
-        info = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is damaged: {error}; copy the dataset again") from error
-    if not isinstance(info, dict):
-        raise ValueError(f"{file} is damaged: it holds no object; copy the dataset again")
-    return info

@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import SOURCE, notes_of, who_acted, without_notes
+from robot_rl.data.episode_notes import SOURCE, notes_of, source_names, without_notes
 from robot_rl.data.episode_stream import (
     arrays_of_all,
     cameras_of,
+    group_by_span,
     images_of,
-    near_each_other,
     videos_of,
 )
 from robot_rl.data.writer import DatasetWriter, Entry, Video
@@ -39,7 +39,7 @@ class Part:
 
 
 @contextmanager
-def appearing(*places: Path) -> Iterator[list[Path]]:
+def atomic_outputs(*places: Path) -> Iterator[list[Path]]:
     """Paths to build at, which become `places` together at the end; nothing is left of a failure.
 
     Raises:
@@ -73,8 +73,8 @@ def rewrite(
     """Write the episodes of all parts, in order, to a new dataset at `out`.
 
     Args:
-        parts: of one environment and with the same arrays, as `refuse_mixture` asks for.
-        out: nothing may be there; see `appearing`.
+        parts: of one environment and with the same arrays, as `check_mergeable` asks for.
+        out: nothing may be there; see `atomic_outputs`.
         images: how they are kept.
         drop: arrays that are left out.
         show: told how many episodes have been written.
@@ -89,7 +89,7 @@ def rewrite(
     actors = () if SOURCE in drop else _actors(parts)
     writer = DatasetWriter(out, environment, _collection(parts, drop), durable=False)
     for part in parts:
-        for group in near_each_other(part.dataset, part.episodes):
+        for group in group_by_span(part.dataset, part.episodes):
             arrays = arrays_of_all(part.dataset, group)
             found = [{**one, **_acted(part.dataset, one, actors)} for one in arrays]
             writer.extend(
@@ -115,7 +115,7 @@ def _entry(
     )
 
 
-def refuse_mixture(datasets: Sequence[Dataset], accept: Sequence[str], drop: Sequence[str]) -> None:
+def check_mergeable(datasets: Sequence[Dataset], accept: Sequence[str], drop: Sequence[str]) -> None:
     """Refuse datasets that cannot be one.
 
     Args:
@@ -129,7 +129,7 @@ def refuse_mixture(datasets: Sequence[Dataset], accept: Sequence[str], drop: Seq
     first = datasets[0]
     for other in datasets[1:]:
         what = f"{other.path} cannot be merged with {first.path}: it"
-        refuse_differences(other.environment, first.environment, what, tuple(accept))
+        check_same_environment(other.environment, first.environment, what, tuple(accept))
         # Who acted is brought together: see `_acted`.
         shapes, wanted = (
             {k: d.shape(k) for k in d.keys if k not in drop and k != SOURCE} for d in (other, first)
@@ -174,14 +174,14 @@ def _states(parts: Sequence[Part]) -> dict[str, Any]:
 
 def _actors(parts: Sequence[Part]) -> tuple[str, ...]:
     """Names of all who acted in any part; none where no part says it."""
-    if not any(who_acted(part.dataset) for part in parts):
+    if not any(source_names(part.dataset) for part in parts):
         return ()
     return tuple(dict.fromkeys(name for part in parts for name in _names(part.dataset)))
 
 
 def _names(dataset: Dataset) -> list[str]:
     """Who acted in a dataset; in one that does not say it, its expert or somebody unknown, all the time."""
-    return who_acted(dataset) or ["script" if "expert" in dataset.collection else "unknown"]
+    return source_names(dataset) or ["script" if "expert" in dataset.collection else "unknown"]
 
 
 def _acted(dataset: Dataset, arrays: Mapping[str, Any], actors: Sequence[str]) -> dict[str, Any]:

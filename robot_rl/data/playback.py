@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.factory import task_of
@@ -62,7 +62,7 @@ def playback_env(dataset: Dataset, accept: Sequence[str] = ()) -> RobosuiteEnv:
         raise ValueError(f"{dataset.path} has no saved states (data/sim_state): {_why_stateless(dataset)}")
     # Observations that no policy sees are a part of the state too.
     env = RobosuiteEnv(task_of(dataset.environment), observe_all=True)
-    refuse_differences(dataset.environment, env.describe(), f"dataset {dataset.path}", tuple(accept))
+    check_same_environment(dataset.environment, env.describe(), f"dataset {dataset.path}", tuple(accept))
     return env
 
 

@@ -45,7 +45,7 @@ class Motion:
 
 
 @dataclass
-class Traced:
+class RetraceResult:
     """How near the arm came."""
 
     off_path: NDArray[np.float64]
@@ -109,7 +109,7 @@ def approach_seconds(motion: Motion, start: State, robot: RobotSpec) -> float:
     return max(1.0, float(seconds.max()))
 
 
-def retrace(robot: RobotClient, motion: Motion, speed: float, stop: Callable[[], bool]) -> Traced:
+def retrace(robot: RobotClient, motion: Motion, speed: float, stop: Callable[[], bool]) -> RetraceResult:
     """Bring the armed arm to the start, let it go along the recording, and come to rest at the end.
 
     Args:
@@ -192,7 +192,9 @@ class _Arm:
         off = float(np.abs(goal - self._robot.state(max_age=1.0).q).max())
         raise RobotError(f"the arm does not come to where it is sent: it is {off:.3f} rad away")
 
-    def traced(self, measured: Sequence[tuple[float, NDArray[np.float64]]], *, complete: bool) -> Traced:
+    def traced(
+        self, measured: Sequence[tuple[float, NDArray[np.float64]]], *, complete: bool
+    ) -> RetraceResult:
         """What is to be told at the end."""
         motion = self._motion
         fine = np.linspace(0.0, motion.seconds, max(2, round(motion.seconds * 200)))
@@ -204,7 +206,7 @@ class _Arm:
                 away = np.abs(near - q)
                 worst = np.maximum(worst, away[away.max(axis=1).argmin()])
         end = np.abs(motion.joints[-1] - np.array(self._robot.sample().q))
-        return Traced(worst, end, self._clipped, self._commands, complete)
+        return RetraceResult(worst, end, self._clipped, self._commands, complete)
 
     def _send(self, joints: NDArray[np.float64], t: float) -> None:
         opening = self._opening_at(t)
@@ -227,7 +229,7 @@ class _Arm:
         return opening
 
 
-def told(traced: Traced, robot: RobotSpec) -> list[str]:
+def report_lines(traced: RetraceResult, robot: RobotSpec) -> list[str]:
     """What a person is told, in lines."""
     lines = [f"{'joint':<24}{'off the path, rad':>18}{'off at the end, rad':>21}"]
     rows: Mapping[str, tuple[float, float]] = dict(

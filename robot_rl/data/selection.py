@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import notes_of, outcome_of, sources_of, who_acted
+from robot_rl.data.episode_notes import notes_of, outcome_of, source_names, steps_by_source
 
 
 @dataclass(frozen=True)
-class Choice:
+class EpisodeFilter:
     """Exactly one of these is given."""
 
     fraction: float | None = None
@@ -33,34 +33,34 @@ class Choice:
             raise ValueError(f"fraction={self.fraction:g}: choose it between 0 and 1")
 
 
-def chosen(dataset: Dataset, choice: Choice) -> list[int]:
+def select_episodes(dataset: Dataset, criteria: EpisodeFilter) -> list[int]:
     """Numbers of the chosen episodes, in order.
 
     Raises:
         ValueError: there is no such episode, outcome or source, or none or all are chosen.
     """
     number = dataset.num_episodes
-    if choice.fraction is not None:
+    if criteria.fraction is not None:
         if number < 2:
             raise ValueError(f"{dataset.path} has {number} episodes: a split needs two")
-        size = min(max(1, round(choice.fraction * number)), number - 1)
-        found = sorted(np.random.default_rng(choice.seed).permutation(number)[:size].tolist())
-    elif choice.episodes is not None:
-        outside = sorted(n for n in choice.episodes if not 0 <= n < number)
+        size = min(max(1, round(criteria.fraction * number)), number - 1)
+        found = sorted(np.random.default_rng(criteria.seed).permutation(number)[:size].tolist())
+    elif criteria.episodes is not None:
+        outside = sorted(n for n in criteria.episodes if not 0 <= n < number)
         if outside:
             raise ValueError(f"{dataset.path} has the episodes 0 to {number - 1}, not {outside}")
-        found = sorted(set(choice.episodes))
-    elif choice.outcomes is not None:
+        found = sorted(set(criteria.episodes))
+    elif criteria.outcomes is not None:
         outcomes = [outcome_of(dataset, i, note) for i, note in enumerate(notes_of(dataset))]
-        _known("outcomes", choice.outcomes, sorted(set(outcomes)), dataset)
-        found = [i for i, outcome in enumerate(outcomes) if outcome in choice.outcomes]
+        _known("outcomes", criteria.outcomes, sorted(set(outcomes)), dataset)
+        found = [i for i, outcome in enumerate(outcomes) if outcome in criteria.outcomes]
     else:
-        assert choice.sources is not None
-        if not who_acted(dataset):
+        assert criteria.sources is not None
+        if not source_names(dataset):
             raise ValueError(f"{dataset.path} does not say who acted: it has no array `source`")
-        sources = sources_of(dataset)
-        _known("sources", choice.sources, sorted(set().union(*sources)), dataset)
-        found = [i for i, acted in enumerate(sources) if any(name in acted for name in choice.sources)]
+        sources = steps_by_source(dataset)
+        _known("sources", criteria.sources, sorted(set().union(*sources)), dataset)
+        found = [i for i, acted in enumerate(sources) if any(name in acted for name in criteria.sources)]
     if not found:
         raise ValueError(f"no episode of {dataset.path} is chosen")
     return found

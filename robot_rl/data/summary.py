@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import notes_of, outcome_of, sources_of
+from robot_rl.data.dataset import FORMAT_VERSION, Dataset
+from robot_rl.data.episode_notes import notes_of, outcome_of, steps_by_source
 from robot_rl.data.episode_stream import cameras_of, videos_of
 from robot_rl.data.kinds import NAMES, kind_of
-from robot_rl.data.layout import FORMAT_VERSION
 from robot_rl.data.raw.summary import raw_facts
 from robot_rl.hardware.recording.raw import RawDataset
 
@@ -44,7 +43,7 @@ def dataset_lines(path: Path) -> list[Line]:
         *([Line("length", _spread(lengths, "steps"))] if lengths else []),
         Line("outcomes", _counted(outcomes)),
     ]
-    if acted := sum(sources_of(dataset), Counter[str]()):
+    if acted := sum(steps_by_source(dataset), Counter[str]()):
         lines.append(Line("steps by", _counted(acted)))
     labels = Counter(f"{key}={value}" for note in notes for key, value in note.get("labels", {}).items())
     lines += _optional("labels", _counted(labels)) if labels else []

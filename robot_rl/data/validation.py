@@ -8,10 +8,9 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
-from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import SOURCE, who_acted
+from robot_rl.data.dataset import STEP_KEYS, Dataset
+from robot_rl.data.episode_notes import SOURCE, source_names
 from robot_rl.data.episode_stream import cameras_of, videos_of
-from robot_rl.data.layout import STEP_KEYS
 from robot_rl.envs.observation import IMAGE_PREFIX
 
 _ALWAYS: Final = ("task", "robot", "control_freq", "horizon", "observation_spec", "action_spec")
@@ -22,7 +21,7 @@ _UNEVEN: Final = 0.01
 """Of a step: how much longer or shorter than the others one may be."""
 
 
-def faults(path: Path) -> list[str]:
+def find_problems(path: Path) -> list[str]:
     """What is wrong with the dataset at `path`; empty where nothing is."""
     try:
         dataset = Dataset(path)
@@ -72,7 +71,7 @@ def _arrays(dataset: Dataset) -> Iterator[str]:
                     yield f"data/{key} has NaN or infinity in episode {number}, step {int(finite.argmin())}"
         if key in STEP_KEYS[3:] and shape != ():
             yield f"data/{key} is {list(shape)} a step, and has to be one number"
-    names = who_acted(dataset)
+    names = source_names(dataset)
     if SOURCE in dataset.keys and int(dataset[SOURCE].max()) >= len(names):
         yield f"data/{SOURCE} has the number {int(dataset[SOURCE].max())}, which the collection does not name"
 

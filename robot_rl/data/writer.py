@@ -13,10 +13,9 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from robot_rl.data.compatibility import refuse_differences
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.compatibility import check_same_environment
+from robot_rl.data.dataset import EPISODE_KEYS, FORMAT_VERSION, Dataset, required_keys
 from robot_rl.data.frames import video_path, write_frames
-from robot_rl.data.layout import EPISODE_KEYS, FORMAT_VERSION, required_keys
 from robot_rl.data.store import check_dtype, open_store
 from robot_rl.envs.observation import check_name
 from robot_rl.hardware.durable import make_folder, publish, sync
@@ -91,7 +90,7 @@ class DatasetWriter:
         if path.exists():
             existing = Dataset(path)
             self.num_episodes, self.num_steps = existing.num_episodes, existing.num_steps
-            refuse_differences(existing.environment, environment, f"dataset {path}")
+            check_same_environment(existing.environment, environment, f"dataset {path}")
             if existing.collection != dict(collection):
                 raise ValueError(
                     f"dataset {path} was collected with {existing.collection}, not {dict(collection)}; "
@@ -166,7 +165,7 @@ class DatasetWriter:
         def put(key: str) -> None:
             _put(data[key], start, int(ends[-1]), parts[key])
 
-        _together(put, [key for key in parts if key not in streamed])
+        _in_parallel(put, [key for key in parts if key not in streamed])
         for key in streamed:
             put(key)
         successes, seeds = ([getattr(entry, name) for entry in entries] for name in ("success", "seed"))
@@ -185,7 +184,7 @@ class DatasetWriter:
 
     def _sync(self, *paths: Path) -> None:
         if self._durable:
-            _together(sync, paths)
+            _in_parallel(sync, paths)
 
     def _check(self, entry: Entry, like: Entry | None) -> None:
         """Refuse an episode that differs from those there, or from `like`; None for the very first."""
@@ -236,7 +235,7 @@ def _cut(array: Any, rows: int) -> None:
         array.resize((rows, *array.shape[1:]))
 
 
-def _together(action: Callable[[Any], None], items: Iterable[Any]) -> None:
+def _in_parallel(action: Callable[[Any], None], items: Iterable[Any]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(action, items))
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from robot_rl.assets import own_or_asset
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.hardware.durable import make_folder, write_file
@@ -135,7 +135,7 @@ def load_states(
             states[:, file.get_tensor("varying_columns")] = varying
     except (OSError, SafetensorError, KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a list of initial states ({error})") from error
-    refuse_differences(
+    check_same_environment(
         environment,
         env.describe(),
         f"the list of initial states {path}",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs.real_arm import Judge, RealArmEnv
 from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
@@ -79,7 +79,7 @@ def make_actor(
         raise ValueError("the learner sends a base policy alone: update the older")
     envs = make_vector_env(job.task, 1)
     ended.callback(envs.close)
-    refuse_differences(meta["environment"], envs.describe(), "the learner's policy", tuple(job.accept))
+    check_same_environment(meta["environment"], envs.describe(), "the learner's policy", tuple(job.accept))
     # The actor must not repeat the exploration noise of an earlier actor.
     seed = episode_seed(job.seed, "actor", welcome.episode)
     policy = networks.policy(1, seed=seed, exploration=job.exploration)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.data.replay import Fields, Replay, SwitchCost
@@ -109,7 +109,7 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
         env = make_env(source.task)
         environment = env.describe()
         env.close()
-        refuse_differences(dataset.environment, environment, f"dataset {source.data}", source.accept)
+        check_same_environment(dataset.environment, environment, f"dataset {source.data}", source.accept)
     learner = method.build_learner(DatasetContext(dataset, source.base, source.seed, source.device))
     return OfflineComponents(learner, environment)
 
@@ -179,7 +179,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
         else:
             base, meta = trained
             what = f"base policy {path}"
-            refuse_differences(meta["environment"], envs.describe(), what, source.accept, looks)
+            check_same_environment(meta["environment"], envs.describe(), what, source.accept, looks)
         if (base.spec.state_size, base.spec.action_size) != (observed.state_size, action_size):
             raise ValueError(
                 f"base policy {path} maps states of size {base.spec.state_size} to actions of size "
@@ -291,7 +291,7 @@ def _load_demonstrations(
             f"task.cameras=[{','.join(cameras)}]` makes one that has, method.demo_ratio=0 needs none"
         )
     what = f"dataset {source.data}"
-    refuse_differences(dataset.environment, envs.describe(), what, source.accept, cameras)
+    check_same_environment(dataset.environment, envs.describe(), what, source.accept, cameras)
     base, samples = context.base, method.replay_content.base_samples
     if base.spec.noise_shape is None:
         samples = min(samples, 1)

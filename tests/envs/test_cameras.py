@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from robot_rl.cli.compose import load_group
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs import offscreen, renderer
 from robot_rl.envs.offscreen import coarsen
 from robot_rl.envs.renderer import Renderer, overview
@@ -244,12 +244,12 @@ def test_description_tells_the_rendering_and_rebuilds_it(env: RobosuiteEnv) -> N
 def test_other_rendering_is_refused_with_the_option_to_pass(env: RobosuiteEnv) -> None:
     here = env.describe()
     of_old = {key: value for key, value in here.items() if key != "render"}
-    refuse_differences(here, here, "it")
-    refuse_differences(of_old, {**here, "render": "robosuite"}, "it")
-    refuse_differences(of_old, here, "it", accept=("render",))
+    check_same_environment(here, here, "it")
+    check_same_environment(of_old, {**here, "render": "robosuite"}, "it")
+    check_same_environment(of_old, here, "it", accept=("render",))
     for recorded in (of_old, {**here, "render": "robosuite"}):
         with pytest.raises(ValueError, match=r"was robosuite, here it is quick \(task\.render=robosuite "):
-            refuse_differences(recorded, here, "it")
+            check_same_environment(recorded, here, "it")
     assert task_of(of_old).render == "robosuite"
 
 
@@ -259,7 +259,7 @@ def test_rendering_is_no_difference_without_cameras() -> None:
         env = RobosuiteEnv(config(render=render, cameras=[]))
         described.append(env.describe())
         env.close()
-    refuse_differences(*described, "it")
+    check_same_environment(*described, "it")
     assert task_of(described[1]).render == "quick"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from robot_rl import graphics
 from robot_rl.cli.compose import load_group
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs.action import spec_from_list
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
@@ -97,7 +97,7 @@ def test_description_is_json_and_rebuilds_an_equal_environment(
     recorded = json.loads(json.dumps(first.describe()))
     assert recorded == first.describe()  # nothing changes on the way through JSON
     assert second.describe() == recorded
-    refuse_differences(recorded, second.describe(), "a dataset")
+    check_same_environment(recorded, second.describe(), "a dataset")
     assert first.task == second.task
     assert spec_from_list(recorded["action_spec"]) == second.action_spec
 
@@ -191,7 +191,7 @@ def test_difference_in_the_controller_is_seen(lift: RobosuiteEnv) -> None:
     with pytest.raises(
         ValueError, match=r"action_spec was .*controller was OSC_POSE, here it is OSC_POSITION"
     ):
-        refuse_differences(lift.describe(), other.describe(), "it")
+        check_same_environment(lift.describe(), other.describe(), "it")
     other.close()
 
 

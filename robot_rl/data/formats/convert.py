@@ -11,7 +11,7 @@ from robot_rl.cli.compose import load_group
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_stream import videos_of
 from robot_rl.data.kinds import HDF5_SUFFIXES, NAMES, Kind, kind_of
-from robot_rl.data.merge import Part, appearing, rewrite
+from robot_rl.data.merge import Part, atomic_outputs, rewrite
 from robot_rl.data.playback import playback_env
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
@@ -23,7 +23,7 @@ Show = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Done:
+class ConvertResult:
     """What was made."""
 
     episodes: int
@@ -33,7 +33,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Request:
+class ConvertRequest:
     """What is asked for; see `robot-rl data convert --help`.
 
     Raises:
@@ -100,14 +100,14 @@ class Request:
         return Dataset(self.source).num_episodes
 
 
-def convert(request: Request, show: Show) -> Done:
+def convert(request: ConvertRequest, show: Show) -> ConvertResult:
     """Do it.
 
     Raises:
         ValueError: the source lacks something, or is of another environment; nothing is made.
         OSError: the disk is full; nothing is made.
     """
-    with appearing(request.out) as (building,):
+    with atomic_outputs(request.out) as (building,):
         match request.kind, request.target:
             case "robomimic", _:
                 return _from_robomimic(request, building, show)
@@ -124,10 +124,10 @@ def convert(request: Request, show: Show) -> Done:
             images=request.images or "same",  # type: ignore[arg-type]
             show=show,
         )
-        return Done(made.num_episodes, made.num_steps)
+        return ConvertResult(made.num_episodes, made.num_steps)
 
 
-def _to_robomimic(request: Request, building: Path, show: Show) -> Done:
+def _to_robomimic(request: ConvertRequest, building: Path, show: Show) -> ConvertResult:
     from robot_rl.data.formats.robomimic.exporter import export
 
     dataset = _filled(request)
@@ -161,17 +161,17 @@ def _to_robomimic(request: Request, building: Path, show: Show) -> Done:
     finally:
         if env is not None:
             env.close()
-    return Done(dataset.num_episodes, dataset.num_steps, tuple(notices))
+    return ConvertResult(dataset.num_episodes, dataset.num_steps, tuple(notices))
 
 
-def _from_robomimic(request: Request, building: Path, show: Show) -> Done:
+def _from_robomimic(request: ConvertRequest, building: Path, show: Show) -> ConvertResult:
     from robot_rl.data.formats.robomimic.file import RobomimicFile
     from robot_rl.data.formats.robomimic.importer import import_foreign, import_own
 
     with RobomimicFile(request.source) as file:
         if file.own is not None:
             made = import_own(file, building, show)
-            return Done(made.episodes, made.steps)
+            return ConvertResult(made.episodes, made.steps)
         env = _env_for(request, file.environment)
         try:
             made = import_foreign(file, building, env, request.accept, show)
@@ -181,10 +181,10 @@ def _from_robomimic(request: Request, building: Path, show: Show) -> Done:
     notices = ["saved states were rebuilt: `robot-rl replay` tells how far acting again leads from them"]
     if cut:
         notices.append(f"{cut} steps after the first success of {len(made.cut)} episodes are cut")
-    return Done(made.episodes, made.steps, tuple(notices))
+    return ConvertResult(made.episodes, made.steps, tuple(notices))
 
 
-def _env_for(request: Request, told: dict[str, Any]) -> RobosuiteEnv:
+def _env_for(request: ConvertRequest, told: dict[str, Any]) -> RobosuiteEnv:
     """The environment of the task that a file was made in."""
     if told.get("type", 1) != 1:
         raise ValueError(
@@ -211,25 +211,25 @@ def _tasks() -> dict[str, TaskConfig]:
     return {name: load_group("task", name, TaskConfig) for name in names}
 
 
-def _to_lerobot(request: Request, building: Path, show: Show) -> Done:
+def _to_lerobot(request: ConvertRequest, building: Path, show: Show) -> ConvertResult:
     from robot_rl.data.formats.lerobot.exporter import export
 
     dataset = _filled(request)
     notices = export(dataset, building, request.images == "image", show)
-    return Done(dataset.num_episodes, dataset.num_steps, tuple(notices))
+    return ConvertResult(dataset.num_episodes, dataset.num_steps, tuple(notices))
 
 
-def _from_lerobot(request: Request, building: Path, show: Show) -> Done:
+def _from_lerobot(request: ConvertRequest, building: Path, show: Show) -> ConvertResult:
     from robot_rl.data.formats.lerobot.files import LeRobotFiles
     from robot_rl.data.formats.lerobot.importer import import_files
 
     made, lost = import_files(
         LeRobotFiles(request.source), building, request.images == "video", request.success, show
     )
-    return Done(made.num_episodes, made.num_steps, tuple(lost))
+    return ConvertResult(made.num_episodes, made.num_steps, tuple(lost))
 
 
-def _filled(request: Request) -> Dataset:
+def _filled(request: ConvertRequest) -> Dataset:
     dataset = Dataset(request.source)
     if not dataset.num_episodes:
         raise ValueError(f"{request.source} has no episode")

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.raw.robot_environment import Mover, make_mover, robot_environment
+from robot_rl.data.raw.robot_environment import ActionConverter, make_action_converter, robot_environment
 from robot_rl.data.raw.steps import Steps
-from robot_rl.data.raw.timeline import ACTORS, LeftOut, Timeline, Track
+from robot_rl.data.raw.timeline import ACTORS, EpisodeSkipped, Timeline, Track
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.envs.robot_state import RobotState
@@ -29,7 +29,7 @@ _EVENTS: Final = 100
 
 
 @dataclass(frozen=True)
-class Plan:
+class DeriveConfig:
     """What is asked for."""
 
     rate: float
@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Derived:
+class DeriveResult:
     """What was made."""
 
     episodes: int
@@ -66,14 +66,14 @@ class Derived:
 
 
 def derive(
-    raw: RawDataset, out: Path, plan: Plan, show: Callable[[int], None] = lambda done: None
-) -> Derived:
+    raw: RawDataset, out: Path, config: DeriveConfig, show: Callable[[int], None] = lambda done: None
+) -> DeriveResult:
     """Make the dataset, which appears whole or not at all.
 
     Args:
         raw: the recordings.
         out: the dataset; nothing may be there.
-        plan: what is asked for.
+        config: what is asked for.
         show: told how many episodes have been looked at.
 
     Raises:
@@ -86,7 +86,7 @@ def derive(
     shutil.rmtree(building, ignore_errors=True)
     make_folder(out.parent)
     try:
-        derived = _Derivation(raw, building, plan).run(show)
+        derived = _Derivation(raw, building, config).run(show)
         publish(building, out)
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -94,8 +94,8 @@ def derive(
 
 
 class _Derivation:
-    def __init__(self, raw: RawDataset, building: Path, plan: Plan) -> None:
-        self._raw, self._building, self._plan = raw, building, plan
+    def __init__(self, raw: RawDataset, building: Path, config: DeriveConfig) -> None:
+        self._raw, self._building, self._config = raw, building, config
         self._writer: DatasetWriter | None = None
         self._robot: RobotSpec | None = None
         self._environment: dict[str, Any] = {}
@@ -106,11 +106,11 @@ class _Derivation:
         self._cameras: tuple[str, ...] = ()
         self._rebuilt = False
 
-    def run(self, show: Callable[[int], None]) -> Derived:
+    def run(self, show: Callable[[int], None]) -> DeriveResult:
         for done, (number, raw) in enumerate(self._raw.episodes.items(), 1):
             try:
                 self._add(number, raw)
-            except (LeftOut, DamagedEpisode, ProtocolError) as reason:
+            except (EpisodeSkipped, DamagedEpisode, ProtocolError) as reason:
                 self._left_out[number] = str(reason)
             show(done)
         if self._writer is None:
@@ -118,7 +118,7 @@ class _Derivation:
             raise ValueError(f"{self._raw.root} has no episode that can be used ({why or 'it has none'})")
         self._environment.setdefault("horizon", self._longest)
         self._writer.describe(self._environment, self._collection())
-        return Derived(
+        return DeriveResult(
             self._writer.num_episodes, self._writer.num_steps, self._left_out, self._bridged, self._cameras
         )
 
@@ -126,36 +126,36 @@ class _Derivation:
         footer, header = raw.footer, raw.header
         if footer is None:
             raise DamagedEpisode(f"{raw.folder} is damaged: its footer cannot be read")
-        if footer.outcome not in self._plan.outcomes:
-            raise LeftOut(footer.outcome)
+        if footer.outcome not in self._config.outcomes:
+            raise EpisodeSkipped(footer.outcome)
         if self._robot is not None and header.spec.sha256 != self._robot.sha256:
             raise ValueError(f"{raw.folder} is of another robot, or another setting of it, than those before")
-        names = header.cameras if self._plan.cameras is None else self._plan.cameras
+        names = header.cameras if self._config.cameras is None else self._config.cameras
         if missing := sorted(set(names) - set(header.cameras)):
             has = ", ".join(header.cameras) or "no camera"
             raise ValueError(f"{raw.folder} has no images of {', '.join(missing)}; it has {has}")
         timeline = Timeline(raw)
-        mover = self._mover(header.spec, timeline)
+        converter = self._converter(header.spec, timeline)
         tracks = [Track(raw, name) for name in names]
-        environment = self._describe(header.spec, mover, tracks)
+        environment = self._describe(header.spec, converter, tracks)
         if self._environment and environment != self._environment:
             raise ValueError(f"{raw.folder} has other commands or other images than those before")
         success = footer.outcome == "success"
         senses = RobotState(header.spec, ObservationSpec.from_dict(environment["observation_spec"]))
-        steps = Steps(timeline, mover, senses, tracks, self._plan.rate, self._plan.max_age_ms)
+        steps = Steps(timeline, converter, senses, tracks, self._config.rate, self._config.max_age_ms)
         episode, images = steps.arrays(success), steps.images()
-        if self._plan.rebuild is not None and SCENE in header.spec.sensors:
-            episode = {**episode, "sim_state": self._plan.rebuild(steps.sensor(SCENE))}
+        if self._config.rebuild is not None and SCENE in header.spec.sensors:
+            episode = {**episode, "sim_state": self._config.rebuild(steps.sensor(SCENE))}
             self._rebuilt = True
         if self._writer is None:
             self._robot, self._environment, self._cameras = header.spec, environment, tuple(names)
             self._writer = DatasetWriter(self._building, environment, self._collection(), durable=False)
-        if self._plan.images == "video":
+        if self._config.images == "video":
             self._writer.append(episode, success=success, seed=number, videos=images)
         else:
             arrays = {IMAGE_PREFIX + camera: streamed for camera, streamed in images.items()}
             self._writer.append({**episode, **arrays}, success=success, seed=number)
-        gaps = steps.gaps(episode, self._plan.flag_age_ms)
+        gaps = steps.gaps(episode, self._config.flag_age_ms)
         if gaps:
             self._bridged[number] = gaps
         self._longest = max(self._longest, len(episode["action"]))
@@ -172,37 +172,39 @@ class _Derivation:
             }
         )
 
-    def _mover(self, robot: RobotSpec, timeline: Timeline) -> Mover:
+    def _converter(self, robot: RobotSpec, timeline: Timeline) -> ActionConverter:
         try:
-            return make_mover(robot, timeline.modes, self._plan.rate, self._plan.environment)
+            return make_action_converter(robot, timeline.modes, self._config.rate, self._config.environment)
         except ValueError as error:
-            raise LeftOut(str(error)) from error
+            raise EpisodeSkipped(str(error)) from error
 
-    def _describe(self, robot: RobotSpec, mover: Mover, tracks: Sequence[Track]) -> dict[str, Any]:
-        plan = self._plan
-        if plan.environment is None:
+    def _describe(
+        self, robot: RobotSpec, converter: ActionConverter, tracks: Sequence[Track]
+    ) -> dict[str, Any]:
+        config = self._config
+        if config.environment is None:
             sizes = {track.camera: track.size for track in tracks}
-            return robot_environment(robot, plan.task, plan.rate, sizes, mover.spec)
-        observed = ObservationSpec.from_dict(plan.environment["observation_spec"])
+            return robot_environment(robot, config.task, config.rate, sizes, converter.spec)
+        observed = ObservationSpec.from_dict(config.environment["observation_spec"])
         for track in tracks:
             if track.size != observed.image_size:
                 raise ValueError(
                     f"images of {track.camera} are {track.size} (height, width), "
                     f"the task's are {observed.image_size}"
                 )
-        return dict(plan.environment)
+        return dict(config.environment)
 
     def _collection(self) -> dict[str, Any]:
-        plan = self._plan
+        config = self._config
         return {
             "recorded": {
                 "folder": self._raw.root.name,
                 "robot": self._robot.name if self._robot else "",
                 "spec_sha256": self._robot.sha256 if self._robot else "",
-                "rate": plan.rate,
-                "outcomes": list(plan.outcomes),
-                "max_age_ms": plan.max_age_ms,
-                "flag_age_ms": plan.flag_age_ms,
+                "rate": config.rate,
+                "outcomes": list(config.outcomes),
+                "max_age_ms": config.max_age_ms,
+                "flag_age_ms": config.flag_age_ms,
                 "episodes": self._used,
                 "left_out": {str(number): reason for number, reason in self._left_out.items()},
             },

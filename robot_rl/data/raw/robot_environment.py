@@ -19,7 +19,7 @@ from robot_rl.hardware.spec import CommandMode, RobotSpec
 Action = NDArray[np.float32]
 
 
-class Mover(ABC):
+class ActionConverter(ABC):
     """Actions [A] of one kind: the way from where the arm is measured to where it shall go, and a gripper."""
 
     def __init__(self, spec: ActionSpec, *, by_sign: bool = False) -> None:
@@ -42,7 +42,7 @@ class Mover(ABC):
         return action
 
 
-class ToolMover(Mover):
+class CartesianActionConverter(ActionConverter):
     """Moves of the tool point in the base frame, for robots that are commanded poses or deltas of it."""
 
     def __init__(
@@ -66,7 +66,7 @@ class ToolMover(Mover):
         return self._moves.applied(self._still(closing), move, state)
 
 
-class JointMover(Mover):
+class JointActionConverter(ActionConverter):
     """Moves of the joints, for robots that are commanded joints."""
 
     def goal(self, command: Commanded, values: Sequence[float], measured: State) -> Sequence[float]:
@@ -81,10 +81,10 @@ class JointMover(Mover):
         return action
 
 
-def make_mover(
+def make_action_converter(
     robot: RobotSpec, modes: set[str], rate: float, environment: Mapping[str, Any] | None
-) -> Mover:
-    """The mover for the modes of the commands that were followed.
+) -> ActionConverter:
+    """The converter for the modes of the commands that were followed.
 
     Args:
         robot: that was recorded.
@@ -104,9 +104,9 @@ def make_mover(
     if joints:
         if environment:
             raise ValueError("it was commanded joints; the task is commanded moves of the tool point")
-        return JointMover(spec)
+        return JointActionConverter(spec)
     mode: CommandMode = "cartesian_pose" if "cartesian_pose" in modes else "cartesian_delta"
-    return ToolMover(robot, spec, mode, by_sign=environment is not None)
+    return CartesianActionConverter(robot, spec, mode, by_sign=environment is not None)
 
 
 def robot_environment(

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from robot_rl.data.raw.robot_environment import Mover
-from robot_rl.data.raw.timeline import LeftOut, Timeline, Track
+from robot_rl.data.raw.robot_environment import ActionConverter
+from robot_rl.data.raw.timeline import EpisodeSkipped, Timeline, Track
 from robot_rl.data.writer import Episode, Streamed
 from robot_rl.envs.robot_state import RobotState
 from robot_rl.hardware.clock import MS
@@ -37,7 +37,7 @@ class Steps:
     def __init__(
         self,
         timeline: Timeline,
-        mover: Mover,
+        converter: ActionConverter,
         senses: RobotState,
         tracks: Sequence[Track],
         rate: float,
@@ -47,16 +47,16 @@ class Steps:
 
         Args:
             timeline: how the arm was and what it was asked.
-            mover: makes actions of it.
+            converter: makes actions of it.
             senses: makes observations of it.
             tracks: the cameras' images.
             rate: steps per second.
             max_age_ms: what was not heard of for longer leaves a hole.
 
         Raises:
-            LeftOut: it is too short.
+            EpisodeSkipped: it is too short.
         """
-        self._timeline, self._mover, self._senses, self._tracks = timeline, mover, senses, tracks
+        self._timeline, self._converter, self._senses, self._tracks = timeline, converter, senses, tracks
         self._max_age = max_age_ms
         self._grips = any(state.gripper for state in timeline.states)
         begin = max(timeline.known_from, *(track.times[0] for track in tracks), 0)
@@ -68,7 +68,7 @@ class Steps:
         self._times = [t for t in times if t <= last]
         """Of the steps, and of the end of the last."""
         if len(self._times) < 2:
-            raise LeftOut("it is shorter than a step")
+            raise EpisodeSkipped("it is shorter than a step")
 
     @property
     def begin(self) -> int:
@@ -79,7 +79,7 @@ class Steps:
         """What a dataset holds, without the images.
 
         Raises:
-            LeftOut: something was not heard of for too long, or at all.
+            EpisodeSkipped: something was not heard of for too long, or at all.
         """
         times = self._times[:-1]
         rows: dict[str, list[Any]] = {}
@@ -94,7 +94,7 @@ class Steps:
             arrays[AGE + track.camera] = np.array(ages, np.float32)
         for key, values in arrays.items():
             if key.startswith(AGE) and values.max() > self._max_age:
-                raise LeftOut(f"no {key.removeprefix(AGE)} for {values.max():.0f} ms")
+                raise EpisodeSkipped(f"no {key.removeprefix(AGE)} for {values.max():.0f} ms")
         ends = np.arange(len(times)) == len(times) - 1
         return {
             **arrays,
@@ -107,12 +107,12 @@ class Steps:
         """The newest reading of a sensor until each step, float64 [T, n].
 
         Raises:
-            LeftOut: there is none.
+            EpisodeSkipped: there is none.
         """
         try:
             return np.array([self._timeline.before(t).sensors[name] for t in self._times[:-1]])
         except KeyError:
-            raise LeftOut(f"a state has no {name}") from None
+            raise EpisodeSkipped(f"a state has no {name}") from None
 
     def gaps(self, episode: Episode, longest_ms: float) -> dict[str, float]:
         """What of `arrays` was not heard of for longer than that, and for how long, ms."""
@@ -139,37 +139,37 @@ class Steps:
         try:
             row: dict[str, Any] = dict(self._senses.raw(state))
         except RobotError as error:
-            raise LeftOut(str(error)) from error
+            raise EpisodeSkipped(str(error)) from error
         row["time"] = t
         row[AGE + "state"] = (t - timeline.before(t).t_sample) / MS
         if self._grips and state.gripper is None:
-            raise LeftOut("the gripper had not been read yet")
+            raise EpisodeSkipped("the gripper had not been read yet")
         if state.gripper is not None:
             row[AGE + "gripper"] = (t - state.gripper.t) / MS
         return row | self._actions(state, following)
 
     def _actions(self, state: State, until: int) -> dict[str, Any]:
-        timeline, mover = self._timeline, self._mover
-        asked = timeline.asked(until)
+        timeline, converter = self._timeline, self._converter
+        asked = timeline.active_command(until)
         gripper = timeline.before(until).gripper
         applied_opening = gripper.goal if gripper else 1.0
-        if gripper and mover.by_sign and gripper.goal == gripper.opening:
+        if gripper and converter.by_sign and gripper.goal == gripper.opening:
             # Nobody has moved it yet: where there are two ends only, it is at the nearer one.
             applied_opening = float(gripper.opening >= 0.5)
         if asked is None:
-            still = mover.action(state, None, _closing(applied_opening))
+            still = converter.action(state, None, _closing(applied_opening))
             return {"action": still, "applied_action": still, "source": 0}
         opening = applied_opening if asked.gripper is None else asked.gripper
         goals = [
-            mover.goal(command, values, timeline.before(command.tm))
+            converter.goal(command, values, timeline.before(command.tm))
             for command, values in (
                 (asked.newest, asked.newest.data),
                 (asked.followed, asked.followed.applied),
             )
         ]
         return {
-            "action": mover.action(state, goals[0], _closing(opening)),
-            "applied_action": mover.action(state, goals[1], _closing(applied_opening)),
+            "action": converter.action(state, goals[0], _closing(opening)),
+            "applied_action": converter.action(state, goals[1], _closing(applied_opening)),
             "source": asked.actor,
         }
 

@@ -54,7 +54,7 @@ def raw_facts(raw: RawDataset) -> RawFacts:
     return RawFacts(tuple(robots), tuple(cameras), tuple(seconds), outcomes, labels, tuple(flagged), left)
 
 
-def raw_faults(raw: RawDataset) -> list[str]:
+def find_raw_problems(raw: RawDataset) -> list[str]:
     """What is wrong with recordings; every record is read."""
     found = [fault for number, episode in raw.episodes.items() for fault in _episode(number, episode)]
     if raw.open or raw.headless:

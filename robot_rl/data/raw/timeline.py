@@ -24,7 +24,7 @@ _NO_FORM: Final = (Code.NAN, Code.SHAPE)
 """Refusals of what is no motion at all."""
 
 
-class LeftOut(Exception):
+class EpisodeSkipped(Exception):
     """An episode of which no dataset can be made; says why."""
 
 
@@ -35,7 +35,7 @@ class Timeline:
         """Read it.
 
         Raises:
-            LeftOut: it has no states.
+            EpisodeSkipped: it has no states.
             ValueError: it is damaged.
         """
         states: list[State] = []
@@ -59,7 +59,7 @@ class Timeline:
                 grips[command.lease] = command.gripper
             self._grips.append(grips.get(command.lease))
         if not self.states:
-            raise LeftOut("it has no measured state")
+            raise EpisodeSkipped("it has no measured state")
 
     def before(self, t: int) -> State:
         """The newest state until `t`, the first where none is so old."""
@@ -69,18 +69,18 @@ class Timeline:
         """The state at `t`, between the first and the last: what is continuous of it is interpolated.
 
         Raises:
-            LeftOut: the states around it are farther apart than `max_gap`.
+            EpisodeSkipped: the states around it are farther apart than `max_gap`.
         """
         found = interpolate_state(self.states, t, max_gap)
         if isinstance(found, str):
-            raise LeftOut(f"{found}: states are missing")
+            raise EpisodeSkipped(f"{found}: states are missing")
         return found
 
-    def asked(self, t: int) -> "Asked | None":
+    def active_command(self, t: int) -> "ActiveCommand | None":
         """What is being asked of the arm at `t`; None while it follows no command, as at a pause.
 
         Raises:
-            LeftOut: the recording lacks the command that is followed.
+            EpisodeSkipped: the recording lacks the command that is followed.
         """
         state = self.before(t)
         if state.mode not in _ACTING or not state.goal_seq:
@@ -88,7 +88,7 @@ class Timeline:
         # A simulated arm's state may be of a moment before the command that it follows already.
         followed = self._newest(max(t, state.tm), lambda c: c.code is None and c.command == state.goal_seq)
         if followed is None:
-            raise LeftOut(f"command {state.goal_seq} was followed and is missing")
+            raise EpisodeSkipped(f"command {state.goal_seq} was followed and is missing")
         lease = self.commands[followed].lease
         # What came since that state was measured is followed from the next one on.
         since = self._newest(t, lambda c: c.code is None and c.lease == lease, after=state.t_sample)
@@ -96,7 +96,9 @@ class Timeline:
         mode = self.commands[followed].mode
         newest = self._newest(t, lambda c: c.lease == lease and c.mode == mode and c.code not in _NO_FORM)
         newest = followed if newest is None else newest
-        return Asked(self.commands[newest], self.commands[followed], self._grips[newest], _ACTING[state.mode])
+        return ActiveCommand(
+            self.commands[newest], self.commands[followed], self._grips[newest], _ACTING[state.mode]
+        )
 
     def _newest(self, t: int, fits: Callable[[Commanded], bool], after: int = 0) -> int | None:
         """Place of the newest command until `t`, and later than `after`, that fits."""
@@ -108,14 +110,14 @@ class Timeline:
         """When it is known what the arm follows: a command may have come before the recording began.
 
         Raises:
-            LeftOut: it never is.
+            EpisodeSkipped: it never is.
         """
         first = self.states[0]
         if first.mode not in _ACTING or not first.goal_seq:
             return first.t_sample
         followed = next((command for command in self.commands if command.code is None), None)
         if followed is None:
-            raise LeftOut("it lacks the commands that were followed")
+            raise EpisodeSkipped("it lacks the commands that were followed")
         return max(first.t_sample, _effective(followed))
 
     @property
@@ -138,7 +140,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ActiveCommand:
     """What is asked and what is followed at one moment."""
 
     newest: Commanded
@@ -157,7 +159,7 @@ class Track:
         """Look through them.
 
         Raises:
-            LeftOut: it has none.
+            EpisodeSkipped: it has none.
             ValueError: they are not of one size, or no colour images.
         """
         self.camera = camera
@@ -174,7 +176,7 @@ class Track:
             if frame.encoding == "depth16":
                 raise ValueError(f"{camera} measures depth; name the other cameras with cameras=[…]")
         if not sizes:
-            raise LeftOut(f"it has no image of {camera}")
+            raise EpisodeSkipped(f"it has no image of {camera}")
         if len(sizes) > 1:
             raise ValueError(f"{episode.folder}: images of {camera} have several sizes, {sorted(sizes)}")
         self.size: tuple[int, int] = sizes.pop()

@@ -89,7 +89,7 @@ def measure(
     )
 
 
-def suspicions(episodes: Sequence[Measures], rate: float) -> list[tuple[str, list[int]]]:
+def find_anomalies(episodes: Sequence[Measures], rate: float) -> list[tuple[str, list[int]]]:
     """What looks wrong, for people, with the numbers of the episodes.
 
     Args:

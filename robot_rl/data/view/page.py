@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import SOURCE, notes_of, outcome_of, sources_of, who_acted
+from robot_rl.data.episode_notes import SOURCE, notes_of, outcome_of, source_names, steps_by_source
 from robot_rl.data.episode_stream import arrays_of, cameras_of, images_of, videos_of
 from robot_rl.data.playback import playback_env
 from robot_rl.data.summary import Line
 from robot_rl.data.video import render_states
-from robot_rl.data.view.measures import measure, suspicions
-from robot_rl.data.view.pictures import FRAMES, SIDE, as_video, look, smaller, stride_of
+from robot_rl.data.view.measures import find_anomalies, measure
+from robot_rl.data.view.pictures import FRAMES, SIDE, scan_images, shrink, stride_of, to_data_uri
 from robot_rl.envs.renderer import overview
 from robot_rl.hardware.durable import make_folder, write_file
 
@@ -77,7 +77,7 @@ class _Collector:
 
     def collect(self, show: Callable[[int], None]) -> dict[str, Any]:
         dataset = self._dataset
-        notes, acted = notes_of(dataset), sources_of(dataset)
+        notes, acted = notes_of(dataset), steps_by_source(dataset)
         episodes, measures = [], []
         for number, note in enumerate(notes):
             arrays = arrays_of(dataset, number)
@@ -104,9 +104,9 @@ class _Collector:
             "rate": self._rate,
             "dims": [{"name": dim.name, "kind": dim.kind} for dim in dataset.action_spec],
             "cameras": list(self._cameras),
-            "sources": who_acted(dataset),
+            "sources": source_names(dataset),
             "counts": self._counts.tolist(),
-            "suspicions": suspicions(measures, self._rate),
+            "suspicions": find_anomalies(measures, self._rate),
             "remarks": self._remarks(),
             "episodes": episodes,
         }
@@ -120,13 +120,13 @@ class _Collector:
                 return {}, {}
             stride = stride_of(steps, _DRAWINGS)
             frames = render_states(self._env, list(arrays["sim_state"][::stride]), overview(), SIDE, SIDE)
-            return {}, {_DRAWN: as_video(map(smaller, frames), self._rate / stride)}
+            return {}, {_DRAWN: to_data_uri(map(shrink, frames), self._rate / stride)}
         same, videos = {}, {}
         kept = videos_of(self._dataset, number)
         for camera, images in images_of(self._dataset, number).items():
-            same[camera], shown = look(images, exact=camera not in kept)
+            same[camera], shown = scan_images(images, exact=camera not in kept)
             if number < self._shown:
-                videos[camera] = as_video(shown, self._rate / stride_of(steps))
+                videos[camera] = to_data_uri(shown, self._rate / stride_of(steps))
         return same, videos
 
     def _curves(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def stride_of(steps: int, frames: int = FRAMES) -> int:
     return -(-steps // frames)
 
 
-def look(images: Streamed, *, exact: bool) -> tuple[NDArray[np.bool_], list[Images]]:
+def scan_images(images: Streamed, *, exact: bool) -> tuple[NDArray[np.bool_], list[Images]]:
     """Look at all images of an episode.
 
     Args:
@@ -48,12 +48,12 @@ def look(images: Streamed, *, exact: bool) -> tuple[NDArray[np.bool_], list[Imag
         if before is not None:
             same[number] = cv2.norm(image, before, cv2.NORM_INF) <= (0 if exact else _NOISE)
         if number % stride == 0:
-            shown.append(smaller(image))
+            shown.append(shrink(image))
         before = image
     return same, shown
 
 
-def smaller(image: Images) -> Images:
+def shrink(image: Images) -> Images:
     """At most `SIDE` pixels long, with even sides, as a video needs them."""
     height, width = image.shape[:2]
     part = min(1.0, SIDE / max(height, width))
@@ -63,7 +63,7 @@ def smaller(image: Images) -> Images:
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def as_video(images: Iterable[Images], rate: float) -> str:
+def to_data_uri(images: Iterable[Images], rate: float) -> str:
     """An H.264 mp4 as a data URI.
 
     Args:

@@ -18,7 +18,7 @@ import pytest
 import zarr
 
 from robot_rl.data import writer
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.writer import DatasetWriter, Episode
 
@@ -429,14 +429,14 @@ def test_other_environment_is_refused_and_the_difference_named(
     with pytest.raises(ValueError, match="dataset .* was made in another environment: " + message):
         DatasetWriter(path, current, COLLECTION)
     with pytest.raises(ValueError, match=message):
-        refuse_differences(Dataset(path).environment, current, "it")
-    refuse_differences(Dataset(path).environment, current, "it", accept=tuple(changes))
+        check_same_environment(Dataset(path).environment, current, "it")
+    check_same_environment(Dataset(path).environment, current, "it", accept=tuple(changes))
     check(Dataset(path), LENGTHS)
 
 
 def test_all_differences_are_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"controller was .*; robot was "):
-        refuse_differences(
+        check_same_environment(
             ENVIRONMENT, {**ENVIRONMENT, "robot": "Sawyer", "controller": "X"}, "it", ("gripper",)
         )
 
@@ -445,12 +445,12 @@ def test_of_another_task_no_more_is_said() -> None:
     # What it observes and how its state is laid out follow from it, and would fill a screen.
     only = r"^it was made in another environment: task was lift, here it is door$"
     with pytest.raises(ValueError, match=only):
-        refuse_differences(ENVIRONMENT, {**ENVIRONMENT, "task": "door", "controller": "X"}, "it")
+        check_same_environment(ENVIRONMENT, {**ENVIRONMENT, "task": "door", "controller": "X"}, "it")
 
 
 @pytest.mark.parametrize("same", [{"horizon": 7}, {"versions": {"mujoco": "3.3.9"}}])
 def test_what_changes_no_meaning_is_no_difference(same: dict[str, Any]) -> None:
-    refuse_differences(ENVIRONMENT, {**ENVIRONMENT, **same}, "it")
+    check_same_environment(ENVIRONMENT, {**ENVIRONMENT, **same}, "it")
 
 
 def test_other_collection_is_not_mixed_in(path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from robot_rl.data import merge as module
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import notes_of, sources_of
-from robot_rl.data.selection import Choice, chosen
-from robot_rl.data.validation import faults
+from robot_rl.data.episode_notes import notes_of, steps_by_source
+from robot_rl.data.selection import EpisodeFilter, select_episodes
+from robot_rl.data.validation import find_problems
 from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import same_data, write
 
@@ -43,7 +43,7 @@ def test_a_merged_dataset_has_all_episodes_in_order(tmp_path: Path, robot_rl: Ru
         ("b.zarr", 0),
     ]
     assert notes[0]["labels"] == {"operator": "carl"}
-    assert faults(merged.path) == []
+    assert find_problems(merged.path) == []
 
 
 def test_a_video_is_copied_and_not_made_anew(tmp_path: Path, robot_rl: RunCommand) -> None:
@@ -52,7 +52,7 @@ def test_a_video_is_copied_and_not_made_anew(tmp_path: Path, robot_rl: RunComman
     assert (tmp_path / "x.zarr/videos/front/000000.mp4").read_bytes() == (
         one.path / "videos/front/000001.mp4"
     ).read_bytes()
-    assert faults(tmp_path / "x.zarr") == []
+    assert find_problems(tmp_path / "x.zarr") == []
 
 
 def test_a_split_and_its_rest_are_the_whole(tmp_path: Path, robot_rl: RunCommand) -> None:
@@ -66,21 +66,21 @@ def test_a_split_and_its_rest_are_the_whole(tmp_path: Path, robot_rl: RunCommand
     for part, numbers in zip((train, rest), picked, strict=True):
         for key in whole.keys:
             np.testing.assert_array_equal(part[key], rows_of(whole, numbers, key))
-    assert chosen(whole, Choice(fraction=0.7, seed=4)) == picked[0]
-    assert chosen(whole, Choice(fraction=0.7, seed=5)) != picked[0]
+    assert select_episodes(whole, EpisodeFilter(fraction=0.7, seed=4)) == picked[0]
+    assert select_episodes(whole, EpisodeFilter(fraction=0.7, seed=5)) != picked[0]
 
 
 def test_episodes_are_chosen_by_outcome_and_by_who_acted(tmp_path: Path) -> None:
     whole = write(tmp_path / "a.zarr", (4, 5, 6, 7))
-    assert chosen(whole, Choice(outcomes=["failure"])) == [1, 3]
-    assert chosen(whole, Choice(sources=["human"])) == [0, 3]
-    assert chosen(whole, Choice(episodes=[3, 0, 3])) == [0, 3]
+    assert select_episodes(whole, EpisodeFilter(outcomes=["failure"])) == [1, 3]
+    assert select_episodes(whole, EpisodeFilter(sources=["human"])) == [0, 3]
+    assert select_episodes(whole, EpisodeFilter(episodes=[3, 0, 3])) == [0, 3]
 
 
 def test_notes_of_discarded_episodes_choose_too(tmp_path: Path) -> None:
     notes = [{"outcome": name} for name in ("success", "discarded")]
     whole = write(tmp_path / "a.zarr", (4, 5), notes=notes)
-    assert chosen(whole, Choice(outcomes=["discarded"])) == [1]
+    assert select_episodes(whole, EpisodeFilter(outcomes=["discarded"])) == [1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_notes_of_discarded_episodes_choose_too(tmp_path: Path) -> None:
 def test_what_cannot_be_chosen_is_named(tmp_path: Path, choice: dict[str, Any], answer: str) -> None:
     whole = write(tmp_path / "a.zarr", (4, 5))
     with pytest.raises(ValueError, match=re.escape(answer)):
-        chosen(whole, Choice(**choice))
+        select_episodes(whole, EpisodeFilter(**choice))
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_datasets_of_different_actors_are_merged_and_each_step_keeps_who_acted(
     robot_rl("data merge", f"datasets=[{paths}]", f"out={tmp_path}/m.zarr")
     merged = Dataset(tmp_path / "m.zarr")
     assert merged.collection["sources"] == ["nobody", "policy", "human", "script"]
-    assert sources_of(merged) == [*sources_of(one), *sources_of(other), Counter(script=4)]
+    assert steps_by_source(merged) == [*steps_by_source(one), *steps_by_source(other), Counter(script=4)]
     assert merged["source"].dtype == one["source"].dtype
-    assert faults(merged.path) == []
+    assert find_problems(merged.path) == []
 
 
 def test_nothing_is_left_of_what_failed(
@@ -216,7 +216,7 @@ def test_images_change_their_form_and_nothing_else_does(tmp_path: Path, robot_rl
     arrays = Dataset(tmp_path / "z.zarr")
     np.testing.assert_array_equal(arrays["images.front"], video["images.front"])
     assert np.abs(arrays["images.front"].astype(int) - whole["images.front"]).mean() < 4
-    assert faults(arrays.path) == faults(video.path) == []
+    assert find_problems(arrays.path) == find_problems(video.path) == []
 
 
 def test_what_is_there_is_never_replaced(tmp_path: Path, robot_rl: RunCommand) -> None:

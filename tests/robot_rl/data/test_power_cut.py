@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.data.raw.derive import Plan, derive
+from robot_rl.data.raw.derive import DeriveConfig, derive
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.store import save_policy
@@ -42,7 +42,7 @@ def test_derived_merged_split_and_converted_datasets_stay(
     disk: Disk, tmp_path: Path, robot_rl: RunCommand
 ) -> None:
     record(tmp_path / "x.raw", Motion())
-    derive(RawDataset(tmp_path / "x.raw"), tmp_path / "out" / "derived.zarr", Plan(rate=20.0))
+    derive(RawDataset(tmp_path / "x.raw"), tmp_path / "out" / "derived.zarr", DeriveConfig(rate=20.0))
     a, b = (small_dataset.write(tmp_path / name, (4, 5), ("front",)).path for name in ("a.zarr", "b.zarr"))
     robot_rl("data merge", f"datasets=[{a},{b}]", f"out={tmp_path}/out/merged.zarr")
     robot_rl(

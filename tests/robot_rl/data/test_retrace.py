@@ -14,7 +14,7 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.raw.derive import Plan, derive
+from robot_rl.data.raw.derive import DeriveConfig, derive
 from robot_rl.data.retrace import motion_of
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.recording.client import RecorderProcess
@@ -58,7 +58,7 @@ def recorded(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Datase
             time.sleep(1.0)
             recorder.end("success")
         robot.disarm()
-    derive(RawDataset(folder / "x.raw"), folder / "x.zarr", Plan(20.0, max_age_ms=5000.0))
+    derive(RawDataset(folder / "x.raw"), folder / "x.zarr", DeriveConfig(20.0, max_age_ms=5000.0))
     return Dataset(folder / "x.zarr")
 
 

@@ -12,7 +12,7 @@ import zarr
 
 from robot_rl.cli.main import main
 from robot_rl.data.summary import lines_of
-from robot_rl.data.validation import faults
+from robot_rl.data.validation import find_problems
 from tests.robot_rl.data.recorded import Motion, record
 from tests.robot_rl.data.small_dataset import write
 
@@ -34,7 +34,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_what_is_whole_has_no_fault(path: Path) -> None:
-    assert faults(path) == []
+    assert find_problems(path) == []
     assert main(["data", "validate", f"dataset={path}"]) == 0
 
 
@@ -115,7 +115,7 @@ def test_each_broken_promise_is_told(
     # Else zarr leaves out chunks that hold nothing but zeros, which is a fault of its own.
     with zarr.config.set({"array.write_empty_chunks": True}):
         damage(path)
-    found = faults(path)
+    found = find_problems(path)
     assert any(answer in fault for fault in found), found
     with pytest.raises(SystemExit) as ended:
         main(["data", "validate", f"dataset={path}"])
@@ -126,21 +126,21 @@ def test_each_broken_promise_is_told(
 def test_several_faults_are_all_told(path: Path) -> None:
     for damage in (beyond, ends_early, jitter, nameless):
         damage(path)
-    assert len(faults(path)) == 4
+    assert len(find_problems(path)) == 4
 
 
 def test_a_video_that_lacks_images_is_told(tmp_path: Path) -> None:
     path = write(tmp_path / "a.zarr", (12, 7), ("front",), video=True).path
-    assert faults(path) == []
+    assert find_problems(path) == []
     shutil.copy(path / "videos/front/000001.mp4", path / "videos/front/000000.mp4")
-    assert faults(path) == [f"{path}/videos/front/000000.mp4 has 7 images, its episode 12 steps"]
+    assert find_problems(path) == [f"{path}/videos/front/000000.mp4 has 7 images, its episode 12 steps"]
     (path / "videos/front/000001.mp4").write_bytes(b"nothing")
-    assert any("000001.mp4 is damaged" in fault for fault in faults(path))
+    assert any("000001.mp4 is damaged" in fault for fault in find_problems(path))
 
 
 def test_a_dataset_without_an_episode_is_a_fault_and_is_described(tmp_path: Path) -> None:
     path = write(tmp_path / "a.zarr", ()).path
-    assert faults(path) == ["it has no episode"]
+    assert find_problems(path) == ["it has no episode"]
     assert {line.name: line.text for line in lines_of(path)}["episodes"] == "0, 0 steps, 0.0 s at 20 steps/s"
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from robot_rl.cli.compose import load_group
-from robot_rl.data.compatibility import refuse_differences
+from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.playback import play as play_episode
 from robot_rl.data.playback import playback_env
-from robot_rl.data.validation import faults
+from robot_rl.data.validation import find_problems
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
@@ -50,7 +50,7 @@ def test_what_was_done_behind_the_bridge_is_a_dataset_of_the_task(
         server.kill()
     robot_rl("data derive", f"raw={tmp_path}/x.raw", f"out={tmp_path}/x.zarr", "task=lift", "max_age_ms=5000")
     dataset = Dataset(tmp_path / "x.zarr")
-    refuse_differences(dataset.environment, environment, "it")
+    check_same_environment(dataset.environment, environment, "it")
     assert dataset.num_steps >= 20
     acting = dataset["source"] == 1
     assert acting.sum() >= 20
@@ -65,7 +65,7 @@ def test_what_was_done_behind_the_bridge_is_a_dataset_of_the_task(
     play.close()
     assert playback.deviations["cube position"].farthest < 0.01
     assert playback.success == playback.recorded
-    assert faults(dataset.path) == []
+    assert find_problems(dataset.path) == []
     # It only falls a little onto the table.
     cube = dataset["cube_pos"][:, :2]
     np.testing.assert_allclose(cube, np.tile(cube[:1], (len(cube), 1)), atol=0.01)

@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.dataset import FORMAT_VERSION, Dataset
 from robot_rl.data.episode_stream import arrays_of, cameras_of, images_of, videos_of
 from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.layout import Place, Stats
 from robot_rl.data.formats.lerobot.videos import VideoFiles
-from robot_rl.data.layout import FORMAT_VERSION
 from robot_rl.data.writer import Streamed
 from robot_rl.envs.observation import ObservationSpec, make_observation
 
@@ -142,7 +141,7 @@ class _Writer:
         pq.write_table(pa.Table.from_pylist(self._rows), episodes)
         pq.write_table(tasks_table([self._dataset.environment["task"]]), self._out / layout.TASKS)
         stats = {
-            name: {kind: values.tolist() for kind, values in layout.together(one).items()}
+            name: {kind: values.tolist() for kind, values in layout.combine_stats(one).items()}
             for name, one in self._stats.items()
         }
         self._write_json(layout.STATS, stats)

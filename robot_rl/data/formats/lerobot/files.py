@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from robot_rl.data.dataset import FORMAT_VERSION
 from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.layout import Place
 from robot_rl.data.formats.lerobot.videos import read_video, video_at
-from robot_rl.data.kinds import lerobot_info
-from robot_rl.data.layout import FORMAT_VERSION
 
 _INFO = ("codebase_version", "fps", "features", "total_episodes", "total_frames", "data_path")
 _EPISODE = (
@@ -41,12 +40,12 @@ class LeRobotFiles:
             ValueError: another version, or something is missing.
         """
         self.path = path
-        self.info: dict[str, Any] = lerobot_info(path)
+        self.info: dict[str, Any] = _read_info(path)
         version = str(self.info.get("codebase_version", "missing"))
         if version.split(".")[0] != "v3":
-            mend = "lerobot's own converter to v3.0 comes first" if version < "v3" else "it is newer"
+            advice = "lerobot's own converter to v3.0 comes first" if version < "v3" else "it is newer"
             raise ValueError(
-                f"{path} is a LeRobotDataset {version}, this program reads {layout.VERSION}: {mend}"
+                f"{path} is a LeRobotDataset {version}, this program reads {layout.VERSION}: {advice}"
             )
         if missing := [key for key in _INFO if key not in self.info]:
             raise ValueError(f"{path}/{layout.INFO} lacks {', '.join(missing)}")
@@ -198,6 +197,22 @@ class LeRobotFiles:
         return [f"videos/{key}/{name}" for key in self.videos for name in names]
 
 
+def _read_info(path: Path) -> dict[str, Any]:
+    """`meta/info.json` of a LeRobotDataset.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    file = path / "meta" / "info.json"
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged: {error}; copy the dataset again") from error
+    if not isinstance(info, dict):
+        raise ValueError(f"{file} is damaged: it holds no object; copy the dataset again")
+    return info
+
+
 def read_table(path: Path) -> pa.Table:
     """A parquet file.
 
@@ -230,15 +245,15 @@ def facts(path: Path) -> dict[str, str]:
     }
 
 
-def faults(path: Path) -> list[str]:
+def find_problems(path: Path) -> list[str]:
     """What is wrong with the dataset at `path`; empty where nothing is."""
     try:
-        return list(_faults(LeRobotFiles(path)))
+        return list(_problems(LeRobotFiles(path)))
     except (ValueError, KeyError, OSError) as error:
         return [str(error)]
 
 
-def _faults(files: LeRobotFiles) -> Iterator[str]:
+def _problems(files: LeRobotFiles) -> Iterator[str]:
     info, rows = files.info, files.episodes
     for name, dtype in layout.BOOKKEEPING.items():
         feature = files.features.get(name)

@@ -98,7 +98,7 @@ def image_stats(images: np.ndarray) -> Stats:
     return by_channel | {"count": np.array([len(images)])}
 
 
-def together(stats: list[Stats]) -> Stats:
+def combine_stats(stats: list[Stats]) -> Stats:
     """Of all episodes; quantiles are the mean of theirs, as the format's own are."""
     counts = np.array([int(one["count"][0]) for one in stats], np.float64)
     weights = (counts / counts.sum()).reshape(-1, *[1] * stats[0]["mean"].ndim)

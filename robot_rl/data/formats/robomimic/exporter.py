@@ -16,11 +16,10 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.dataset import FORMAT_VERSION, STEP_KEYS, Dataset
 from robot_rl.data.episode_notes import SOURCE, notes_of, outcome_of
 from robot_rl.data.episode_stream import arrays_of, images_of
 from robot_rl.data.formats.robomimic.file import IMAGE, MADE, OBJECT, OWN
-from robot_rl.data.layout import FORMAT_VERSION, STEP_KEYS
 from robot_rl.data.raw.steps import AGE, single
 from robot_rl.data.writer import Streamed
 from robot_rl.envs.object_state import object_state

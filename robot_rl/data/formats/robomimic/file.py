@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.layout import FORMAT_VERSION
+from robot_rl.data.dataset import FORMAT_VERSION
 
 OWN: Final = "robot_rl"
 """Attributes and groups with what robomimic has no place for."""
@@ -155,7 +155,7 @@ def _values(dataset: Any) -> NDArray[Any]:
     return np.asarray(dataset[()])
 
 
-def lacking(demo: Any) -> str | None:
+def missing_actions(demo: Any) -> str | None:
     """What a demonstration lacks that all have, or None."""
     if "actions" not in demo:
         return f"{demo.name}/actions is missing"
@@ -165,11 +165,11 @@ def lacking(demo: Any) -> str | None:
     return None
 
 
-def faults(path: Path) -> list[str]:
+def find_problems(path: Path) -> list[str]:
     """What is wrong with the file at `path`; empty where nothing is."""
     try:
         with RobomimicFile(path) as file:
-            return list(_faults(file))
+            return list(_problems(file))
     except (ValueError, OSError) as error:
         return [str(error)]
 
@@ -195,7 +195,7 @@ def facts(path: Path) -> dict[str, str]:
         }
 
 
-def _faults(file: RobomimicFile) -> Iterator[str]:
+def _problems(file: RobomimicFile) -> Iterator[str]:
     try:
         _ = file.environment, file.own
     except ValueError as error:
@@ -206,11 +206,11 @@ def _faults(file: RobomimicFile) -> Iterator[str]:
     processed = "env_args" in file.data.attrs
     total = 0
     for name, demo in demos.items():
-        if problem := lacking(demo):
+        if problem := missing_actions(demo):
             yield problem
             continue
         total += len(demo["actions"])
-        yield from _demo_faults(name, demo, processed)
+        yield from _demo_problems(name, demo, processed)
     if processed and "total" not in file.data.attrs:
         yield "data lacks the attribute total"
     elif processed and int(file.data.attrs["total"]) != total:
@@ -220,7 +220,7 @@ def _faults(file: RobomimicFile) -> Iterator[str]:
             yield f"mask/{key} names {', '.join(unknown)}, which is not there"
 
 
-def _demo_faults(name: str, demo: Any, processed: bool) -> Iterator[str]:
+def _demo_problems(name: str, demo: Any, processed: bool) -> Iterator[str]:
     number = len(demo["actions"])
     wanted = ("states", *(("rewards", "dones", "obs") if processed else ()))
     if missing := [key for key in wanted if key not in demo]:

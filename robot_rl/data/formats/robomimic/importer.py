@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robot_rl.data.episode_notes import without_notes
 from robot_rl.data.formats.robomimic.exporter import flat_size
-from robot_rl.data.formats.robomimic.file import IMAGE, MADE, OWN, RobomimicFile, array, lacking
+from robot_rl.data.formats.robomimic.file import IMAGE, MADE, OWN, RobomimicFile, array, missing_actions
 from robot_rl.data.raw.steps import single
 from robot_rl.data.writer import DatasetWriter, Episode
 from robot_rl.envs.observation import IMAGE_PREFIX
@@ -49,7 +49,7 @@ def import_own(file: RobomimicFile, out: Path, show: Show) -> Imported:
     numbers = [int(known[name]["number"]) for name in demos]
     writer = DatasetWriter(out, own["environment"], _picked(own["collection"], numbers), durable=False)
     for name, demo in demos.items():
-        if problem := lacking(demo):
+        if problem := missing_actions(demo):
             raise ValueError(f"{file.path}: {problem}")
         episode: dict[str, Any] = {"applied_action": array(demo, "actions"), "reward": array(demo, "rewards")}
         episode |= {key: array(demo[OWN], key) for key in demo[OWN]}
@@ -77,7 +77,7 @@ def import_foreign(
         ValueError: the file lacks something, or was made in another environment; says what.
     """
     environment = env.describe()
-    refuse_other(file, environment, accept)
+    check_environment(file, environment, accept)
     demos = file.demos
     if not demos:
         raise ValueError(f"{file.path} has no demonstration (data/demo_0, demo_1, …)")
@@ -106,7 +106,7 @@ def import_foreign(
     return made
 
 
-def refuse_other(file: RobomimicFile, environment: Mapping[str, Any], accept: Sequence[str]) -> None:
+def check_environment(file: RobomimicFile, environment: Mapping[str, Any], accept: Sequence[str]) -> None:
     """Refuse a file that was made in another environment than the one that is described.
 
     Raises:
@@ -159,7 +159,7 @@ def _in_world(told: Mapping[str, Any]) -> bool:
 
 
 def _problems(demo: Any, env: RobosuiteEnv) -> list[str]:
-    if problem := lacking(demo):
+    if problem := missing_actions(demo):
         return [problem]
     found = []
     number, size = demo["actions"].shape

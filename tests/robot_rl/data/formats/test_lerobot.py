@@ -18,7 +18,7 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.formats.lerobot.files import faults
+from robot_rl.data.formats.lerobot.files import find_problems
 from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import HEIGHT, RATE, WIDTH, same_data, write
 
@@ -203,7 +203,7 @@ def test_ours_have_no_fault_and_come_back(
     videos: Path, pictures: Path, source: Dataset, tmp_path: Path, robot_rl: RunCommand
 ) -> None:
     for path in (videos, pictures):
-        assert faults(path) == []
+        assert find_problems(path) == []
     robot_rl("data convert", f"dataset={pictures}", f"out={tmp_path}/p.zarr")
     exact = Dataset(tmp_path / "p.zarr")
     same_data(source, exact)
@@ -250,7 +250,7 @@ def test_anothers_are_understood(
     videos: Path, pictures: Path, source: Dataset, tmp_path: Path, robot_rl: RunCommand, kind: str
 ) -> None:
     path = foreign(videos if kind == "videos" else pictures, tmp_path / "other")
-    assert faults(path) == []
+    assert find_problems(path) == []
     robot_rl("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
     dataset = Dataset(tmp_path / "x.zarr")
     assert dataset.success.tolist() == [True, False, True]
@@ -387,7 +387,7 @@ def test_faults_are_all_told(videos: Path, tmp_path: Path) -> None:
     pq.write_table(table, file)
     edit_info(path, total_frames=99)
     (path / "meta/stats.json").unlink()
-    assert faults(path) == [
+    assert find_problems(path) == [
         "meta/stats.json is missing",
         "info.json says that there are 99 steps, there are 56",
         "task_index of episode 0 names a task that is not in meta/tasks.parquet",

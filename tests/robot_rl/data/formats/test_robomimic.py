@@ -13,7 +13,7 @@ import robosuite
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.formats.robomimic.file import faults
+from robot_rl.data.formats.robomimic.file import find_problems
 from robot_rl.data.playback import play, playback_env
 from robot_rl.data.writer import DatasetWriter
 from tests.conftest import RunCommand
@@ -53,7 +53,7 @@ def test_the_file_has_robomimics_layout(exported: Path, demonstrations: Path) ->
         masks = {key: [name.decode() for name in file["mask"][key]] for key in file["mask"]}
         assert sorted(masks.pop("train") + masks.pop("valid")) == sorted(demos)
         assert sorted(name for names in masks.values() for name in names) == sorted(demos)
-    assert faults(exported) == []
+    assert find_problems(exported) == []
 
 
 def test_observations_are_those_of_robomimics_environment(exported: Path, demonstrations: Path) -> None:
@@ -147,7 +147,7 @@ def test_our_file_comes_back_to_the_bit(
 def test_a_robots_dataset_with_images_comes_back_to_the_bit(tmp_path: Path, robot_rl: RunCommand) -> None:
     one = write(tmp_path / "a.zarr", (40, 7), ("front", "wrist"))
     robot_rl("data convert", f"dataset={one.path}", f"out={tmp_path}/a.hdf5")
-    assert faults(tmp_path / "a.hdf5") == []
+    assert find_problems(tmp_path / "a.hdf5") == []
     with h5py.File(tmp_path / "a.hdf5", "r") as file:
         demo = file["data/demo_0"]
         np.testing.assert_array_equal(demo["obs/front_image"], one["images.front"][:40])
@@ -169,7 +169,7 @@ def test_a_file_from_which_somebody_has_taken_episodes_comes_back_without_them(
     robot_rl("data convert", f"dataset={one.path}", f"out={tmp_path}/a.hdf5")
     with h5py.File(tmp_path / "a.hdf5", "r+") as file:
         del file["data/demo_1"]
-    assert "data says that there are 15 steps in all, there are 10" in faults(tmp_path / "a.hdf5")
+    assert "data says that there are 15 steps in all, there are 10" in find_problems(tmp_path / "a.hdf5")
     robot_rl("data convert", f"dataset={tmp_path}/a.hdf5", f"out={tmp_path}/b.zarr")
     other = Dataset(tmp_path / "b.zarr")
     assert other.seeds.tolist() == [100, 102]
@@ -184,7 +184,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_robosuites_own_collection_becomes_a_dataset(
     collected: Path, tmp_path: Path, robot_rl: RunCommand
 ) -> None:
-    assert faults(collected) == []
+    assert find_problems(collected) == []
     robot_rl("data convert", f"dataset={collected}", f"out={tmp_path}/x.zarr")
     dataset = Dataset(tmp_path / "x.zarr")
     assert dataset.environment["task"] == "lift"
@@ -308,13 +308,13 @@ def test_what_a_file_lacks_is_named_and_nothing_is_made(
 def test_a_torn_file_and_one_of_a_newer_program_are_named(exported: Path, tmp_path: Path) -> None:
     torn = tmp_path / "torn.hdf5"
     torn.write_bytes(exported.read_bytes()[:5000])
-    assert "is damaged or no HDF5 file" in faults(torn)[0]
+    assert "is damaged or no HDF5 file" in find_problems(torn)[0]
     newer = tmp_path / "newer.hdf5"
     shutil.copy(exported, newer)
     with h5py.File(newer, "r+") as file:
         own = json.loads(file["data"].attrs["robot_rl"])
         file["data"].attrs["robot_rl"] = json.dumps({**own, "format": 7})
-    assert "was made of a dataset of format 7; this program reads up to 1" in faults(newer)[0]
+    assert "was made of a dataset of format 7; this program reads up to 1" in find_problems(newer)[0]
 
 
 def test_faults_of_a_file_are_all_told(exported: Path, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_faults_of_a_file_are_all_told(exported: Path, tmp_path: Path) -> None:
         del file["data/demo_2/rewards"]
         del file["data/demo_2"].attrs["num_samples"]
         file.create_dataset("mask/mine", data=np.array(["demo_9"], "S"))
-    assert set(faults(path)) == {
+    assert set(find_problems(path)) == {
         "demo_0/actions is up to 3, beyond [-1, 1]",
         "demo_1/obs/object has NaN or infinity",
         "demo_2 lacks rewards",

@@ -16,7 +16,7 @@ from robot_rl.commands import data_derive
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import notes_of
 from robot_rl.data.frames import write_frames
-from robot_rl.data.raw.derive import Derived, Plan, derive
+from robot_rl.data.raw.derive import DeriveConfig, DeriveResult, derive
 from robot_rl.data.windows import make_windows
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.core import rotation
@@ -41,11 +41,13 @@ from tests.robot_rl.data.recorded import (
 RATE = 20.0
 
 
-def made(tmp_path: Path, *motions: Motion, name: str = "x.zarr", **plan: object) -> tuple[Dataset, Derived]:
+def made(
+    tmp_path: Path, *motions: Motion, name: str = "x.zarr", **plan: object
+) -> tuple[Dataset, DeriveResult]:
     root = tmp_path / "x.raw"
     if not root.exists():
         record(root, *motions)
-    derived = derive(RawDataset(root), tmp_path / name, Plan(**{"rate": RATE, **plan}))  # type: ignore[arg-type]
+    derived = derive(RawDataset(root), tmp_path / name, DeriveConfig(**{"rate": RATE, **plan}))  # type: ignore[arg-type]
     return Dataset(tmp_path / name), derived
 
 
@@ -306,12 +308,12 @@ def test_no_damaged_episode_gets_into_a_dataset(tmp_path: Path) -> None:
             path.write_bytes(whole[: ends[-2]])
         else:
             path.unlink()
-        derived = derive(RawDataset(root), tmp_path / f"{number}.zarr", Plan(rate=RATE))
+        derived = derive(RawDataset(root), tmp_path / f"{number}.zarr", DeriveConfig(rate=RATE))
         assert list(derived.left_out) == [0], (path, place)
         assert "episode_000000" in derived.left_out[0]
         assert Dataset(tmp_path / f"{number}.zarr").seeds.tolist() == [1]
         path.write_bytes(whole)
-    assert derive(RawDataset(root), tmp_path / "whole.zarr", Plan(rate=RATE)).left_out == {}
+    assert derive(RawDataset(root), tmp_path / "whole.zarr", DeriveConfig(rate=RATE)).left_out == {}
 
 
 def test_a_camera_of_a_recording_names_no_file_elsewhere(tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def test_a_camera_of_a_recording_names_no_file_elsewhere(tmp_path: Path) -> None
         payloads[0] = msgspec.msgpack.encode({**msgspec.msgpack.decode(payloads[0]), "cameras": [name]})
         log.write_bytes(b"".join(record_header(payload) + payload for payload in payloads))
         out = tmp_path / "x.zarr"
-        derived = derive(RawDataset(root), out, Plan(rate=RATE, images="video"))
+        derived = derive(RawDataset(root), out, DeriveConfig(rate=RATE, images="video"))
         assert "episode_000000/log is damaged" in derived.left_out[0]
         shutil.rmtree(out)
     assert [path.name for path in tmp_path.iterdir()] == ["x.raw"]
@@ -340,7 +342,7 @@ def test_what_cannot_be_one_dataset_is_refused_and_leaves_nothing(tmp_path: Path
         made(tmp_path, outcomes=("failure",))
     record(tmp_path / "depth.raw", Motion(seconds=0.5, encoding="depth16"))
     with pytest.raises(ValueError, match="front measures depth"):
-        derive(RawDataset(tmp_path / "depth.raw"), tmp_path / "x.zarr", Plan(rate=RATE))
+        derive(RawDataset(tmp_path / "depth.raw"), tmp_path / "x.zarr", DeriveConfig(rate=RATE))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["depth.raw", "x.raw"]
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.view.measures import Measures, suspicions
+from robot_rl.data.view.measures import Measures, find_anomalies
 from robot_rl.data.view.page import POINTS
-from robot_rl.data.view.pictures import FRAMES, SIDE, smaller
+from robot_rl.data.view.pictures import FRAMES, SIDE, shrink
 from robot_rl.data.writer import DatasetWriter
 from tests.robot_rl.data.recorded import Motion, record
 from tests.robot_rl.data.small_dataset import RATE, SOURCES, arrays, environment, images, write
@@ -69,7 +69,7 @@ def test_its_size_is_bounded(tmp_path: Path) -> None:
     (one,) = data["episodes"]
     assert len(one["asked"][0]) <= POINTS
     assert any(f"{POINTS} points of a curve and {FRAMES} images" in remark for remark in data["remarks"])
-    wide = smaller(np.zeros((480, 641, 3), np.uint8))
+    wide = shrink(np.zeros((480, 641, 3), np.uint8))
     assert max(wide.shape) <= SIDE
     assert wide.shape[0] % 2 == wide.shape[1] % 2 == 0
 
@@ -121,7 +121,7 @@ def test_an_idle_beginning_is_named() -> None:
         "grips": 1, "repeated": {}, "old": {}, "lost": 0, "bridged": False,
     }  # fmt: skip
     episodes = [Measures(**{**usual, "content": str(n), "idle_begin": 50 if n == 1 else 0}) for n in range(3)]
-    assert suspicions(episodes, 20.0) == [("idle for more than 2 s at the beginning", [1])]
+    assert find_anomalies(episodes, 20.0) == [("idle for more than 2 s at the beginning", [1])]
 
 
 def test_recordings_are_shown_with_their_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
