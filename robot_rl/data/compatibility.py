@@ -1,4 +1,4 @@
-"""Whether two environments are one, as far as data and weights are concerned."""
+"""Checks that data or weights fit the current environment."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,13 +13,19 @@ def check_same_environment(
     accept: tuple[str, ...] = (),
     cameras: Sequence[str] | None = None,
 ) -> None:
-    """Refuse data or weights that were made in another environment than the one at hand.
+    """Check that data or weights were made in the current environment.
 
-    Patch releases of the simulators are no difference. `accept` names differences to let pass. If
-    nobody will look at other images than those of `cameras`, it does not matter whether they are there.
+    Patch releases of the simulators do not count as a difference.
+
+    Args:
+        recorded: description of the environment that the data or weights were made in.
+        current: description of the current environment.
+        what: name of the data or weights in the error message.
+        accept: keys that may differ.
+        cameras: the only cameras whose images will be used; None for all.
 
     Raises:
-        ValueError: says what differs, each with both values; of two tasks no more than their names.
+        ValueError: if they differ; names each difference with both values, or the two tasks alone.
     """
     then, now = recorded.get("task"), current.get("task")
     if then and now and then != now and "task" not in accept:
@@ -33,7 +39,7 @@ def check_same_environment(
         if key == "versions":
             then = {name: ".".join(v.split(".")[:2]) for name, v in (then or {}).items()}
             now = {name: ".".join(v.split(".")[:2]) for name, v in (now or {}).items()}
-        if key in _BY_HORIZON_ALONE or then == now or key in accept:
+        if key in _IGNORED or then == now or key in accept:
             continue
         hint = f" (task.render={then} gives the same images)" if key == "render" and then and now else ""
         differences += [
@@ -46,19 +52,19 @@ def check_same_environment(
 
 
 def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """A described environment as one sees it who looks at some cameras alone."""
+    """An environment description restricted to some cameras."""
     spec = environment["observation_spec"]
     seen = [camera for camera in cameras if camera in spec["cameras"]]
     size = spec["image_size"] if seen else None
     return {**environment, "observation_spec": {**spec, "cameras": seen, "image_size": size}}
 
 
-# How long an episode may last changes neither what an observation nor what an action means.
-_BY_HORIZON_ALONE = ("horizon",)
+# The horizon changes the meaning of neither observations nor actions.
+_IGNORED = ("horizon",)
 
 
 def _within(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """What differs, by dotted name: of two mappings, that which differs in them."""
+    """Differing values by dotted name, recursively for mappings."""
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in sorted(then.keys() | now.keys()):
             if then.get(key) != now.get(key):

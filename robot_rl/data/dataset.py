@@ -1,19 +1,19 @@
-"""Datasets on disk: a zarr group that diffusion_policy's and UMI's readers open as it is.
+"""Reads a dataset: a zarr group in the layout of diffusion_policy and UMI, whose readers open it unchanged.
 
     data/<raw observation>   [T, …]   raw observations by the environment's names
-    data/action              [T, A]   what was requested
-    data/applied_action      [T, A]   what the environment executed
-    data/sim_state           [T, K]   full simulator state before the step, where a simulator made it
+    data/action              [T, A]   requested actions
+    data/applied_action      [T, A]   actions as the environment executed them
+    data/sim_state           [T, K]   full simulator state before the step; simulated data only
     data/reward, data/terminated, data/truncated   [T]
-    meta/episode_ends        [N]      int64, one past each episode's last step
+    meta/episode_ends        [N]      int64, one past the last step of each episode
     meta/episode_success, meta/episode_seed        [N]
-    meta attributes: format version, the environment that made it, how it was collected
-    videos/<camera>/<episode>.mp4     images of a camera, where they are not in data/images.<camera>
+    meta attributes: format version, environment description, how the data was collected
+    videos/<camera>/<episode>.mp4     images of a camera that are not in data/images.<camera>
 
-Format 2 of zarr, since those readers are older than format 3. An episode counts once its end
-is in `episode_ends`, which is written last: rows after it are left over from a writer that was
-killed, and opening for writing cuts them off. Each file of it appears by rename, and chunks that
-hold nothing but zeros are written too, so that a chunk that is missing is known to be lost.
+It is zarr format 2, because those readers are older than format 3. An episode counts once its end
+is in `episode_ends`, which is written last. Rows after it are left over from a writer that was
+killed; opening for writing removes them. Every file is written under another name and renamed, and
+chunks of zeros are written too, so a missing chunk is known to be lost.
 """
 
 import hashlib
@@ -36,16 +36,16 @@ STEP_KEYS = ("action", "applied_action", "sim_state", "reward", "terminated", "t
 
 
 def required_keys(collection: Mapping[str, Any]) -> tuple[str, ...]:
-    """What every episode has; one that no simulator of ours made has no simulator's state."""
+    """Arrays that every episode must have; `sim_state` only in data made by our simulator."""
     stateless = "recorded" in collection or not collection.get("states", True)
     return tuple(key for key in STEP_KEYS if key != "sim_state" or not stateless)
 
 
 class Dataset:
-    """A dataset opened for reading; refuses whatever cannot be trusted.
+    """A dataset opened for reading and checked.
 
     Raises:
-        ValueError: not a dataset, written by a newer version, torn, or with NaN in it.
+        ValueError: if the path is no dataset, a newer version wrote it, files are missing, or it has NaN.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class Dataset:
         if missing:
             raise ValueError(f"dataset {path} is damaged: {', '.join(missing)} is missing")
         ends = self._decoded(meta["episode_ends"], slice(self._rows_there(meta["episode_ends"])))
-        ends = np.trim_zeros(ends, "b")  # the writer was killed after making room for these ends
+        ends = np.trim_zeros(ends, "b")  # the writer was killed after enlarging the array
         self.num_episodes = len(ends)
         ends, success, seeds = (self._rows(meta[key], self.num_episodes) for key in EPISODE_KEYS)
         self.episode_ends, self.success, self.seeds = ends.astype(np.int64), success.astype(bool), seeds
@@ -89,7 +89,7 @@ class Dataset:
             if key not in self._data:
                 raise ValueError(f"dataset {self.path} is damaged: data/{key} is missing")
         for camera in self.observation_spec.cameras:
-            # It looks whether all files are there.
+            # Opening the frames checks that all files exist.
             self.frames(camera)
         for array in self._data.values():
             self._check_whole(array, self.num_steps)
@@ -111,14 +111,14 @@ class Dataset:
             )
         for chunk in range(-(-rows // array.chunks[0])):
             name = array.metadata.encode_chunk_key((chunk, *([0] * (array.ndim - 1))))
-            # zarr would read zeros in its place.
+            # zarr reads a missing chunk as zeros.
             if not (self.path / array.path / name).is_file():
                 raise ValueError(
                     f"dataset {self.path} is torn: {array.path}/{name} is missing; copy or collect it again"
                 )
 
     def _rows_there(self, array: Any) -> int:
-        """Of an array of numbers: so many rows are in files, whatever its shape says."""
+        """Number of rows of a one-dimensional array that are in files; its shape may promise more."""
         folder, chunks = self.path / array.path, 0
         while (folder / array.metadata.encode_chunk_key((chunks,))).is_file():
             chunks += 1
@@ -138,29 +138,29 @@ class Dataset:
             ) from error
 
     def __getitem__(self, key: str) -> NDArray[Any]:
-        """All steps of one array, or of a camera's video, [T, …]."""
+        """All steps of one array or of a camera's videos, [T, …]."""
         if key not in self._data and key.startswith(IMAGE_PREFIX):
             return self._video(key.removeprefix(IMAGE_PREFIX)).read()
         return self._rows(self._data[key], self.num_steps)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Names of the arrays; images that are kept as videos are none."""
+        """Names of the arrays, without images that are stored as videos."""
         return tuple(sorted(self._data))
 
     def shape(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Of one step of an array, and its type."""
+        """Shape of one step of an array, and its dtype."""
         return tuple(self._data[key].shape[1:]), self._data[key].dtype
 
     def rows(self, key: str, rows: slice) -> NDArray[Any]:
-        """Some steps of one array, [t, …]; no more is read."""
+        """Read some steps of one array, [t, …], and nothing else."""
         return self._decoded(self._data[key], rows)
 
     def frames(self, camera: str) -> VideoFrames | ArrayFrames:
-        """The images of a camera, of which some are read at a time: `frames(camera)[rows]`.
+        """Lazy access to the images of a camera: `frames(camera)[rows]` reads those rows.
 
         Raises:
-            ValueError: they are not all there.
+            ValueError: if a file is missing.
         """
         if (key := IMAGE_PREFIX + camera) in self._data:
             return ArrayFrames(self._data[key])
@@ -172,7 +172,7 @@ class Dataset:
 
     @property
     def sha256(self) -> str:
-        """Of what was done in which episode: it tells whether this is the same data."""
+        """Digest of episode ends and applied actions, which identifies the data."""
         content = self.episode_ends.tobytes() + self["applied_action"].tobytes() if self.num_steps else b""
         return hashlib.sha256(content).hexdigest()
 
@@ -186,17 +186,17 @@ class Dataset:
 
     @cached_property
     def episodes(self) -> list[slice]:
-        """The rows of each episode."""
+        """Row range of each episode."""
         starts = np.concatenate([np.zeros(1, np.int64), self.episode_ends])[:-1]
         return [slice(int(a), int(b)) for a, b in zip(starts, self.episode_ends, strict=True)]
 
     def observations(self) -> Observation:
-        """All observations, by the one function that the simulation and the robot use too."""
+        """All observations, made by the function that simulation and robot use too."""
         spec = self.observation_spec
         keys = [*spec.state_keys, *(f"images.{camera}" for camera in spec.cameras)]
         return make_observation({key: self[key] for key in keys}, spec)
 
 
 def load_dataset(path: str | Path) -> Dataset:
-    """Open a dataset for reading; refuses what is damaged."""
+    """Open a dataset for reading; see `Dataset`."""
     return Dataset(Path(path))

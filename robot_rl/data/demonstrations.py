@@ -1,4 +1,4 @@
-"""Demonstrations as a replay: with the base's action beside each demonstrated one."""
+"""Loads demonstrations into a replay buffer, with the base policy's action for each step."""
 
 import numpy as np
 import torch
@@ -19,12 +19,15 @@ def demonstrations_to_replay(
     device: torch.device | str = "cpu",
     switch: SwitchCost = FREE,
 ) -> Replay:
-    """Successful episodes of a dataset, each as it would have gone with the base beside it.
+    """Fill a replay with the successful episodes of a dataset and the base policy's actions along them.
 
-    The base runs in chunks from each episode's start, as it does when it acts. What came after the
-    last step of an episode is not recorded: a step that terminated needs it not, and a last step
-    that did not gives its observation alone, where the step before it ends. `fields`, `base_samples` and
-    `switch` are those of the replay beside which this one is sampled.
+    The base runs in chunks from the start of each episode, as when it acts. A dataset has no observation
+    after the last step. A terminated step does not need it; a last step that did not terminate gives only
+    its observation, as the end of the step before it. `fields`, `base_samples` and `switch` must equal
+    those of the online replay that is sampled together with this one.
+
+    Raises:
+        ValueError: if no episode succeeded.
     """
     observations = dataset.observations()
     action = dataset["applied_action"].astype(np.float32)
@@ -40,7 +43,7 @@ def demonstrations_to_replay(
     policy.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
     lengths = np.array([rows.stop - rows.start for rows in episodes])
     starts = np.array([rows.start for rows in episodes])
-    # Each episode is a stream of its own, so that all of them go through the base together.
+    # One stream per episode, so that the base runs on all episodes as one batch.
     longest = int(lengths.max())
     replay = Replay(longest * len(episodes), len(episodes), action.shape[1], fields, device, switch)
     for t in range(longest):

@@ -1,4 +1,4 @@
-"""What is known of each episode besides its arrays, and where an episode of a dataset came from."""
+"""Metadata of each episode besides its arrays: outcome, labels, origin, and who acted."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 from robot_rl.data.dataset import Dataset
 
 Note = Mapping[str, Any]
-"""Of one episode: `outcome`, `labels`, `flagged`, `events`, where it came from …; all optional."""
+"""Metadata of one episode: `outcome`, `labels`, `flagged`, `events`, its origin …; all optional."""
 SOURCE: Final = "source"
-"""The array that says who acted, as an index into the collection's `sources`."""
+"""Name of the array with who acted at each step, an index into the collection's `sources`."""
 
 
 def notes_of(dataset: Dataset) -> list[dict[str, Any]]:
-    """A note for each episode; empty where nothing is known."""
+    """Metadata of each episode, empty if nothing is known."""
     collection = dataset.collection
     notes = collection.get("episodes") or collection.get("recorded", {}).get("episodes") or []
-    # A collection is written before the last episodes and after them: it may know fewer or more.
+    # The collection may have been written before the last episodes, or list more than were kept.
     known = [dict(note) for note in notes[: dataset.num_episodes]]
     return known + [{} for _ in range(dataset.num_episodes - len(known))]
 
 
 def without_notes(collection: Mapping[str, Any]) -> dict[str, Any]:
-    """How a dataset was collected, without what is known of single episodes."""
+    """The collection metadata without the metadata of single episodes."""
     plain = {key: value for key, value in collection.items() if key != "episodes"}
     if "recorded" in plain:
         plain["recorded"] = {key: value for key, value in plain["recorded"].items() if key != "episodes"}
@@ -33,17 +33,17 @@ def without_notes(collection: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def outcome_of(dataset: Dataset, number: int, note: Note) -> str:
-    """`success`, `failure`, or what else the note says."""
+    """`success`, `failure`, or another outcome that the note names."""
     return str(note.get("outcome") or ("success" if dataset.success[number] else "failure"))
 
 
 def source_names(dataset: Dataset) -> list[str]:
-    """Names for the numbers in the array `source`; empty where there is none."""
+    """Names for the numbers in the array `source`; empty without such an array."""
     return list(dataset.collection.get("sources", [])) if SOURCE in dataset.keys else []
 
 
 def steps_by_source(dataset: Dataset) -> list[Counter[str]]:
-    """Of each episode, how many steps each one acted."""
+    """For each episode, the number of steps by each source."""
     names = source_names(dataset)
     if not names:
         return [Counter() for _ in range(dataset.num_episodes)]

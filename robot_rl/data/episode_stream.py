@@ -1,4 +1,4 @@
-"""Single episodes of a dataset, images block by block: no dataset has to fit into memory."""
+"""Reads single episodes of a dataset, with images in blocks, so a dataset need not fit into memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -13,9 +13,9 @@ from robot_rl.data.writer import Streamed, Video
 from robot_rl.envs.observation import IMAGE_PREFIX
 
 BLOCK: Final = 32
-"""Images that are in memory at a time."""
+"""Images in memory at a time."""
 SPAN: Final = 4096
-"""Rows of arrays without images that are."""
+"""Rows of the other arrays in memory at a time."""
 
 
 def arrays_of(dataset: Dataset, number: int) -> dict[str, NDArray[Any]]:
@@ -24,7 +24,7 @@ def arrays_of(dataset: Dataset, number: int) -> dict[str, NDArray[Any]]:
 
 
 def arrays_of_all(dataset: Dataset, numbers: Sequence[int]) -> list[dict[str, NDArray[Any]]]:
-    """The same of several, whose chunks are read once: of episodes that are near to each other."""
+    """The arrays of several episodes, without images. Chunks are read once, with all rows in between."""
     episodes = [dataset.episodes[number] for number in numbers]
     begin, end = min(rows.start for rows in episodes), max(rows.stop for rows in episodes)
     keys = [key for key in dataset.keys if not key.startswith(IMAGE_PREFIX)]
@@ -36,7 +36,7 @@ def arrays_of_all(dataset: Dataset, numbers: Sequence[int]) -> list[dict[str, ND
 
 
 def group_by_span(dataset: Dataset, numbers: Sequence[int], span: int = SPAN) -> Iterator[list[int]]:
-    """Numbers of episodes in groups that span no more than so many rows, or have one episode."""
+    """Group episode numbers so that each group spans at most `span` rows or has one episode."""
     episodes = dataset.episodes
     group: list[int] = []
     for number in numbers:
@@ -50,27 +50,27 @@ def group_by_span(dataset: Dataset, numbers: Sequence[int], span: int = SPAN) ->
 
 
 def cameras_of(dataset: Dataset) -> tuple[str, ...]:
-    """All whose images there are, observed or not."""
+    """All cameras with images, observed by the policy or not."""
     arrays = {key.removeprefix(IMAGE_PREFIX) for key in dataset.keys if key.startswith(IMAGE_PREFIX)}
     return tuple(sorted(arrays | set(dataset.observation_spec.cameras)))
 
 
 def images_of(dataset: Dataset, number: int, cameras: Sequence[str] | None = None) -> dict[str, Streamed]:
-    """The images of an episode by camera, wherever they are kept; of all cameras, or of some."""
+    """The images of an episode by camera, from arrays or videos; `cameras` None for all."""
     rows = dataset.episodes[number]
     wanted = cameras_of(dataset) if cameras is None else cameras
     return {camera: streamed(dataset.frames(camera), rows) for camera in wanted}
 
 
 def streamed(frames: ArrayFrames | VideoFrames, rows: slice) -> Streamed:
-    """Some rows of a camera's images, in order."""
+    """A range of a camera's images, read in blocks."""
     return Streamed(
         (rows.stop - rows.start, *frames.shape[1:]), np.dtype(np.uint8), partial(_blocks, frames, rows)
     )
 
 
 def videos_of(dataset: Dataset, number: int) -> Mapping[str, Video]:
-    """The videos of an episode by camera, where images are kept so."""
+    """Paths of an episode's videos by camera, for cameras stored as video."""
     kept = (camera for camera in cameras_of(dataset) if IMAGE_PREFIX + camera not in dataset.keys)
     return {camera: video_path(dataset.path, camera, number) for camera in kept}
 

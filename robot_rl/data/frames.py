@@ -1,7 +1,7 @@
-"""Images of a dataset, of which some are read at a time: from arrays, or from videos.
+"""Reads and writes the images of a dataset, stored as arrays or as videos.
 
-A video is H.264 with a keyframe at every second frame and none that depends on a later one, so that any frame
-is read quickly. It is lossy. Rendered images of Lift take 1/19 of the compressed arrays' size at 84x84, 1/64
+Videos are H.264 with a keyframe at every second frame and no frame that depends on a later one, so any frame
+is read quickly. They are lossy. Rendered images of Lift take 1/19 of the compressed arrays' size at 84x84, 1/64
 at 256x256.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from robot_rl.envs.observation import check_name
 
 _TIME: Final = Fraction(1, 1000)
-"""Of a frame's number: frame n is at n · `_TIME` of the file, whatever the dataset's rate."""
+"""Time base: frame n is at n · `_TIME` in the file, independent of the dataset's rate."""
 _RATE: Final = 1000
 REPEATABLE: Final = {"threads": "1", "mbtree": "0"}
 """Options of libx264 for reproducible files: one thread, so that the number of processors does not matter,
@@ -29,25 +29,25 @@ load; how often it happens otherwise was not measured.
 """
 _OPTIONS: Final = REPEATABLE | {"crf": "20", "g": "2", "bf": "0", "preset": "veryfast", "sc_threshold": "0"}
 _OPEN: Final = 64
-"""Files that are kept open."""
+"""Most files kept open."""
 
 Images = NDArray[np.uint8]
 
 
 def video_path(dataset: Path, camera: str, episode: int) -> Path:
-    """Where the images of an episode are.
+    """Path of an episode's video.
 
     Raises:
-        ValueError: the camera's name is none.
+        ValueError: if the camera's name is invalid.
     """
     return dataset / "videos" / check_name(camera) / f"{episode:06d}.mp4"
 
 
 def write_frames(path: Path, blocks: Iterable[Images]) -> None:
-    """Write images [b, H, W, 3], block after block.
+    """Write blocks of images [b, H, W, 3] as one video.
 
     Raises:
-        ValueError: an odd height or width: colours are kept for squares of two by two pixels.
+        ValueError: if height or width is odd: colours are stored for squares of two by two pixels.
     """
     number = 0
     with av.open(str(path), "w", format="mp4", options={"fflags": "+bitexact"}) as container:
@@ -68,14 +68,14 @@ def write_frames(path: Path, blocks: Iterable[Images]) -> None:
 
 
 class ArrayFrames:
-    """All images of one camera of a dataset, uint8 [T, H, W, 3], in an array of chunks."""
+    """All images of one camera, uint8 [T, H, W, 3], in a chunked array."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
         self.shape: tuple[int, ...] = array.shape
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Images:
-        """Some of them, [n, H, W, 3], in any order: each chunk is read once."""
+        """Images of some rows, [n, H, W, 3], in any order; each chunk is read once."""
         found = np.empty((len(rows), *self.shape[1:]), np.uint8)
         size = self._array.chunks[0]
         chunks = rows // size
@@ -86,26 +86,26 @@ class ArrayFrames:
 
 
 class VideoFrames:
-    """The same as videos, one for each episode. For one thread."""
+    """All images of one camera in videos, one per episode. Not thread-safe."""
 
     def __init__(self, dataset: Path, camera: str, ends: Sequence[int], size: tuple[int, int]) -> None:
-        """Look for the files.
+        """Check that the files exist.
 
         Args:
-            dataset: its folder.
-            camera: its name.
+            dataset: folder of the dataset.
+            camera: name of the camera.
             ends: one past each episode's last row.
             size: height and width of the images.
 
         Raises:
-            ValueError: one is missing.
+            ValueError: if a file is missing.
         """
         self._paths = [video_path(dataset, camera, episode) for episode in range(len(ends))]
         self._ends = np.array(ends, np.int64)
         self._starts = np.concatenate([np.zeros(1, np.int64), self._ends[:-1]])
         self.shape = (int(self._ends[-1]) if len(ends) else 0, *size, 3)
         self._open: OrderedDict[int, Any] = OrderedDict()
-        # A frame that converts itself prepares for it anew, which takes longer than a small image.
+        # One converter for all frames: setting it up takes longer than converting a small image.
         self._colours = VideoReformatter()
         for path in self._paths:
             if not path.is_file():
@@ -115,10 +115,10 @@ class VideoFrames:
         return self.shape[0]
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Images:
-        """Some of them, [n, H, W, 3], in any order.
+        """Images of some rows, [n, H, W, 3], in any order.
 
         Raises:
-            ValueError: a file is damaged.
+            ValueError: if a file is damaged.
         """
         found = np.empty((len(rows), *self.shape[1:]), np.uint8)
         episodes = np.searchsorted(self._ends, rows, side="right")
@@ -127,10 +127,10 @@ class VideoFrames:
         return found
 
     def read(self) -> Images:
-        """All of them.
+        """All images, [T, H, W, 3].
 
         Raises:
-            ValueError: a file is damaged.
+            ValueError: if a file is damaged.
         """
         found = np.empty(self.shape, np.uint8)
         for episode, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
@@ -179,7 +179,7 @@ class VideoFrames:
         container = self._open.pop(episode, None)
         if container is None:
             container = av.open(str(self._paths[episode]))
-            # A single frame is not decoded faster by several threads, which all have to be started.
+            # Threads do not speed up decoding a single frame, and starting them costs time.
             container.streams.video[0].thread_type = "NONE"
         self._open[episode] = container
         if len(self._open) > _OPEN:

@@ -1,4 +1,4 @@
-"""What kind of dataset is at a path."""
+"""Detects which kind of dataset is at a path."""
 
 from pathlib import Path
 from typing import Final, Literal
@@ -20,10 +20,10 @@ _HDF5: Final = b"\x89HDF\r\n\x1a\n"
 
 
 def kind_of(path: Path) -> Kind:
-    """The kind of what is there.
+    """Kind of the dataset at a path.
 
     Raises:
-        ValueError: nothing, or something else.
+        ValueError: if there is nothing, or no dataset.
     """
     if not path.exists():
         raise ValueError(
@@ -47,7 +47,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def how_to_convert(path: Path) -> str:
-    """What to do where a dataset of this program is needed and something else is at a path."""
+    """Advice for a user who gave something else where a dataset of this program is needed."""
     try:
         kind = kind_of(path)
     except ValueError as error:

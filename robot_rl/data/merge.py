@@ -1,7 +1,7 @@
-"""New datasets of the episodes of others: merged, split, with images kept in another way.
+"""Writes new datasets from the episodes of others: merges, splits, converts image storage.
 
-Not more than some thousand steps are in memory at a time. A dataset is made beside its place and appears
-whole or not at all; those that it is made of are never changed.
+At most a few thousand steps are in memory at a time. A new dataset is built under a temporary name and
+appears complete or not at all. The source datasets never change.
 """
 
 import shutil
@@ -40,10 +40,10 @@ class Part:
 
 @contextmanager
 def atomic_outputs(*places: Path) -> Iterator[list[Path]]:
-    """Paths to build at, which become `places` together at the end; nothing is left of a failure.
+    """Yield temporary paths that are renamed to `places` at the end, or removed after an error.
 
     Raises:
-        ValueError: something is at one of them already, or two are the same.
+        ValueError: if one of them exists already, or two are the same.
     """
     if len(set(places)) < len(places):
         raise ValueError(f"{places[0]} is named twice; choose two paths")
@@ -73,15 +73,15 @@ def rewrite(
     """Write the episodes of all parts, in order, to a new dataset at `out`.
 
     Args:
-        parts: of one environment and with the same arrays, as `check_mergeable` asks for.
-        out: nothing may be there; see `atomic_outputs`.
-        images: how they are kept.
-        drop: arrays that are left out.
-        show: told how many episodes have been written.
+        parts: episodes of one environment with the same arrays; see `check_mergeable`.
+        out: path of the new dataset, which must not exist; see `atomic_outputs`.
+        images: how to store images.
+        drop: names of arrays to leave out.
+        show: called with the number of episodes written.
 
     Raises:
-        ValueError: an episode differs from the others.
-        OSError: the disk is full.
+        ValueError: if an episode differs from the others.
+        OSError: if the disk is full.
     """
     environment = dict(parts[0].dataset.environment)
     if horizons := [part.dataset.environment.get("horizon") for part in parts]:
@@ -116,21 +116,21 @@ def _entry(
 
 
 def check_mergeable(datasets: Sequence[Dataset], accept: Sequence[str], drop: Sequence[str]) -> None:
-    """Refuse datasets that cannot be one.
+    """Check that datasets can be merged.
 
     Args:
-        datasets: to be merged.
-        accept: differences between their environments to let pass, by name.
-        drop: arrays that are left out.
+        datasets: datasets to merge.
+        accept: names of differences between their environments to accept.
+        drop: names of arrays to leave out.
 
     Raises:
-        ValueError: says what differs between which.
+        ValueError: if two datasets differ; names the difference.
     """
     first = datasets[0]
     for other in datasets[1:]:
         what = f"{other.path} cannot be merged with {first.path}: it"
         check_same_environment(other.environment, first.environment, what, tuple(accept))
-        # Who acted is brought together: see `_acted`.
+        # `source` may differ: see `_acted`.
         shapes, wanted = (
             {k: d.shape(k) for k in d.keys if k not in drop and k != SOURCE} for d in (other, first)
         )
@@ -167,25 +167,25 @@ def _collection(parts: Sequence[Part], drop: Sequence[str]) -> dict[str, Any]:
 
 
 def _states(parts: Sequence[Part]) -> dict[str, Any]:
-    """What a collection says of states that are not exact in all parts."""
+    """The collection's `states` entry, if the states of some part are not exact."""
     told = (part.dataset.collection.get("states", True) for part in parts)
     return next(({"states": one} for one in told if one is not True), {})
 
 
 def _actors(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Names of all who acted in any part; none where no part says it."""
+    """Names of all sources in any part; empty if no part has the array `source`."""
     if not any(source_names(part.dataset) for part in parts):
         return ()
     return tuple(dict.fromkeys(name for part in parts for name in _names(part.dataset)))
 
 
 def _names(dataset: Dataset) -> list[str]:
-    """Who acted in a dataset; in one that does not say it, its expert or somebody unknown, all the time."""
+    """Names of a dataset's sources; without the array `source`, its expert or `unknown` for all steps."""
     return source_names(dataset) or ["script" if "expert" in dataset.collection else "unknown"]
 
 
 def _acted(dataset: Dataset, arrays: Mapping[str, Any], actors: Sequence[str]) -> dict[str, Any]:
-    """The array `source` of an episode with the numbers that the new dataset has for the names."""
+    """The array `source` of an episode, renumbered for the names in the new dataset."""
     if not actors:
         return {}
     numbers = arrays.get(SOURCE, np.zeros(len(arrays["action"]), np.uint8))
@@ -196,7 +196,7 @@ def _acted(dataset: Dataset, arrays: Mapping[str, Any], actors: Sequence[str]) -
 
 
 def _otherwise(environment: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What an environment is where it is not the one that the new dataset names."""
+    """Entries of a part's environment that differ from the new dataset's."""
     differing = {key: value for key, value in environment.items() if value != kept.get(key)}
     return {"environment": differing} if differing else {}
 

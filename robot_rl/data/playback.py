@@ -1,4 +1,4 @@
-"""Episodes acted again in simulation from their first saved state, and how far from the others that leads."""
+"""Replays episodes in simulation from their first saved state and measures the deviation from the others."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ _UNITS: Final = {mujoco.mjtJoint.mjJNT_HINGE: "rad", mujoco.mjtJoint.mjJNT_SLIDE
 
 @dataclass(frozen=True)
 class Deviation:
-    """Of one group of the state's numbers from the saved ones."""
+    """Deviation of one group of state variables from the saved ones."""
 
     farthest: float
     """Largest absolute difference over all steps."""
     step: int
-    """Where that was."""
+    """Step of that difference."""
     last: float
-    """At the last saved state."""
+    """Largest difference at the last saved state."""
     unit: str
 
 
 @dataclass(frozen=True)
 class Playback:
-    """What became of an episode that was acted again."""
+    """Result of replaying one episode."""
 
     steps: int
     deviations: Mapping[str, Deviation]
@@ -40,27 +40,27 @@ class Playback:
     recorded: bool
     """Whether the saved episode succeeded."""
     success_step: int | None
-    """The first step that succeeded now."""
+    """First successful step of the replay."""
 
     @property
     def exact(self) -> bool:
-        """Whether it is the same to the bit."""
+        """Whether all states are equal to the bit."""
         return all(deviation.farthest == 0 for deviation in self.deviations.values())
 
 
 def playback_env(dataset: Dataset, accept: Sequence[str] = ()) -> RobosuiteEnv:
-    """The environment in which a dataset's episodes can be acted again.
+    """Build the environment in which a dataset's episodes can be replayed.
 
     Args:
-        dataset: made in simulation.
-        accept: differences between its environment and the one here to let pass.
+        dataset: dataset made in simulation.
+        accept: names of differences between its environment and the current one to accept.
 
     Raises:
-        ValueError: it has no saved states, or its environment differs; says in what.
+        ValueError: if it has no saved states, or its environment differs; names the difference.
     """
     if "sim_state" not in dataset.keys:
         raise ValueError(f"{dataset.path} has no saved states (data/sim_state): {_why_stateless(dataset)}")
-    # Observations that no policy sees are a part of the state too.
+    # Observations that no policy sees are part of the state too.
     env = RobosuiteEnv(task_of(dataset.environment), observe_all=True)
     check_same_environment(dataset.environment, env.describe(), f"dataset {dataset.path}", tuple(accept))
     return env
@@ -80,16 +80,16 @@ def _why_stateless(dataset: Dataset) -> str:
 def play(
     dataset: Dataset, env: RobosuiteEnv, number: int, show: Callable[[int], None] = lambda done: None
 ) -> Playback:
-    """Act one episode: its first saved state, then its applied actions.
+    """Replay one episode: set its first saved state, then execute its applied actions.
 
     Args:
-        dataset: made in simulation.
-        env: of `playback_env`; it is left where the episode ends.
-        number: of the episode.
-        show: told how many steps are done.
+        dataset: dataset made in simulation.
+        env: environment from `playback_env`; it stays where the episode ends.
+        number: episode number.
+        show: called with the number of steps done.
 
     Raises:
-        ValueError: a saved state is none of this environment.
+        ValueError: if a saved state does not fit the environment.
     """
     rows = dataset.episodes[number]
     saved: NDArray[np.float64] = dataset.rows("sim_state", rows)
@@ -102,7 +102,7 @@ def play(
         succeeded.append(bool(info["success"]))
         states.append(env.get_state())
         show(done)
-    # The state after the last step is in no dataset.
+    # A dataset does not hold the state after the last step.
     differences = np.abs(np.stack(states[:-1]) - saved)
     found = {name: (differences[:, columns], unit) for name, (columns, unit) in groups(env).items()}
     return Playback(
@@ -115,7 +115,7 @@ def play(
 
 
 def groups(env: RobosuiteEnv) -> dict[str, tuple[NDArray[np.int64], str]]:
-    """Columns of the state that belong together, with their unit: joints of each robot, objects, the rest."""
+    """Columns of the state by group, with their unit: robot joints, objects, velocities, the rest."""
     model: Any = env.sim.sim.model._model
     columns: dict[str, tuple[list[int], str]] = {}
     time = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_TIME)

@@ -1,4 +1,4 @@
-"""Replay of primitive steps on the learner's device, from which transitions over any window are made."""
+"""Replay buffer of environment steps on the learner's device; n-step transitions are built when sampled."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 SOURCES = ("demo", "base", "policy", "human", "imagined", "handover")
-"""Whose doing a step was; `handover` is nobody's alone: on the way from a person back to the policy."""
+"""Who acted in a step; `handover` is the blend from a person back to the policy."""
 
 Fields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""Name -> shape and type of what a row holds besides action, reward and how the step ended."""
+"""Name -> shape and dtype of the fields of a row besides action, reward and end flags."""
 
 Batch = dict[str, Tensor]
-"""A batch of transitions. Each row's fields by name; `next.<field>` after the window; and
+"""A batch of transitions: the fields by name, `next.<field>` after the window, and
 
     action [B, A]       executed action at the first step
-    chunk [B, h, A]     executed actions of the first h steps; where the episode ended before, what the
-                        base would have done instead (its first proposal at the last step)
+    chunk [B, h, A]     executed actions of the first h steps; after the end of the episode, the actions
+                        of the base (its first sample at the last step)
     reward [B]          sum_i gamma^i r_i over the valid steps of the window
     discount [B]        gamma^valid_len, or 0 where the window ended by termination
     steps [B]           sum_i gamma^i over the valid steps: what a reward of 1 per step would give
@@ -28,32 +28,31 @@ Batch = dict[str, Tensor]
 """
 
 _KEPT_AT_START = ("noise", "chunk_step")
-"""Fields that nothing looks at after the window."""
+"""Fields that are not needed after the window."""
 _TAKEN_OVER = (SOURCES.index("human"), SOURCES.index("handover"))
 _NOT_EXECUTED = -1
-"""`chunk_step` of a step whose chunk somebody else took over."""
+"""`chunk_step` of a step whose chunk was interrupted by an intervention."""
 
 
 class SwitchCost(NamedTuple):
-    """What it costs to open or close a gripper, each time."""
+    """Cost of each gripper switch between open and closed."""
 
     dimensions: tuple[int, ...] = ()
-    """The grippers' in an action, whose sign is their command."""
+    """Action dimensions of the grippers; their sign is the command."""
     cost: float = 0.0
-    """Reward that is taken off."""
+    """Reward subtracted per switch."""
 
 
 FREE: Final = SwitchCost()
 
 
 class Replay:
-    """Ring buffers, one per stream (environment slot), of rows in the order they were made.
+    """Ring buffers of steps, one per stream (parallel environment), in time order.
 
-    A row holds an observation, what the policy knew there and what was done. The last observation of
-    an episode is a row of its own without an action, so nothing is stored twice and no transition
-    crosses a reset. An episode that terminated may do without that row: nothing looks at it.
-    `capacity` counts rows of all streams together. Where rows are is known on the host alone, so
-    that sampling never waits for the device.
+    A row holds an observation, the policy's outputs and the executed action. The last observation of
+    an episode is a separate row without an action, so nothing is stored twice and no transition
+    crosses a reset. A terminated episode does not need that row. `capacity` counts the rows of all
+    streams together. The row indices are kept on the host, so sampling never waits for the device.
     """
 
     def __init__(
@@ -85,21 +84,21 @@ class Replay:
             for name, (shape, dtype) in every.items()
         }
         self._start = np.zeros(total, bool)
-        """Rows where a step begins whose reward is known, and whose next observation is, if needed."""
+        """Rows that start a complete step: its reward is known, and its next observation, if needed."""
         self._last = np.zeros(total, bool)
         """Rows without an action."""
         self._decision = np.zeros(total, bool)
         """Rows where a chunk was decided."""
         self._human = np.zeros(total, bool)
-        """Rows that a person drove."""
+        """Rows in which a person acted."""
         self._weight = np.ones(total, np.float32)
-        """How often a row is drawn in relation to the others, at most 1."""
+        """Relative sampling weight of a row, at most 1."""
         self._count = np.zeros(streams, np.int64)
         """Rows ever written to each stream."""
         self._episode_start = np.zeros(streams, np.int64)
 
     def __len__(self) -> int:
-        """Rows that are held now."""
+        """Number of rows in the buffer."""
         return int(np.minimum(self._count, self.rows).sum())
 
     def add(
@@ -112,7 +111,7 @@ class Replay:
         source: int,
         **fields: NDArray[Any],
     ) -> None:
-        """Add one step for each of the given streams; fields that are not kept here are left out."""
+        """Add one step for each of the given streams. Fields that are not in `fields` are ignored."""
         at = self._write(streams, fields, is_last=False)
         index = torch.from_numpy(at).to(self.device)
         self.data["action"][index] = torch.from_numpy(np.asarray(action, np.float32)).to(self.device)
@@ -127,13 +126,14 @@ class Replay:
         self._mark(at[terminated], True)
 
     def end(self, streams: NDArray[np.integer[Any]], **fields: NDArray[Any]) -> None:
-        """Add the last observation of an episode, and what the policy knew there."""
+        """Add the last observation of an episode, with the policy's outputs there."""
         self._write(streams, fields, is_last=True)
 
     def close_episode(self, streams: NDArray[np.integer[Any]], *, success: bool, weight: float = 1.0) -> None:
-        """The episodes of these streams are over; draw their steps `weight` (at most 1) times as often.
+        """End the episodes of these streams and set the sampling weight of their steps, at most 1.
 
-        Where a person had to help, what succeeded is what the person did, and the policy after that.
+        After interventions, only the person's steps and the policy's steps after the last one count as
+        successful.
         """
         for stream in streams:
             count = int(self._count[stream])
@@ -150,7 +150,7 @@ class Replay:
             self._episode_start[stream] = count
 
     def cut(self, stream: int) -> None:
-        """The open episode of a stream broke off: its newest row becomes its last observation."""
+        """End the interrupted episode of a stream: its newest row becomes its last observation."""
         count = int(self._count[stream])
         at = np.array([stream * self.rows + (count - 1) % self.rows])
         if count > self._episode_start[stream] and not (self._start[at] | self._last[at]).any():
@@ -158,7 +158,7 @@ class Replay:
             self.data["last"][torch.from_numpy(at).to(self.device)] = True
 
     def give_up(self, stream: int) -> None:
-        """A person takes over after the newest step of a policy: for its value, the episode ended there."""
+        """Mark the newest policy step of a stream as terminated because a person takes over."""
         count = int(self._count[stream])
         at = np.array([stream * self.rows + (count - 1) % self.rows])
         index = torch.from_numpy(at).to(self.device)
@@ -167,11 +167,11 @@ class Replay:
             self._mark(at, True)
 
     def humans(self, *, chunk_starts_only: bool = False) -> int:
-        """Steps that a person drove and that a window may begin with."""
+        """Number of human steps at which a window may start."""
         return int(np.count_nonzero(self._human & self._begins(chunk_starts_only)))
 
     def beginnings(self, *, chunk_starts_only: bool = False) -> int:
-        """Steps that a window may begin with."""
+        """Number of steps at which a window may start."""
         return int(np.count_nonzero(self._begins(chunk_starts_only)))
 
     def sample(
@@ -186,22 +186,22 @@ class Replay:
         bootstrap_truncation: bool = True,
         humans_only: bool = False,
     ) -> Batch:
-        """Draw `batch` windows over the steps whose next observation is known or not needed.
+        """Sample `batch` n-step transitions.
 
-        A window is cut where its episode or the stream ends; its discount says how long it is.
+        A window ends early where its episode or the stream ends; its discount tells its length.
 
         Args:
             batch: number of windows.
-            n_step: their length in steps.
+            n_step: length of a window in steps.
             gamma: discount per step.
-            rng: draws the first steps.
+            rng: random generator that draws the first steps.
             chunk: steps h of the executed chunk to return, at most `n_step`; 0 for none.
-            chunk_starts_only: windows begin where a chunk was decided; elsewhere they begin at any step.
-            bootstrap_truncation: whether an episode that ended by its time limit goes on in value.
-            humans_only: windows begin with steps that a person drove.
+            chunk_starts_only: windows start only where a chunk was decided.
+            bootstrap_truncation: whether to bootstrap at the end of an episode that hit its time limit.
+            humans_only: windows start only at steps in which a person acted.
 
         Raises:
-            ValueError: no whole step is held.
+            ValueError: if the buffer holds no complete step.
         """
         data = self.data
         draw = self._draw_human if humans_only else self._draw
@@ -211,7 +211,7 @@ class Replay:
         rows = stream_start[:, None] + (row[:, None] - stream_start[:, None] + ahead) % self.rows
         whole = data["start"][rows[:, :-1]]
         ends = data["terminated"][rows[:, :-1]]
-        # Step i is in the window if all steps before it were whole and did not terminate.
+        # Step i is in the window if all steps before it were complete and did not terminate.
         before = (whole & ~ends)[:, :-1].long().cumprod(1)
         inside = torch.cat([torch.ones_like(row)[:, None], before], 1) * whole
         length = inside.sum(1)
@@ -219,7 +219,7 @@ class Replay:
         reward = (data["reward"][rows[:, :-1]] * inside * powers[:-1]).sum(1)
         terminated = (ends & inside.bool()).any(1)
         discount = torch.where(terminated, 0.0, powers[length])
-        # What comes after a termination may be of another episode; nobody shall see it.
+        # The row after a termination may belong to another episode, so it is not used.
         after = length - terminated.long()
         last = rows.gather(1, after[:, None]).squeeze(1)
         if not bootstrap_truncation:
@@ -238,7 +238,7 @@ class Replay:
         return out
 
     def held(self, name: str) -> NDArray[Any]:
-        """All values of a field that are held [T, …]."""
+        """All values of a field in the buffer [T, …]."""
         values = self.data[name].view(self.streams, self.rows, *self.data[name].shape[1:]).cpu().numpy()
         return np.concatenate([values[i, : min(self._count[i], self.rows)] for i in range(self.streams)])
 
@@ -268,7 +268,7 @@ class Replay:
     def _write(
         self, streams: NDArray[np.integer[Any]], fields: Mapping[str, NDArray[Any]], *, is_last: bool
     ) -> NDArray[np.int64]:
-        """Write the fields of a new row for each stream; the step before it is whole now."""
+        """Write a new row for each stream, which completes the step before it."""
         count = self._count[streams]
         at = streams * self.rows + count % self.rows
         before = streams * self.rows + (count - 1) % self.rows
@@ -288,7 +288,7 @@ class Replay:
         return at
 
     def _switches(self, streams: NDArray[np.integer[Any]], at: NDArray[np.int64]) -> NDArray[np.float32]:
-        """How many grippers these rows command otherwise than the step before, which an episode may lack."""
+        """Number of grippers that each row switches; 0 at the first step of an episode."""
         first = at - at % self.rows
         before = first + (at - first - 1) % self.rows
         commands = [
@@ -301,7 +301,7 @@ class Replay:
         )
 
     def _undecide(self, at: NDArray[np.int64], chunk_step: NDArray[np.integer[Any]]) -> None:
-        """Steps that somebody else took over: the chunks that were decided were not executed."""
+        """Mark the chunks of steps that were taken over as not executed."""
         stream_start = at - at % self.rows
         decided = stream_start + (at - stream_start - chunk_step) % self.rows
         rows = np.concatenate([at, decided])
@@ -317,7 +317,7 @@ class Replay:
             self.data["start"][torch.from_numpy(rows).to(self.device)] = start
 
     def _executed(self, rows: Tensor, length: Tensor, chunk: int) -> Tensor:
-        """Actions [B, h, A] of the window's first h steps, and the base's where it is shorter."""
+        """Actions [B, h, A] of the first h steps of each window, continued by the base's if it is shorter."""
         actions = self.data["action"][rows]
         if "base_samples" not in self.data:
             return actions
@@ -329,14 +329,14 @@ class Replay:
         return torch.where((step < length[:, None])[:, :, None], actions, instead)
 
     def _draw_human(self, batch: int, rng: np.random.Generator, chunk_starts_only: bool) -> NDArray[np.int64]:
-        """Rows that begin a step that a person drove; few among many, so they are looked up."""
+        """Draw rows that start a human step. They are rare, so rejection would be slow."""
         rows = np.flatnonzero(self._human & self._begins(chunk_starts_only))
         if not len(rows):
             raise ValueError("the replay holds no step that a person drove")
         return rows[rng.integers(len(rows), size=batch)]
 
     def _draw(self, batch: int, rng: np.random.Generator, chunk_starts_only: bool) -> NDArray[np.int64]:
-        """Rows that begin a step in proportion to their weight, by rejection."""
+        """Draw rows that start a step, in proportion to their weight, by rejection sampling."""
         held = np.minimum(self._count, self.rows)
         total = int(held.sum())
         starts = np.cumsum(held)

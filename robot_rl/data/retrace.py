@@ -1,4 +1,4 @@
-"""A recorded motion on the robot again: its measured joints, more slowly, and how near the arm came."""
+"""Replays a recorded motion on a robot: follows its measured joints and measures the deviation."""
 
 import time
 from collections import Counter
@@ -19,25 +19,25 @@ JOINTS: Final = "robot0_joint_pos"
 _RATE: Final = 50.0
 """Commands per second."""
 _APPROACH: Final = 0.2
-"""Of the joints' highest speeds, on the way to the start."""
+"""Fraction of the joints' speed limits on the way to the start."""
 _THERE: Final = 0.03
-"""rad from a goal at which the arm has come to it."""
+"""Distance at which the arm has reached a goal, rad."""
 _PATIENCE: Final = 10.0
-"""s for the arm to come to rest."""
+"""Time that the arm has to come to rest, s."""
 _NEAR: Final = 1.0
-"""s of the recording around a moment in which the nearest point of the path is looked for."""
+"""Window of the recording around a moment in which the nearest point of the path is searched, s."""
 
 
 @dataclass(frozen=True)
 class Motion:
-    """What an episode did."""
+    """A recorded motion."""
 
     times: NDArray[np.float64]
-    """Of each step from the first, s."""
+    """[T] time of each step since the first, s."""
     joints: NDArray[np.float64]
     """[T, n] rad."""
     openings: NDArray[np.float64] | None
-    """[T] of the gripper, from 0 closed to 1; None where the robot has none."""
+    """[T] gripper opening from 0, closed, to 1; None without a gripper."""
 
     @property
     def seconds(self) -> float:
@@ -46,30 +46,30 @@ class Motion:
 
 @dataclass
 class RetraceResult:
-    """How near the arm came."""
+    """How closely the arm followed the recording."""
 
     off_path: NDArray[np.float64]
-    """Farthest of each joint from the nearest point of the recorded path, rad."""
+    """[n] largest distance of each joint from the nearest point of the recorded path, rad."""
     at_end: NDArray[np.float64]
-    """Of each joint from the recorded end, at rest, rad."""
+    """[n] distance of each joint from the recorded end, at rest, rad."""
     clipped: Counter[str] = field(default_factory=Counter)
-    """Commands that each limit changed."""
+    """Number of commands that each limit changed."""
     commands: int = 0
     complete: bool = True
-    """False where it was stopped."""
+    """False if it was stopped."""
 
 
 def motion_of(dataset: Dataset, number: int, robot: RobotSpec, accept: Sequence[str] = ()) -> Motion:
-    """What a robot is to do again.
+    """Load the motion of an episode for a robot.
 
     Args:
-        dataset: recorded from it.
-        number: of the episode.
-        robot: at the address.
-        accept: `robot` lets another robot's recording pass.
+        dataset: dataset recorded from the robot.
+        number: episode number.
+        robot: specification of the robot at the address.
+        accept: with `robot`, another robot's recording is accepted.
 
     Raises:
-        ValueError: it was recorded from another robot or without joints, or the robot cannot do it.
+        ValueError: if it was recorded from another robot or without joints, or the robot cannot follow it.
     """
     recorded = dataset.environment.get("real_robot", {}).get("name")
     if recorded != robot.name and "robot" not in accept:
@@ -102,24 +102,24 @@ def motion_of(dataset: Dataset, number: int, robot: RobotSpec, accept: Sequence[
 
 
 def approach_seconds(motion: Motion, start: State, robot: RobotSpec) -> float:
-    """How long the way to the start takes, s."""
+    """Duration of the motion to the start, s."""
     way = np.abs(motion.joints[0] - np.array(start.q))
-    # The ramp is at 1.875 times its mean speed in the middle.
+    # The peak speed of the ramp is 1.875 times its mean speed.
     seconds = 1.875 * way / (_APPROACH * np.array(robot.limits.joint_velocity))
     return max(1.0, float(seconds.max()))
 
 
 def retrace(robot: RobotClient, motion: Motion, speed: float, stop: Callable[[], bool]) -> RetraceResult:
-    """Bring the armed arm to the start, let it go along the recording, and come to rest at the end.
+    """Move the armed arm to the start, along the recording, and to rest at the end.
 
     Args:
-        robot: that may command, with the arm armed. All of its limits hold.
-        motion: what it is to do.
-        speed: of the recording's, at most 1.
+        robot: client that may command, with the arm armed. All limits of the robot hold.
+        motion: motion to follow.
+        speed: fraction of the recorded speed, at most 1.
         stop: whether to end early; the arm then comes to rest where it is.
 
     Raises:
-        RobotError: a command was refused, the arm does not come to where it is sent, or there is no answer.
+        RobotError: if a command is refused, the arm does not reach a goal, or the robot does not answer.
     """
     arm = _Arm(robot, motion)
     measured: list[tuple[float, NDArray[np.float64]]] = []
@@ -129,9 +129,9 @@ def retrace(robot: RobotClient, motion: Motion, speed: float, stop: Callable[[],
         begin = np.array(held or start.q)
         seconds = approach_seconds(motion, start, robot.spec)
         if not arm.follow(seconds, lambda t: begin + _ramp(t / seconds) * (motion.joints[0] - begin), stop):
-            return arm.traced(measured, complete=False)
+            return arm.result(measured, complete=False)
         if not arm.settle(0.0, stop):
-            return arm.traced(measured, complete=False)
+            return arm.result(measured, complete=False)
         zero = robot.server_time()
 
         def along(t: float) -> NDArray[np.float64]:
@@ -141,11 +141,11 @@ def retrace(robot: RobotClient, motion: Motion, speed: float, stop: Callable[[],
 
         complete = arm.follow(motion.seconds / speed, along, stop, speed)
         complete = complete and arm.settle(motion.seconds, stop)
-        return arm.traced(measured, complete=complete)
+        return arm.result(measured, complete=complete)
 
 
 class _Arm:
-    """Sends commands and counts what becomes of them."""
+    """Sends commands to the arm and counts those that a limit changed."""
 
     def __init__(self, robot: RobotClient, motion: Motion) -> None:
         self._robot, self._motion = robot, motion
@@ -154,7 +154,7 @@ class _Arm:
         self._opening: float | None = None
 
     def at(self, t: float) -> NDArray[np.float64]:
-        """The recorded joints [n] at `t` s of the recording."""
+        """Recorded joint positions [n] at time `t` of the recording, s, interpolated."""
         motion = self._motion
         return np.array([np.interp(t, motion.times, joint) for joint in motion.joints.T])
 
@@ -165,20 +165,20 @@ class _Arm:
         stop: Callable[[], bool],
         speed: float = 0.0,
     ) -> bool:
-        """Command `goal` for so long; the gripper goes along with the recording. False where stopped."""
+        """Command `goal` and the recorded gripper opening for `seconds`. False if stopped."""
         begun = time.monotonic()
         due = begun
         while (passed := time.monotonic() - begun) < seconds:
             if stop():
                 return False
             self._send(goal(passed), passed * speed)
-            # What is late begins a new rhythm, and does not hurry after the old one.
+            # A late command shifts the schedule; it does not cause a burst.
             due = max(due + 1 / _RATE, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
         return True
 
     def settle(self, t: float, stop: Callable[[], bool]) -> bool:
-        """Hold the place of `t` s of the recording until the arm is at rest there; False where stopped."""
+        """Command the joints at `t` until the arm is at rest there. False if stopped."""
         goal = self.at(t)
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
@@ -192,10 +192,10 @@ class _Arm:
         off = float(np.abs(goal - self._robot.state(max_age=1.0).q).max())
         raise RobotError(f"the arm does not come to where it is sent: it is {off:.3f} rad away")
 
-    def traced(
+    def result(
         self, measured: Sequence[tuple[float, NDArray[np.float64]]], *, complete: bool
     ) -> RetraceResult:
-        """What is to be told at the end."""
+        """Compare the measured joints, with their times in the recording, to the recorded path."""
         motion = self._motion
         fine = np.linspace(0.0, motion.seconds, max(2, round(motion.seconds * 200)))
         path = np.stack([np.interp(fine, motion.times, joint) for joint in motion.joints.T], axis=1)
@@ -218,7 +218,7 @@ class _Arm:
         self._clipped.update(ack.clipped)
 
     def _opening_at(self, t: float) -> float | None:
-        """Where it changes; a gripper that is told the same again and again may begin anew."""
+        """Opening at `t` if it changed, else None: some grippers restart on a repeated command."""
         if self._motion.openings is None:
             return None
         step = min(int(np.searchsorted(self._motion.times, t, side="right")) - 1, len(self._motion.times) - 1)
@@ -230,7 +230,7 @@ class _Arm:
 
 
 def report_lines(traced: RetraceResult, robot: RobotSpec) -> list[str]:
-    """What a person is told, in lines."""
+    """Result as lines of text."""
     lines = [f"{'joint':<24}{'off the path, rad':>18}{'off at the end, rad':>21}"]
     rows: Mapping[str, tuple[float, float]] = dict(
         zip(robot.joints, zip(traced.off_path.tolist(), traced.at_end.tolist(), strict=True), strict=True)
@@ -244,6 +244,6 @@ def report_lines(traced: RetraceResult, robot: RobotSpec) -> list[str]:
 
 
 def _ramp(part: float) -> float:
-    """From 0 to 1 with rest at both ends."""
+    """Minimum-jerk ramp from 0 to 1."""
     part = min(max(part, 0.0), 1.0)
     return part**3 * (10 - 15 * part + 6 * part**2)

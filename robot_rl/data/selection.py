@@ -1,4 +1,4 @@
-"""Which episodes of a dataset are chosen."""
+"""Selects episodes of a dataset by share, outcome, actor or number."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +11,20 @@ from robot_rl.data.episode_notes import notes_of, outcome_of, source_names, step
 
 @dataclass(frozen=True)
 class EpisodeFilter:
-    """Exactly one of these is given."""
+    """How to select episodes; exactly one of the first four fields is given.
+
+    Raises:
+        ValueError: if none or several are given, or `fraction` is not between 0 and 1.
+    """
 
     fraction: float | None = None
-    """This part of the episodes, drawn by `seed`."""
+    """Share of the episodes, drawn at random with `seed`."""
     outcomes: Sequence[str] | None = None
-    """Those that ended so."""
+    """Episodes with one of these outcomes."""
     sources: Sequence[str] | None = None
-    """Those in which one of these acted at any step."""
+    """Episodes in which one of these acted at any step."""
     episodes: Sequence[int] | None = None
-    """These, by number."""
+    """Episode numbers."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -34,10 +38,10 @@ class EpisodeFilter:
 
 
 def select_episodes(dataset: Dataset, criteria: EpisodeFilter) -> list[int]:
-    """Numbers of the chosen episodes, in order.
+    """Numbers of the selected episodes, in order.
 
     Raises:
-        ValueError: there is no such episode, outcome or source, or none or all are chosen.
+        ValueError: if an episode, outcome or source does not exist, or nothing is selected.
     """
     number = dataset.num_episodes
     if criteria.fraction is not None:
@@ -52,21 +56,21 @@ def select_episodes(dataset: Dataset, criteria: EpisodeFilter) -> list[int]:
         found = sorted(set(criteria.episodes))
     elif criteria.outcomes is not None:
         outcomes = [outcome_of(dataset, i, note) for i, note in enumerate(notes_of(dataset))]
-        _known("outcomes", criteria.outcomes, sorted(set(outcomes)), dataset)
+        _check_exists("outcomes", criteria.outcomes, sorted(set(outcomes)), dataset)
         found = [i for i, outcome in enumerate(outcomes) if outcome in criteria.outcomes]
     else:
         assert criteria.sources is not None
         if not source_names(dataset):
             raise ValueError(f"{dataset.path} does not say who acted: it has no array `source`")
         sources = steps_by_source(dataset)
-        _known("sources", criteria.sources, sorted(set().union(*sources)), dataset)
+        _check_exists("sources", criteria.sources, sorted(set().union(*sources)), dataset)
         found = [i for i, acted in enumerate(sources) if any(name in acted for name in criteria.sources)]
     if not found:
         raise ValueError(f"no episode of {dataset.path} is chosen")
     return found
 
 
-def _known(what: str, wanted: Sequence[str], there: Sequence[str], dataset: Dataset) -> None:
+def _check_exists(what: str, wanted: Sequence[str], there: Sequence[str], dataset: Dataset) -> None:
     unknown = sorted(set(wanted) - set(there))
     if unknown:
         has = ", ".join(there) or "none"

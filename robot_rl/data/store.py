@@ -1,8 +1,8 @@
-"""The zarr groups of datasets, opened in one place: a dataset may come from anybody.
+"""Opens the zarr groups of datasets safely: a dataset may come from an untrusted source.
 
-Some of zarr's codecs run code that stands in the chunks (pickle), and arrays of objects need such codecs. So
-the description of every array is checked before zarr sees it. Arrays hold plain numbers, their chunks are
-compressed by one of a few known compressors and hold whole steps.
+Some of zarr's codecs run code contained in the chunks (pickle), and arrays of objects need such codecs. So
+the description of every array is checked before zarr reads it. Arrays must hold plain numbers, and their
+chunks must be compressed by one of a few known compressors and hold whole steps.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from robot_rl.hardware.durable import make_folder, replace_file
 _GROUPS: Final = ("meta", "data")
 _KINDS: Final = "biuf"
 _WHOLE_CHUNKS: Final = partial(zarr.config.set, {"array.write_empty_chunks": True})
-"""Arrays that are opened or made meanwhile write chunks of nothing but zeros too."""
+"""Context in which arrays are opened or created so that chunks of zeros are written too."""
 _LARGEST_CHUNK: Final = 1 << 30
 _MOST_ROOM: Final = 10_000_000
-"""Rows more than files hold: so much at most has a killed writer made room for."""
+"""Most rows that a shape may have beyond those in files, as a killed writer leaves them."""
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 _Chunk = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -36,7 +36,7 @@ class _Compressor(msgspec.Struct):
 
 
 class _Description(msgspec.Struct):
-    """What `.zarray` may say."""
+    """Accepted content of `.zarray`."""
 
     zarr_format: Literal[2]
     shape: Annotated[list[_Size], msgspec.Meta(min_length=1)]
@@ -49,7 +49,7 @@ class _Description(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Store:
-    """A dataset's arrays by name, what `meta` says of it, and the group of both."""
+    """An open zarr group: root, arrays of `data` and `meta` by name, and attributes of `meta`."""
 
     root: Any
     data: dict[str, Any]
@@ -57,16 +57,16 @@ class Store:
     attributes: dict[str, Any]
 
     def add(self, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        """Make an array of `data`."""
+        """Create an array in `data`."""
         with _WHOLE_CHUNKS():
             self.data[name] = self.root["data"].create_array(name, shape=shape, chunks=chunks, dtype=dtype)
 
 
 class DurableStore(LocalStore):
-    """Files that are on the disk before they replace others; their folders are the writer's to sync.
+    """Syncs each file before it replaces an older one; the writer syncs the folders.
 
-    A chunk holds rows of earlier episodes too: were its name there before its content, a power cut would take
-    those with it.
+    A chunk also holds rows of earlier episodes. If its name were on the disk before its content, a power cut
+    would lose those rows too.
     """
 
     async def set(self, key: str, value: Any) -> None:
@@ -85,23 +85,23 @@ def open_store(path: Path, mode: Literal["r", "r+"] = "r", durable: bool = False
     """Open the zarr group at a path.
 
     Args:
-        path: its folder.
-        mode: to read, or to write too.
-        durable: as `DurableStore`; else what is written is on the disk at some time.
+        path: folder of the group.
+        mode: read only, or read and write.
+        durable: whether to sync files, see `DurableStore`.
 
     Raises:
-        ValueError: it is none, or has an array that is not read here.
+        ValueError: if there is no such group, it is damaged, or has an array of an unsupported form.
     """
     if not all((path / name / ".zgroup").is_file() for name in ("", *_GROUPS)):
         raise ValueError(how_to_convert(path))
     try:
-        # Of format 2 and not consolidated: zarr reads those descriptions that were checked, and no others.
+        # Format 2 and not consolidated: zarr must read only the descriptions that are checked here.
         store = DurableStore(path) if durable else LocalStore(path, read_only=mode == "r")
         root = zarr.open_group(store, mode=mode, zarr_format=2, use_consolidated=False)
         attributes = dict(root["meta"].attrs)
     except (OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"dataset {path} is damaged: {error}; copy or collect it again") from error
-    # First `meta/episode_ends`, which a writer beside us writes last: what it ends is in all others then.
+    # `meta` first: a concurrent writer writes `meta/episode_ends` last, after the data of those episodes.
     with _WHOLE_CHUNKS():
         meta, data = (_open_arrays(store, group, mode) for group in _GROUPS)
     return Store(root, data, meta, attributes)
@@ -123,10 +123,10 @@ def _open_array(store: Any, name: str, mode: str) -> Any:
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
-    """Refuse an array that could not be read again.
+    """Check that a dataset can store arrays of this dtype.
 
     Raises:
-        ValueError: it holds no plain numbers.
+        ValueError: if it is not bool, integer or float.
     """
     if dtype.kind not in _KINDS:
         raise ValueError(f"{name} is of type {dtype}: a dataset holds bool, integers and floats")

@@ -1,4 +1,4 @@
-"""What a dataset holds, in a few lines."""
+"""Summarizes a dataset, recordings or another program's dataset in a few lines."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from robot_rl.hardware.recording.raw import RawDataset
 
 @dataclass(frozen=True)
 class Line:
-    """Of the listing."""
+    """One line of a summary."""
 
     name: str
     text: str
 
 
 def dataset_lines(path: Path) -> list[Line]:
-    """What the dataset at `path` holds.
+    """Summary of a dataset.
 
     Raises:
-        ValueError: it is none, or damaged.
+        ValueError: if there is no dataset at `path`, or it is damaged.
     """
     dataset = Dataset(path)
     environment = dataset.environment
@@ -74,10 +74,10 @@ def dataset_lines(path: Path) -> list[Line]:
 
 
 def raw_lines(path: Path) -> list[Line]:
-    """What recordings hold.
+    """Summary of a folder of recordings.
 
     Raises:
-        ValueError: they are damaged.
+        ValueError: if they are damaged.
     """
     raw = RawDataset(path)
     facts = raw_facts(raw)
@@ -141,12 +141,12 @@ def _optional(name: str, text: str) -> list[Line]:
 
 
 def lines_of(path: Path) -> list[Line]:
-    """What is at `path`, of whatever kind.
+    """Summary of a dataset of any kind.
 
     Raises:
-        ValueError: it is no dataset, or damaged.
+        ValueError: if there is no dataset at `path`, or it is damaged.
     """
-    # What a kind needs is loaded for it alone.
+    # Import only the libraries that this kind needs.
     match kind_of(path):
         case "raw":
             return raw_lines(path)

@@ -1,4 +1,4 @@
-"""Every promise of the dataset's format, checked one by one: what is wrong with a dataset, as a list."""
+"""Validates a dataset against every rule of its format and lists all problems."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +16,17 @@ from robot_rl.envs.observation import IMAGE_PREFIX
 _ALWAYS: Final = ("task", "robot", "control_freq", "horizon", "observation_spec", "action_spec")
 _SIMULATED: Final = ("env", "controller", "model_seed", "env_args", "state_layout", "versions")
 _OFF: Final = 1e-6
-"""An action beyond 1 by less is rounding."""
+"""Tolerance of actions beyond 1, for rounding."""
 _UNEVEN: Final = 0.01
-"""Of a step: how much longer or shorter than the others one may be."""
+"""Largest relative deviation of a step's duration."""
 
 
 def find_problems(path: Path) -> list[str]:
-    """What is wrong with the dataset at `path`; empty where nothing is."""
+    """Problems of the dataset at `path`; empty if there are none."""
     try:
         dataset = Dataset(path)
     except ValueError as error:
-        # It cannot be trusted so far that more could be said.
+        # A dataset that does not open cannot be checked further.
         return [str(error)]
     found = [*_environment(dataset)]
     if dataset.num_episodes == 0:
@@ -77,7 +77,7 @@ def _arrays(dataset: Dataset) -> Iterator[str]:
 
 
 def _actions(dataset: Dataset) -> Iterator[str]:
-    # What was asked for may be beyond; what was followed cannot.
+    # Requested actions may exceed the range, applied ones may not.
     actions = dataset["applied_action"]
     for number, rows in enumerate(dataset.episodes):
         beyond = np.abs(actions[rows]) > 1 + _OFF
@@ -88,7 +88,7 @@ def _actions(dataset: Dataset) -> Iterator[str]:
 
 
 def _ends(dataset: Dataset) -> Iterator[str]:
-    """Success, reward and the end of an episode say the same."""
+    """Check that success, reward and the end of each episode agree."""
     terminated, truncated = dataset["terminated"].astype(bool), dataset["truncated"].astype(bool)
     rewards = dataset["reward"]
     for number, rows in enumerate(dataset.episodes):

@@ -1,4 +1,4 @@
-"""Videos and contact sheets of episodes."""
+"""Renders episodes and writes videos and contact sheets."""
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from robot_rl.hardware.durable import make_folder, publish
 def render_states(
     env: RobosuiteEnv, states: Sequence[np.ndarray], camera: str | mujoco.MjvCamera, height: int, width: int
 ) -> Iterator[np.ndarray]:
-    """Images uint8 [H, W, 3] of saved simulator states, in order. `env` is left in the last one."""
+    """Render saved simulator states to images uint8 [H, W, 3], in order. `env` stays in the last state."""
     with Renderer(env, camera, height, width) as renderer:
         for state in states:
             env.set_state(state)
@@ -30,7 +30,7 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: int) -> None:
     The file appears whole or not at all.
 
     Raises:
-        ValueError: no frames, an odd height or width (yuv420p halves both for colour), or frames
+        ValueError: if there are no frames, an odd height or width (yuv420p halves both for colour), or frames
             that are not uint8 of one size.
     """
     make_folder(path.parent)
@@ -43,7 +43,7 @@ def write_video(path: Path, frames: Iterable[np.ndarray], fps: int) -> None:
 
 
 def contact_sheet(frames: Sequence[np.ndarray], columns: int) -> bytes:
-    """All frames, uint8 [H, W, 3], as one PNG, row by row; the caller picks which frames."""
+    """One PNG with all frames, uint8 [H, W, 3], row by row."""
     if not len(frames) or columns < 1:
         raise ValueError(f"a contact sheet needs frames and columns, not {len(frames)} and {columns}")
     rows = -(-len(frames) // columns)

@@ -1,4 +1,4 @@
-"""Training windows of a dataset: To observations, then the H actions that follow."""
+"""Training windows of a dataset: To observations and the H actions from the newest one on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from robot_rl.envs.observation import IMAGE_PREFIX
 
 @dataclass(frozen=True)
 class Windows:
-    """Every step of every episode as the start of a chunk.
+    """Training windows, one per step of each episode.
 
     `state` [M, To, S] repeats the first observation before an episode's start; `actions`
-    [M, H, A] repeats the last action past its end, where `mask` [M, H] is 0. The images are kept
-    once, since windows share them: `images[camera]` uint8 [T, H, W, 3] holds those of the whole dataset,
-    and `rows` [M, To] says which of them each window sees.
+    [M, H, A] repeats the last action past its end, where `mask` [M, H] is 0. Windows share images:
+    `images[camera]` uint8 [T, H, W, 3] holds those of the whole dataset, and `rows` [M, To] are the
+    images of each window.
     """
 
     state: NDArray[np.float32]
@@ -31,7 +31,7 @@ class Windows:
 
 
 def make_windows(dataset: Dataset, obs_steps: int, horizon: int, keep: NDArray[np.bool_]) -> Windows:
-    """Cut the episodes to `keep` [N] into windows; an action belongs to its window's newest observation."""
+    """Make the windows of the episodes in `keep` [N]; the first action follows the newest observation."""
     observations = dataset.observations()
     actions = dataset["applied_action"].astype(np.float32)
     past = np.arange(1 - obs_steps, 1)

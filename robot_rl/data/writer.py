@@ -1,4 +1,4 @@
-"""Appending episodes to a dataset."""
+"""Writes datasets by appending whole episodes."""
 
 import math
 import shutil
@@ -23,20 +23,20 @@ from robot_rl.hardware.durable import make_folder, publish, sync
 _ROWS_PER_CHUNK = 1024
 _IMAGES_PER_CHUNK = 16
 _IMAGE_CHUNK = 1 << 20
-"""Bytes beyond which a chunk has fewer images: drawing one at random reads a chunk."""
+"""Most bytes of a chunk of images: reading one random image reads a whole chunk."""
 
 _AT_ONCE = 16
-"""Files that are written and synced at a time: it takes little longer than one."""
+"""Files that are written and synced in parallel, which takes little longer than one."""
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """An array that is made block by block, for one that memory would not hold."""
+    """An array that is produced in blocks because it may not fit into memory."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     blocks: Callable[[], Iterator[NDArray[Any]]]
-    """Its rows in order."""
+    """Yields the rows in order."""
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -49,12 +49,12 @@ class Streamed:
 Episode = Mapping[str, NDArray[Any] | Streamed]
 """Arrays of one episode, time first: raw observations and `STEP_KEYS`."""
 Video = Streamed | Path
-"""Images that become a video, or one that `write_frames` made of as many."""
+"""Images to encode as a video, or the path of a video that `write_frames` made."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An episode to be written; see `DatasetWriter.append`."""
+    """One episode to write; see `DatasetWriter.append`."""
 
     episode: Episode
     success: bool
@@ -63,17 +63,17 @@ class Entry:
 
 
 class DatasetWriter:
-    """Appends episodes to a dataset, which it makes if there is none; one writer at a time.
+    """Appends episodes to a dataset and creates it if needed. Only one writer may be open at a time.
 
     Args:
-        path: the dataset.
-        environment: that the episodes were made in.
-        collection: how they were made.
-        durable: whether episodes that count are on the disk. False for a dataset that is being built beside
-            its place: `robot_rl.hardware.durable.publish` puts it on the disk as a whole.
+        path: path of the dataset.
+        environment: description of the environment that the episodes were made in.
+        collection: how the episodes were collected.
+        durable: whether written episodes are synced to disk. False for a dataset that is built under a
+            temporary name: `robot_rl.hardware.durable.publish` syncs it as a whole.
 
     Raises:
-        ValueError: the dataset there was made by an environment that differs, or is not a dataset.
+        ValueError: if the path holds something else, or a dataset with another environment or collection.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class DatasetWriter:
                 )
             self._store = open_store(path, "r+", durable)
             for array in self._store.data.values():
-                _cut(array, existing.num_steps)
+                _truncate(array, existing.num_steps)
             for name in EPISODE_KEYS:
-                _cut(self._store.meta[name], existing.num_episodes)
+                _truncate(self._store.meta[name], existing.num_episodes)
             return
         building = path.with_name(f".building-{path.name}")
         shutil.rmtree(building, ignore_errors=True)
@@ -119,22 +119,22 @@ class DatasetWriter:
     def append(
         self, episode: Episode, *, success: bool, seed: int, videos: Mapping[str, Video] | None = None
     ) -> None:
-        """Add a whole episode; it counts when this returns.
+        """Append one episode; it is part of the dataset when this returns.
 
         Args:
-            episode: its arrays.
+            episode: arrays of the episode.
             success: whether it succeeded.
-            seed: of its initial state, or another number that tells where it comes from.
-            videos: images [T, H, W, 3] by camera that are kept as videos, or the videos themselves.
+            seed: seed of its initial state, or another number that identifies its origin.
+            videos: images [T, H, W, 3] by camera to store as videos, or paths of videos.
 
         Raises:
-            ValueError: arrays of different lengths, other arrays than the dataset has, or NaN;
+            ValueError: if arrays have different lengths or NaN, or differ from those of the dataset;
                 nothing is written then.
         """
         self.extend([Entry(episode, success, seed, videos or {})])
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Add several episodes, which count when this returns: much faster than one by one.
+        """Append several episodes at once, which is much faster than one by one.
 
         Raises:
             ValueError: as for `append`; nothing is written then.
@@ -153,32 +153,32 @@ class DatasetWriter:
                     write_frames(path, images.blocks())
                 self._sync(path, path.parent)
         ends = start + np.cumsum([len(entry.episode["action"]) for entry in entries], dtype=np.int64)
-        # Rows are put where they belong, not at the end: an append that failed may have left some.
+        # Write at explicit rows, not at the end: a failed append may have left rows behind.
         for key, first in entries[0].episode.items():
             if key not in data:
                 chunks = (_rows_per_chunk(first), *first.shape[1:])
                 self._store.add(key, (0, *first.shape[1:]), chunks, first.dtype)
         parts = {key: [entry.episode[key] for entry in entries] for key in entries[0].episode}
-        # What makes blocks is for one thread.
+        # Block producers are not thread-safe.
         streamed = [key for key in parts if any(isinstance(part, Streamed) for part in parts[key])]
 
         def put(key: str) -> None:
-            _put(data[key], start, int(ends[-1]), parts[key])
+            _write_rows(data[key], start, int(ends[-1]), parts[key])
 
         _in_parallel(put, [key for key in parts if key not in streamed])
         for key in streamed:
             put(key)
         successes, seeds = ([getattr(entry, name) for entry in entries] for name in ("success", "seed"))
         number = index + len(entries)
-        _put(meta["episode_success"], index, number, [np.array(successes)])
-        _put(meta["episode_seed"], index, number, [np.array(seeds, np.int64)])
+        _write_rows(meta["episode_success"], index, number, [np.array(successes)])
+        _write_rows(meta["episode_seed"], index, number, [np.array(seeds, np.int64)])
         self._sync(*(self.path / array.path for array in (*data.values(), *meta.values())))
-        _put(meta["episode_ends"], index, number, [ends])
+        _write_rows(meta["episode_ends"], index, number, [ends])
         self._sync(self.path / meta["episode_ends"].path)
         self.num_episodes, self.num_steps = number, int(ends[-1])
 
     def describe(self, environment: Mapping[str, Any], collection: Mapping[str, Any]) -> None:
-        """Say anew what made it and how, where that is known only at the end."""
+        """Replace the environment and collection metadata, for what is known only at the end."""
         self._store.root["meta"].attrs.update(environment=dict(environment), collection=dict(collection))
         self._sync(self.path / "meta")
 
@@ -187,7 +187,11 @@ class DatasetWriter:
             _in_parallel(sync, paths)
 
     def _check(self, entry: Entry, like: Entry | None) -> None:
-        """Refuse an episode that differs from those there, or from `like`; None for the very first."""
+        """Check an episode against those written, or against `like` (None for the very first).
+
+        Raises:
+            ValueError: if it differs, has NaN, or lacks arrays.
+        """
         episode, videos = entry.episode, entry.videos
         for name in (*episode, *videos):
             check_name(name)
@@ -218,7 +222,7 @@ class DatasetWriter:
                 raise ValueError(f"the episode has NaN or infinity in {key}")
 
     def _form(self) -> dict[str, Any]:
-        """Shapes and types of a step, by name."""
+        """Shape and dtype of one step by array name, and cameras stored as video."""
         form: dict[str, Any] = {
             key: (array.shape[1:], array.dtype) for key, array in self._store.data.items()
         }
@@ -230,7 +234,7 @@ def _form(entry: Entry) -> dict[str, Any]:
     return form | dict.fromkeys(entry.videos, "video")
 
 
-def _cut(array: Any, rows: int) -> None:
+def _truncate(array: Any, rows: int) -> None:
     if array.shape[0] != rows:
         array.resize((rows, *array.shape[1:]))
 
@@ -240,10 +244,10 @@ def _in_parallel(action: Callable[[Any], None], items: Iterable[Any]) -> None:
         list(pool.map(action, items))
 
 
-def _put(array: Any, start: int, end: int, parts: Sequence[NDArray[Any] | Streamed]) -> None:
+def _write_rows(array: Any, start: int, end: int, parts: Sequence[NDArray[Any] | Streamed]) -> None:
     array.resize((end, *array.shape[1:]))
     whole = [part for part in parts if not isinstance(part, Streamed)]
-    # A chunk is written once where that can be.
+    # Concatenated, each chunk is written once.
     blocks = [np.concatenate(whole)] if len(whole) == len(parts) else chain.from_iterable(map(_blocks, parts))
     for block in blocks:
         array[start : start + len(block)] = block

@@ -1,1 +1,1 @@
-"""Datasets in the formats of robomimic and LeRobot."""
+"""Conversion from and to the formats of robomimic and LeRobot."""

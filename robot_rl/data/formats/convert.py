@@ -1,4 +1,4 @@
-"""From one format of datasets to another; the original stays, the result appears whole or not at all."""
+"""Converts datasets between formats; the source stays, the result appears complete or not at all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,20 +24,20 @@ Show = Callable[[int], None]
 
 @dataclass(frozen=True)
 class ConvertResult:
-    """What was made."""
+    """Result of a conversion."""
 
     episodes: int
     steps: int
     notices: tuple[str, ...] = ()
-    """What the result cannot hold, or holds otherwise."""
+    """What was lost or changed."""
 
 
 @dataclass(frozen=True)
 class ConvertRequest:
-    """What is asked for; see `robot-rl data convert --help`.
+    """A conversion to perform; see `robot-rl data convert --help`.
 
     Raises:
-        ValueError: there is nothing to convert, or no way to.
+        ValueError: if there is nothing to convert, or the conversion is not supported.
     """
 
     source: Path
@@ -70,12 +70,12 @@ class ConvertRequest:
 
     @cached_property
     def kind(self) -> Kind:
-        """Of the source."""
+        """Kind of the source."""
         return kind_of(self.source)
 
     @cached_property
     def target(self) -> str:
-        """The format to make."""
+        """Target format."""
         if self.to is not None:
             return self.to
         if self.out.suffix in HDF5_SUFFIXES:
@@ -86,7 +86,7 @@ class ConvertRequest:
 
     @cached_property
     def episodes(self) -> int:
-        """How many there are to convert."""
+        """Number of episodes to convert."""
         match self.kind:
             case "robomimic":
                 from robot_rl.data.formats.robomimic.file import RobomimicFile
@@ -101,11 +101,11 @@ class ConvertRequest:
 
 
 def convert(request: ConvertRequest, show: Show) -> ConvertResult:
-    """Do it.
+    """Convert a dataset; nothing is left behind after an error.
 
     Raises:
-        ValueError: the source lacks something, or is of another environment; nothing is made.
-        OSError: the disk is full; nothing is made.
+        ValueError: if the source lacks something, or is of another environment.
+        OSError: if the disk is full.
     """
     with atomic_outputs(request.out) as (building,):
         match request.kind, request.target:
@@ -136,7 +136,7 @@ def _to_robomimic(request: ConvertRequest, building: Path, show: Show) -> Conver
     if "sim_state" in dataset.keys:
         env = playback_env(dataset, request.accept)
     elif "env" in dataset.environment:
-        # Recorded behind the bridge, of a task of which no state was saved: nothing will be acted or drawn.
+        # Recorded from a served task without saved states: nothing will be simulated or rendered.
         env = RobosuiteEnv(replace(task_of(dataset.environment), cameras=[]), observe_all=True)
         notices.append(
             "there is no simulator's state: robomimic can train on the file and act in its task, "
@@ -185,7 +185,7 @@ def _from_robomimic(request: ConvertRequest, building: Path, show: Show) -> Conv
 
 
 def _env_for(request: ConvertRequest, told: dict[str, Any]) -> RobosuiteEnv:
-    """The environment of the task that a file was made in."""
+    """Build the environment of the task that a file was made in."""
     if told.get("type", 1) != 1:
         raise ValueError(
             f"{request.source} was not made with robosuite (env_args has the type {told['type']}): "

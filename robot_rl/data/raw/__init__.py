@@ -1,1 +1,1 @@
-"""From a robot's raw recordings to datasets of a fixed rate."""
+"""Converts raw recordings of a robot to datasets with a fixed rate."""

@@ -1,4 +1,4 @@
-"""From recorded episodes to a dataset of a fixed rate; the same recordings give the same bytes."""
+"""Derives a dataset with a fixed rate from recordings; the same recordings give the same bytes."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -25,60 +25,60 @@ from robot_rl.hardware.recording.records import Count, Outcome
 from robot_rl.hardware.spec import RobotSpec
 
 _EVENTS: Final = 100
-"""Of an episode that a dataset remembers; the recording has all."""
+"""Most events per episode stored in a dataset; the recording has all."""
 
 
 @dataclass(frozen=True)
 class DeriveConfig:
-    """What is asked for."""
+    """Options of `derive`."""
 
     rate: float
     """Steps per second."""
     cameras: tuple[str, ...] | None = None
-    """None for all that were recorded."""
+    """Cameras to include; None for all that were recorded."""
     outcomes: tuple[Outcome, ...] = ("success", "failure")
     max_age_ms: float = 500.0
-    """An episode in which something was not heard of for longer is left out."""
+    """An episode with a state, gripper reading or image older than this is skipped, ms."""
     flag_age_ms: float = 250.0
-    """One in which something was not heard of for longer is flagged."""
+    """An episode with data older than this is flagged, ms."""
     images: Literal["zarr", "video"] = "zarr"
     """Image storage: lossless arrays, or much smaller, lossy videos."""
     task: str = "robot"
-    """What the robot does, where no environment says it."""
+    """Name of the task if `environment` is None."""
     rebuild: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
-    """Full states [T, K] of recorded scenes (`robot_rl.envs.scene_state`), for a simulated task."""
+    """Makes full simulator states [T, K] from recorded scenes (`robot_rl.envs.scene_state`)."""
     environment: Mapping[str, Any] | None = None
-    """That of a simulated task which the robot is; None for the robot's own."""
+    """Environment description of the served simulated task; None for a real robot."""
 
 
 @dataclass(frozen=True)
 class DeriveResult:
-    """What was made."""
+    """Result of `derive`."""
 
     episodes: int
     steps: int
     left_out: Mapping[int, str]
-    """Why, by number of the recorded episode."""
+    """Reason for each skipped episode, by number of the recorded episode."""
     bridged: Mapping[int, Mapping[str, float]]
-    """What was not heard of for longer than `flag_age_ms`, and for how long [ms], by the same number."""
+    """Data older than `flag_age_ms`, and its age [ms], by number of the recorded episode."""
     cameras: tuple[str, ...]
-    """Those whose images it has."""
+    """Cameras of the dataset."""
 
 
 def derive(
     raw: RawDataset, out: Path, config: DeriveConfig, show: Callable[[int], None] = lambda done: None
 ) -> DeriveResult:
-    """Make the dataset, which appears whole or not at all.
+    """Derive the dataset, which appears complete or not at all.
 
     Args:
         raw: the recordings.
-        out: the dataset; nothing may be there.
-        config: what is asked for.
-        show: told how many episodes have been looked at.
+        out: path of the dataset, which must not exist.
+        config: options.
+        show: called with the number of recordings processed.
 
     Raises:
-        ValueError: something is there, no episode can be used, or one differs from the others.
-        OSError: the disk is full.
+        ValueError: if `out` exists, no episode can be used, or one differs from the others.
+        OSError: if the disk is full.
     """
     if out.exists():
         raise ValueError(f"{out} exists; choose another path, or remove it")
@@ -218,5 +218,5 @@ def _lost(count: Count) -> int:
 
 
 def _events(timeline: Timeline, begin: int) -> list[list[Any]]:
-    """The first ones: seconds after the first step, what, and for people."""
+    """The first events: seconds since the first step, kind, and text."""
     return [[round((one.tm - begin) / 1e9, 3), one.what, one.text] for one in timeline.events[:_EVENTS]]

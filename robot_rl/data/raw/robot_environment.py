@@ -1,4 +1,4 @@
-"""What a dataset of a robot says of its environment, and its actions: from goals to numbers in [-1, 1]."""
+"""Environment description of a robot's dataset, and conversion of its commands to actions in [-1, 1]."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,21 @@ Action = NDArray[np.float32]
 
 
 class ActionConverter(ABC):
-    """Actions [A] of one kind: the way from where the arm is measured to where it shall go, and a gripper."""
+    """Converts commands to actions [A]: the normalized move from the measured pose to the goal, and grippers."""
 
     def __init__(self, spec: ActionSpec, *, by_sign: bool = False) -> None:
-        """`by_sign`: a gripper's action is open or closed, as in robosuite, and nothing between."""
+        """`by_sign`: gripper actions only open or close, as in robosuite."""
         self.spec = spec
         self.by_sign = by_sign
         self._grippers = [i for i, dim in enumerate(spec) if dim.kind == "gripper"]
 
     @abstractmethod
     def goal(self, command: Commanded, values: Sequence[float], measured: State) -> Sequence[float]:
-        """Where a command leads whose numbers are `values`; `measured` is the arm when it came."""
+        """Goal of a command with the numbers `values`; `measured` is the state when it arrived."""
 
     @abstractmethod
     def action(self, state: State, goal: Sequence[float] | None, closing: float) -> Action:
-        """From a state to a goal, None to stay; `closing` is from -1, open, to 1."""
+        """Action from a state to a goal (None to stay); `closing` is from -1, open, to 1."""
 
     def _still(self, closing: float) -> Action:
         action = np.zeros(len(self.spec), np.float32)
@@ -43,15 +43,15 @@ class ActionConverter(ABC):
 
 
 class CartesianActionConverter(ActionConverter):
-    """Moves of the tool point in the base frame, for robots that are commanded poses or deltas of it."""
+    """Moves of the tool point in the base frame, for robots commanded by poses or pose deltas."""
 
     def __init__(
         self, robot: RobotSpec, spec: ActionSpec, mode: CommandMode, *, by_sign: bool = False
     ) -> None:
-        """Find what each dimension moves.
+        """Map each dimension to the motion that it commands.
 
         Raises:
-            ValueError: the robot does not take such actions.
+            ValueError: if the robot does not support such actions.
         """
         super().__init__(spec, by_sign=by_sign)
         self._moves = RobotAction(robot, spec, mode)
@@ -67,7 +67,7 @@ class CartesianActionConverter(ActionConverter):
 
 
 class JointActionConverter(ActionConverter):
-    """Moves of the joints, for robots that are commanded joints."""
+    """Moves of the joints, for robots commanded by joint positions."""
 
     def goal(self, command: Commanded, values: Sequence[float], measured: State) -> Sequence[float]:
         return values
@@ -84,16 +84,16 @@ class JointActionConverter(ActionConverter):
 def make_action_converter(
     robot: RobotSpec, modes: set[str], rate: float, environment: Mapping[str, Any] | None
 ) -> ActionConverter:
-    """The converter for the modes of the commands that were followed.
+    """Make the converter for the modes of the executed commands.
 
     Args:
-        robot: that was recorded.
-        modes: `joint_position` alone, or the cartesian ones.
+        robot: the recorded robot.
+        modes: `joint_position` alone, or the cartesian modes.
         rate: steps per second.
-        environment: whose actions these shall be; None for the robot's own.
+        environment: environment description that defines the actions; None for the robot's own.
 
     Raises:
-        ValueError: modes that cannot be told as one kind of action, or that do not fit the environment.
+        ValueError: if the modes need different kinds of actions, or do not fit the environment.
     """
     if not modes:
         raise ValueError("nobody commanded the arm")
@@ -112,10 +112,10 @@ def make_action_converter(
 def robot_environment(
     robot: RobotSpec, name: str, rate: float, cameras: Mapping[str, tuple[int, int]], actions: ActionSpec
 ) -> dict[str, Any]:
-    """What a dataset remembers of a robot of its own; `cameras` with their images' height and width.
+    """Environment description of a real robot; `cameras` maps names to height and width.
 
     Raises:
-        ValueError: images of several sizes.
+        ValueError: if the images have several sizes.
     """
     sizes = set(cameras.values()) or {(84, 84)}
     if len(sizes) > 1:
@@ -123,7 +123,7 @@ def robot_environment(
         raise ValueError(f"the cameras' images have several sizes ({text}): name some with cameras=[…]")
     n = len(robot.joints)
     keys = {"robot0_joint_pos": n, "robot0_eef_pos": 3}
-    # Without it nobody knows which of the two quaternions is meant.
+    # Without the calibration the sign of the quaternion is ambiguous.
     if HAND_AT_HOME in robot.calibration:
         keys["robot0_eef_quat"] = 4
     if robot.gripper is not None:
@@ -136,14 +136,14 @@ def robot_environment(
         "control_freq": rate,
         "observation_spec": observed.as_dict(),
         "action_spec": spec_to_list(actions),
-        # Images as a camera gives them, not as a simulator draws them.
+        # Real camera images, not rendered ones.
         **({"render": "camera"} if cameras else {}),
         "real_robot": {"name": robot.name, "spec_sha256": robot.sha256},
     }
 
 
 def _actions(robot: RobotSpec, rate: float, joints: bool) -> ActionSpec:
-    """1 is the farthest that the setpoint may be from the arm at the end of a step."""
+    """Action spec in which 1 is the largest distance of the setpoint from the arm at the end of a step."""
     limits = robot.limits
     if joints:
         dims = [

@@ -1,14 +1,14 @@
-"""The arrays of one episode: what a dataset says of each step, from what was recorded.
+"""Resamples one recorded episode to steps with a fixed rate.
 
-Time is the devices' own. A step is at t, the next one at t + 1 / rate:
+Times are device times. A step is at t, the next one at t + 1 / rate:
 
-    observations          at t: the arm's joints and tool point interpolated, all else the newest until t
-    action                from the arm at t to the newest goal that was asked for until the next step
-    applied_action        the same for the goal that was followed
-    reward, terminated    1 and true at the last step of a success; truncated at the last of all others
-    source                who acted, as an index into the `sources` of the collection
+    observations          at t: joints and tool point interpolated, all else the newest until t
+    action                from the arm at t to the newest goal requested until the next step
+    applied_action        the same for the goal that was executed
+    reward, terminated    1 and true at the last step of a success; truncated at the last step otherwise
+    source                who acted, an index into the `sources` of the collection
     time                  t, ns on the robot's clock
-    age_ms.<…>            how old the state, the gripper's reading and each camera's image are at t
+    age_ms.<…>            age of the state, the gripper reading and each camera's image at t
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ from robot_rl.hardware.protocol.messages import State
 
 AGE: Final = "age_ms."
 _BLOCK: Final = 32
-"""Images that are in memory at a time."""
+"""Images in memory at a time."""
 _TYPES: Final[Mapping[str, Any]] = {"time": np.int64, "source": np.uint8}
 
 
 class Steps:
-    """The arrays of one episode."""
+    """Steps of one episode."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class Steps:
         rate: float,
         max_age_ms: float,
     ) -> None:
-        """Lay out the steps.
+        """Compute the times of the steps.
 
         Args:
-            timeline: how the arm was and what it was asked.
-            converter: makes actions of it.
-            senses: makes observations of it.
-            tracks: the cameras' images.
+            timeline: recorded states and commands.
+            converter: makes actions.
+            senses: makes observations.
+            tracks: images of the cameras.
             rate: steps per second.
-            max_age_ms: what was not heard of for longer leaves a hole.
+            max_age_ms: largest age of any reading, ms.
 
         Raises:
-            EpisodeSkipped: it is too short.
+            EpisodeSkipped: if the episode is too short.
         """
         self._timeline, self._converter, self._senses, self._tracks = timeline, converter, senses, tracks
         self._max_age = max_age_ms
@@ -66,7 +66,7 @@ class Steps:
         number = max(0, int((last - begin) * rate / 1e9)) + 1
         times = [begin + round(k * 1e9 / rate) for k in range(number)]
         self._times = [t for t in times if t <= last]
-        """Of the steps, and of the end of the last."""
+        """Times of the steps and of the end of the last one, ns."""
         if len(self._times) < 2:
             raise EpisodeSkipped("it is shorter than a step")
 
@@ -76,10 +76,10 @@ class Steps:
         return self._times[0]
 
     def arrays(self, success: bool) -> Episode:
-        """What a dataset holds, without the images.
+        """Arrays of the episode without images.
 
         Raises:
-            EpisodeSkipped: something was not heard of for too long, or at all.
+            EpisodeSkipped: if data is missing or older than `max_age_ms`.
         """
         times = self._times[:-1]
         rows: dict[str, list[Any]] = {}
@@ -107,7 +107,7 @@ class Steps:
         """The newest reading of a sensor until each step, float64 [T, n].
 
         Raises:
-            EpisodeSkipped: there is none.
+            EpisodeSkipped: if a state lacks it.
         """
         try:
             return np.array([self._timeline.before(t).sensors[name] for t in self._times[:-1]])
@@ -115,7 +115,7 @@ class Steps:
             raise EpisodeSkipped(f"a state has no {name}") from None
 
     def gaps(self, episode: Episode, longest_ms: float) -> dict[str, float]:
-        """What of `arrays` was not heard of for longer than that, and for how long, ms."""
+        """Sources in `episode` whose data was older than `longest_ms`, with the largest age, ms."""
         ages = {
             key.removeprefix(AGE): float(np.asarray(values).max())
             for key, values in episode.items()
@@ -124,7 +124,7 @@ class Steps:
         return {name: round(age, 1) for name, age in ages.items() if age > longest_ms}
 
     def images(self) -> dict[str, Streamed]:
-        """Those of each camera."""
+        """Images of each camera at the steps."""
         times, byte = self._times[:-1], np.dtype(np.uint8)
         return {
             track.camera: Streamed(
@@ -154,7 +154,7 @@ class Steps:
         gripper = timeline.before(until).gripper
         applied_opening = gripper.goal if gripper else 1.0
         if gripper and converter.by_sign and gripper.goal == gripper.opening:
-            # Nobody has moved it yet: where there are two ends only, it is at the nearer one.
+            # Not commanded yet: with only two positions, it is at the nearer one.
             applied_opening = float(gripper.opening >= 0.5)
         if asked is None:
             still = converter.action(state, None, _closing(applied_opening))
@@ -175,7 +175,7 @@ class Steps:
 
 
 def single(values: np.ndarray) -> np.ndarray:
-    """What policies see is float32."""
+    """Convert float64 to float32, the dtype of observations and actions."""
     return values.astype(np.float32) if values.dtype == np.float64 else values
 
 

@@ -1,4 +1,4 @@
-"""What recordings hold, and what is wrong with them."""
+"""Summarizes and validates recordings."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,26 +13,26 @@ from robot_rl.hardware.recording.stream_counter import sequence_number
 
 @dataclass(frozen=True)
 class RawFacts:
-    """Of recordings."""
+    """Summary of recordings."""
 
     robots: tuple[str, ...]
     cameras: tuple[str, ...]
     seconds: tuple[float, ...]
-    """Of each committed episode."""
+    """Duration of each committed episode."""
     outcomes: Counter[str]
     labels: Counter[str]
-    """`operator=carl`, … by how many episodes have it."""
+    """Number of episodes by label, such as `operator=carl`."""
     flagged: tuple[int, ...]
-    """Numbers of those in which something is missing."""
+    """Numbers of episodes with missing data."""
     open: int
-    """Folders that are not committed."""
+    """Number of folders that are not committed."""
 
 
 def raw_facts(raw: RawDataset) -> RawFacts:
-    """Look at headers and footers.
+    """Summarize headers and footers.
 
     Raises:
-        ValueError: one is damaged or of a newer version.
+        ValueError: if one is damaged or of a newer version.
     """
     robots: dict[str, None] = {}
     cameras: dict[str, None] = {}
@@ -55,7 +55,7 @@ def raw_facts(raw: RawDataset) -> RawFacts:
 
 
 def find_raw_problems(raw: RawDataset) -> list[str]:
-    """What is wrong with recordings; every record is read."""
+    """Problems of recordings; reads every record."""
     found = [fault for number, episode in raw.episodes.items() for fault in _episode(number, episode)]
     if raw.open or raw.headless:
         left = len(raw.open) + len(raw.headless)
@@ -83,8 +83,8 @@ def _episode(number: int, episode: Episode) -> Iterator[str]:
 
 
 def _read_all(episode: Episode, cameras: tuple[str, ...]) -> None:
-    """Raises ValueError where something is not what was written."""
+    """Raises ValueError if a record differs from what was written."""
     for record in chain(episode.messages(), *map(episode.images, cameras)):
         if isinstance(record, Received):
-            # It looks whether the message is whole.
+            # Decoding checks that the message is complete.
             sequence_number(record.stream, record.frame)

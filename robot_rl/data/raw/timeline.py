@@ -1,4 +1,4 @@
-"""A recorded episode as it went: how the arm was at any moment, and what it was asked to do."""
+"""Timeline of a recorded episode: state and active command of the arm, and camera images, at any time."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -18,25 +18,25 @@ from robot_rl.hardware.recording.records import Received
 from robot_rl.hardware.state_interpolation import interpolate_state
 
 ACTORS: Final = ("nobody", "policy", "human", "script")
-"""Who acts, by the number that stands in a dataset."""
+"""Who acts, by number in the array `source`."""
 _ACTING: Final = {Mode.POLICY: 1, Mode.HUMAN: 2, Mode.SCRIPT: 3}
 _NO_FORM: Final = (Code.NAN, Code.SHAPE)
-"""Refusals of what is no motion at all."""
+"""Refusal codes of commands that describe no motion."""
 
 
 class EpisodeSkipped(Exception):
-    """An episode of which no dataset can be made; says why."""
+    """The episode cannot be part of a dataset; the message says why."""
 
 
 class Timeline:
-    """Of one episode. Times are ns on the server's clock."""
+    """States and commands of one episode. Times are ns on the server's clock."""
 
     def __init__(self, episode: Episode) -> None:
-        """Read it.
+        """Read the messages of an episode.
 
         Raises:
-            EpisodeSkipped: it has no states.
-            ValueError: it is damaged.
+            EpisodeSkipped: if it has no states.
+            ValueError: if it is damaged.
         """
         states: list[State] = []
         commands: list[Commanded] = []
@@ -62,14 +62,14 @@ class Timeline:
             raise EpisodeSkipped("it has no measured state")
 
     def before(self, t: int) -> State:
-        """The newest state until `t`, the first where none is so old."""
+        """The newest state until `t`, or the first state if none is that old."""
         return self.states[max(0, bisect_right(self.states, t, key=lambda state: state.t_sample) - 1)]
 
     def at(self, t: int, max_gap: int) -> State:
-        """The state at `t`, between the first and the last: what is continuous of it is interpolated.
+        """The state at `t`, with continuous quantities interpolated.
 
         Raises:
-            EpisodeSkipped: the states around it are farther apart than `max_gap`.
+            EpisodeSkipped: if the states around it are farther apart than `max_gap` [ns].
         """
         found = interpolate_state(self.states, t, max_gap)
         if isinstance(found, str):
@@ -77,20 +77,20 @@ class Timeline:
         return found
 
     def active_command(self, t: int) -> "ActiveCommand | None":
-        """What is being asked of the arm at `t`; None while it follows no command, as at a pause.
+        """The command in effect at `t`; None while the arm follows no command.
 
         Raises:
-            EpisodeSkipped: the recording lacks the command that is followed.
+            EpisodeSkipped: if the recording lacks the executed command.
         """
         state = self.before(t)
         if state.mode not in _ACTING or not state.goal_seq:
             return None
-        # A simulated arm's state may be of a moment before the command that it follows already.
+        # The time of a simulated arm's state may be before the command that it already follows.
         followed = self._newest(max(t, state.tm), lambda c: c.code is None and c.command == state.goal_seq)
         if followed is None:
             raise EpisodeSkipped(f"command {state.goal_seq} was followed and is missing")
         lease = self.commands[followed].lease
-        # What came since that state was measured is followed from the next one on.
+        # A command that arrived after that state takes effect from the next state on.
         since = self._newest(t, lambda c: c.code is None and c.lease == lease, after=state.t_sample)
         followed = followed if since is None else since
         mode = self.commands[followed].mode
@@ -101,16 +101,16 @@ class Timeline:
         )
 
     def _newest(self, t: int, fits: Callable[[Commanded], bool], after: int = 0) -> int | None:
-        """Place of the newest command until `t`, and later than `after`, that fits."""
+        """Index of the newest fitting command with `after` < time <= `t`, or None."""
         first, end = (bisect_right(self.commands, limit, key=_effective) for limit in (after, t))
         return next((i for i in range(end - 1, first - 1, -1) if fits(self.commands[i])), None)
 
     @property
     def known_from(self) -> int:
-        """When it is known what the arm follows: a command may have come before the recording began.
+        """Time from which the executed command is known; an earlier one came before the recording.
 
         Raises:
-            EpisodeSkipped: it never is.
+            EpisodeSkipped: if no executed command is recorded.
         """
         first = self.states[0]
         if first.mode not in _ACTING or not first.goal_seq:
@@ -122,7 +122,7 @@ class Timeline:
 
     @property
     def known_until(self) -> int:
-        """Until when it is known: the message of a command that is followed may come after the end."""
+        """Time until which the executed command is known; a command's message may come after the end."""
         known = {command.command for command in self.commands if command.code is None}
         return next(
             (
@@ -135,32 +135,32 @@ class Timeline:
 
     @property
     def modes(self) -> set[str]:
-        """Of the commands that were followed."""
+        """Modes of the executed commands."""
         return {command.mode for command in self.commands if command.code is None}
 
 
 @dataclass(frozen=True)
 class ActiveCommand:
-    """What is asked and what is followed at one moment."""
+    """Newest and executed command at one time."""
 
     newest: Commanded
-    """The newest of who acts; it may have been refused."""
+    """The newest command of the acting client; it may have been refused."""
     followed: Commanded
     gripper: float | None
-    """The newest opening that was asked for under this lease."""
+    """The newest opening requested under this lease."""
     actor: int
     """Index into `ACTORS`."""
 
 
 class Track:
-    """The images of one camera."""
+    """Images of one camera."""
 
     def __init__(self, episode: Episode, camera: str) -> None:
-        """Look through them.
+        """Read the times and sizes of the images.
 
         Raises:
-            EpisodeSkipped: it has none.
-            ValueError: they are not of one size, or no colour images.
+            EpisodeSkipped: if there are no images.
+            ValueError: if they have several sizes, or are no colour images.
         """
         self.camera = camera
         self._episode = episode
@@ -168,7 +168,7 @@ class Track:
         delay = latency.cameras.get(camera) if latency else None
         self._late = round(delay.ms * MS) if delay else 0
         self.times: list[int] = []
-        """When each showed what it shows, ns."""
+        """Exposure times, ns, corrected for latency."""
         sizes = set()
         for frame, _ in self._frames():
             self.times.append(frame.t_capture - self._late)
@@ -182,11 +182,11 @@ class Track:
         self.size: tuple[int, int] = sizes.pop()
 
     def before(self, times: list[int]) -> list[int]:
-        """Which image is the newest until each time."""
+        """Index of the newest image until each time."""
         return [bisect_right(self.times, t) - 1 for t in times]
 
     def images(self, wanted: list[int], block: int) -> Iterator[NDArray[np.uint8]]:
-        """Those images [b, H, W, 3] in blocks; the numbers in `wanted` do not decrease."""
+        """Images by index, in blocks [b, H, W, 3]; the indices in `wanted` must not decrease."""
         out: list[NDArray[np.uint8]] = []
         place = 0
         for number, (frame, payload) in enumerate(self._frames()):
@@ -208,5 +208,5 @@ class Track:
 
 
 def _effective(command: Commanded) -> int:
-    """When it began to count."""
+    """Time from which a command is in effect."""
     return command.t_applied or command.tm

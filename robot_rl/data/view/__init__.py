@@ -1,1 +1,1 @@
-"""A dataset as a page to look at: what is in it, and what of it looks wrong."""
+"""Writes an HTML page that shows a dataset and what looks wrong in it."""

@@ -1,4 +1,4 @@
-"""What of an episode reveals bad data, in numbers."""
+"""Data quality measures of episodes, and anomalies found from them."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,39 +13,40 @@ from robot_rl.data.raw.steps import AGE
 from robot_rl.envs.action import ActionSpec
 
 SATURATED: Final = 0.99
-"""Of the range: an action beyond is as large as it can be."""
+"""Absolute value from which an action counts as saturated."""
 STILL: Final = 0.02
-"""Of the range: an action below asks for nothing."""
+"""Absolute value below which an action counts as idle."""
 _LATE: Final = 1.5
 """Control periods after which an image is old."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Of one episode. Shares are of its steps, in [0, 1]."""
+    """Quality measures of one episode. Shares are fractions of its steps, in [0, 1]."""
 
     steps: int
     saturated: tuple[float, ...]
-    """By dimension: steps in which what was asked for is at the end of the range; 0 for grippers."""
+    """By dimension: share of steps with a saturated requested action; 0 for grippers."""
     changed: float
-    """Steps in which something else was applied than was asked for."""
+    """Share of steps whose applied action differs from the requested one."""
     idle: float
-    """Steps in which nothing was asked of arm and gripper."""
+    """Share of steps without motion of arm and gripper."""
     idle_begin: int
-    """Idle steps before the first other one."""
+    """Number of idle steps at the beginning."""
     idle_end: int
-    """And after the last."""
+    """Number of idle steps at the end."""
     grips: int
-    """How often the gripper was told to turn from opening to closing or back."""
+    """Number of switches of the gripper command between opening and closing."""
     repeated: Mapping[str, float]
-    """By camera: steps, among those in which the arm was moving, whose image is the one before."""
+    """By camera: share of moving steps whose image equals the previous one."""
     old: Mapping[str, float]
-    """By source, where it is known: steps in which it is older than one and a half control periods."""
+    """By source: share of steps in which its data is older than one and a half control periods."""
     lost: int
-    bridged: bool
     """Messages that the recording lacks."""
+    bridged: bool
+    """Whether the last known data stands in for missing data."""
     content: str
-    """The same for episodes with the same actions and states."""
+    """Digest, equal for episodes with equal actions and states."""
 
 
 def measure(
@@ -54,13 +55,13 @@ def measure(
     same: Mapping[str, NDArray[np.bool_]],
     note: Mapping[str, Any],
 ) -> Measures:
-    """Of one episode.
+    """Compute the measures of one episode.
 
     Args:
-        dataset: that it is of.
-        arrays: its own, without images.
-        same: by camera, for each step whether its image is the one before, [T].
-        note: what else is known of it.
+        dataset: dataset of the episode.
+        arrays: arrays of the episode, without images.
+        same: by camera, whether each step's image equals the previous one, [T].
+        note: metadata of the episode.
     """
     spec = dataset.action_spec
     asked, applied = arrays["action"].astype(np.float64), arrays["applied_action"].astype(np.float64)
@@ -69,7 +70,7 @@ def measure(
     at_end = np.abs(asked) >= SATURATED
     at_end[:, grips] = False
     moving = ~still
-    # What an action brings about is seen one step later.
+    # The effect of an action is visible one step later.
     seen = np.concatenate([[False], moving[:-1]])
     period = 1e3 / float(dataset.environment.get("control_freq", 20))
     ages = {key.removeprefix(AGE): values for key, values in arrays.items() if key.startswith(AGE)}
@@ -90,10 +91,10 @@ def measure(
 
 
 def find_anomalies(episodes: Sequence[Measures], rate: float) -> list[tuple[str, list[int]]]:
-    """What looks wrong, for people, with the numbers of the episodes.
+    """Anomalies in a dataset: a description and the numbers of the affected episodes.
 
     Args:
-        episodes: of one dataset, in order.
+        episodes: measures of all episodes, in order.
         rate: steps per second.
     """
     found: list[tuple[str, list[int]]] = []
@@ -143,7 +144,7 @@ def find_anomalies(episodes: Sequence[Measures], rate: float) -> list[tuple[str,
 
 
 def _still(actions: NDArray[np.float64], spec: ActionSpec) -> NDArray[np.bool_]:
-    """Steps in which nothing is asked for: no move, and the gripper as before."""
+    """[T] steps without motion and with an unchanged gripper command."""
     changes = np.abs(np.diff(actions, axis=0, prepend=actions[:1]))
     moves = np.stack(
         [np.abs(actions[:, i]) if dim.kind == "delta" else changes[:, i] for i, dim in enumerate(spec)],

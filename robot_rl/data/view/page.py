@@ -1,4 +1,4 @@
-"""Writes the page: one HTML file without outside resources."""
+"""Writes the page of a dataset: one HTML file without external resources."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +21,14 @@ from robot_rl.envs.renderer import overview
 from robot_rl.hardware.durable import make_folder, write_file
 
 POINTS: Final = 250
-"""Of a curve, at most."""
+"""Most points of a curve."""
 VIDEOS: Final = 400
-"""On a page, at most."""
+"""Most videos on a page."""
 _BINS: Final = 40
 _DRAWINGS: Final = 40
-"""Of an episode, at most: each takes a while."""
+"""Most rendered images of an episode; rendering is slow."""
 _DRAWN: Final = "drawn from states"
-"""What stands for a camera where images are drawn for the page."""
+"""Camera name of images that are rendered for the page."""
 _TEMPLATE: Final = Path(__file__).with_name("page.html")
 _MARK: Final = "/*DATA*/"
 
@@ -42,18 +42,18 @@ def write_page(
     remarks: Sequence[str] = (),
     show: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Write the page of a dataset; it appears whole or not at all.
+    """Write the page of a dataset; it appears complete or not at all.
 
     Args:
-        dataset: with at least one episode.
-        out: the file.
-        lines: what stands at its top.
-        render: draw images of the saved states, for a dataset without cameras.
-        remarks: what else a reader must know.
-        show: told how many episodes are done.
+        dataset: dataset with at least one episode.
+        out: path of the HTML file.
+        lines: summary at the top of the page.
+        render: whether to render the saved states, for a dataset without cameras.
+        remarks: additional remarks to show.
+        show: called with the number of episodes done.
 
     Raises:
-        ValueError: it has no episode, is damaged, or has no states to draw.
+        ValueError: if it has no episode, is damaged, or has no states to render.
     """
     if not dataset.num_episodes:
         raise ValueError(f"{dataset.path} has no episode to look at")
@@ -81,7 +81,7 @@ class _Collector:
         episodes, measures = [], []
         for number, note in enumerate(notes):
             arrays = arrays_of(dataset, number)
-            same, videos = self._look(number, arrays)
+            same, videos = self._videos(number, arrays)
             one = measure(dataset, arrays, same, note)
             measures.append(one)
             episodes.append(
@@ -111,7 +111,7 @@ class _Collector:
             "episodes": episodes,
         }
 
-    def _look(
+    def _videos(
         self, number: int, arrays: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, NDArray[np.bool_]], dict[str, str]]:
         steps = len(arrays["action"])
@@ -130,7 +130,7 @@ class _Collector:
         return same, videos
 
     def _curves(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """What is drawn of an episode, every `stride` steps."""
+        """Curves of an episode, subsampled every `stride` steps."""
         asked, applied = arrays["action"], arrays["applied_action"]
         for i in range(asked.shape[1]):
             self._counts[i] += np.histogram(np.clip(asked[:, i], -1, 1), _BINS, (-1, 1))[0]

@@ -1,4 +1,4 @@
-"""The images of an episode for a page: looked at all, shown some, as a small video."""
+"""Samples an episode's images, checks them for repeats and encodes a small video for the page."""
 
 import base64
 import io
@@ -15,30 +15,30 @@ from robot_rl.data.frames import REPEATABLE
 from robot_rl.data.writer import Streamed
 
 FRAMES: Final = 100
-"""Of a video, at most."""
+"""Most frames of a video."""
 SIDE: Final = 160
-"""Pixels of its longer side, at most."""
+"""Largest length of its longer side, pixels."""
 _OPTIONS: Final = REPEATABLE | {"crf": "27", "g": "10", "bf": "0", "preset": "veryfast"}
 _NOISE: Final = 20
-"""Largest difference of a pixel that a video makes of two images that are the same."""
+"""Largest pixel difference that video compression makes between two equal images."""
 
 Images = NDArray[np.uint8]
 
 
 def stride_of(steps: int, frames: int = FRAMES) -> int:
-    """Every how many steps an image is shown."""
+    """Interval in steps between shown images."""
     return -(-steps // frames)
 
 
 def scan_images(images: Streamed, *, exact: bool) -> tuple[NDArray[np.bool_], list[Images]]:
-    """Look at all images of an episode.
+    """Compare successive images of an episode and sample some to show.
 
     Args:
-        images: all of them.
-        exact: they are as the camera gave them, and no video.
+        images: all images of the episode.
+        exact: whether the images are stored losslessly.
 
     Returns:
-        For each step whether its image is the one before [T], and the images to show, small.
+        Whether each step's image equals the previous one [T], and the downscaled images to show.
     """
     stride = stride_of(len(images))
     same = np.zeros(len(images), bool)
@@ -54,7 +54,7 @@ def scan_images(images: Streamed, *, exact: bool) -> tuple[NDArray[np.bool_], li
 
 
 def shrink(image: Images) -> Images:
-    """At most `SIDE` pixels long, with even sides, as a video needs them."""
+    """Downscale to at most `SIDE` pixels, with even sides as a video needs."""
     height, width = image.shape[:2]
     part = min(1.0, SIDE / max(height, width))
     size = (max(2, round(width * part / 2) * 2), max(2, round(height * part / 2) * 2))
@@ -64,7 +64,7 @@ def shrink(image: Images) -> Images:
 
 
 def to_data_uri(images: Iterable[Images], rate: float) -> str:
-    """An H.264 mp4 as a data URI.
+    """Encode images as an H.264 mp4 in a data URI.
 
     Args:
         images: uint8 [H, W, 3] of one size with even sides; at least one.

@@ -1,8 +1,8 @@
-"""A dataset as LeRobotDataset v3.0.
+"""Exports a dataset as LeRobotDataset v3.0.
 
-`observation.state` is the state that policies here see, `action` what was applied. Arrays that the format has
-no place for are features `robot_rl.<name>`, and what is known of the dataset is in `meta/robot_rl.json`: both
-come back when the dataset is imported.
+`observation.state` is the state that policies of this program see, `action` the applied action. Arrays
+without a place in the format become features `robot_rl.<name>`, and the metadata of the dataset goes to
+`meta/robot_rl.json`. The importer restores both.
 """
 
 import io
@@ -26,25 +26,25 @@ from robot_rl.data.writer import Streamed
 from robot_rl.envs.observation import ObservationSpec, make_observation
 
 _SAMPLED: Final = 100
-"""Images of an episode that its statistics are made of."""
+"""Images of an episode used for its statistics."""
 _PIXELS: Final = 150
-"""Of a side of them, about."""
+"""Approximate length of their longer side, pixels."""
 
 
 def export(
     dataset: Dataset, out: Path, as_images: bool, show: Callable[[int], None] = lambda done: None
 ) -> list[str]:
-    """Write the folder; returns what it cannot hold.
+    """Write the dataset to a folder; returns notices about what is lost.
 
     Args:
-        dataset: to be written.
-        out: the folder.
-        as_images: keep images exactly, as PNG in the tables, in place of videos.
-        show: told how many episodes are written.
+        dataset: dataset to export.
+        out: folder to create.
+        as_images: whether to store images losslessly, as PNG in the tables, instead of videos.
+        show: called with the number of episodes written.
 
     Raises:
-        ValueError: its rate is no whole number, which the format wants.
-        OSError: the disk is full.
+        ValueError: if the rate of the dataset is no whole number, which the format requires.
+        OSError: if the disk is full.
     """
     rate = float(dataset.environment["control_freq"])
     if rate != round(rate):
@@ -74,7 +74,7 @@ class _Writer:
             if as_images
             else layout.video_feature(height, width, fps)
         )
-        self._state = _split(spec, dataset)
+        self._state = _exact_state_keys(spec, dataset)
         self._columns = {
             key: _column(key) for key in dataset.keys if _is_table(key) and key not in self._state
         }
@@ -91,7 +91,7 @@ class _Writer:
         self._steps = 0
 
     def add(self, number: int) -> None:
-        """An episode."""
+        """Write one episode."""
         arrays = arrays_of(self._dataset, number)
         steps = len(arrays["action"])
         where: dict[str, Any] = {}
@@ -131,7 +131,7 @@ class _Writer:
         self._steps += steps
 
     def close(self) -> None:
-        """Write what describes the whole."""
+        """Finish the files and write the metadata."""
         for videos in self._videos.values():
             videos.close()
         if self._table is not None:
@@ -149,7 +149,7 @@ class _Writer:
         self._write_json(layout.OWN, self._own())
 
     def _values(self, arrays: Mapping[str, NDArray[Any]], number: int, steps: int) -> dict[str, NDArray[Any]]:
-        """By feature, [T] or [T, n]."""
+        """Values by feature, [T] or [T, n]."""
         spec = self._dataset.observation_spec
         state = make_observation(arrays, ObservationSpec(spec.state_keys, spec.state_dims))["state"]
         done = (arrays["terminated"] | arrays["truncated"]).astype(bool)
@@ -181,7 +181,7 @@ class _Writer:
         if self._table is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._table = pq.ParquetWriter(path, table.schema, compression="snappy")
-        # A group of rows for each episode: one is read without the others.
+        # One row group per episode, so that an episode can be read alone.
         self._table.write_table(table, row_group_size=table.num_rows)
 
     def _describe(self, spec: ObservationSpec) -> dict[str, dict[str, Any]]:
@@ -240,7 +240,7 @@ class _Writer:
 
 
 class _Sample:
-    """Some images of an episode, made smaller; is shown all of them block by block."""
+    """Collects a downscaled sample of an episode's images; called with every block."""
 
     def __init__(self, steps: int) -> None:
         self._wanted = set(np.linspace(0, steps - 1, min(steps, _SAMPLED)).round().astype(int).tolist())
@@ -255,12 +255,12 @@ class _Sample:
             self._seen += 1
 
     def images(self) -> NDArray[np.uint8]:
-        """Those that were kept, [n, h, w, 3]."""
+        """The sample, [n, h, w, 3]."""
         return np.stack(self._kept)
 
 
 def tasks_table(tasks: list[str]) -> pa.Table:
-    """`meta/tasks.parquet`: what pandas reads as a table of task_index with the tasks as its index."""
+    """Table for `meta/tasks.parquet`, which pandas reads as task_index indexed by task."""
     table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks)})
     column = {"field_name": "task_index", "metadata": None, "name": "task_index", "numpy_type": "int64"}
     index = {"field_name": "task", "metadata": None, "name": "task", "numpy_type": "object"}
@@ -282,8 +282,8 @@ def tasks_table(tasks: list[str]) -> pa.Table:
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
 
 
-def _split(spec: ObservationSpec, dataset: Dataset) -> tuple[str, ...]:
-    """Arrays that the state holds to the bit."""
+def _exact_state_keys(spec: ObservationSpec, dataset: Dataset) -> tuple[str, ...]:
+    """State arrays that `observation.state` stores without rounding."""
     return tuple(key for key in spec.state_keys if dataset.shape(key)[1] == np.float32)
 
 
@@ -297,7 +297,7 @@ def _column(key: str) -> str:
 
 def _flat(values: NDArray[Any]) -> NDArray[Any]:
     flat = values.reshape(len(values), -1)
-    # One number a step is a plain column.
+    # One number per step is a plain column.
     return flat[:, 0] if flat.shape[1] == 1 else flat
 
 
@@ -309,10 +309,10 @@ def _arrow(values: NDArray[Any]) -> pa.Array:
     )
 
 
-def _pngs(images: Streamed, look: Callable[[NDArray[np.uint8]], None]) -> list[dict[str, Any]]:
+def _pngs(images: Streamed, inspect: Callable[[NDArray[np.uint8]], None]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for block in images.blocks():
-        look(block)
+        inspect(block)
         for image in block:
             out = io.BytesIO()
             Image.fromarray(image).save(out, "PNG")

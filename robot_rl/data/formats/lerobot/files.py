@@ -1,4 +1,4 @@
-"""A LeRobotDataset v3.0 to be read, and what is wrong with one."""
+"""Reads and validates a LeRobotDataset v3.0."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -27,17 +27,17 @@ _EPISODE = (
     "dataset_to_index",
 )
 _TIME = 1e-3
-"""s that a time stamp may be off."""
+"""Tolerance of time stamps, s."""
 
 
 class LeRobotFiles:
-    """One of them."""
+    """A LeRobotDataset opened for reading."""
 
     def __init__(self, path: Path) -> None:
-        """Read what describes it.
+        """Read and check `meta/info.json`.
 
         Raises:
-            ValueError: another version, or something is missing.
+            ValueError: if it is of another version, damaged or incomplete.
         """
         self.path = path
         self.info: dict[str, Any] = _read_info(path)
@@ -60,10 +60,10 @@ class LeRobotFiles:
 
     @cached_property
     def episodes(self) -> list[dict[str, Any]]:
-        """The rows of the episodes' table, in order, without statistics.
+        """Rows of the episode table, in order, without statistics.
 
         Raises:
-            ValueError: it is missing or lacks a column.
+            ValueError: if it is missing or lacks a column.
         """
         files = sorted((self.path / "meta" / "episodes").glob("*/*.parquet"))
         if not files:
@@ -79,13 +79,13 @@ class LeRobotFiles:
 
     @cached_property
     def tasks(self) -> list[str]:
-        """By their numbers.
+        """Tasks by number.
 
         Raises:
-            ValueError: they are not to be read.
+            ValueError: if the table cannot be read.
         """
         table = read_table(self.path / layout.TASKS)
-        # pandas names the column of an index without a name so.
+        # pandas calls the column of an unnamed index `__index_level_0__`.
         names = [name for name in ("task", "__index_level_0__") if name in table.column_names]
         if "task_index" not in table.column_names or not names:
             raise ValueError(f"{self.path}/{layout.TASKS} lacks task or task_index")
@@ -94,10 +94,10 @@ class LeRobotFiles:
 
     @cached_property
     def own(self) -> dict[str, Any] | None:
-        """What this program wrote about the dataset that these files were made of; None for others'.
+        """Metadata of the exported dataset, if this program exported it, else None.
 
         Raises:
-            ValueError: a newer version of this program wrote it.
+            ValueError: if it is damaged, or a newer version of this program wrote it.
         """
         file = self.path / layout.OWN
         if not file.is_file():
@@ -118,25 +118,25 @@ class LeRobotFiles:
 
     @property
     def videos(self) -> list[str]:
-        """Features that are kept as videos."""
+        """Features stored as videos."""
         return [name for name, one in self.features.items() if one["dtype"] == "video"]
 
     @property
     def pictures(self) -> list[str]:
-        """Features that are kept as images in the tables."""
+        """Features stored as images in the tables."""
         return [name for name, one in self.features.items() if one["dtype"] == "image"]
 
     @property
     def numbers(self) -> list[str]:
-        """Features that are numbers."""
+        """Numeric features."""
         known = ("video", "image", "string", "language")
         return [name for name, one in self.features.items() if one["dtype"] not in known]
 
     def table(self, row: Mapping[str, Any]) -> pa.Table:
-        """The steps of an episode.
+        """Table of an episode's steps.
 
         Raises:
-            ValueError: they are not all there.
+            ValueError: if steps are missing.
         """
         file = self.path / self._place(row).path(self.info["data_path"])
         if self._open is None or self._open[0] != file:
@@ -153,10 +153,10 @@ class LeRobotFiles:
         return whole.slice(int(here[0]), len(here))
 
     def column(self, table: pa.Table, name: str) -> NDArray[Any]:
-        """A feature of some steps, [T] or [T, n].
+        """Values of a feature in a table, [T] or [T, n].
 
         Raises:
-            ValueError: it is missing, or has another shape or type than info.json says.
+            ValueError: if it is missing, or its shape or dtype differs from info.json.
         """
         if name not in table.column_names:
             raise ValueError(f"{self.path}: the tables lack {name}, which is a feature")
@@ -172,10 +172,10 @@ class LeRobotFiles:
         return values if size == 1 else values.reshape(table.num_rows, size)
 
     def video(self, row: Mapping[str, Any], name: str) -> Iterator[NDArray[np.uint8]]:
-        """The images of an episode, in blocks.
+        """Images of an episode, in blocks.
 
         Raises:
-            ValueError: they are not all there.
+            ValueError: if images are missing.
         """
         relative, begin = video_at(row, name, self.info["video_path"])
         if not (self.path / relative).is_file():
@@ -183,7 +183,7 @@ class LeRobotFiles:
         return read_video(self.path / relative, begin, row["length"], self.fps, self.size(name))
 
     def size(self, name: str) -> tuple[int, int]:
-        """Height and width of a camera's images; they are channels first or last."""
+        """Height and width of a camera's images, stored channels first or last."""
         shape = [int(n) for n in self.features[name]["shape"]]
         if len(shape) != 3 or 3 not in (shape[0], shape[2]):
             raise ValueError(f"{self.path}: {name} is {shape}, and no colour image")
@@ -201,7 +201,7 @@ def _read_info(path: Path) -> dict[str, Any]:
     """`meta/info.json` of a LeRobotDataset.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: if it cannot be read.
     """
     file = path / "meta" / "info.json"
     try:
@@ -214,10 +214,10 @@ def _read_info(path: Path) -> dict[str, Any]:
 
 
 def read_table(path: Path) -> pa.Table:
-    """A parquet file.
+    """Read a parquet file.
 
     Raises:
-        ValueError: it is missing or damaged.
+        ValueError: if it is missing or damaged.
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing; copy the dataset again")
@@ -228,10 +228,10 @@ def read_table(path: Path) -> pa.Table:
 
 
 def facts(path: Path) -> dict[str, str]:
-    """What the dataset at `path` holds.
+    """Facts about the LeRobotDataset at `path`, by name.
 
     Raises:
-        ValueError: it is none, or damaged.
+        ValueError: if there is none, or it is damaged.
     """
     files = LeRobotFiles(path)
     info = files.info
@@ -246,7 +246,7 @@ def facts(path: Path) -> dict[str, str]:
 
 
 def find_problems(path: Path) -> list[str]:
-    """What is wrong with the dataset at `path`; empty where nothing is."""
+    """Problems of the LeRobotDataset at `path`; empty if there are none."""
     try:
         return list(_problems(LeRobotFiles(path)))
     except (ValueError, KeyError, OSError) as error:

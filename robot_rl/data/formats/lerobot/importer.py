@@ -1,7 +1,7 @@
-"""A LeRobotDataset as a dataset: one that we wrote comes back, another's is understood.
+"""Imports a LeRobotDataset: restores one that this program exported, converts one of another program.
 
-Of another's, the state is `observation.state`, and the actions are as they are but for a scale, which stands
-in the action spec and brings them into [-1, 1]: a power of two, so that no bit is lost.
+For another program's dataset, the state is `observation.state`. Actions are scaled into [-1, 1] by a power of
+two, so no bit is lost; the scale is in the action spec.
 """
 
 import io
@@ -38,20 +38,20 @@ _NAMED: Final = (
 def import_files(
     files: LeRobotFiles, out: Path, as_video: bool, success: bool | None, show: Callable[[int], None]
 ) -> tuple[DatasetWriter, list[str]]:
-    """Write the dataset.
+    """Write a dataset from LeRobot's files.
 
     Args:
-        files: to be read.
-        out: the dataset.
-        as_video: keep images as videos.
-        success: of all episodes, where the files do not say it.
-        show: told how many episodes are written.
+        files: files to import.
+        out: path of the dataset.
+        as_video: whether to store images as videos.
+        success: success of all episodes, if the files do not say it.
+        show: called with the number of episodes written.
 
     Returns:
-        What wrote it, and what it cannot hold.
+        The writer, and notices about what is lost.
 
     Raises:
-        ValueError: the files lack something.
+        ValueError: if the files lack something.
     """
     rows = files.episodes
     if not rows:
@@ -72,7 +72,7 @@ def import_files(
 
 
 def cameras(files: LeRobotFiles) -> dict[str, str]:
-    """Features of images by the camera's name."""
+    """Image features by camera name."""
     return {
         name.removeprefix(layout.IMAGES).removeprefix(_OBSERVATION): name
         for name in (*files.videos, *files.pictures)
@@ -80,7 +80,7 @@ def cameras(files: LeRobotFiles) -> dict[str, str]:
 
 
 class _Own:
-    """Files that we wrote."""
+    """Reads files that this program exported."""
 
     def __init__(self, files: LeRobotFiles, own: Mapping[str, Any]) -> None:
         self._files, self._own = files, own
@@ -94,7 +94,7 @@ class _Own:
             )
 
     def episode(self, row: Mapping[str, Any], table: pa.Table) -> tuple[dict[str, Any], bool, int]:
-        """Arrays, success and seed."""
+        """Arrays, success and seed of an episode."""
         arrays: dict[str, NDArray[Any]] = {}
         for key, (name, shape, dtype) in self._own["columns"].items():
             values = self._files.column(table, name)
@@ -112,7 +112,7 @@ class _Own:
 
 
 class _Foreign:
-    """Files of another program."""
+    """Reads files of another program."""
 
     def __init__(self, files: LeRobotFiles, success: bool | None) -> None:
         self._files, self._success = files, success
@@ -127,7 +127,7 @@ class _Foreign:
         skipped = [name for name, one in features.items() if one["dtype"] in ("string", "language")]
         self.lost = [f"{name} is text, and left out" for name in skipped]
         self._more = [name for name in files.numbers if name not in _NAMED]
-        self._scales = self._largest()
+        self._scales = self._action_scales()
         self.environment = self._describe()
         self.collection: dict[str, Any] = {
             "converted": {
@@ -164,8 +164,8 @@ class _Foreign:
             return bool(self._files.column(table, layout.SUCCESS).any())
         return bool((self._files.column(table, layout.REWARD) > 0).any())
 
-    def _largest(self) -> NDArray[np.float32]:
-        """The smallest power of two, at least 1, that is no smaller than any action."""
+    def _action_scales(self) -> NDArray[np.float32]:
+        """[A] the smallest powers of two, at least 1, that bound the actions."""
         size = int(np.prod(self._files.features[layout.ACTION]["shape"]))
         largest = np.ones(size)
         for row in self._files.episodes:
@@ -227,7 +227,7 @@ def _pictures(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Iterato
 
 
 def _names(names: Any, number: int) -> Sequence[str]:
-    """What the dimensions are called, in any of the forms that are in use."""
+    """Names of the dimensions, from any form in use; generic names as fallback."""
     if isinstance(names, Mapping):
         inner = list(names.values())
         names = inner[0] if len(inner) == 1 and isinstance(inner[0], list) else list(names)
@@ -237,5 +237,5 @@ def _names(names: Any, number: int) -> Sequence[str]:
 
 
 def _array_name(feature: str) -> str:
-    """Slashes would be folders."""
+    """Name of the array of a feature; slashes would create folders."""
     return feature.removeprefix(_OBSERVATION).replace("/", ".")

@@ -1,12 +1,12 @@
-"""The layout of LeRobotDataset v3.0: where its files are, what stands in them.
+"""Layout of LeRobotDataset v3.0: paths, feature names and statistics.
 
 meta/info.json                                   version, rate, features, path templates
-meta/stats.json                                  of each feature over the dataset
+meta/stats.json                                  statistics of each feature over the dataset
 meta/tasks.parquet                               task_index by task
 meta/episodes/chunk-000/file-000.parquet         a row per episode: where its rows and images are
 data/chunk-000/file-000.parquet                  a row per step, many episodes
-videos/<key>/chunk-000/file-000.mp4              a frame per step, many episodes one after the other
-meta/robot_rl.json                               what the format has no place for; no part of it
+videos/<key>/chunk-000/file-000.mp4              a frame per step, many episodes
+meta/robot_rl.json                               metadata of this program; not part of the format
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ EPISODES: Final = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.p
 DATA: Final = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO: Final = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 CHUNKS_SIZE: Final = 1000
-"""Files of a chunk."""
+"""Files per chunk."""
 DATA_MB: Final = 100
 VIDEO_MB: Final = 200
 STATE: Final = "observation.state"
@@ -35,7 +35,7 @@ DONE: Final = "next.done"
 SUCCESS: Final = "next.success"
 IMAGES: Final = "observation.images."
 EXTRA: Final = "robot_rl."
-"""Features that are none of LeRobot's: policies there take what begins with `observation` or `action`."""
+"""Prefix of features that LeRobot ignores: its policies use `observation` and `action` only."""
 BOOKKEEPING: Final[Mapping[str, str]] = {
     "timestamp": "float32",
     "frame_index": "int64",
@@ -43,31 +43,31 @@ BOOKKEEPING: Final[Mapping[str, str]] = {
     "index": "int64",
     "task_index": "int64",
 }
-"""Features that every dataset has, each one number, with their types."""
+"""Scalar features that every dataset has, with their dtypes."""
 QUANTILES: Final[Mapping[str, float]] = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 Stats = dict[str, np.ndarray]
-"""min, max, mean, std, count [1] and quantiles of a feature; of images each [3, 1, 1], in [0, 1]."""
+"""min, max, mean, std, count [1] and quantiles of a feature; for images each [3, 1, 1], in [0, 1]."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A file among those of its kind."""
+    """Chunk and file index of a data or video file."""
 
     chunk: int = 0
     file: int = 0
 
     def next(self) -> "Place":
-        """The one after it."""
+        """The next file."""
         if self.file + 1 < CHUNKS_SIZE:
             return Place(self.chunk, self.file + 1)
         return Place(self.chunk + 1, 0)
 
     def path(self, template: str, **names: str) -> str:
-        """Its path by one of the templates above, or by one that a dataset brings.
+        """Path from a template, above or from a dataset's info.json.
 
         Raises:
-            ValueError: the template is none, or leads out of the dataset.
+            ValueError: if the template is invalid, or leads out of the dataset.
         """
         try:
             path = template.format(chunk_index=self.chunk, file_index=self.file, **names)
@@ -79,7 +79,7 @@ class Place:
 
 
 def stats_of(values: np.ndarray) -> Stats:
-    """Of one episode's rows [n, …]."""
+    """Statistics of one episode's rows [n, …]."""
     rows = values.reshape(len(values), -1).astype(np.float64)
     found = {
         "min": rows.min(0),
@@ -92,14 +92,14 @@ def stats_of(values: np.ndarray) -> Stats:
 
 
 def image_stats(images: np.ndarray) -> Stats:
-    """Of some images uint8 [n, H, W, 3], by channel."""
+    """Statistics of images uint8 [n, H, W, 3], by channel."""
     found = stats_of(images.reshape(-1, 3) / 255.0)
     by_channel = {name: values.reshape(3, 1, 1) for name, values in found.items() if name != "count"}
     return by_channel | {"count": np.array([len(images)])}
 
 
 def combine_stats(stats: list[Stats]) -> Stats:
-    """Of all episodes; quantiles are the mean of theirs, as the format's own are."""
+    """Statistics of all episodes; quantiles are weighted means, as in LeRobot."""
     counts = np.array([int(one["count"][0]) for one in stats], np.float64)
     weights = (counts / counts.sum()).reshape(-1, *[1] * stats[0]["mean"].ndim)
     means = np.stack([one["mean"] for one in stats])
@@ -116,7 +116,7 @@ def combine_stats(stats: list[Stats]) -> Stats:
 
 
 def video_feature(height: int, width: int, fps: int) -> dict[str, Any]:
-    """The feature of a camera whose images are in videos."""
+    """Description of a video feature."""
     return {
         "dtype": "video",
         "shape": [height, width, 3],

@@ -1,4 +1,4 @@
-"""LeRobotDataset's videos: the images of many episodes one after the other, told apart by their times."""
+"""Reads and writes LeRobotDataset's videos, which hold many episodes separated by time stamps."""
 
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
@@ -17,13 +17,13 @@ from robot_rl.data.frames import REPEATABLE
 from robot_rl.data.writer import Streamed
 
 _OPTIONS: Final = REPEATABLE | {"crf": "18", "g": "2", "bf": "0", "preset": "veryfast"}
-"""A keyframe at every second frame, as LeRobot's own videos have: any frame is found quickly."""
+"""A keyframe at every second frame, as in LeRobot's videos, so that any frame is found quickly."""
 
 Images = NDArray[np.uint8]
 
 
 class VideoFiles:
-    """The videos of one camera, written episode by episode; close it at the end."""
+    """Writes the videos of one camera episode by episode; call `close` at the end."""
 
     def __init__(self, root: Path, key: str, fps: int) -> None:
         self._root, self._key, self._fps = root, key, fps
@@ -32,12 +32,12 @@ class VideoFiles:
         self._stream: Any = None
         self._frames = 0
 
-    def add(self, images: Streamed, look: Callable[[Images], None]) -> dict[str, int | float]:
-        """Append an episode; returns where it is, by the names of the episodes' table.
+    def add(self, images: Streamed, inspect: Callable[[Images], None]) -> dict[str, int | float]:
+        """Append an episode; returns its location as columns of the episode table.
 
         Args:
             images: uint8 [T, H, W, 3].
-            look: is shown every block.
+            inspect: called with every block.
         """
         path = self._root / self._place.path(VIDEO, video_key=self._key)
         if self._container is not None and path.stat().st_size >= VIDEO_MB << 20:
@@ -47,7 +47,7 @@ class VideoFiles:
             self._begin(images.shape[1], images.shape[2])
         begun = self._frames
         for block in images.blocks():
-            look(block)
+            inspect(block)
             for image in block:
                 frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
                 frame.pts, frame.time_base = self._frames, Fraction(1, self._fps)
@@ -62,7 +62,7 @@ class VideoFiles:
         }
 
     def close(self) -> None:
-        """Finish the file. Safe to call twice."""
+        """Finish the current file. Safe to call twice."""
         if self._container is not None:
             self._container.mux(self._stream.encode())
             self._container.close()
@@ -84,10 +84,10 @@ class VideoFiles:
 
 
 def read_video(path: Path, begin: float, number: int, fps: float, size: tuple[int, int]) -> Iterator[Images]:
-    """The `number` images [b, H, W, 3] from the time `begin` [s] on, in blocks.
+    """Read `number` images from the time `begin` [s] on, in blocks [b, H, W, 3].
 
     Raises:
-        ValueError: they are not all there, or of another size.
+        ValueError: if images are missing or of another size, or the file is damaged.
     """
     colours = VideoReformatter()
     block: list[Images] = []
@@ -122,7 +122,7 @@ def read_video(path: Path, begin: float, number: int, fps: float, size: tuple[in
 
 
 def video_at(row: Mapping[str, Any], key: str, template: str) -> tuple[str, float]:
-    """The path of an episode's video and the time at which it begins there, s."""
+    """Path of an episode's video, and the time at which the episode begins in it, s."""
     prefix = f"videos/{key}/"
     place = Place(int(row[f"{prefix}chunk_index"]), int(row[f"{prefix}file_index"]))
     return place.path(template, video_key=key), float(row[f"{prefix}from_timestamp"])

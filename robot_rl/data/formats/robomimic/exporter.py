@@ -1,9 +1,9 @@
-"""A dataset as robomimic's HDF5 file: what its own `dataset_states_to_obs.py` writes of such an episode.
+"""Exports a dataset as robomimic's HDF5 file, with the content that its `dataset_states_to_obs.py` writes.
 
-Actions are those that were applied. `obs` holds what robomimic's environment observes: the robot's own,
-images, and `object`, which is robosuite's `object-state`. What robomimic has no place for (what was
-requested, the whole simulator state, objects one by one, who acted, times) is in a group `robot_rl` of each
-demonstration, which robomimic does not look at, and comes back when the file is imported.
+`actions` are the applied actions. `obs` holds what robomimic's environment observes: robot readings, images,
+and `object`, which is robosuite's `object-state`. Everything else (requested actions, full simulator state,
+single objects, sources, times) goes to a group `robot_rl` of each demonstration. robomimic ignores it and the
+importer restores it.
 """
 
 import json
@@ -28,11 +28,11 @@ from robot_rl.envs.playback_start import ModelXml, begin_as_played_back
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 
 _APART: Final = (*STEP_KEYS, SOURCE, "time")
-"""Arrays that are no observations."""
+"""Arrays that are not observations."""
 _ROBOSUITE, _GYM = 1, 2
-"""robomimic's numbers for who makes an environment. It has none for a robot."""
+"""robomimic's numbers of environment types. It has none for a real robot."""
 _VALID: Final = 0.1
-"""Part of the demonstrations that robomimic's conversion keeps for validation."""
+"""Fraction of demonstrations that robomimic's conversion uses for validation."""
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -42,16 +42,16 @@ def export(
     """Write the file.
 
     Args:
-        dataset: to be written.
-        out: the file; nothing may be there.
-        env: of the dataset's task, with `observe_all`; None where no simulator can make it.
-        show: told how many episodes are written.
+        dataset: dataset to export.
+        out: path of the file, which must not exist.
+        env: environment of the dataset's task, with `observe_all`; None without a simulator.
+        show: called with the number of episodes written.
 
     Returns:
-        What the file cannot hold, or holds otherwise.
+        Notices about what is lost or changed.
 
     Raises:
-        OSError: the disk is full.
+        OSError: if the disk is full.
     """
     with h5py.File(out, "w-") as file:
         return _Export(dataset, file, env).run(show)
@@ -62,9 +62,9 @@ class _Export:
         self._dataset, self._file, self._env = dataset, file, env
         self._stateful = env is not None and "sim_state" in dataset.keys
         self._model = ModelXml(env.sim) if env is not None and self._stateful else None
-        self._elsewhere = 0
-        self._lacking = ""
-        """Why there is no `object`."""
+        self._other_starts = 0
+        self._no_object = ""
+        """Reason why `object` is missing."""
 
     def run(self, show: Callable[[int], None]) -> list[str]:
         dataset, masks = self._dataset, dict[str, list[str]]()
@@ -81,11 +81,11 @@ class _Export:
             "format": FORMAT_VERSION,
             "environment": dataset.environment,
             "collection": dataset.collection,
-            MADE: [OBJECT] if self._env is not None and not self._lacking else [],
+            MADE: [OBJECT] if self._env is not None and not self._no_object else [],
         }
         data.attrs[OWN] = json.dumps(own)
         if not masks.keys() & {"train", "valid"}:
-            masks |= _split([f"demo_{number}" for number in range(dataset.num_episodes)])
+            masks |= _train_valid_split([f"demo_{number}" for number in range(dataset.num_episodes)])
         for key, names in masks.items():
             self._file.create_dataset(f"mask/{key}", data=np.array(names, "S"))
         return self._notices()
@@ -96,13 +96,13 @@ class _Export:
             notices.append(
                 "next_obs of an episode's last step repeats its obs: what came after is in no dataset"
             )
-        if self._elsewhere:
+        if self._other_starts:
             notices.append(
-                f"{self._elsewhere} of {self._dataset.num_episodes} episodes do not begin as robomimic "
+                f"{self._other_starts} of {self._dataset.num_episodes} episodes do not begin as robomimic "
                 "begins a playback (an older version collected them?): acted there, they may end otherwise"
             )
-        if self._lacking:
-            notices.append(f"obs has no object, which robomimic's configurations observe: {self._lacking}")
+        if self._no_object:
+            notices.append(f"obs has no object, which robomimic's configurations observe: {self._no_object}")
         return notices
 
     def _demo(self, group: Any, number: int) -> None:
@@ -117,10 +117,10 @@ class _Export:
         group.create_dataset("rewards", data=arrays["reward"])
         group.create_dataset("dones", data=arrays["terminated"].astype(np.int64))
         after: Arrays = self._simulated(group, arrays) if self._stateful else {}
-        observed, rest = self._sorted(arrays)
+        observed, rest = self._split_arrays(arrays)
         for key, values in rest.items():
             group.create_dataset(f"{OWN}/{key}", data=values)
-        following = self._sorted(after)[0] if after else {}
+        following = self._split_arrays(after)[0] if after else {}
         for key, values in observed.items():
             last = following.get(key, values[-1:])
             group.create_dataset(f"obs/{key}", data=values)
@@ -131,7 +131,7 @@ class _Export:
             group.create_dataset("states", data=np.zeros((steps, 0)))
 
     def _simulated(self, group: Any, arrays: Arrays) -> Arrays:
-        """Write what a simulator can tell of an episode; returns what was observed after its last step."""
+        """Write states and model of an episode; returns the observations after its last step."""
         env, model = self._env, self._model
         assert env is not None
         assert model is not None
@@ -139,7 +139,7 @@ class _Export:
         flat = states[:, : flat_size(env)]
         group.create_dataset("states", data=flat)
         env.set_state(states[0])
-        # Bodies that a task moves are part of the model.
+        # The model contains the bodies that a task places.
         group.attrs["model_file"] = model.now()
         group.attrs["ep_meta"] = json.dumps(env.sim.get_ep_meta())
         begin_as_played_back(env.sim)
@@ -148,47 +148,47 @@ class _Export:
         env.set_state(states[-1])
         env.step(arrays["applied_action"][-1])
         expected = states[1] if len(states) > 1 else env.get_state()
-        self._elsewhere += not np.array_equal(reached[: flat.shape[1]], expected[: flat.shape[1]])
+        self._other_starts += not np.array_equal(reached[: flat.shape[1]], expected[: flat.shape[1]])
         return {key: single(np.array(value)[None]) for key, value in env.raw.items()}
 
-    def _sorted(self, arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-        """What robomimic observes, and all else but what it has a place of its own for."""
+    def _split_arrays(self, arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """Split arrays into observations of robomimic and the rest, without actions, rewards and images."""
         observed: dict[str, NDArray[Any]] = {}
         rest: dict[str, NDArray[Any]] = {}
         for key, values in arrays.items():
             if key in ("applied_action", "reward") or key.startswith(IMAGE_PREFIX):
                 continue
-            apart = key in _APART or key.startswith(AGE) or not self._is_robomimics(key)
+            apart = key in _APART or key.startswith(AGE) or not self._is_observed(key)
             (rest if apart else observed)[key] = values
-        if self._env is not None and not self._lacking:
+        if self._env is not None and not self._no_object:
             try:
                 observed[OBJECT] = object_state(self._env.sim, arrays)
             except ValueError as error:
-                self._lacking = str(error)
+                self._no_object = str(error)
         return observed, rest
 
-    def _is_robomimics(self, key: str) -> bool:
-        """Whether its environment observes that; without one, it is asked for by configurations alone."""
+    def _is_observed(self, key: str) -> bool:
+        """Whether robomimic's environment observes this array; without an environment, always."""
         if self._env is None:
             return True
         return key.startswith(tuple(robot.robot_model.naming_prefix for robot in self._env.sim.robots))
 
 
 def flat_size(env: RobosuiteEnv) -> int:
-    """Numbers of robosuite's flattened state: time, positions and velocities, which begin ours."""
+    """Size of robosuite's flattened state (time, positions, velocities), a prefix of our state."""
     model = env.sim.sim.model._model
     return mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_TIME) + int(model.nq) + int(model.nv)
 
 
-def _split(names: list[str]) -> dict[str, list[str]]:
-    """`train` and `valid`, as robomimic's conversion draws them; of a single demonstration both."""
+def _train_valid_split(names: list[str]) -> dict[str, list[str]]:
+    """`train` and `valid` masks as robomimic's conversion draws them; a single demonstration is in both."""
     drawn = np.random.default_rng(0).permutation(len(names))[: max(1, int(_VALID * len(names)))]
     valid = [name for index, name in enumerate(names) if index in drawn]
     return {"train": [name for name in names if name not in valid] or names, "valid": valid}
 
 
 def _images(group: Any, key: str, images: Streamed, after: NDArray[np.uint8] | None) -> None:
-    """Both groups at once; without an image `after` [1, H, W, 3] the last is its own successor."""
+    """Write `obs` and `next_obs` images; without `after` [1, H, W, 3] the last image is repeated."""
     options = {
         "dtype": np.uint8,
         "chunks": (1, *images.shape[1:]),

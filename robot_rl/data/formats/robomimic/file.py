@@ -1,4 +1,4 @@
-"""robomimic's HDF5 files, and those that robosuite's own collection makes, to be read.
+"""Reads and validates HDF5 files of robomimic and of robosuite's collection scripts.
 
     data                     attributes: total, env_args (JSON: env_name, type, env_kwargs)
     data/demo_<n>            attributes: num_samples, model_file (the model's XML)
@@ -6,8 +6,8 @@
         obs/<key>, next_obs/<key>                  [N, …]
     mask/<filter key>        names of demonstrations
 
-robosuite's collection writes `env` and `env_info` in place of `env_args`, and of a demonstration `states`,
-`actions` and `model_file` alone.
+robosuite's collection writes `env` and `env_info` instead of `env_args`, and only `states`, `actions` and
+`model_file` of a demonstration.
 """
 
 import json
@@ -24,27 +24,27 @@ from numpy.typing import NDArray
 from robot_rl.data.dataset import FORMAT_VERSION
 
 OWN: Final = "robot_rl"
-"""Attributes and groups with what robomimic has no place for."""
+"""Name of the attributes and groups with data that robomimic does not use."""
 IMAGE: Final = "_image"
 OBJECT: Final = "object"
-"""robomimic's observation of a task's objects, all in a row."""
+"""robomimic's observation of all objects, concatenated."""
 MADE: Final = "made_for_robomimic"
-"""Observations of a file of ours that the dataset does not have."""
+"""Key for observations of an exported file that the dataset does not have."""
 _DEMO: Final = "demo_"
 _SMALL: Final = 1 << 24
 _DENSEST: Final = 2000
-"""Bytes, and how many times more of them an array may have than the file: gzip makes 1000 of one."""
+"""`_SMALL`: bytes that are always read. `_DENSEST`: largest compression ratio; gzip reaches 1000."""
 _STREAMS: Final = ("states", "rewards", "dones")
 
 
 class RobomimicFile:
-    """One of them; a context manager."""
+    """An HDF5 file opened for reading; a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Open it.
+        """Open the file.
 
         Raises:
-            ValueError: it is damaged, or lacks what every such file has.
+            ValueError: if it is damaged, or no file of robomimic.
         """
         self.path = path
         try:
@@ -66,7 +66,7 @@ class RobomimicFile:
 
     @property
     def demos(self) -> dict[str, Any]:
-        """The demonstrations' groups, in the order of their numbers."""
+        """Groups of the demonstrations by name, in the order of their numbers."""
         names = [name for name in self.data if name.startswith(_DEMO) and name[len(_DEMO) :].isdecimal()]
         return {name: self.data[name] for name in sorted(names, key=lambda name: int(name[len(_DEMO) :]))}
 
@@ -75,7 +75,7 @@ class RobomimicFile:
         """`env_args`: env_name, type, env_kwargs and perhaps env_version.
 
         Raises:
-            ValueError: it is missing or not to be read.
+            ValueError: if it is missing or cannot be read.
         """
         attributes = self.data.attrs
         if "env_args" in attributes:
@@ -95,10 +95,10 @@ class RobomimicFile:
 
     @property
     def own(self) -> dict[str, Any] | None:
-        """What this program wrote about the dataset that the file was made of; None for others' files.
+        """Metadata of the exported dataset, if this program exported it, else None.
 
         Raises:
-            ValueError: a newer version of this program wrote it.
+            ValueError: if a newer version of this program wrote it.
         """
         if OWN not in self.data.attrs:
             return None
@@ -111,7 +111,7 @@ class RobomimicFile:
         return own
 
     def own_of(self, demo: Any) -> dict[str, Any]:
-        """The same of a demonstration."""
+        """Metadata of an exported demonstration."""
         return self._json(demo, OWN)
 
     @property
@@ -135,16 +135,16 @@ class RobomimicFile:
 
 
 def array(demo: Any, name: str) -> NDArray[Any]:
-    """A whole array of a demonstration.
+    """Read an array of a demonstration.
 
     Raises:
-        ValueError: the file does not have it.
+        ValueError: if the file is too small to hold it.
     """
     return _values(demo[name])
 
 
 def _values(dataset: Any) -> NDArray[Any]:
-    """All of a dataset, if the file can hold as much as its shape says: else it would be made of nothing."""
+    """Read an HDF5 dataset, unless its shape is implausibly larger than its stored bytes."""
     size = math.prod(dataset.shape) * dataset.dtype.itemsize
     stored = dataset.id.get_storage_size()
     if size > _SMALL + _DENSEST * stored:
@@ -156,7 +156,7 @@ def _values(dataset: Any) -> NDArray[Any]:
 
 
 def missing_actions(demo: Any) -> str | None:
-    """What a demonstration lacks that all have, or None."""
+    """Problem with a demonstration's actions, or None."""
     if "actions" not in demo:
         return f"{demo.name}/actions is missing"
     shape = demo["actions"].shape
@@ -166,7 +166,7 @@ def missing_actions(demo: Any) -> str | None:
 
 
 def find_problems(path: Path) -> list[str]:
-    """What is wrong with the file at `path`; empty where nothing is."""
+    """Problems of the file at `path`; empty if there are none."""
     try:
         with RobomimicFile(path) as file:
             return list(_problems(file))
@@ -175,10 +175,10 @@ def find_problems(path: Path) -> list[str]:
 
 
 def facts(path: Path) -> dict[str, str]:
-    """What the file at `path` holds.
+    """Facts about the file at `path`, by name.
 
     Raises:
-        ValueError: it is none, or damaged.
+        ValueError: if it is no such file, or damaged.
     """
     with RobomimicFile(path) as file:
         environment, demos = file.environment, file.demos

@@ -1,7 +1,7 @@
-"""robomimic's HDF5 file as a dataset: one that we wrote comes back as it was, another's is understood.
+"""Imports robomimic's HDF5 file: restores one that this program exported, converts one of another program.
 
-Of another's file, observations that a task needs and the file lacks are made of its saved states, in this
-program's own environment. An episode ends at its first success; what follows is cut, and counted.
+For another program's file, observations are made from its saved states in this program's environment. An
+episode ends at its first success; later steps are cut and counted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ Show = Callable[[int], None]
 
 @dataclass
 class Imported:
-    """What was made."""
+    """Result of an import."""
 
     episodes: int = 0
     steps: int = 0
@@ -37,10 +37,10 @@ class Imported:
 
 
 def import_own(file: RobomimicFile, out: Path, show: Show) -> Imported:
-    """Write the dataset that the file was made of.
+    """Restore the dataset from which a file was exported.
 
     Raises:
-        ValueError: somebody has removed or damaged something.
+        ValueError: if something was removed from the file or is damaged.
     """
     own = file.own
     assert own is not None
@@ -64,17 +64,17 @@ def import_own(file: RobomimicFile, out: Path, show: Show) -> Imported:
 def import_foreign(
     file: RobomimicFile, out: Path, env: RobosuiteEnv, accept: Sequence[str], show: Show
 ) -> Imported:
-    """Write a dataset of another program's file.
+    """Write a dataset from another program's file.
 
     Args:
-        file: with robosuite's states.
-        out: the dataset.
-        env: of the task that it was made in, with `observe_all`.
-        accept: differences between the file's environment and this one to let pass, by name.
-        show: told how many episodes are written.
+        file: file with robosuite's states.
+        out: path of the dataset.
+        env: environment of the task that it was made in, with `observe_all`.
+        accept: names of differences between the file's environment and this one to accept.
+        show: called with the number of episodes written.
 
     Raises:
-        ValueError: the file lacks something, or was made in another environment; says what.
+        ValueError: if the file lacks something, or was made in another environment; says what.
     """
     environment = env.describe()
     check_environment(file, environment, accept)
@@ -107,10 +107,10 @@ def import_foreign(
 
 
 def check_environment(file: RobomimicFile, environment: Mapping[str, Any], accept: Sequence[str]) -> None:
-    """Refuse a file that was made in another environment than the one that is described.
+    """Check that a file was made in the described environment.
 
     Raises:
-        ValueError: says what differs, each with both values.
+        ValueError: if they differ; names each difference with both values.
     """
     told = file.environment
     kwargs = told["env_kwargs"]
@@ -141,20 +141,20 @@ def check_environment(file: RobomimicFile, environment: Mapping[str, Any], accep
 
 
 def robots_of(told: Mapping[str, Any]) -> list[str]:
-    """The robots of a file's `env_args`, [] where it names none."""
+    """Robots in a file's `env_args`; empty if it names none."""
     robots = told["env_kwargs"].get("robots", [])
     return [str(robot) for robot in (robots if isinstance(robots, list) else [robots])]
 
 
 def input_type(told: Mapping[str, Any]) -> str:
-    """What the actions of a file say of the hand, of its `env_args`: `delta` or `absolute`."""
+    """Whether the actions of a file are `delta` or `absolute`, from its `env_args`."""
     arm = _arm(told["env_kwargs"].get("controller_configs"))
     absolute = not arm.get("control_delta", True) or arm.get("input_type", "delta") != "delta"
     return "absolute" if absolute else "delta"
 
 
 def _in_world(told: Mapping[str, Any]) -> bool:
-    """Whether absolute actions are in the world's frame, as before robosuite 1.5, which names the frame."""
+    """Whether absolute actions are in the world frame: robosuite before 1.5 names no frame."""
     return _arm(told["env_kwargs"].get("controller_configs")).get("input_ref_frame", "world") == "world"
 
 
@@ -182,7 +182,7 @@ def _problems(demo: Any, env: RobosuiteEnv) -> list[str]:
 
 
 def _episode(demo: Any, env: RobosuiteEnv, *, in_world: bool) -> tuple[Episode, bool, int]:
-    """Its arrays, whether it succeeded, and how many steps after that are cut."""
+    """Arrays of an episode, whether it succeeded, and the number of steps cut after the success."""
     actions, states = array(demo, "actions").astype(np.float32), array(demo, "states")
     env.reset(seed=0)
     if env.poses:
@@ -198,7 +198,7 @@ def _episode(demo: Any, env: RobosuiteEnv, *, in_world: bool) -> tuple[Episode, 
         for key, value in {**raw, "sim_state": env.get_state()}.items():
             rows.setdefault(key, []).append(np.array(value))
     if success_at is None:
-        # What its last action led to is saved nowhere.
+        # The file does not hold the state after the last action.
         *_, info = env.step(actions[len(states) - 1])
         success_at = len(states) - 1 if info["success"] else None
     length = len(rows["sim_state"])
@@ -219,7 +219,7 @@ def _episode(demo: Any, env: RobosuiteEnv, *, in_world: bool) -> tuple[Episode, 
 
 
 def _stored_images(demo: Any, env: RobosuiteEnv, length: int) -> dict[str, NDArray[np.uint8]]:
-    """Images of the file itself, where the task's look like them."""
+    """Images from the file, if the task renders in the same way and size."""
     spec = env.observation_spec
     if env.task.render != "robosuite" or "obs" not in demo:
         return {}
@@ -231,7 +231,7 @@ def _stored_images(demo: Any, env: RobosuiteEnv, length: int) -> dict[str, NDArr
 
 
 def _picked(collection: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
-    """A collection of which only these episodes are there, in this order."""
+    """Collection metadata for these episodes alone, in this order."""
     notes = collection.get("episodes") or collection.get("recorded", {}).get("episodes")
     if notes is None or list(numbers) == list(range(len(notes))):
         return dict(collection)
@@ -239,7 +239,7 @@ def _picked(collection: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, 
 
 
 def _arm(config: Any) -> Mapping[str, Any]:
-    """The arm's part of a controller's configuration, in the form of either of robosuite's versions."""
+    """The arm's part of a controller configuration, from any version of robosuite."""
     if isinstance(config, list):
         config = config[0] if config else None
     if not isinstance(config, Mapping):
