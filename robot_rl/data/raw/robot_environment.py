@@ -20,7 +20,7 @@ Action = NDArray[np.float32]
 
 
 class ActionConverter(ABC):
-    """Converts commands to actions [A]: the normalized move from the measured pose to the goal, and grippers."""
+    """Converts commands to actions [A]: the normalized move from measured pose to goal, and grippers."""
 
     def __init__(self, spec: ActionSpec, *, by_sign: bool = False) -> None:
         """`by_sign`: gripper actions only open or close, as in robosuite."""

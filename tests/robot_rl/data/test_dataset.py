@@ -65,9 +65,14 @@ def write(path: Path, lengths: list[int] = LENGTHS, **changes: Any) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("written") / "lift.zarr")
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write(tmp_path / "lift.zarr")
+def path(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "lift.zarr"))
 
 
 def check(found: Dataset, lengths: list[int]) -> None:

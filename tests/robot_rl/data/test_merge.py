@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,17 @@ from robot_rl.data.selection import EpisodeFilter, select_episodes
 from robot_rl.data.validation import find_problems
 from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import same_data, write
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Four episodes, to be read only."""
+    return write(tmp_path_factory.mktemp("four") / "a.zarr", (4, 5, 6, 7))
+
+
+@pytest.fixture(scope="module")
+def with_camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("camera") / "a.zarr", (4,), cameras=["front"]).path
 
 
 def rows_of(dataset: Dataset, episodes: list[int], key: str) -> np.ndarray:
@@ -70,11 +82,10 @@ def test_a_split_and_its_rest_are_the_whole(tmp_path: Path, robot_rl: RunCommand
     assert select_episodes(whole, EpisodeFilter(fraction=0.7, seed=5)) != picked[0]
 
 
-def test_episodes_are_chosen_by_outcome_and_by_who_acted(tmp_path: Path) -> None:
-    whole = write(tmp_path / "a.zarr", (4, 5, 6, 7))
-    assert select_episodes(whole, EpisodeFilter(outcomes=["failure"])) == [1, 3]
-    assert select_episodes(whole, EpisodeFilter(sources=["human"])) == [0, 3]
-    assert select_episodes(whole, EpisodeFilter(episodes=[3, 0, 3])) == [0, 3]
+def test_episodes_are_chosen_by_outcome_and_by_who_acted(four: Dataset) -> None:
+    assert select_episodes(four, EpisodeFilter(outcomes=["failure"])) == [1, 3]
+    assert select_episodes(four, EpisodeFilter(sources=["human"])) == [0, 3]
+    assert select_episodes(four, EpisodeFilter(episodes=[3, 0, 3])) == [0, 3]
 
 
 def test_notes_of_discarded_episodes_choose_too(tmp_path: Path) -> None:
@@ -89,15 +100,14 @@ def test_notes_of_discarded_episodes_choose_too(tmp_path: Path) -> None:
         ({"fraction": 1.5}, "fraction=1.5: choose it between 0 and 1"),
         ({}, "say what to choose by one of fraction"),
         ({"fraction": 0.5, "episodes": [0]}, "say what to choose by one of fraction"),
-        ({"episodes": [7]}, "has the episodes 0 to 1, not [7]"),
+        ({"episodes": [7]}, "has the episodes 0 to 3, not [7]"),
         ({"sources": ["robot"]}, "has no robot; it has human, policy"),
         ({"outcomes": ["won"]}, "has no won; it has failure, success"),
     ],
 )
-def test_what_cannot_be_chosen_is_named(tmp_path: Path, choice: dict[str, Any], answer: str) -> None:
-    whole = write(tmp_path / "a.zarr", (4, 5))
+def test_what_cannot_be_chosen_is_named(four: Dataset, choice: dict[str, Any], answer: str) -> None:
     with pytest.raises(ValueError, match=re.escape(answer)):
-        select_episodes(whole, EpisodeFilter(**choice))
+        select_episodes(four, EpisodeFilter(**choice))
 
 
 @pytest.mark.parametrize(
@@ -121,9 +131,9 @@ def test_datasets_of_different_environments_are_refused_by_what_differs(
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", ".hidden", "", 3])
 def test_a_camera_of_a_dataset_names_no_file_elsewhere(
-    tmp_path: Path, robot_rl: RunCommand, name: object
+    with_camera: Path, tmp_path: Path, robot_rl: RunCommand, name: object
 ) -> None:
-    write(tmp_path / "a.zarr", (4,), cameras=["front"])
+    shutil.copytree(with_camera, tmp_path / "a.zarr")
     attributes = tmp_path / "a.zarr" / "meta" / ".zattrs"
     content = json.loads(attributes.read_text())
     content["environment"]["observation_spec"]["cameras"] = [name]

@@ -1,6 +1,7 @@
 """An episode of a simulation comes out the same when it is acted again, and what differs is told."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +11,29 @@ import zarr
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.playback import groups, play, playback_env
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from tests.robot_rl.data.small_dataset import write
 
 
-def test_an_episode_comes_out_the_same_to_the_bit(demonstrations: Path) -> None:
+@pytest.fixture(scope="module")
+def env(demonstrations: Path) -> Iterator[RobosuiteEnv]:
+    env = playback_env(Dataset(demonstrations))
+    yield env
+    env.close()
+
+
+def test_an_episode_comes_out_the_same_to_the_bit(demonstrations: Path, env: RobosuiteEnv) -> None:
     dataset = Dataset(demonstrations)
-    env = playback_env(dataset)
     for number in (2, 0):
         playback = play(dataset, env, number)
         assert playback.exact
         assert playback.success is playback.recorded is True
         rows = dataset.episodes[number]
         assert playback.success_step == playback.steps - 1 == rows.stop - rows.start - 1
-    env.close()
 
 
-def test_every_number_of_the_state_belongs_to_one_group(demonstrations: Path) -> None:
-    env = playback_env(Dataset(demonstrations))
+def test_every_number_of_the_state_belongs_to_one_group(env: RobosuiteEnv) -> None:
+    env.reset(seed=0)
     found = groups(env)
     columns = np.concatenate([columns for columns, _ in found.values()])
     assert sorted(columns.tolist()) == list(range(len(env.get_state())))
@@ -34,17 +41,14 @@ def test_every_number_of_the_state_belongs_to_one_group(demonstrations: Path) ->
     assert len(found["robot0 joints"][0]) == 7
     # It is where robosuite's own observation says.
     np.testing.assert_array_equal(env.get_state()[found["cube position"][0]], env.raw["cube_pos"])
-    env.close()
 
 
 def test_what_deviates_is_told_with_its_place(
-    demonstrations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demonstrations: Path, env: RobosuiteEnv, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.zarr"
     shutil.copytree(demonstrations, path)
-    env = playback_env(Dataset(path))
     (column, *_), _ = groups(env)["cube position"]
-    env.close()
     begin = Dataset(path).episodes[1].start
     states = zarr.open_group(path, mode="r+")["data/sim_state"]
     states[begin + 4, column] = states[begin + 4, column] + 0.25  # type: ignore[index]
@@ -60,6 +64,11 @@ def test_what_deviates_is_told_with_its_place(
     assert main(["data", "validate", f"dataset={demonstrations}", "replay=2"]) == 0
 
 
+@pytest.fixture(scope="module")
+def stateless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("stateless") / "a.zarr", (4,)).path
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
@@ -70,10 +79,9 @@ def test_what_deviates_is_told_with_its_place(
     ],
 )
 def test_what_cannot_be_replayed_is_answered_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
+    stateless: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
 ) -> None:
-    path = write(tmp_path / "a.zarr", (4,)).path
-    assert main(["replay", f"dataset={path}", *arguments]) == 2
+    assert main(["replay", f"dataset={stateless}", *arguments]) == 2
     assert answer in capsys.readouterr().err
 
 

@@ -17,9 +17,14 @@ from tests.robot_rl.data.recorded import Motion, record
 from tests.robot_rl.data.small_dataset import write
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("written") / "a.zarr", (12, 7), ("front",)).path
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write(tmp_path / "a.zarr", (12, 7), ("front",)).path
+def path(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "a.zarr"))
 
 
 def arrays(path: Path) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.formats.robomimic.file import find_problems
 from robot_rl.data.playback import play, playback_env
 from robot_rl.data.writer import DatasetWriter
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from tests.conftest import RunCommand
 from tests.robot_rl.data.formats.foreign import AFTER, collect
 from tests.robot_rl.data.small_dataset import as_recorded, same_data, write
@@ -26,6 +27,13 @@ def exported(demonstrations: Path, tmp_path_factory: pytest.TempPathFactory, rob
     path = tmp_path_factory.mktemp("robomimic") / "lift.hdf5"
     robot_rl("data convert", f"dataset={demonstrations}", f"out={path}")
     return path
+
+
+@pytest.fixture(scope="module")
+def env(demonstrations: Path) -> Iterator[RobosuiteEnv]:
+    env = playback_env(Dataset(demonstrations))
+    yield env
+    env.close()
 
 
 def test_the_file_has_robomimics_layout(exported: Path, demonstrations: Path) -> None:
@@ -56,10 +64,12 @@ def test_the_file_has_robomimics_layout(exported: Path, demonstrations: Path) ->
     assert find_problems(exported) == []
 
 
-def test_observations_are_those_of_robomimics_environment(exported: Path, demonstrations: Path) -> None:
+def test_observations_are_those_of_robomimics_environment(
+    exported: Path, demonstrations: Path, env: RobosuiteEnv
+) -> None:
     """By the rule of its `EnvRobosuite.get_observation`, and with `object`."""
     dataset = Dataset(demonstrations)
-    env = playback_env(dataset)
+    env.reset(seed=0)
     with h5py.File(exported, "r") as file:
         demo, rows = file["data/demo_1"], dataset.episodes[1]
         env.set_state(dataset["sim_state"][rows][5])
@@ -75,7 +85,6 @@ def test_observations_are_those_of_robomimics_environment(exported: Path, demons
         assert demo["rewards"][-1] == 1
         height = [demo[f"{group}/object"][-1, 2] for group in ("obs", "next_obs")]
         assert height[1] > height[0]
-    env.close()
 
 
 def test_plain_robosuite_acts_the_file_as_it_was(exported: Path) -> None:
@@ -100,16 +109,18 @@ def test_plain_robosuite_acts_the_file_as_it_was(exported: Path) -> None:
 
 
 def test_episodes_that_begin_otherwise_are_counted(
-    demonstrations: Path, tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+    demonstrations: Path,
+    env: RobosuiteEnv,
+    tmp_path: Path,
+    robot_rl: RunCommand,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     dataset = Dataset(demonstrations)
-    env = playback_env(dataset)
     env.reset(seed=3)
     states = [env.get_state()]
     for _ in range(3):
         env.step(np.zeros(7, np.float32))
         states.append(env.get_state())
-    env.close()
     rows = dataset.episodes[0]
     episode = {key: dataset[key][rows][:4] for key in dataset.keys} | {"sim_state": np.stack(states)}
     episode["applied_action"] = np.zeros((4, 7), np.float32)

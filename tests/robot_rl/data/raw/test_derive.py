@@ -42,13 +42,19 @@ RATE = 20.0
 
 
 def made(
-    tmp_path: Path, *motions: Motion, name: str = "x.zarr", **plan: object
+    tmp_path: Path, *motions: Motion, name: str = "x.zarr", **options: object
 ) -> tuple[Dataset, DeriveResult]:
     root = tmp_path / "x.raw"
     if not root.exists():
         record(root, *motions)
-    derived = derive(RawDataset(root), tmp_path / name, DeriveConfig(**{"rate": RATE, **plan}))  # type: ignore[arg-type]
+    derived = derive(RawDataset(root), tmp_path / name, DeriveConfig(**{"rate": RATE, **options}))  # type: ignore[arg-type]
     return Dataset(tmp_path / name), derived
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, DeriveResult]:
+    """Dataset of one usual recording, to be read only."""
+    return made(tmp_path_factory.mktemp("plain"), Motion())
 
 
 def seconds(dataset: Dataset) -> np.ndarray:
@@ -56,8 +62,10 @@ def seconds(dataset: Dataset) -> np.ndarray:
     return (dataset["time"] - BEGUN) / SECOND
 
 
-def test_steps_are_at_a_fixed_rate_and_states_are_those_of_their_moment(tmp_path: Path) -> None:
-    dataset, derived = made(tmp_path, Motion())
+def test_steps_are_at_a_fixed_rate_and_states_are_those_of_their_moment(
+    plain: tuple[Dataset, DeriveResult],
+) -> None:
+    dataset, derived = plain
     t = seconds(dataset)
     np.testing.assert_allclose(np.diff(t), 1 / RATE, atol=2e-9)
     assert derived.episodes == dataset.num_episodes == 1
@@ -278,10 +286,10 @@ def test_a_dataset_of_a_task_has_the_cameras_that_were_recorded(tmp_path: Path) 
     def seen(task: TaskConfig, **given: object) -> tuple[object, object, list[int]]:
         config = data_derive.Config(raw=str(raw.root), out="x", task=task, **given)  # type: ignore[arg-type]
         with ExitStack() as ended:
-            plan = data_derive.plan_of(config, raw, ended)
-        assert plan.environment is not None
-        observed = plan.environment["observation_spec"]
-        return plan.cameras, observed["cameras"], observed["image_size"]
+            derive_config = data_derive.derive_config(config, raw, ended)
+        assert derive_config.environment is not None
+        observed = derive_config.environment["observation_spec"]
+        return derive_config.cameras, observed["cameras"], observed["image_size"]
 
     assert seen(task) == (cameras, list(cameras), [24, 32])
     assert seen(task, cameras=["agentview"]) == (("agentview",), ["agentview"], [24, 32])
@@ -414,11 +422,13 @@ def test_a_video_that_is_missing_or_cut_is_named(tmp_path: Path) -> None:
         Dataset(tmp_path / "x.zarr")
 
 
-def test_a_last_command_whose_message_came_after_the_end_costs_its_steps_alone(tmp_path: Path) -> None:
+def test_a_last_command_whose_message_came_after_the_end_costs_its_steps_alone(
+    plain: tuple[Dataset, DeriveResult], tmp_path: Path
+) -> None:
     def late(stream: str, t: float) -> bool:
         return stream == "command" and t >= 1.9
 
-    whole, _ = made(tmp_path / "whole", Motion())
+    whole, _ = plain
     dataset, derived = made(tmp_path / "late", Motion(lost=late))
     assert not derived.left_out
     assert 0 < whole.num_steps - dataset.num_steps <= 4
@@ -426,8 +436,8 @@ def test_a_last_command_whose_message_came_after_the_end_costs_its_steps_alone(t
         np.testing.assert_array_equal(dataset[key], whole[key][: dataset.num_steps])
 
 
-def test_what_is_known_of_an_episode_goes_into_the_dataset(tmp_path: Path) -> None:
-    dataset, _ = made(tmp_path, Motion())
+def test_what_is_known_of_an_episode_goes_into_the_dataset(plain: tuple[Dataset, DeriveResult]) -> None:
+    dataset, _ = plain
     (note,) = dataset.collection["recorded"]["episodes"]
     assert note["lost"] == {}
     assert note["events"] == []

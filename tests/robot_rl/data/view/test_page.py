@@ -17,7 +17,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.view.measures import Measures, find_anomalies
 from robot_rl.data.view.page import POINTS
 from robot_rl.data.view.pictures import FRAMES, SIDE, shrink
-from robot_rl.data.writer import DatasetWriter
+from robot_rl.data.writer import DatasetWriter, Entry
 from tests.robot_rl.data.recorded import Motion, record
 from tests.robot_rl.data.small_dataset import RATE, SOURCES, arrays, environment, images, write
 
@@ -30,29 +30,34 @@ def data_of(page: Path) -> dict[str, Any]:
     return json.loads(found[1])
 
 
-def test_the_page_needs_nothing_else_and_holds_every_episode(tmp_path: Path) -> None:
-    dataset = write(tmp_path / "a.zarr", (12, 7, 9), ("front", "wrist"))
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A dataset with its page beside it."""
+    dataset = write(tmp_path_factory.mktemp("small") / "a.zarr", (12, 7, 9), ("front", "wrist"))
     assert main(["data", "view", f"dataset={dataset.path}"]) == 0
-    text = (tmp_path / "a.html").read_text()
+    return dataset
+
+
+def test_the_page_needs_nothing_else_and_holds_every_episode(small: Dataset) -> None:
+    page = small.path.with_suffix(".html")
+    text = page.read_text()
     assert not re.search(r'(src|href)="(?!data:)', text)
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    data = data_of(tmp_path / "a.html")
+    data = data_of(page)
     assert [one["outcome"] for one in data["episodes"]] == ["success", "failure", "success"]
     first = data["episodes"][0]
-    np.testing.assert_allclose(np.transpose(first["asked"]), dataset["action"][:12], atol=5e-4)
-    np.testing.assert_allclose(np.transpose(first["applied"]), dataset["applied_action"][:12], atol=5e-4)
+    np.testing.assert_allclose(np.transpose(first["asked"]), small["action"][:12], atol=5e-4)
+    np.testing.assert_allclose(np.transpose(first["applied"]), small["applied_action"][:12], atol=5e-4)
     assert first["rewards"] == [[11, 1.0]]
     assert first["by"] == {"policy": 8, "human": 4}
     assert first["who"] == [[step, 2 if step % 3 == 0 else 1] for step in range(12) if step % 3 != 2]
     assert first["labels"] == {"operator": "carl"}
     assert set(first["videos"]) == {"front", "wrist"}
-    assert np.sum(data["counts"]) == dataset.num_steps * 3
+    assert np.sum(data["counts"]) == small.num_steps * 3
 
 
-def test_its_videos_are_the_images(tmp_path: Path) -> None:
-    dataset = write(tmp_path / "a.zarr", (12, 7), ("front",))
-    assert main(["data", "view", f"dataset={dataset.path}"]) == 0
-    uri = data_of(tmp_path / "a.html")["episodes"][1]["videos"]["front"]
+def test_its_videos_are_the_images(small: Dataset, tmp_path: Path) -> None:
+    uri = data_of(small.path.with_suffix(".html"))["episodes"][1]["videos"]["front"]
     (tmp_path / "x.mp4").write_bytes(base64.b64decode(uri.removeprefix("data:video/mp4;base64,")))
     with av.open(str(tmp_path / "x.mp4")) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
@@ -74,9 +79,18 @@ def test_its_size_is_bounded(tmp_path: Path) -> None:
     assert wide.shape[0] % 2 == wide.shape[1] % 2 == 0
 
 
+@pytest.fixture(scope="module")
+def page_of_bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Page of `bad`."""
+    dataset = bad(tmp_path_factory.mktemp("bad") / "a.zarr")
+    assert main(["data", "view", f"dataset={dataset.path}"]) == 0
+    return dataset.path.with_suffix(".html")
+
+
 def bad(path: Path) -> Dataset:
     """Episodes of which each has one thing wrong, among ones that are well."""
     writer = DatasetWriter(path, environment(("front",)), {"recorded": {"episodes": []}, "sources": SOURCES})
+    entries = []
     for number in range(14):
         length = 300 if number == 3 else 40
         episode = arrays(length, 4 if number == 5 else number, success=True)
@@ -93,16 +107,15 @@ def bad(path: Path) -> Dataset:
             episode["age_ms.state"][:20] = 200.0
         if number == 5:
             episode["pos"], episode["angle"] = arrays(40, 4, True)["pos"], arrays(40, 4, True)["angle"]
-        writer.append({**episode, "images.front": pictures}, success=True, seed=number)
+        entries.append(Entry({**episode, "images.front": pictures}, success=True, seed=number))
+    writer.extend(entries)
     notes = [{"lost": {"front": 3}} if number == 10 else {} for number in range(14)]
     writer.describe(environment(("front",)), {"recorded": {"episodes": notes}, "sources": SOURCES})
     return Dataset(path)
 
 
-def test_what_looks_wrong_is_named_with_its_episodes(tmp_path: Path) -> None:
-    dataset = bad(tmp_path / "a.zarr")
-    assert main(["data", "view", f"dataset={dataset.path}"]) == 0
-    found = dict(data_of(tmp_path / "a.html")["suspicions"])
+def test_what_looks_wrong_is_named_with_its_episodes(page_of_bad: Path) -> None:
+    found = dict(data_of(page_of_bad)["suspicions"])
     assert found == {
         "the same episode more than once": [4, 5],
         "much longer than the others": [3],
@@ -141,22 +154,17 @@ def test_states_are_drawn_where_there_is_no_camera(demonstrations: Path, tmp_pat
         assert set(one["videos"]) == {"drawn from states"}
 
 
-def test_the_player_stands_above_the_distributions(tmp_path: Path) -> None:
-    dataset = bad(tmp_path / "a.zarr")
-    assert main(["data", "view", f"dataset={dataset.path}"]) == 0
-    text = (tmp_path / "a.html").read_text()
+def test_the_player_stands_above_the_distributions(page_of_bad: Path) -> None:
+    text = page_of_bad.read_text()
     places = [text.index(f'id="{name}"') for name in ("suspicions", "list", "detail", "card")]
     assert places == sorted(places)
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
-def test_a_browser_shows_it_without_an_error(tmp_path: Path) -> None:
-    dataset = bad(tmp_path / "a.zarr")
-    assert main(["data", "view", f"dataset={dataset.path}"]) == 0
-    page = tmp_path / "a.html"
+def test_a_browser_shows_it_without_an_error(page_of_bad: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/user",
-         "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
+         "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", page_of_bad.as_uri()],
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert "Uncaught" not in done.stderr, done.stderr
