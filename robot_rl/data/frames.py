@@ -1,8 +1,8 @@
 """Reads and writes the images of a dataset, stored as arrays or as videos.
 
 Videos are H.264 with a keyframe at every second frame and no frame that depends on a later one, so any frame
-is read quickly. They are lossy. Rendered images of Lift take 1/19 of the compressed arrays' size at 84x84, and
-1/64 at 256x256.
+is read quickly. They are lossy. Rendered images of Lift take 1/19 of the size of compressed arrays at 84x84
+and 1/64 at 256x256.
 """
 
 from collections import OrderedDict
