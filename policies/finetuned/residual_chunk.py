@@ -4,7 +4,7 @@ DICE-RL (arXiv 2603.10263): the chunk is A = pi(s, z) + r(s, z), both from the s
 several z the one is executed whose chunk the critics value most.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -23,17 +23,12 @@ from robot_rl.policies.nets.encoder import ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec
 
 
-@dataclass(frozen=True)
-class ResidualChunkSpec(CandidatesSpec):
-    """What makes a chunk residual besides its weights; `scale` bounds the residual."""
-
-
 class ChunkResidualActor(nn.Module):
     """r(s, z, A_b) = scale * tanh(MLP), zero at initialisation: [B, h, A]."""
 
     scale: Tensor
 
-    def __init__(self, feature_size: int, noise_size: int, execute: int, spec: ResidualChunkSpec) -> None:
+    def __init__(self, feature_size: int, noise_size: int, execute: int, spec: CandidatesSpec) -> None:
         super().__init__()
         self.register_buffer("scale", torch.tensor(spec.scale))
         size = execute * len(spec.scale)
@@ -49,9 +44,9 @@ class ResidualChunk(FinetunedPolicy):
     """A chunk residual, and the critics that choose."""
 
     kind = "residual_chunk"
-    Spec = ResidualChunkSpec
+    Spec = CandidatesSpec
 
-    def __init__(self, base: BasePolicy, spec: ResidualChunkSpec) -> None:
+    def __init__(self, base: BasePolicy, spec: CandidatesSpec) -> None:
         super().__init__(base, spec)
         if base.spec.noise_shape is None:
             raise ValueError("a base without a noise input has one chunk to offer; use method=residual")

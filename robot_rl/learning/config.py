@@ -115,17 +115,3 @@ class OffPolicyConfig:
         """
         lowest, highest = self.reward_offset - self.gripper_penalty, 1 + self.reward_offset
         return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)
-
-
-def check_candidates(candidates: int, target_candidates: int, execute_fraction: float) -> None:
-    """Refuse options of a choice among candidates that cannot be had; `ValueError`."""
-    if not 1 <= target_candidates <= candidates:
-        raise ValueError(
-            f"method.target_candidates={target_candidates}: choose 1 to {candidates}, "
-            "which is method.candidates"
-        )
-    if not 0 < execute_fraction <= 1:
-        raise ValueError(
-            f"method.execute_fraction={execute_fraction}: choose it in (0, 1], a part of the "
-            "chunk; 1 is all of it"
-        )

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.config import check_candidates
+from robot_rl.learning.candidates import CandidatesConfig
 from robot_rl.learning.critics import Critics, aggregate, gradient_step
 from robot_rl.learning.imitation import BaseFinetuner, bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
@@ -28,23 +28,16 @@ from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, Replay
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.uniform import UniformPolicy
 from robot_rl.policies.finetuned.expo import Expo, ExpoSpec
-from robot_rl.policies.nets.values import ValueSpec
 
 
 @dataclass
-class ExpoConfig(SACConfig):
+class ExpoConfig(CandidatesConfig, SACConfig):
     """Edits of chunks, best of 2N by value (EXPO)."""
 
     name: str = "expo"
     """Name of the method."""
-    n_step: int = 12
-    """Steps of reward before the bootstrap."""
     gamma: float = 0.99
     """Discount per environment step."""
-    num_critics: int = 5
-    """Critics in the ensemble."""
-    critic_warmup: int = 500
-    """Critic updates before the edits' first one and before the critics choose actions."""
     actor_lr: float = 1e-4
     """Learning rate of the edit policy and of the temperature."""
     init_alpha: float = 0.002
@@ -54,16 +47,6 @@ class ExpoConfig(SACConfig):
     learns around samples of the base and takes values relative to their size; 0 is the paper's."""
     edit_scale: float = 0.5
     """Largest edit (the paper's beta), in units of the normalised action."""
-    gripper_scale: float = 1.0
-    """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
-    candidates: int = 8
-    """Samples of the base among which, and whose edits, the critics choose."""
-    target_candidates: int = 2
-    """Of these, how many make a target."""
-    uncertainty_penalty: float = 0.5
-    """Standard deviations of the ensemble below its mean at which a candidate is valued when acting."""
-    execute_fraction: float = 0.5
-    """Part of a chosen chunk that is executed before candidates compete anew, when not exploring."""
     alpha_min: float = 0.0
     """The least that the weight of the entropy may fall to."""
     faster: bool = False
@@ -79,7 +62,6 @@ class ExpoConfig(SACConfig):
             raise ValueError(
                 f"method.edit_scale={self.edit_scale}: choose it in (0, 2]; 0.5, or 0.2 with bc_weight=0"
             )
-        check_candidates(self.candidates, self.target_candidates, self.execute_fraction)
         if not 0 <= self.alpha_min <= self.init_alpha:
             raise ValueError(
                 f"method.alpha_min={self.alpha_min}: choose it in [0, method.init_alpha={self.init_alpha}]"
@@ -230,19 +212,8 @@ class ExpoMethod(OffPolicyMethod):
 
     def build_networks(self, context: AgentContext) -> Expo:
         config = self.config
-        spec = ExpoSpec(
-            encoder=context.encoder,
-            value=ValueSpec(config.critic_loss, *config.value_range),
-            hidden=tuple(config.hidden),
-            scale=context.scale(config.edit_scale, config.gripper_scale),
-            num_critics=config.num_critics,
-            layer_norm=config.layer_norm,
-            candidates=config.candidates,
-            uncertainty_penalty=config.uncertainty_penalty,
-            execute_fraction=config.execute_fraction,
-            faster=config.faster,
-        )
-        return Expo(context.base, spec)
+        spec = config.spec(context.encoder, context.scale(config.edit_scale, config.gripper_scale))
+        return Expo(context.base, ExpoSpec(**vars(spec), faster=config.faster))
 
     def build_learner(self, agent: Agent, context: AgentContext) -> ExpoLearner:
         assert isinstance(agent.networks, Expo)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.config import OffPolicyConfig, check_candidates
+from robot_rl.learning.candidates import CandidatesConfig
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
@@ -23,50 +23,32 @@ from robot_rl.learning.sampling import Window
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
-from robot_rl.policies.finetuned.residual_chunk import ResidualChunk, ResidualChunkSpec
-from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 
 
 @dataclass
-class ResidualChunkConfig(OffPolicyConfig):
+class ResidualChunkConfig(CandidatesConfig):
     """Residual on chunks, best of N by value (DICE-RL)."""
 
     name: str = "residual_chunk"
     """Name of the method."""
-    n_step: int = 12
-    """Steps of reward before the bootstrap."""
     gamma: float = 0.97
     """Discount per environment step."""
-    critic_warmup: int = 500
-    """Critic updates before the actor's first one and before the critics choose actions."""
-    num_critics: int = 5
-    """Critics in the ensemble."""
     bc_weight: float = 5.0
     """Weight of the squared distance to the actions of successful episodes in the actor's loss."""
     residual_scale: float = 0.5
     """Largest residual, in units of the normalised action."""
-    gripper_scale: float = 1.0
-    """The same for gripper commands, which count by their sign: above 1 it can reverse the base's."""
     exploration_std: float = 0.1
     """Standard deviation of the exploration noise, as a part of the scale."""
     beta: float = 0.0
     """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
-    candidates: int = 8
-    """Samples of the base among which the critics choose; the replay keeps them all."""
     backup: str = "max"
     """Value of the next state: `max` over base and corrected candidates, or `mean` over corrected ones."""
-    target_candidates: int = 2
-    """Of these, how many make a target."""
-    uncertainty_penalty: float = 0.5
-    """Standard deviations of the ensemble below its mean at which a candidate is valued."""
-    execute_fraction: float = 0.5
-    """Part of a chosen chunk that is executed before candidates compete anew, when not exploring."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.backup not in ("max", "mean"):
             raise ValueError(f"method.backup={self.backup}: choose max or mean")
-        check_candidates(self.candidates, self.target_candidates, self.execute_fraction)
 
 
 class ResidualChunkLearner(OffPolicyLearner):
@@ -146,19 +128,8 @@ class ResidualChunkMethod(OffPolicyMethod):
         return Window(chunk=base.spec.execute)
 
     def build_networks(self, context: AgentContext) -> ResidualChunk:
-        config = self.config
-        spec = ResidualChunkSpec(
-            encoder=context.encoder,
-            value=ValueSpec(config.critic_loss, *config.value_range),
-            hidden=tuple(config.hidden),
-            scale=context.scale(config.residual_scale, config.gripper_scale),
-            num_critics=config.num_critics,
-            layer_norm=config.layer_norm,
-            candidates=config.candidates,
-            uncertainty_penalty=config.uncertainty_penalty,
-            execute_fraction=config.execute_fraction,
-        )
-        return ResidualChunk(context.base, spec)
+        scale = context.scale(self.config.residual_scale, self.config.gripper_scale)
+        return ResidualChunk(context.base, self.config.spec(context.encoder, scale))
 
     def build_learner(self, agent: Agent, context: AgentContext) -> ResidualChunkLearner:
         assert isinstance(agent.networks, ResidualChunk)

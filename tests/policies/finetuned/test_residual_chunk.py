@@ -13,14 +13,15 @@ from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, save_finetuned
-from robot_rl.policies.finetuned.residual_chunk import ResidualChunk, ResidualChunkSpec
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.store import load_policy_files
 
 STATE, ACTION, EXECUTE, SLOTS, N = 4, 3, 3, 2, 4
-SPEC = ResidualChunkSpec(
+SPEC = CandidatesSpec(
     encoder=EncoderSpec(STATE),
     value=ValueSpec("mse", 0.0, 1.0),
     hidden=(16,),

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
-from robot_rl.policies.finetuned.residual_chunk import ResidualChunk, ResidualChunkSpec
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.encoder import ENCODERS, EncoderSpec, ObservationEncoder
 from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.nets.vision import FEATURE_SIZE
@@ -40,7 +41,7 @@ def chunk_residual(encoder: EncoderSpec, cameras: tuple[str, ...] = ()) -> Resid
     value = ValueSpec("mse", 0.0, 1.0)
     made = ResidualChunk(
         base,
-        ResidualChunkSpec(
+        CandidatesSpec(
             encoder, value, (16,), (0.5,) * ACTION, 3, True, candidates=3, uncertainty_penalty=0.0
         ),
     )

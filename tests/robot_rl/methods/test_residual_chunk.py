@@ -11,7 +11,8 @@ from torch import Tensor
 from robot_rl.learning.off_policy import stored_base_samples
 from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
-from robot_rl.policies.finetuned.residual_chunk import ResidualChunk, ResidualChunkSpec
+from robot_rl.policies.finetuned.candidates import CandidatesSpec
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
 
@@ -33,7 +34,7 @@ def build(config: ResidualChunkConfig = SMALL, *, trained: bool = True) -> Resid
         width=16, depth=1, train_steps=8, inference_steps=2, horizon=HORIZON, execute=EXECUTE
     )
     base = DiffusionPolicy(small, STATE, ACTION).eval()
-    spec = ResidualChunkSpec(
+    spec = CandidatesSpec(
         encoder=EncoderSpec(STATE),
         value=ValueSpec(config.critic_loss, *config.value_range),
         hidden=tuple(config.hidden),

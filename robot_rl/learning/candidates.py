@@ -1,0 +1,56 @@
+"""Options of methods whose critics choose among candidate chunks (EXPO, DICE-RL)."""
+
+from dataclasses import dataclass
+
+from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.policies.finetuned.candidates import CandidatesSpec
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.values import ValueSpec
+
+
+@dataclass
+class CandidatesConfig(OffPolicyConfig):
+    """Off-policy learning of chunks, of which the critics choose one among several."""
+
+    n_step: int = 12
+    """Steps of the n-step return, at least the executed steps of a chunk."""
+    num_critics: int = 5
+    """Critics in the ensemble."""
+    critic_warmup: int = 500
+    """Critic updates before the actor is trained and before the critics choose actions."""
+    gripper_scale: float = 1.0
+    """Largest change of a gripper command, which counts by its sign: above 1 it can reverse the base's."""
+    candidates: int = 8
+    """Samples of the base that the critics choose from when acting; the replay stores them all."""
+    target_candidates: int = 2
+    """Samples of the base used in each target, at most `candidates`."""
+    uncertainty_penalty: float = 0.5
+    """Value of a candidate when acting: ensemble mean minus this many standard deviations."""
+    execute_fraction: float = 0.5
+    """Fraction of a chosen chunk that is executed before the next choice, in (0, 1], when not exploring."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.target_candidates <= self.candidates:
+            raise ValueError(
+                f"method.target_candidates={self.target_candidates}: choose 1 to {self.candidates}, "
+                "which is method.candidates"
+            )
+        if not 0 < self.execute_fraction <= 1:
+            raise ValueError(
+                f"method.execute_fraction={self.execute_fraction}: choose a fraction of the chunk in (0, 1]"
+            )
+
+    def spec(self, encoder: EncoderSpec, scale: tuple[float, ...]) -> CandidatesSpec:
+        """What the networks are built from; `scale` is the largest change of each action dimension [A]."""
+        return CandidatesSpec(
+            encoder=encoder,
+            value=ValueSpec(self.critic_loss, *self.value_range),
+            hidden=tuple(self.hidden),
+            scale=scale,
+            num_critics=self.num_critics,
+            layer_norm=self.layer_norm,
+            candidates=self.candidates,
+            uncertainty_penalty=self.uncertainty_penalty,
+            execute_fraction=self.execute_fraction,
+        )
