@@ -1,4 +1,4 @@
-"""What acts: base policies learned from demonstrations, and the wrappers that RL trains around them.
+"""Base policies learned from demonstrations, and the policies that RL finetunes around them.
 
-It knows neither environments nor hardware: tensors in, tensors out.
+Tensors in, tensors out: nothing here imports environments or hardware.
 """

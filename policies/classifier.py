@@ -1,7 +1,6 @@
-"""Success from what cameras see: the reward of a robot that measures none.
+"""Success classifier on camera images, the reward where a robot measures none (SERL, arXiv 2401.16013).
 
-After SERL (arXiv 2401.16013): a classifier of single frames, trained on labelled ones, ends an episode with a
-reward of 1.
+It classifies single frames; a success ends the episode with a reward of 1.
 """
 
 from dataclasses import asdict
@@ -21,10 +20,10 @@ KIND = "classifier"
 
 
 class SuccessClassifier(nn.Module):
-    """Whether a frame shows success: observation -> logit [B].
+    """Binary classifier of success: observation -> logit [B].
 
-    With cameras it looks at their images alone, which `spec.state_size` 0 says: where the arm is in the
-    moment of success would be easier to learn, and is not what success is.
+    With cameras it uses their images alone (`spec.state_size` is 0), because the arm's position at success is
+    easier to learn than success itself.
     """
 
     threshold: Tensor
@@ -42,11 +41,11 @@ class SuccessClassifier(nn.Module):
         return logit
 
     def judge(self, obs: Observation) -> Tensor:
-        """Whether each of B frames shows success, by the threshold that false alarms have set."""
+        """Whether each of B frames shows success [B]; the threshold was set by the rate of false alarms."""
         return self(obs) > self.threshold
 
     def save(self, directory: Path, meta: dict[str, Any]) -> None:
-        """Into a directory, as policies are."""
+        """Write the classifier to a directory, in the format of policies."""
         write_files(
             directory,
             kind=KIND,
@@ -58,7 +57,7 @@ class SuccessClassifier(nn.Module):
 
 
 def _load(directory: Path, record: Record) -> SuccessClassifier:
-    """Raises ValueError: the files are damaged."""
+    """Load a classifier. Raises ValueError if its files are damaged."""
     try:
         spec = msgspec.convert(record.spec, EncoderSpec)
         classifier = SuccessClassifier(spec, record.config["hidden"])

@@ -1,4 +1,4 @@
-"""Finds out what a policy can do by trying it: many accept noise and quietly ignore it."""
+"""Checks whether a policy's noise input changes its actions; many policies accept noise and ignore it."""
 
 import torch
 
@@ -9,7 +9,7 @@ TOLERANCE = 1e-5
 
 
 def random_observations(spec: BaseSpec, batch: int, device: torch.device) -> Batch:
-    """Observations [B, To, …] such as a policy of this kind takes, drawn at random."""
+    """Random observations [B, To, …] of the shapes that a policy takes."""
     generator = torch.Generator().manual_seed(0)
     obs = {"state": torch.randn(batch, spec.obs_steps, spec.state_size, generator=generator)}
     for camera in spec.cameras:
@@ -19,10 +19,10 @@ def random_observations(spec: BaseSpec, batch: int, device: torch.device) -> Bat
 
 
 def is_steered_by_noise(policy: BasePolicy, obs: Batch) -> bool:
-    """Whether the noise input of a policy steers it.
+    """Whether a policy's actions depend on its noise input, and on nothing else random.
 
-    True if for every situation in `obs` other noise gives other actions, and the same noise the
-    same ones again. A policy that draws noise of its own, or looks at none, fails.
+    True if for every observation in `obs` other noise gives other actions and the same noise gives the same
+    actions.
     """
     if policy.spec.noise_shape is None:
         return False

@@ -1,8 +1,7 @@
-"""Kinds of policies by name: what can be trained, and how each is read from a directory.
+"""Kinds of policies by name: base policies that can be trained, and loaders of all others.
 
-A base policy needs one line in `BASES`. A wrapper is not built from sizes alone, so it comes
-with a function of its own in `LOADERS`; its directory holds its base in the sub-directory
-`base/`, which that function reads with `robot_rl.policies.store.load_base`.
+A base policy needs one line in `BASES`. A finetuned policy also needs its base, so it has its own function in
+`LOADERS`, which reads the base from the sub-directory `base/` with `robot_rl.policies.store.load_base`.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Base(NamedTuple):
-    """A base policy that `policy(config, state_size, action_size, cameras, image_size)` builds."""
+    """Classes of a base policy, built as `policy(config, state_size, action_size, cameras, image_size)`."""
 
     config: type[Any]
     policy: type[ImitationPolicy]
@@ -37,14 +36,14 @@ BASES: dict[str, Base] = {
 }
 
 LOADERS: dict[str, "Callable[[Path, Record], nn.Module]"] = {}
-"""Reads a policy that is not in `BASES` from its directory and the record of its `policy.json`."""
+"""Functions that load a policy that is not in `BASES`, from its directory and its `policy.json`."""
 
 
 def base_kind(policy: nn.Module) -> str:
     """The name under which a base policy's class is registered.
 
     Raises:
-        ValueError: it is not registered.
+        ValueError: if the class is not registered.
     """
     for kind, base in BASES.items():
         if type(policy) is base.policy:
@@ -53,7 +52,7 @@ def base_kind(policy: nn.Module) -> str:
 
 
 def nearest(name: str, valid: Mapping[str, object]) -> str:
-    """What to say of a name that is not valid."""
+    """Text for an invalid name: the closest valid name, and all valid ones."""
     close = get_close_matches(name, valid, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}Valid: {', '.join(sorted(valid))}"

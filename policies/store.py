@@ -1,9 +1,9 @@
-"""Policies on disk.
+"""Saves and loads policies.
 
-A policy is a directory of two files; nothing in them is ever unpickled:
+A policy is a directory of two files, read without unpickling:
 
-    policy.json           format version, kind, configuration, spec, fingerprint, and whatever
-                          the caller wants to know of it again (meta: the environment, ...)
+    policy.json           format version, kind, configuration, spec, fingerprint, and the
+                          metadata of the caller (meta: the environment, …)
     weights.safetensors   the state dict, normalisers included
 """
 
@@ -31,7 +31,7 @@ WEIGHTS_FILE = "weights.safetensors"
 
 @dataclass(frozen=True)
 class Record:
-    """What `policy.json` says."""
+    """Content of `policy.json`."""
 
     kind: str
     """Registered name."""
@@ -39,7 +39,7 @@ class Record:
     spec: dict[str, Any]
     meta: dict[str, Any]
     fingerprint: str
-    """Of the weights beside it: files of two different saves are refused."""
+    """Fingerprint of the weights file; files of two different saves are refused."""
     format_version: int = FORMAT_VERSION
 
 
@@ -52,7 +52,7 @@ def save_policy(policy: ImitationPolicy, directory: Path, meta: Mapping[str, Any
     """Write a base policy to a directory, which is created if it does not exist.
 
     Raises:
-        ValueError: a policy whose class is not registered; a meta that JSON cannot hold.
+        ValueError: if the class is not registered or JSON cannot hold `meta`.
     """
     write_files(
         directory,
@@ -65,11 +65,11 @@ def save_policy(policy: ImitationPolicy, directory: Path, meta: Mapping[str, Any
 
 
 def load_policy_files(directory: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The policy in a directory, on the CPU, and its meta.
+    """Load the policy in a directory, on the CPU, and its meta.
 
     Raises:
-        FileNotFoundError: no such directory, or a file of it is missing.
-        ValueError: files that are damaged, of another version or kind, or do not fit each other.
+        FileNotFoundError: if the directory or one of its files is missing.
+        ValueError: if the files are damaged, of another version or kind, or do not fit each other.
     """
     record = read_record(directory)
     if record.kind in LOADERS:
@@ -78,10 +78,10 @@ def load_policy_files(directory: Path) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def load_base(directory: Path) -> tuple[BasePolicy, dict[str, Any]]:
-    """`load_policy_files` for a caller who needs a base policy.
+    """Load a base policy; errors as in `load_policy_files`.
 
     Raises:
-        ValueError: also if the directory holds a wrapper; its base is in `base/`.
+        ValueError: also if the directory holds a finetuned policy, whose base is in `base/`.
     """
     policy, meta = load_policy_files(directory)
     if not isinstance(policy, BasePolicy):
@@ -100,10 +100,9 @@ def write_files(
     meta: Mapping[str, Any],
     weights: Mapping[str, Tensor],
 ) -> None:
-    """Write the two files of a policy; what a wrapper's own `save` calls.
+    """Write the two files of a policy, each by an atomic rename, `policy.json` last.
 
-    Each file appears whole or not at all, and the record, which names the weights, comes last. Both are on
-    the disk then; the folders that the directory is in are the caller's to sync.
+    Both files are synced; the caller syncs the folders that contain the directory.
     """
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     record = Record(kind, dict(config), dict(spec), dict(meta), _fingerprint(stored))
@@ -148,9 +147,9 @@ def read_record(directory: Path) -> Record:
 
 
 def read_weights(directory: Path, record: Record, module: nn.Module, skip: str | None = None) -> None:
-    """Fill a module with the weights of a directory; errors as in `load_policy_files`.
+    """Load the weights of a directory into a module; errors as in `load_policy_files`.
 
-    What begins with `skip` is not in that directory, and stays as it is.
+    Names that begin with `skip` are not in the file and keep their values.
     """
     path = Path(directory) / WEIGHTS_FILE
     if not path.is_file():
@@ -191,7 +190,7 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
     if record.config.keys() != known:
         odd = ", ".join(sorted(record.config.keys() ^ known))
         raise ValueError(f"{path} was written by another version of the program: its config differs in {odd}")
-    # Policies that were saved when none looked at images say nothing of their size.
+    # Policies saved by versions without cameras have no image_size.
     spec = {"image_size": None, **record.spec}
     try:
         policy = base.policy(
@@ -203,7 +202,7 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
-    # Through JSON, because that turns tuples into lists.
+    # JSON turns tuples into lists.
     if json.loads(json.dumps(policy.spec.as_dict())) != spec:
         raise ValueError(f"{path} is damaged: its spec is not what its config says")
     read_weights(directory, record, policy)

@@ -1,9 +1,8 @@
 """ACT (Zhao et al. 2023, arXiv 2304.13705): a transformer that predicts the whole chunk at once.
 
-It is the decoder of a conditional VAE. Demonstrators do the same thing in different ways; training
-tells the decoder which way it was by a style z from a posterior q(z | state, actions), kept close
-to N(0, I), so that the decoder need not average over ways. At inference z = 0. Nothing is drawn
-then: the policy has no noise for RL to steer.
+It is the decoder of a conditional VAE. In training the decoder gets a style z from a posterior
+q(z | state, actions), kept close to N(0, I), so that it need not average over different ways of doing the
+task. At inference z = 0: the policy has no noise that RL could steer.
 """
 
 from collections.abc import Sequence
@@ -35,16 +34,16 @@ class ACTConfig(ImitationConfig):
     layers: int = 2
     """Layers of the posterior, and of the decoder's encoder and decoder each."""
     latent_size: int = 32
-    """Size Z of the style."""
+    """Size Z of the style variable z."""
     kl_weight: float = 10.0
     """Weight of KL(q(z | state, actions) || N(0, I)) in the loss."""
 
 
 class ACTPolicy(ImitationPolicy):
-    """Action chunking with transformers; it takes no noise.
+    """Action chunking with transformers, without a noise input.
 
     Raises:
-        ValueError: a configuration that cannot work.
+        ValueError: if the configuration is invalid.
     """
 
     config: ACTConfig
@@ -69,7 +68,7 @@ class ACTPolicy(ImitationPolicy):
         """Mean absolute error over the real actions, and the weighted KL (algorithm 1 of the paper)."""
         frames = self._encode_shifted(batch, generator)
         actions, mask = self._real_actions(batch)
-        # The posterior sees no images, as in the paper: which way it was done shows in the actions.
+        # The posterior sees no images, as in the paper: the actions show the style.
         state = frames[..., : self.spec.state_size]
         mean, log_var = self.posterior(state, actions, mask.squeeze(-1))
         style = mean + (0.5 * log_var).exp() * torch.randn(mean.shape, generator=generator).to(self.device)
@@ -108,7 +107,7 @@ class Posterior(nn.Module):
 
     def forward(self, state: Tensor, actions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         tokens = torch.cat([self.from_state(state), self.from_action(actions)], dim=1)
-        # The first token has no content: it is where the answer is read.
+        # The first token is empty; the output is read there (a CLS token).
         tokens = nn.functional.pad(tokens, (0, 0, 1, 0)) + self.positions
         padding = nn.functional.pad(~mask, (1 + state.shape[1], 0), value=False)
         hidden = self.transformer(tokens, src_key_padding_mask=padding)[:, 0]
@@ -139,10 +138,10 @@ class ChunkDecoder(nn.Module):
 
 
 def _layer(config: ACTConfig) -> dict:
-    """Arguments of torch's layers, normalised first, which needs no warm-up.
+    """Arguments of torch's transformer layers, with pre-norm, which needs no warm-up.
 
-    No dropout, unlike the paper's 0.1: it would draw from torch's global generator, and the
-    average of the weights, which is what acts, regularises already.
+    No dropout, unlike the paper's 0.1: it would draw from torch's global generator, and the averaged weights,
+    which act, are regularised already.
     """
     return {
         "d_model": config.width,

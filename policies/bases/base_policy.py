@@ -1,4 +1,4 @@
-"""What a base policy is: the contract between whatever was learned from demonstrations and RL.
+"""The interface between base policies, learned from demonstrations, and RL.
 
 Letters in shapes: B batch, N samples per observation, H prediction horizon, h <= H executed
 steps, To observation steps, S state size, A action size.
@@ -17,7 +17,7 @@ Batch = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class BaseSpec:
-    """What the code around a base policy must know of it."""
+    """Sizes and properties of a base policy."""
 
     state_size: int
     action_size: int
@@ -30,9 +30,9 @@ class BaseSpec:
     noise_shape: tuple[int, int] | None
     """Shape [Hn, Dn] of the latent noise input, or None for a policy without one."""
     deterministic: bool
-    """True if the noise alone decides the sample."""
+    """Whether observation and noise alone determine the sample."""
     cameras: tuple[str, ...] = ()
-    """Cameras whose images the policy looks at."""
+    """Cameras whose images the policy uses."""
     image_size: tuple[int, int] | None = None
     """Height and width of these images; None without a camera."""
 
@@ -42,16 +42,16 @@ class BaseSpec:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples of a base policy."""
+    """Action chunks sampled from a base policy."""
 
     actions: Tensor
     """Normalised actions, float32 [B, N, H, A] in [-1, 1]."""
     noise: Tensor | None
-    """The latent noise that made them, float32 [B, N, Hn, Dn]; None without a noise input."""
+    """Latent noise of each sample, float32 [B, N, Hn, Dn]; None without a noise input."""
 
 
 class BasePolicy(nn.Module, ABC):
-    """A policy learned from demonstrations, frozen while RL works on top of it."""
+    """A policy learned from demonstrations, frozen while RL trains around it."""
 
     spec: BaseSpec
 
@@ -67,20 +67,20 @@ class BasePolicy(nn.Module, ABC):
         """Draw action chunks.
 
         Args:
-            obs: observations of B situations.
+            obs: B observations.
             noise: latent noise [B, N, Hn, Dn] with N = `num_samples`; drawn from N(0, I) if None.
             num_samples: samples N per observation.
-            generator: CPU generator for the noise that is drawn here.
+            generator: CPU generator of the noise, if none is given.
 
         Raises:
-            ValueError: noise for a policy that takes none, or of another shape; an observation
-                of another shape than the spec says.
+            ValueError: if the policy takes no noise, or if noise or observation have another shape than the
+                spec says.
         """
 
     def draw_noise(
         self, batch: int, num_samples: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:
-        """N(0, I) noise [B, N, Hn, Dn], drawn on the CPU so that a seed means the same everywhere."""
+        """N(0, I) noise [B, N, Hn, Dn], drawn on the CPU: a seed gives the same noise on every device."""
         if self.spec.noise_shape is None:
             raise ValueError(f"{type(self).__name__} takes no noise")
         shape = (batch, num_samples, *self.spec.noise_shape)
@@ -92,10 +92,10 @@ class BasePolicy(nn.Module, ABC):
 
 
 def check_observation(obs: Batch, spec: BaseSpec) -> Tensor:
-    """The `state` of an observation batch, [B, To, S].
+    """Check and return the `state` of a batch of observations, [B, To, S].
 
     Raises:
-        ValueError: the state has another shape than the spec says.
+        ValueError: if it has another shape than the spec says.
     """
     state = obs["state"]
     expected = (spec.obs_steps, spec.state_size)
@@ -108,10 +108,10 @@ def check_observation(obs: Batch, spec: BaseSpec) -> Tensor:
 
 
 def check_images(obs: Batch, spec: BaseSpec) -> list[Tensor]:
-    """The images of an observation batch, uint8 [B, To, H, W, 3] for each of the spec's cameras in order.
+    """Check and return the images of a batch, uint8 [B, To, H, W, 3] for each camera of the spec.
 
     Raises:
-        ValueError: images that are missing, or other than the spec says.
+        ValueError: if images are missing or have another type or shape than the spec says.
     """
     found = []
     for camera in spec.cameras:

@@ -4,9 +4,9 @@ Training draws a timestep k, noises the clean chunk x_0 to
 
     x_k = sqrt(abar_k) x_0 + sqrt(1 - abar_k) eps,        eps ~ N(0, I)         (DDPM eq. 4)
 
-and regresses x_0, not eps: a few DDIM steps begin where sqrt(abar_k) is almost 0, and the x_0 that
-an eps implies there is its error divided by that. Inference starts at the noise that it is given
-and follows DDIM with eta = 0 (arXiv 2010.02502 eq. 12).
+and regresses x_0 rather than eps: DDIM with few steps begins where sqrt(abar_k) is almost 0, and computing
+x_0 from eps would divide its error by that. Inference starts at the given noise and runs DDIM with eta = 0
+(arXiv 2010.02502 eq. 12).
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,10 +34,10 @@ class DiffusionConfig(GenerativeConfig):
 
 
 class DiffusionPolicy(GenerativePolicy):
-    """Diffusion policy; its network predicts the clean chunk.
+    """Diffusion policy whose network predicts the clean chunk.
 
     Raises:
-        ValueError: a configuration that cannot work.
+        ValueError: if the configuration is invalid.
     """
 
     config: DiffusionConfig
@@ -57,13 +57,13 @@ class DiffusionPolicy(GenerativePolicy):
                 f"inference_steps is {config.inference_steps}; it must not exceed train_steps, "
                 f"{config.train_steps}"
             )
-        # diffusers takes longer to import than all else here, and `--help` needs only the config.
+        # diffusers imports slowly, and `--help` needs only the config.
         from diffusers.schedulers.scheduling_ddim import DDIMScheduler
         from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 
         self._ddpm = DDPMScheduler(config.train_steps, beta_schedule=SCHEDULE)
-        # "trailing" begins at k = K - 1, where training has seen pure noise too; diffusers' default
-        # begins earlier, where the network expects part of the answer in its input.
+        # "trailing" begins at k = K - 1, where training has seen almost pure noise; diffusers' default begins
+        # at a smaller k, where the network expects part of the signal in its input.
         ddim = DDIMScheduler(config.train_steps, beta_schedule=SCHEDULE, timestep_spacing="trailing")
         ddim.set_timesteps(config.inference_steps)
         self.register_buffer("timesteps", ddim.timesteps, persistent=False)
@@ -72,10 +72,10 @@ class DiffusionPolicy(GenerativePolicy):
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
         return torch.randint(self.config.train_steps, (batch,), generator=generator)
 
-    def _path(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    def _interpolate(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
         return self._ddpm.add_noise(clean, noise, times), clean  # pyright: ignore[reportArgumentType]
 
-    def _follow(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
+    def _integrate(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
         for condition, (c_x, c_0) in zip(conditions, self._ddim_coefficients, strict=True):
             x_0 = self.denoiser(x, condition).clamp(-1.0, 1.0)
             x = x.mul(c_x).add_(x_0, alpha=c_0)
@@ -85,12 +85,12 @@ class DiffusionPolicy(GenerativePolicy):
 def ddim_coefficients(abar: Tensor) -> list[tuple[float, float]]:
     """(c_x, c_0) of each DDIM step x <- c_x x + c_0 x_0, given abar at its timesteps, noisiest first.
 
-    DDIM's eq. 12 with eta = 0, where eps is what leads from the (clipped) x_0 to x:
+    DDIM's eq. 12 with eta = 0, with the eps that follows from x and the (clipped) x_0:
 
         x' = sqrt(abar') x_0 + sqrt(1 - abar') eps,    eps = (x - sqrt(abar) x_0) / sqrt(1 - abar)
 
-    After the last step abar' is 1. Plain numbers, because the schedulers' own step takes longer
-    on the CPU than a small network.
+    After the last step abar' is 1. The coefficients are computed once, because the scheduler's step takes
+    longer on the CPU than a small network.
     """
     current = abar.double()
     following = torch.cat([current[1:], torch.ones(1, dtype=torch.float64)])

@@ -4,8 +4,8 @@ Training draws a time t and noise z, puts the chunk x_1 at
 
     x_t = (1 - t) z + t x_1,        z ~ N(0, I), t ~ U[0, 1]        (eq. 22 with sigma_min = 0)
 
-and regresses the velocity x_1 - z there (eq. 23). Inference starts at the noise that it is given
-and follows dx/dt = v(x, t) from t = 0 to 1 by Euler's method.
+and regresses the velocity x_1 - z (eq. 23). Inference starts at the given noise and integrates
+dx/dt = v(x, t) from t = 0 to 1 by Euler's method.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ from torch import Tensor
 from robot_rl.policies.bases.generative import GenerativeConfig, GenerativePolicy
 from robot_rl.policies.bases.imitation import check_positive
 
-CLOCK = 64.0
-"""Times are CLOCK t in [0, CLOCK], the range of the timesteps that the network's sinusoids are made for."""
+TIME_SCALE = 64.0
+"""The network gets TIME_SCALE * t, the range for which its sinusoidal embedding is made."""
 
 
 @dataclass
@@ -32,10 +32,10 @@ class FlowConfig(GenerativeConfig):
 
 
 class FlowPolicy(GenerativePolicy):
-    """Flow-matching policy; its network predicts the velocity.
+    """Flow-matching policy whose network predicts the velocity.
 
     Raises:
-        ValueError: a configuration that cannot work.
+        ValueError: if the configuration is invalid.
     """
 
     config: FlowConfig
@@ -51,15 +51,15 @@ class FlowPolicy(GenerativePolicy):
         super().__init__(config, state_size, action_size, cameras, image_size)
         check_positive(config, "inference_steps")
         steps = torch.arange(config.inference_steps) / config.inference_steps
-        self.register_buffer("timesteps", CLOCK * steps, persistent=False)
+        self.register_buffer("timesteps", TIME_SCALE * steps, persistent=False)
 
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
-        return CLOCK * torch.rand(batch, generator=generator)
+        return TIME_SCALE * torch.rand(batch, generator=generator)
 
-    def _path(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.lerp(noise, clean, times[:, None, None] / CLOCK), clean - noise
+    def _interpolate(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.lerp(noise, clean, times[:, None, None] / TIME_SCALE), clean - noise
 
-    def _follow(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
+    def _integrate(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
         for condition in conditions:
             x = x.add(self.denoiser(x, condition), alpha=1 / self.config.inference_steps)
         return x

@@ -1,8 +1,7 @@
-"""What diffusion and flow matching share: a network that turns noise into a chunk, step by step.
+"""Base class of diffusion and flow matching: a network turns noise into an action chunk, step by step.
 
-They differ in the path from noise to data that the network learns to follow, and in how it is
-followed at inference. Both start from the noise they are given and draw no other, so that the
-noise alone decides the chunk: RL can steer it.
+The two differ in the path from noise to data and in its integration at inference. Both draw nothing but the
+initial noise, so the noise determines the chunk and RL can steer it.
 """
 
 from abc import abstractmethod
@@ -19,29 +18,29 @@ from robot_rl.policies.nets.denoisers import Denoiser, MLPDenoiser, UNet1D
 
 @dataclass
 class GenerativeConfig(ImitationConfig):
-    """The network, and how often it is evaluated."""
+    """Configuration of the denoising network."""
 
     denoiser: str = "mlp"
     """Network: `mlp` (fast, for low-dimensional states) or `unet` (convolutions over the chunk)."""
     width: int = 256
     """Width of the MLP."""
     depth: int = 3
-    """Residual blocks of the MLP."""
+    """Number of residual blocks of the MLP."""
     unet_dims: list[int] = field(default_factory=lambda: [64, 128, 256])
     """Channels of the U-Net's levels; H must be a multiple of 2^(levels - 1)."""
 
 
 class GenerativePolicy(ImitationPolicy):
-    """A policy whose noise has the shape [H, A] of a chunk.
+    """A generative policy; its noise has the shape [H, A] of a chunk.
 
     Raises:
-        ValueError: a configuration that cannot work.
+        ValueError: if the configuration is invalid.
     """
 
     config: GenerativeConfig
     takes_noise = True
     timesteps: Tensor
-    """Times [K] at which inference evaluates the network, in the order that it does."""
+    """Times [K] at which inference evaluates the network, in order."""
 
     def __init__(
         self,
@@ -57,23 +56,23 @@ class GenerativePolicy(ImitationPolicy):
 
     @abstractmethod
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
-        """Times [B] to train at."""
+        """Draw training times [B]."""
 
     @abstractmethod
-    def _path(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the path from noise to clean chunk is at times [B], and what to predict there: [B, H, A]."""
+    def _interpolate(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Noisy chunks [B, H, A] at times [B] on the path from noise to clean chunk, and the targets."""
 
     @abstractmethod
-    def _follow(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
-        """Normalised chunks [B, H, A] from noise x [B, H, A]; a condition [B, C] for each of `timesteps`."""
+    def _integrate(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
+        """Integrate noise x [B, H, A] to normalised chunks [B, H, A]; one condition [B, C] per time."""
 
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
-        """Mean square error of what the network predicts, over the real actions."""
+        """Mean squared error of the network's prediction, over the real actions."""
         obs = self._encode_shifted(batch, generator).flatten(1)
         clean, mask = self._real_actions(batch)
         times = self._draw_times(len(clean), generator).to(self.device)
         noise = torch.randn(clean.shape, generator=generator).to(self.device)
-        x, target = self._path(clean, noise, times)
+        x, target = self._interpolate(clean, noise, times)
         predicted = self.denoiser(x, self.denoiser.condition(obs, times))
         return masked_mean((predicted - target).square(), mask)
 
@@ -86,19 +85,19 @@ class GenerativePolicy(ImitationPolicy):
         num_samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> Chunk:
-        """See `BasePolicy.sample`. No gradient passes: to RL the base is a constant."""
+        """See `BasePolicy.sample`; without gradients."""
         encoded = self._encode(obs).flatten(1)
         noise = self._take_noise(noise, len(encoded), num_samples, generator)
         return Chunk(self._denoise(encoded, noise), noise)
 
     def sample_with_gradient(self, obs: Batch, noise: Tensor) -> Tensor:
-        """Chunks [B, N, H, A] of noise [B, N, H, A], as from `sample`, with their gradient by the noise."""
+        """Chunks [B, N, H, A] of noise [B, N, H, A] as `sample` gives, differentiable in the noise."""
         return self._denoise(self._encode(obs).flatten(1), noise)
 
     def _denoise(self, encoded: Tensor, noise: Tensor) -> Tensor:
         conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))
         conditions = conditions.repeat_interleave(noise.shape[1], dim=1)
-        x = self._follow(noise.flatten(0, 1), conditions)
+        x = self._integrate(noise.flatten(0, 1), conditions)
         return self._unnormalize(x).view_as(noise)
 
 

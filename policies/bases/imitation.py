@@ -1,4 +1,4 @@
-"""A base policy that is trained here, by behaviour cloning."""
+"""Base class of policies trained by behaviour cloning: configuration, normalisation, image encoders."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,35 +16,36 @@ from robot_rl.policies.nets.vision import FEATURE_SIZE, ConvEncoder, random_shif
 
 @dataclass
 class ImitationConfig:
-    """What every policy that is trained here is configured by."""
+    """Options of all base policies."""
 
     name: str
     """Registered name of this kind of base policy."""
     horizon: int = 8
-    """Predicted steps H."""
+    """Control steps H that the policy predicts at once (its chunk)."""
     execute: int = 4
-    """Executed steps h of each prediction, at most H."""
+    """Control steps h of each chunk that are executed, at most H."""
     obs_steps: int = 1
-    """Observation steps To that the policy sees, the newest last."""
+    """Latest observations To that the policy sees."""
 
 
 class ImitationPolicy(BasePolicy):
-    """Built as `Policy(config, state_size, action_size, cameras, image_size)`, then fitted, trained, saved.
-
-    What a training loop needs of it, on top of what RL needs of every base.
+    """A base policy that behaviour cloning can train.
 
     Args:
-        cameras: whose images it looks at, each with an encoder of its own that is trained with it.
-        image_size: height and width of their images.
+        config: its options.
+        state_size: size S of the state.
+        action_size: size A of an action.
+        cameras: cameras that it uses, each with its own encoder, trained with the policy.
+        image_size: height and width of the images in pixels.
 
     Raises:
-        ValueError: a configuration that cannot work.
+        ValueError: if the configuration is invalid.
     """
 
     config: ImitationConfig
-    """The dataclass it was built from."""
+    """The configuration that the policy was built from."""
     takes_noise: ClassVar[bool]
-    """Whether there is a latent noise input, of the shape [H, A] of a chunk."""
+    """Whether the policy has a latent noise input, of the shape [H, A] of a chunk."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class ImitationPolicy(BasePolicy):
         self.action_normalizer = Normalizer(action_size)
         self.vision = nn.ModuleList(ConvEncoder(_image_size(image_size)) for _ in cameras)
         self.frame_size = state_size + len(cameras) * FEATURE_SIZE
-        """Size F of what the networks see of one observed step."""
+        """Size F of the encoded observation of one step."""
 
     @abstractmethod
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
@@ -82,16 +83,15 @@ class ImitationPolicy(BasePolicy):
 
         Args:
             batch: `state` [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3]; `actions` [B, H, A]
-                in [-1, 1]; `mask` [B, H], 1 where the action is real and 0 past the episode's end
-                (what stands there is never looked at).
-            generator: CPU generator of whatever is drawn.
+                in [-1, 1]; `mask` [B, H], 1 where the action is real and 0 (ignored) past the episode's end.
+            generator: CPU generator of all random draws.
         """
 
     def fit_normalizers(self, states: ArrayLike | Tensor, actions: ArrayLike | Tensor) -> None:
-        """Take the ranges of every step's state [T, S] and action [T, A] in the demonstrations.
+        """Fit the normalisers to all states [T, S] and actions [T, A] of the demonstrations.
 
         Raises:
-            ValueError: sizes other than the policy's; data that is empty or not finite.
+            ValueError: if sizes differ from the policy's, or data is empty or not finite.
         """
         state = Normalizer.fit(states, min_range=STATE_MIN_RANGE)
         action = Normalizer.fit(actions, min_range=ACTION_MIN_RANGE)
@@ -105,14 +105,11 @@ class ImitationPolicy(BasePolicy):
         self.action_normalizer.load_state_dict(action.state_dict())
 
     def _encode(self, obs: Batch) -> Tensor:
-        """What the networks see of each observed step, [B, To, F].
-
-        That is the state, normalised and clamped, and then the features of each camera's image.
-        """
+        """Encode observations as [B, To, F]: normalised, clamped state, then features of each image."""
         return self._features(obs, check_images(obs, self.spec))
 
     def _encode_shifted(self, obs: Batch, generator: torch.Generator | None) -> Tensor:
-        """`_encode` for training: with randomly shifted images, so that few of them do for many."""
+        """`_encode` with randomly shifted images, the augmentation used in training."""
         return self._features(
             obs, [random_shift(images, generator) for images in check_images(obs, self.spec)]
         )
@@ -128,7 +125,7 @@ class ImitationPolicy(BasePolicy):
     def _take_noise(
         self, noise: Tensor | None, batch: int, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        """The noise [B, N, H, A] that `sample` was given, checked, or drawn if it was given none."""
+        """Check the noise [B, N, H, A] given to `sample`, or draw it if None."""
         check_num_samples(num_samples)
         if noise is None:
             return self.draw_noise(batch, num_samples, generator)
@@ -138,16 +135,16 @@ class ImitationPolicy(BasePolicy):
         return noise.to(self.device, torch.float32)
 
     def _real_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Normalised actions [B, H, A], 0 where there is none, and the mask [B, H, 1] that says where.
+        """Normalised actions [B, H, A], 0 where padded, and the mask [B, H, 1] of real ones.
 
-        Networks see the padding too, so it must be the same whatever stood there.
+        Networks see the padding too, so it must be constant.
         """
         mask = batch["mask"].to(self.device).bool().unsqueeze(-1)
         actions = self.action_normalizer.normalize(batch["actions"].to(self.device))
         return torch.where(mask, actions, 0.0), mask
 
     def _unnormalize(self, actions: Tensor) -> Tensor:
-        """Predicted actions [..., A] as the environment takes them, in [-1, 1]."""
+        """Predicted actions [..., A] in the environment's units, clamped to [-1, 1]."""
         return self.action_normalizer.unnormalize(actions).clamp_(-1.0, 1.0)
 
 
@@ -158,18 +155,18 @@ def _image_size(size: Sequence[int] | None) -> tuple[int, int]:
 
 
 def masked_mean(error: Tensor, mask: Tensor) -> Tensor:
-    """Mean of [B, H, A] over the steps where the mask [B, H, 1] is set; 0 if it nowhere is."""
+    """Mean of [B, H, A] over the steps where the mask [B, H, 1] is set; 0 if it is set nowhere."""
     return (error * mask).sum() / (mask.sum() * error.shape[-1]).clamp(min=1)
 
 
 def check_num_samples(num_samples: int) -> None:
-    """Refuse to draw no sample at all."""
+    """Raise ValueError if fewer than one sample is asked for."""
     if num_samples < 1:
         raise ValueError(f"num_samples is {num_samples}; ask for at least one")
 
 
 def check_positive(config: object, *names: str) -> None:
-    """Refuse a configuration in which one of these numbers is less than 1."""
+    """Raise ValueError if one of these options is less than 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise ValueError(f"{name} is {getattr(config, name)}; it must be at least 1")

@@ -1,4 +1,4 @@
-"""No base at all, as one: uniformly random actions, which learn nothing and weigh nothing."""
+"""Uniform-random base policy, without parameters."""
 
 import math
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ class UniformConfig(ImitationConfig):
     name: str = "uniform"
     """Registered name of this kind of base policy."""
     horizon: int = 1
-    """Predicted steps H."""
+    """Control steps H that the policy predicts at once (its chunk)."""
     execute: int = 1
-    """Executed steps h of each prediction, at most H."""
+    """Control steps h of each chunk that are executed, at most H."""
 
 
 class UniformPolicy(ImitationPolicy):
-    """Maps the noise z ~ N(0, I) to 2 Phi(z) - 1, uniform in (-1, 1), whatever it observes.
+    """Maps noise z ~ N(0, I) to actions 2 Phi(z) - 1, uniform in (-1, 1); it ignores the observation.
 
-    With it, a method that takes a base learns without one.
+    Methods that need a base use it to learn from scratch.
     """
 
     config: UniformConfig

@@ -1,1 +1,1 @@
-"""Policies around a frozen base, which reinforcement learning trains."""
+"""Policies that reinforcement learning trains around a frozen base: residual, DSRL, EXPO, IBRL, RLPD."""

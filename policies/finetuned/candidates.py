@@ -1,4 +1,4 @@
-"""Chunks among which critics choose: how they are valued, and the plan that takes the best."""
+"""Choice among candidate chunks by value: critics of chunks, their lower confidence bound, the best chunk."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,26 +15,26 @@ from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 @dataclass(frozen=True)
 class CandidatesSpec:
-    """What makes candidates and their critics besides the weights."""
+    """Configuration of candidates and their critics."""
 
     encoder: EncoderSpec
     value: ValueSpec
     hidden: tuple[int, ...]
     scale: tuple[float, ...]
-    """Largest correction of each dimension, in units of the normalised action [A]."""
+    """Largest change of each action dimension, in normalised units [A]."""
     num_critics: int
     layer_norm: bool
     candidates: int
-    """Samples of the base among which the critics choose."""
+    """Number of base samples that the critics choose from."""
     uncertainty_penalty: float
-    """Standard deviations of the ensemble below its mean that a candidate is valued at; the expected
-    minimum of two members is at 0.56."""
+    """A candidate's value is the ensemble mean minus this many standard deviations (0.56 is the expected
+    minimum of two critics)."""
     execute_fraction: float = field(default=1.0, kw_only=True)
-    """Part of a chosen chunk that is executed before candidates compete anew, when not exploring, in
-    (0, 1]; saved policies that do not say it are of the time when it was always 1."""
+    """Fraction of a chosen chunk that is executed before the next choice, in (0, 1], when not exploring;
+    policies saved without it use 1."""
 
     def executed(self, base: BaseSpec) -> int:
-        """The same in steps."""
+        """Executed steps of a chosen chunk."""
         return math.ceil(self.execute_fraction * base.execute)
 
 
@@ -53,7 +53,7 @@ def chunk_critic(base: BaseSpec, feature_size: int, spec: CandidatesSpec) -> Ens
 def lower_confidence_bound(
     critic: EnsembleCritic, codec: ValueCodec, features: Tensor, chunks: Tensor, uncertainty_penalty: float
 ) -> Tensor:
-    """Values mean - pessimism * std over the ensemble [B, M] of chunks [B, M, h, A]; features [B, F]."""
+    """Values [B, M] of chunks [B, M, h, A]: mean - uncertainty_penalty * std over the ensemble."""
     b, m = chunks.shape[:2]
     flat = chunks.flatten(0, 1).flatten(1)
     values = codec.decode(critic(features.repeat_interleave(m, 0), flat))
@@ -61,7 +61,7 @@ def lower_confidence_bound(
 
 
 def ensemble_std(values: Tensor) -> Tensor:
-    """Standard deviation [B] over the members of an ensemble's values [E, B]; 0 where there is but one."""
+    """Standard deviation [B] of an ensemble's values [E, B]; 0 for a single critic."""
     return values.std(0, unbiased=False)
 
 
@@ -69,7 +69,7 @@ def select_best(chunks: Tensor, scores: Tensor, base_samples: Chunk) -> Selected
     """The plan of the candidate with the highest lower_confidence_bound.
 
     Args:
-        chunks: candidates [B, M, h, A]; candidate i was made of sample i mod N.
+        chunks: candidates [B, M, h, A]; candidate i comes from sample i mod N.
         scores: their scores [B, M].
         base_samples: the base's samples [B, N, h, A].
     """

@@ -1,7 +1,7 @@
-"""A policy in the noise of a frozen generative base: RL chooses what the base starts from (DSRL).
+"""DSRL (arXiv 2506.15799): an actor chooses the latent noise of a frozen generative base.
 
-DSRL (arXiv 2506.15799): a base whose sampler is deterministic maps noise w to the chunk A = pi(s, w). An
-actor chooses w in place of N(0, I); what comes out is always something that the base would do.
+A base with a deterministic sampler maps noise w to the chunk A = pi(s, w). The actor chooses w instead of
+drawing it from N(0, I), so every chunk is one that the base can make.
 """
 
 import math
@@ -25,7 +25,7 @@ CRITIC_ACTIONS = ("noise", "chunk")
 
 @dataclass(frozen=True)
 class DSRLSpec:
-    """What makes a noise policy besides its weights."""
+    """Configuration of the noise actor and its critics."""
 
     encoder: EncoderSpec
     value: ValueSpec
@@ -35,17 +35,17 @@ class DSRLSpec:
     num_critics: int
     layer_norm: bool
     critic_action: str
-    """What the critics judge: `noise`, Q(s, w), or the executed `chunk`, Q(s, A)."""
+    """Action of the critics: `noise`, Q(s, w), or the executed `chunk`, Q(s, A)."""
     base_samples: int
-    """Samples of the base that are drawn at every step; 0 draws one where a chunk is decided."""
+    """Samples of the base drawn at every step; 0 draws one where a chunk starts."""
     gate: bool
     """Whether the base's samples compete with the actor's by value."""
     uncertainty_penalty: float
-    """Standard deviations of the ensemble below its mean that a competitor is valued at."""
+    """Value in that comparison: ensemble mean minus this many standard deviations."""
 
 
 class DSRL(FinetunedPolicy):
-    """An actor of noise, and the critics that may prefer the base's own noise to the actor's."""
+    """A noise actor, and critics that may prefer the base's own samples."""
 
     kind = "dsrl"
     Spec = DSRLSpec
@@ -55,7 +55,9 @@ class DSRL(FinetunedPolicy):
         if base.spec.noise_shape is None:
             raise ValueError("a base without a noise input cannot be steered by it")
         if spec.critic_action not in CRITIC_ACTIONS:
-            raise ValueError(f"judged={spec.critic_action!r}; choose one of {', '.join(CRITIC_ACTIONS)}")
+            raise ValueError(
+                f"critic_action={spec.critic_action!r}; choose one of {', '.join(CRITIC_ACTIONS)}"
+            )
         self.encoder = ObservationEncoder(spec.encoder)
         size = self.encoder.feature_size
         self.actor = GaussianActor(size, self.noise_size, spec.hidden, layer_norm=spec.layer_norm)
@@ -85,28 +87,28 @@ class DSRL(FinetunedPolicy):
     def policy(
         self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> "DSRLPolicy":
-        del exploration  # it samples from a density
+        del exploration  # the actor is stochastic
         return DSRLPolicy(self, num_envs, seed=seed)
 
     def as_noise(self, squashed: Tensor) -> Tensor:
-        """What the actor gives [B, Hn * Dn] in (-1, 1), as noise of the base [B, Hn, Dn]."""
+        """Scale the actor's output [B, Hn * Dn] in (-1, 1) to noise of the base [B, Hn, Dn]."""
         assert self.base.spec.noise_shape is not None
         return (self.spec.bound * squashed).view(-1, *self.base.spec.noise_shape)
 
     def decode(self, obs: Batch, noise: Tensor) -> Tensor:
-        """Chunks [B, h, A] that the base makes of noise [B, Hn, Dn] for observations [B, To, …]."""
+        """Chunks [B, h, A] of the base for noise [B, Hn, Dn] and observations [B, To, …]."""
         return self.base.sample(obs, noise=noise[:, None]).actions[:, 0, : self.base.spec.execute]
 
     def decode_with_gradient(self, obs: Batch, noise: Tensor) -> Tensor:
-        """The same, with its gradient by the noise."""
+        """`decode`, differentiable in the noise."""
         assert isinstance(self.base, GenerativePolicy)
         return self.base.sample_with_gradient(obs, noise[:, None])[:, 0, : self.base.spec.execute]
 
 
 class DSRLPolicy(ActingPolicy):
-    """Executes what the base makes of the actor's noise: of a sample while exploring, else of the mean.
+    """Executes the base's chunk for the actor's noise: a sample while exploring, else its mean.
 
-    With the gate, the base's own samples are executed where the critics value them more.
+    With `gate`, the base's own samples are executed where the critics value them more.
     """
 
     def __init__(self, networks: DSRL, num_envs: int, *, seed: int = 0) -> None:
@@ -122,7 +124,7 @@ class DSRLPolicy(ActingPolicy):
         else:
             squashed = torch.tanh(networks.actor(features)[0])
         steered = networks.as_noise(squashed)
-        # The actor's comes first: of equal values it is chosen.
+        # The actor's chunk comes first, so argmax prefers it among equal values.
         noise = torch.cat([steered[:, None], base_samples.noise], 1)
         chunks = torch.cat([networks.decode(obs, steered)[:, None], base_samples.actions], 1)
         alone = select_first(base_samples)
@@ -140,8 +142,8 @@ class DSRLPolicy(ActingPolicy):
 def scale_of_unit_noise(bound: float) -> float:
     """The sigma for which bound * tanh(sigma * z), z ~ N(0, 1), has standard deviation 1, at most 1.
 
-    So a fresh actor draws the noise that the base was trained with. Bounds so small that they would
-    need a larger sigma are answered with 1, which keeps the density away from the corners.
+    A new actor then draws noise like that of the base's training. Sigma is at most 1, which keeps the density
+    away from the bounds.
     """
     # Midpoints of equally likely parts of N(0, 1).
     z = math.sqrt(2) * torch.erfinv((torch.arange(2000, dtype=torch.float64) + 0.5) / 1000 - 1)

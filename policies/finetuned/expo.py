@@ -1,4 +1,4 @@
-"""Edits of a base's chunks, and the choice among samples and their edits by value.
+"""EXPO: an edit policy changes a base's chunks, and critics choose among samples and edits.
 
 EXPO (arXiv 2507.07986), on chunks as in EXPO-FT (arXiv 2605.25477): an edit policy pi_e(a_hat | s, A)
 moves a chunk by at most beta, A~ = clip(A + beta a_hat, -1, 1); of N samples of the base and their edits
@@ -29,14 +29,14 @@ from robot_rl.policies.nets.values import ValueCodec
 
 @dataclass(frozen=True)
 class ExpoSpec(CandidatesSpec):
-    """What makes edits besides their weights; `scale` is the paper's beta."""
+    """Configuration of EXPO's networks; `scale` is the paper's beta."""
 
     faster: bool
-    """Whether `candidates` seeds are ranked before one is denoised, instead of all."""
+    """Whether seeds are ranked before denoising, so that only the best one is denoised (FASTER)."""
 
 
 class Expo(FinetunedPolicy):
-    """An edit policy, the critics that choose and, for FASTER, the one that ranks seeds."""
+    """Edit policy, critics and, for FASTER, the critic that ranks seeds."""
 
     kind = "expo"
     Spec = ExpoSpec
@@ -60,7 +60,7 @@ class Expo(FinetunedPolicy):
     def policy(
         self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> "ExpoPolicy":
-        del exploration  # it samples from a density
+        del exploration  # the edit policy is stochastic
         return ExpoPolicy(self, num_envs, seed=seed)
 
     def edited(self, chunk: Tensor, edit: Tensor) -> Tensor:
@@ -68,12 +68,12 @@ class Expo(FinetunedPolicy):
         return (chunk + self.scale * edit.view_as(chunk)).clamp(-1, 1)
 
     def candidates(self, features: Tensor, chunks: Tensor, noise: Tensor | None) -> Tensor:
-        """Samples of the base [B, N, h, A] and an edit of each, [B, 2N, h, A].
+        """Candidates [B, 2N, h, A]: samples of the base and an edit of each.
 
         Args:
             features: [B, F].
             chunks: samples of the base [B, N, h, A].
-            noise: N(0, I) that draws the edits [B N, h A]; without it they are the tanh of their mean.
+            noise: N(0, I) noise of the edits [B N, h A]; None gives the tanh of their mean.
         """
         flat = chunks.flatten(0, 1)
         x = torch.cat([features.repeat_interleave(chunks.shape[1], 0), flat.flatten(1)], -1)
@@ -81,7 +81,7 @@ class Expo(FinetunedPolicy):
         return torch.cat([chunks, self.edited(flat, edit).view_as(chunks)], 1)
 
     def seed_values(self, features: Tensor, noise: Tensor) -> Tensor:
-        """What the chunks made of latent noise [B, N, Hn, Dn] will be worth, [B, N]."""
+        """Predicted values [B, N] of the chunks that latent noise [B, N, Hn, Dn] would give."""
         assert self.noise_critic is not None
         b, n = noise.shape[:2]
         flat = noise.flatten(0, 1).flatten(1)
@@ -90,11 +90,11 @@ class Expo(FinetunedPolicy):
 
 
 class SeedRankingBase(BasePolicy):
-    """A base of which, of the seeds given for each observation, one is denoised.
+    """A base policy that denoises only one of the seeds given for each observation (FASTER).
 
     Args:
-        base: what denoises.
-        choose: index [B] of the seed to denoise, of observations and noise [B, N, Hn, Dn].
+        base: the base policy.
+        choose: function of observations and noise [B, N, Hn, Dn] -> index [B] of the seed to denoise.
     """
 
     def __init__(self, base: BasePolicy, choose: Callable[[Batch, Tensor], Tensor]) -> None:
@@ -121,7 +121,7 @@ class SeedRankingBase(BasePolicy):
 
 
 class ExpoPolicy(ActingPolicy):
-    """Executes the best of samples and edits; exploring, edits are drawn, else they are their mean."""
+    """Executes the best candidate; edits are sampled while exploring, else they are their mean."""
 
     def __init__(self, networks: Expo, num_envs: int, *, seed: int = 0) -> None:
         base = SeedRankingBase(networks.base, self._best_seed) if networks.spec.faster else networks.base
@@ -145,6 +145,6 @@ class ExpoPolicy(ActingPolicy):
 
     def _best_seed(self, obs: Batch, noise: Tensor) -> Tensor:
         if not self.active:
-            # The first seed is the one that the base alone would denoise.
+            # The base alone denoises the first seed.
             return torch.zeros(len(noise), dtype=torch.long, device=noise.device)
         return self.networks.seed_values(self.networks.encoder(latest_frame(obs)), noise).argmax(1)

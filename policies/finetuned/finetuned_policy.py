@@ -1,4 +1,4 @@
-"""What RL trained around a frozen base, as it is saved and loaded again."""
+"""Networks that RL trains around a frozen base policy; how they are saved and loaded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from robot_rl.policies.store import Record, fingerprint, load_base, read_weights
 
 @dataclass(frozen=True)
 class Exploration:
-    """How a policy explores while it is trained; those that draw from a density of their own need nothing."""
+    """Exploration noise in training; stochastic policies need none."""
 
     std: float = 0.0
-    """Standard deviation of Gaussian noise on what the actor gives, in the unit of the policy's own class."""
+    """Standard deviation of Gaussian noise on the actor's output, in units given by the policy's class."""
     progressive_steps: int = 0
-    """Environment steps over which the actor joins the base; see `ResidualPolicy`."""
+    """Environment steps over which the residual is mixed in; see `ResidualPolicy`."""
 
 
 NO_EXPLORATION: Final = Exploration()
@@ -35,10 +35,10 @@ class FinetunedPolicy(nn.Module, ABC):
     kind: ClassVar[str]
     """Registered name."""
     Spec: ClassVar[type]
-    """Dataclass of plain values that, with the base, makes everything but the weights."""
+    """Dataclass of plain values from which, with the base, the networks are built."""
 
     encoder: ObservationEncoder
-    """Observations as the networks see them."""
+    """Observation encoder shared by actor and critics."""
 
     def __init__(self, base: BasePolicy, spec: Any) -> None:
         super().__init__()
@@ -48,30 +48,29 @@ class FinetunedPolicy(nn.Module, ABC):
     def policy(
         self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> ActingPolicy:
-        """The policy that acts with these networks (not a copy) in `num_envs` environments."""
+        """A policy that acts with these networks (not a copy) in `num_envs` environments."""
 
 
-def save_finetuned(wrapper: FinetunedPolicy, directory: Path, meta: Mapping[str, Any]) -> None:
-    """Write networks and base (in `base/`), so that the directory alone can be deployed."""
-    assert isinstance(wrapper.base, ImitationPolicy)
-    save_policy(wrapper.base, directory / "base", meta)
-    own = {name: value for name, value in wrapper.state_dict().items() if not name.startswith("base.")}
+def save_finetuned(finetuned: FinetunedPolicy, directory: Path, meta: Mapping[str, Any]) -> None:
+    """Save the networks, and the base in `base/`, so that the directory alone can be deployed."""
+    assert isinstance(finetuned.base, ImitationPolicy)
+    save_policy(finetuned.base, directory / "base", meta)
+    own = {name: value for name, value in finetuned.state_dict().items() if not name.startswith("base.")}
     write_files(
         directory,
-        kind=wrapper.kind,
-        config=asdict(wrapper.spec),
-        spec={"base_fingerprint": fingerprint(wrapper.base)},
+        kind=finetuned.kind,
+        config=asdict(finetuned.spec),
+        spec={"base_fingerprint": fingerprint(finetuned.base)},
         meta=meta,
         weights=own,
     )
 
 
 def load_finetuned(kind: type[FinetunedPolicy], directory: Path, record: Record) -> FinetunedPolicy:
-    """Read what `save_finetuned` wrote.
+    """Load what `save_finetuned` wrote.
 
     Raises:
-        ValueError: the base beside the networks is not the one that they were trained around;
-            damaged files.
+        ValueError: if `base/` is not the base that the networks were trained around, or files are damaged.
     """
     base, _ = load_base(directory / "base")
     if fingerprint(base) != record.spec["base_fingerprint"]:
@@ -80,15 +79,15 @@ def load_finetuned(kind: type[FinetunedPolicy], directory: Path, record: Record)
             "copy the whole directory again"
         )
     path = directory / "policy.json"
-    if odd := sorted(record.config.keys() - {field.name for field in fields(kind.Spec)}):
+    if unknown := sorted(record.config.keys() - {field.name for field in fields(kind.Spec)}):
         raise ValueError(
-            f"{path} was written by another version of the program, which knows {', '.join(odd)}: "
+            f"{path} was written by another version of the program, which knows {', '.join(unknown)}: "
             "train the policy again"
         )
     try:
         spec: Any = msgspec.convert(record.config, kind.Spec)
     except msgspec.ValidationError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    wrapper = kind(base, spec)
-    read_weights(directory, record, wrapper, skip="base.")
-    return wrapper
+    finetuned = kind(base, spec)
+    read_weights(directory, record, finetuned, skip="base.")
+    return finetuned

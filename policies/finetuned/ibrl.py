@@ -1,4 +1,4 @@
-"""A policy of its own beside the base, and at each step the choice between both by value.
+"""IBRL: at each step critics choose between the base's action and an RL actor's.
 
 IBRL (arXiv 2311.02198): a = argmax of Q(s, .) over {a_IL, a_RL}, or drawn from softmax(Q / T) (soft IBRL).
 """
@@ -24,7 +24,7 @@ from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 @dataclass(frozen=True)
 class IBRLSpec:
-    """What makes actor and critics besides their weights."""
+    """Configuration of actor and critics."""
 
     encoder: EncoderSpec
     value: ValueSpec
@@ -35,11 +35,11 @@ class IBRLSpec:
     temperature: float
     """Temperature of the choice while exploring, in units of value; 0 takes the better action."""
     uncertainty_penalty: float
-    """Standard deviations of the ensemble below its mean at which an action is valued."""
+    """Value of an action: ensemble mean minus this many standard deviations."""
 
 
 class DropoutActor(nn.Module):
-    """mu(s) = tanh(MLP(s)) in (-1, 1), with hidden units left out while it is trained; zero at first."""
+    """mu(s) = tanh(MLP(s)) in (-1, 1), with dropout in training; zero at initialisation."""
 
     def __init__(self, feature_size: int, action_size: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -51,16 +51,16 @@ class DropoutActor(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, features: Tensor, kept: Sequence[Tensor] | None = None) -> Tensor:
-        """Action [B, A] of features [B, F]; `kept` multiplies each hidden layer, [B, width] each."""
+    def forward(self, features: Tensor, masks: Sequence[Tensor] | None = None) -> Tensor:
+        """Action [B, A] of features [B, F]; `masks` multiply the hidden layers, [B, width] each."""
         x = features
         for i, layer in enumerate(self.layers):
-            x = layer(x) if kept is None else layer(x) * kept[i]
+            x = layer(x) if masks is None else layer(x) * masks[i]
         return torch.tanh(self.head(x))
 
 
 class IBRL(FinetunedPolicy):
-    """An actor that may act in place of the base, and the critics that choose."""
+    """An actor beside the base, and the critics that choose between them."""
 
     kind = "ibrl"
     Spec = IBRLSpec

@@ -1,4 +1,4 @@
-"""Wrappers by name; importing this module lets `robot_rl.policies.store` load them."""
+"""Finetuned policies by name; importing this module registers them with `robot_rl.policies.store`."""
 
 from functools import partial
 
@@ -13,4 +13,4 @@ from robot_rl.policies.registry import LOADERS
 
 FINETUNED_POLICIES: tuple[type[FinetunedPolicy], ...] = (DSRL, Expo, IBRL, Residual, ResidualChunk, RLPD)
 
-LOADERS.update({wrapper.kind: partial(load_finetuned, wrapper) for wrapper in FINETUNED_POLICIES})
+LOADERS.update({kind.kind: partial(load_finetuned, kind) for kind in FINETUNED_POLICIES})

@@ -18,17 +18,17 @@ from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 
 @dataclass(frozen=True)
 class ResidualSpec:
-    """What makes a residual besides its weights."""
+    """Configuration of a residual actor."""
 
     encoder: EncoderSpec
     action_size: int
     hidden: tuple[int, ...]
     scale: tuple[float, ...]
-    """Largest residual of each dimension, in units of the normalised action [A]."""
+    """Largest residual of each action dimension, in normalised units [A]."""
 
 
 class ResidualActor(nn.Module):
-    """mu(s, a_b) = scale * tanh(MLP): zero at initialisation, so that step 0 equals the base."""
+    """mu(s, a_b) = scale * tanh(MLP), zero at initialisation, so that training starts from the base."""
 
     scale: Tensor
 
@@ -42,13 +42,13 @@ class ResidualActor(nn.Module):
         return self.scale * self.net(torch.cat([features, base], -1))
 
 
-def executed(base: Tensor, residual: Tensor) -> Tensor:
+def executed_action(base: Tensor, residual: Tensor) -> Tensor:
     """The executed action clip(a_b + a_r, -1, 1)."""
     return (base + residual).clamp(-1, 1)
 
 
 class Residual(FinetunedPolicy):
-    """A residual actor around the base that it was trained with."""
+    """A residual actor and the base that it was trained with."""
 
     kind = "residual"
     Spec = ResidualSpec
@@ -68,10 +68,9 @@ class Residual(FinetunedPolicy):
 class ResidualPolicy(ActingPolicy):
     """Base action plus the actor's residual.
 
-    While exploring, the residual (0 where the actor is switched off) gets Gaussian noise. Progressive
-    exploration lets the actor join bit by bit: each action has the residual with probability
-    min(t / progressive_steps, 1), else it is the base's alone, where t counts the environment steps
-    explored with the actor switched on.
+    While exploring, Gaussian noise is added to the residual (to 0 while `active` is False). Progressive
+    exploration adds the residual with probability min(t / progressive_steps, 1), else the base acts alone; t
+    counts environment steps explored while `active`.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class ResidualPolicy(ActingPolicy):
         """Standard deviation of the noise, in units of the actor's scale."""
         self.progressive_steps = progressive_steps
         self._joined = 0
-        """Environment steps explored with the actor switched on."""
+        """Environment steps explored while `active`."""
 
     def _correct_action(
         self, frames: Frames, planned: NDArray[np.float32], *, explore: bool
@@ -99,7 +98,7 @@ class ResidualPolicy(ActingPolicy):
             residual = self._mean(frames, base)
         else:
             residual = self._explored(frames, base) * self._used(len(base)).to(base.device)
-        return executed(base, residual).cpu().numpy()
+        return executed_action(base, residual).cpu().numpy()
 
     def _mean(self, frames: Frames, base: Tensor) -> Tensor:
         if not self.active:

@@ -1,7 +1,7 @@
-"""A residual on whole chunks of a frozen generative base, and the choice among several of them by value.
+"""DICE-RL (arXiv 2603.10263): residuals on whole chunks of a generative base, and a choice by value.
 
-DICE-RL (arXiv 2603.10263): the chunk is A = pi(s, z) + r(s, z), both from the same latent noise z; of
-several z the one is executed whose chunk the critics value most.
+The chunk is A = pi(s, z) + r(s, z), both from the same latent noise z; of several z the one with the highest
+value is executed.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ class ChunkResidualActor(nn.Module):
 
 
 class ResidualChunk(FinetunedPolicy):
-    """A chunk residual, and the critics that choose."""
+    """A residual actor of chunks, and the critics that choose among candidates."""
 
     kind = "residual_chunk"
     Spec = CandidatesSpec
@@ -49,7 +49,7 @@ class ResidualChunk(FinetunedPolicy):
     def __init__(self, base: BasePolicy, spec: CandidatesSpec) -> None:
         super().__init__(base, spec)
         if base.spec.noise_shape is None:
-            raise ValueError("a base without a noise input has one chunk to offer; use method=residual")
+            raise ValueError("a base without a noise input gives a single chunk; use method=residual")
         self.encoder = ObservationEncoder(spec.encoder)
         rows, columns = base.spec.noise_shape
         execute = base.spec.execute
@@ -63,7 +63,7 @@ class ResidualChunk(FinetunedPolicy):
         return ResidualChunkPolicy(self, num_envs, exploration=exploration.std, seed=seed)
 
     def candidates(self, features: Tensor, base_samples: Chunk) -> tuple[Tensor, Tensor]:
-        """Base and corrected chunks [B, 2N, h, A] of N samples, and their values [B, 2N]."""
+        """Candidates [B, 2N, h, A], samples of the base and corrected ones, and their values [B, 2N]."""
         base, noise = base_samples.actions, base_samples.noise
         assert noise is not None
         repeated = features.repeat_interleave(base.shape[1], 0)
@@ -77,7 +77,7 @@ class ResidualChunk(FinetunedPolicy):
 
 
 class ResidualChunkPolicy(ActingPolicy):
-    """Executes the candidate that the critics value most; exploration adds noise to its residual."""
+    """Executes the candidate with the highest value; exploration adds noise to its residual."""
 
     def __init__(
         self, networks: ResidualChunk, num_envs: int, *, exploration: float = 0.0, seed: int = 0

@@ -1,7 +1,6 @@
 """A per-step Gaussian residual around a frozen base policy (ResiP, arXiv 2407.16677).
 
-What is trained, saved and deployed is a `Residual`, whose output is the mean; while exploring, its
-actions are drawn around it.
+The saved and deployed policy is a `Residual`, the mean of the Gaussian that training samples from.
 """
 
 import math
@@ -15,15 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robot_rl.policies.acting import Frames, PolicyOutput
-from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, executed
+from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, executed_action
 
 
 @dataclass(frozen=True)
 class SampledPolicyOutput(PolicyOutput):
-    """A decision that was drawn from a density."""
+    """Policy output with the sampled residual and its log density."""
 
     sample: NDArray[np.float32] | None = None
-    """The residual before its sum with the base was clipped, in units of its scale [B, A]."""
+    """Sampled residual before clipping, in units of its scale [B, A]."""
     log_prob: NDArray[np.float32] | None = None
     """Its log density [B]."""
 
@@ -34,7 +33,7 @@ class SampledPolicyOutput(PolicyOutput):
 
 
 class GaussianResidual(nn.Module):
-    """a_r ~ N(mu(s, a_b) / scale, sigma^2): the residual in units of its scale, sigma free of the state."""
+    """a_r ~ N(mu(s, a_b) / scale, sigma^2): residual / scale, with state-independent sigma."""
 
     def __init__(self, networks: Residual, std: float, *, learn_std: bool = False) -> None:
         super().__init__()
@@ -58,14 +57,14 @@ class GaussianResidual(nn.Module):
 
 
 class GaussianResidualPolicy(ResidualPolicy):
-    """Executes clip(a_b + scale * a_r) with a_r drawn while exploring, else its mean."""
+    """Executes clip(a_b + scale * a_r); a_r is sampled while exploring, else it is the mean."""
 
     def __init__(
         self, networks: Residual, gaussian: GaussianResidual, num_envs: int, *, seed: int = 0
     ) -> None:
         super().__init__(networks, num_envs, seed=seed)
         self.gaussian = gaussian
-        self._drawn: Sequence[NDArray[np.float32]] = ()
+        self._sampled: Sequence[NDArray[np.float32]] = ()
 
     @torch.no_grad()
     def act(
@@ -79,7 +78,7 @@ class GaussianResidualPolicy(ResidualPolicy):
         decision = super().act(frames, explore=explore, with_base_samples=with_base_samples, env_ids=env_ids)
         if not explore:
             return decision
-        sample, log_prob = self._drawn
+        sample, log_prob = self._sampled
         return SampledPolicyOutput(**vars(decision), sample=sample, log_prob=log_prob)
 
     def _correct_action(
@@ -91,5 +90,5 @@ class GaussianResidualPolicy(ResidualPolicy):
         mean = self.gaussian(self._features(frames), base)
         sample = mean + self.gaussian.log_std.exp() * self._noise(*base.shape)
         log_prob = self.gaussian.log_prob(mean, sample)
-        self._drawn = sample.cpu().numpy(), log_prob.cpu().numpy()
-        return executed(base, self.networks.actor.scale * sample).cpu().numpy()
+        self._sampled = sample.cpu().numpy(), log_prob.cpu().numpy()
+        return executed_action(base, self.networks.actor.scale * sample).cpu().numpy()

@@ -1,4 +1,4 @@
-"""A policy that RL learns from nothing: it needs its base to warm up alone (RLPD, arXiv 2302.02948)."""
+"""A policy that RL learns from scratch; the base acts only in the warm-up (RLPD, arXiv 2302.02948)."""
 
 from dataclasses import dataclass
 
@@ -16,24 +16,24 @@ from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 
 @dataclass(frozen=True)
 class RLPDSpec:
-    """What makes the policy besides its weights."""
+    """Configuration of the actor."""
 
     encoder: EncoderSpec
     action_size: int
     hidden: tuple[int, ...]
     layer_norm: bool = True
     gripper: int | None = None
-    """The dimension of the action that a critic of its own decides; None leaves it to the actor."""
+    """Action dimension that a separate gripper critic decides; None leaves it to the actor."""
 
 
 NUM_GRIPPER_CRITICS = 2
-"""Critics of the gripper's two commands."""
+"""Ensemble size of the gripper critic."""
 _FLIP = 1.96
-"""Where a standard normal is farther from 0, an exploring gripper does the other thing: 5 %."""
+"""|N(0, 1)| above which exploration flips the gripper command: 5 %."""
 
 
 class RLPD(FinetunedPolicy):
-    """A squashed Gaussian actor, which acts in place of the base; a critic may decide the gripper."""
+    """A squashed Gaussian actor and, optionally, a critic that decides the gripper command."""
 
     kind = "rlpd"
     Spec = RLPDSpec
@@ -53,12 +53,12 @@ class RLPD(FinetunedPolicy):
     def policy(
         self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> "RLPDPolicy":
-        del exploration  # it samples from a density
+        del exploration  # the actor is stochastic
         return RLPDPolicy(self, num_envs, seed=seed)
 
 
 class RLPDPolicy(ActingPolicy):
-    """The actor's samples while exploring, else the tanh of its mean; switched off, the base."""
+    """Executes samples while exploring, else the tanh of the mean; the base while not `active`."""
 
     def __init__(self, networks: RLPD, num_envs: int, *, seed: int = 0) -> None:
         super().__init__(networks.base, num_envs, seed=seed)
@@ -80,7 +80,7 @@ class RLPDPolicy(ActingPolicy):
         if gripper is None:
             return action.cpu().numpy()
         assert networks.gripper is not None
-        # The commands -1 and 1, of which the critics know the values.
+        # The critic's two outputs are the values of the commands -1 and 1.
         command = networks.gripper(features, features[:, :0]).mean(0).argmax(-1, keepdim=True) * 2.0 - 1
         if explore:
             command = torch.where(self._noise(rows, 1).abs() > _FLIP, -command, command)

@@ -1,1 +1,1 @@
-"""Networks that policies are built of."""
+"""Networks used by policies: actors, critics, encoders, denoisers."""

@@ -1,4 +1,4 @@
-"""Small networks that act: a deterministic one (TD3) and a squashed Gaussian (SAC)."""
+"""Actor networks: a deterministic actor (TD3) and a squashed Gaussian (SAC)."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class DeterministicActor(nn.Module):
 
 
 class GaussianActor(nn.Module):
-    """tanh of a Gaussian whose mean and standard deviation are an MLP's (SAC, arXiv 1801.01290, appendix C).
+    """Squashed Gaussian actor: tanh(N(mu(x), sigma(x)^2)) (SAC, arXiv 1801.01290, appendix C).
 
     The mean is zero at initialisation.
     """
@@ -62,7 +62,7 @@ class GaussianActor(nn.Module):
         """Action [B, D] in (-1, 1) for N(0, I) noise [B, D], and its log density [B]."""
         mean, log_std = self(x)
         u = torch.addcmul(mean, log_std.exp(), noise)
-        # log N(u) - log(1 - tanh(u)^2), the latter written so that it stays finite for large |u|.
+        # log N(u) - log(1 - tanh(u)^2), in a form that stays finite for large |u|.
         constant = -0.5 * noise.square() - (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
         log_prob = constant - log_std + 2 * (u + F.softplus(-2 * u))
         return torch.tanh(u), log_prob.sum(-1)

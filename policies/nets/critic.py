@@ -21,7 +21,7 @@ class EnsembleLinear(nn.Module):
 
 
 class EnsembleLayerNorm(nn.Module):
-    """Gains and biases [E, 1, size] of a LayerNorm per member."""
+    """Gains and biases [E, 1, size] of E LayerNorms."""
 
     def __init__(self, num_critics: int, size: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class EnsembleCritic(nn.Module):
         norms = [EnsembleLayerNorm(num_critics, size) for size in hidden if layer_norm]
         self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList(norms)
         self.head = EnsembleLinear(num_critics, sizes[-1], outputs)
-        # In the order that `ensemble` takes them. To look for them each time would cost as much as a product.
+        # In the order that `ensemble` takes them; collecting them in each call costs as much as a matmul.
         self._parameters_in_order: list[Tensor] = []
         for i, layer in enumerate((*layers, self.head)):
             self._parameters_in_order += [layer.weight, layer.bias]
@@ -60,15 +60,15 @@ class EnsembleCritic(nn.Module):
                 self._parameters_in_order += [norms[i].weight, norms[i].bias]
 
     def forward(
-        self, features: Tensor, action: Tensor, chosen: Tensor | None = None, *, frozen: bool = False
+        self, features: Tensor, action: Tensor, subset: Tensor | None = None, *, frozen: bool = False
     ) -> Tensor:
-        """Outputs of all members, or of the `chosen` ones alone (indices [K]) as [K, B, O].
+        """Outputs [E, B, O] of all critics, or [K, B, O] of a `subset` (indices [K]).
 
-        `frozen` lets gradients flow to features and actions, not to the critics' own weights.
+        `frozen` lets gradients flow to features and actions, not to the critics' weights.
         """
         parameters = self._parameters_in_order
         if frozen:
             parameters = [parameter.detach() for parameter in parameters]
-        if chosen is not None:
-            parameters = [parameter[chosen] for parameter in parameters]
+        if subset is not None:
+            parameters = [parameter[subset] for parameter in parameters]
         return ensemble(torch.cat([features, action], -1), parameters, layer_norm=len(self.norms) > 0)

@@ -1,8 +1,7 @@
-"""Networks that see a noisy chunk and predict what leads to the clean one.
+"""Denoising networks of diffusion and flow matching: an MLP and a U-Net over an action chunk.
 
-That is the clean chunk itself for diffusion, and the velocity towards it for flow matching.
-Both have one interface, cut in two so that what does not change between denoising steps is
-computed once for all of them:
+They predict the clean chunk (diffusion) or the velocity (flow matching). The interface has two parts, so that
+what does not change between denoising steps is computed once:
 
     condition = denoiser.condition(obs, timesteps)    [..., obs_size], [...] -> [..., C]
     denoiser(x, condition)                            [B, H, A], [B, C] -> [B, H, A]
@@ -20,11 +19,11 @@ TIME_SIZE = 64
 
 
 class Denoiser(nn.Module, ABC):
-    """Noisy chunk, observation and time -> the prediction, of the shape of the chunk."""
+    """Interface of denoising networks: noisy chunk, observation and time -> prediction [B, H, A]."""
 
     @abstractmethod
     def condition(self, obs: Tensor, timesteps: Tensor) -> Tensor:
-        """What the network needs of observation [..., obs_size] and timestep [...], [..., C].
+        """Embed observation [..., obs_size] and timestep [...] as condition [..., C].
 
         The leading dimensions broadcast: [1, B, obs_size] and [K, 1] make [K, B, C].
         """
@@ -67,8 +66,8 @@ class ResidualBlock(nn.Module):
 class MLPDenoiser(Denoiser):
     """Residual MLP with LayerNorm over the flattened chunk (after IDQL, arXiv 2304.10573).
 
-    The first layer over [x, observation, time] is written as the sum of its parts, because only
-    the first changes from one denoising step to the next.
+    The first layer over [x, observation, time] is a sum of three linear layers, because only the part of x
+    changes between denoising steps.
     """
 
     def __init__(
@@ -94,8 +93,8 @@ class MLPDenoiser(Denoiser):
 class ConvBlock(nn.Module):
     """Conv1d, GroupNorm, Mish: [B, C_in, L] -> [B, C_out, L].
 
-    At most 8 groups, of at least 8 channels: at the deepest level L may be 1, and the variance
-    of a few numbers is so noisy that rounding errors grow from layer to layer.
+    At most 8 groups of at least 8 channels: at the deepest level L may be 1, and with fewer numbers per group
+    rounding errors grow from layer to layer.
     """
 
     def __init__(self, c_in: int, c_out: int, kernel: int = 5) -> None:
@@ -129,7 +128,7 @@ class UNet1D(Denoiser):
     2^(levels - 1): 4 with the default three levels.
 
     Raises:
-        ValueError: a horizon that cannot be halved that often; a size that is no multiple of 8.
+        ValueError: if the horizon cannot be halved that often or a size is not a multiple of 8.
     """
 
     def __init__(

@@ -1,4 +1,8 @@
-"""Exponential moving average of a policy's weights, which is what gets evaluated and saved."""
+"""Exponential moving average of a policy's weights; the average is evaluated and saved.
+
+Not diffusers' EMAModel, which keeps a list of parameters without buffers: a module to copy them into would
+still be needed.
+"""
 
 import copy
 from collections.abc import Mapping
@@ -13,13 +17,13 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class EMA(Generic[M]):
-    """Average of a module's weights with a decay that warms up as in Diffusion Policy.
+    """Moving average of a module's weights with a decay that warms up as in Diffusion Policy.
 
-    After n updates the decay is min(max_decay, 1 - (1 + n)^-power), so the random weights of the
-    beginning are soon forgotten. Buffers (the normalisers) are not averaged but copied.
+    After n updates the decay is min(max_decay, 1 - (1 + n)^-power), so the initial random weights vanish
+    quickly. Buffers (the normalisers) are copied.
 
     Attributes:
-        average: a module like the one averaged, frozen.
+        average: frozen copy of the module with averaged weights.
     """
 
     def __init__(self, module: M, *, power: float = 0.75, max_decay: float = 0.9999) -> None:
@@ -30,7 +34,7 @@ class EMA(Generic[M]):
 
     @property
     def decay(self) -> float:
-        """Share of the average that the next update keeps."""
+        """Weight of the old average in the next update."""
         return min(self.max_decay, 1 - (1 + self.updates) ** -self.power)
 
     @torch.no_grad()
@@ -49,10 +53,10 @@ class EMA(Generic[M]):
         return {"updates": torch.tensor(self.updates), **weights}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict`, exactly where it was taken.
+        """Restore from a `state_dict`.
 
         Raises:
-            RuntimeError: weights that do not fit the module (as `nn.Module.load_state_dict`).
+            RuntimeError: if the weights do not fit the module.
         """
         self.average.load_state_dict(
             {name.removeprefix(_AVERAGE): tensor for name, tensor in state.items() if name != "updates"}

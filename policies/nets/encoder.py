@@ -1,4 +1,4 @@
-"""What actors and critics see of an observation: one vector of features."""
+"""Observation encoder of actors and critics: state and images -> one feature vector."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ Observation = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """What makes an encoder besides its weights."""
+    """Configuration of an encoder."""
 
     state_size: int
     cameras: tuple[str, ...] = ()
-    """Cameras whose images are looked at, each by an encoder of its own."""
+    """Cameras whose images are encoded, each with its own encoder."""
     image_size: tuple[int, int] | None = None
     """Height and width of their images; None without a camera."""
     kind: str = "conv"
@@ -35,7 +35,7 @@ ENCODERS: dict[str, Callable[[tuple[int, int]], ConvEncoder | ViTEncoder]] = {
 
 
 class StateNorm(nn.Module):
-    """Standardised states; the statistics travel with the weights."""
+    """Standardises states; the statistics are saved with the weights."""
 
     mean: Tensor
     std: Tensor
@@ -46,24 +46,24 @@ class StateNorm(nn.Module):
         self.register_buffer("std", torch.ones(size))
 
     def fit(self, states: NDArray[np.float32], floor: float = 0.01) -> None:
-        """Take mean and standard deviation from states [T, S]; `floor` bounds the gain on near-constants."""
+        """Set mean and standard deviation from states [T, S]; `floor` is the smallest standard deviation."""
         self.mean.copy_(torch.from_numpy(states.mean(0)))
         self.std.copy_(torch.from_numpy(states.std(0)).clamp(min=floor))
 
-    def take(self, normalizer: Normalizer) -> None:
-        """Take the middle and half the range of the states that a base was trained on."""
+    def copy_range(self, normalizer: Normalizer) -> None:
+        """Set center and half range from the normaliser of a base policy."""
         self.mean.copy_(normalizer.center)
         self.std.copy_(normalizer.half_range)
 
     def forward(self, state: Tensor) -> Tensor:
-        # A state far outside of the data should not dominate the features.
+        # A state far outside the data should not dominate the features.
         return ((state - self.mean) / self.std).clamp(-10, 10)
 
 
 class ObservationEncoder(nn.Module):
     """Observation -> features [B, F]: the standardised state, then the features of each camera's image.
 
-    Cameras that the spec does not name are not looked at.
+    Cameras that the spec does not name are ignored.
     """
 
     def __init__(self, spec: EncoderSpec) -> None:

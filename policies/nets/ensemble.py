@@ -1,8 +1,8 @@
-"""E networks of the same shape on the same input, and their derivative, as batched products.
+"""Forward and backward pass of an ensemble of E MLPs on the same input, as batched matrix products.
 
-Each layer is one product [E, B, in] x [E, in, out]. The derivative is written by hand, because an update
-spends its time here: one node in autograd's graph in place of a dozen, and rows whose gradient is zero
-(all but one member's, where the least of the members' values is sought) are left out.
+Each layer is one product [E, B, in] x [E, in, out]. The backward pass is written by hand, because updates
+spend most of their time here: it is one autograd node instead of a dozen, and it skips rows with zero
+gradient (all but one critic's where the minimum over critics is taken).
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 EPS = 1e-5
-"""What LayerNorm adds to the variance."""
+"""Epsilon of LayerNorm."""
 
 
 def ensemble(x: Tensor, parameters: Sequence[Tensor], *, layer_norm: bool) -> Tensor:
     """Outputs [E, B, O] for x [B, in]: linear, LayerNorm, ReLU for each hidden layer, and a linear head.
 
     Args:
-        x: what all members see.
+        x: input of all networks.
         parameters: layer by layer weight [E, in, out], bias [E, 1, out] and, where there is a LayerNorm,
             its gain and bias [E, 1, out].
         layer_norm: whether hidden layers have one.
@@ -31,9 +31,9 @@ def ensemble(x: Tensor, parameters: Sequence[Tensor], *, layer_norm: bool) -> Te
 
 
 def _forward(x: Tensor, parameters: Sequence[Tensor], layer_norm: bool) -> tuple[Tensor, list[Tensor]]:
-    """Outputs, and for each hidden layer what its derivative needs.
+    """Outputs, and for each hidden layer the tensors that the backward pass needs.
 
-    That is what it gave; with LayerNorm also its input, mean, inverse deviation and normalised input.
+    These are its output and, with LayerNorm, input, mean, inverse deviation and normalised input.
     """
     *hidden, head = _layers(parameters, layer_norm)
     h = x.expand(len(head[0]), *x.shape)
@@ -86,13 +86,13 @@ class _Ensemble(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             found = _backward(gradient, x, parameters, kept, ctx.layer_norm, ctx.needs_input_grad[0])
             return (found[0], None, *found[1:])
-        # Which rows are zero is known to the host alone, which on a GPU would have to wait for it.
-        touched = (gradient != 0).any(-1) if gradient.is_cpu and len(gradient) > 1 else None
-        if touched is None or bool(touched.all()):
-            whole = _input_gradient(gradient, parameters, kept, ctx.layer_norm).sum(0)
-            return (whole, None, *[None] * ctx.count)
+        # On a GPU, finding the zero rows would make the host wait for the device.
+        nonzero_rows = (gradient != 0).any(-1) if gradient.is_cpu and len(gradient) > 1 else None
+        if nonzero_rows is None or bool(nonzero_rows.all()):
+            total = _input_gradient(gradient, parameters, kept, ctx.layer_norm).sum(0)
+            return (total, None, *[None] * ctx.count)
         total = torch.zeros_like(x)
-        rows = touched.nonzero()[:, 1].split(touched.sum(1).tolist())
+        rows = nonzero_rows.nonzero()[:, 1].split(nonzero_rows.sum(1).tolist())
         for e, index in enumerate(rows):
             part = _input_gradient(
                 gradient[e].index_select(0, index),
@@ -107,17 +107,17 @@ class _Ensemble(torch.autograd.Function):
 def _input_gradient(
     gradient: Tensor, parameters: Sequence[Tensor], kept: Sequence[Tensor], layer_norm: bool
 ) -> Tensor:
-    """The gradient [..., B, in] with respect to x alone, of all members or of one."""
+    """The gradient [..., B, in] with respect to x alone, of all networks or of one."""
     *hidden, head = _layers(parameters, layer_norm)
     per = len(kept) // len(hidden)
-    gradient = _through(gradient, head[0])
+    gradient = _linear_backward(gradient, head[0])
     for i in reversed(range(len(hidden))):
         weight, _, *norm = hidden[i]
         *before, after = kept[i * per : (i + 1) * per]
-        gradient = _through_relu(gradient, after)
+        gradient = _relu_backward(gradient, after)
         if norm:
-            gradient = _through_norm(gradient, norm[0], before)
-        gradient = _through(gradient, weight)
+            gradient = _layer_norm_backward(gradient, norm[0], before)
+        gradient = _linear_backward(gradient, weight)
     return gradient
 
 
@@ -137,34 +137,34 @@ def _backward(
         _weight_gradient(inputs[-1], gradient),
         gradient.sum(1, keepdim=True),
     ]
-    gradient = _through(gradient, head[0])
+    gradient = _linear_backward(gradient, head[0])
     for i in reversed(range(len(hidden))):
         weight, _, *norm = hidden[i]
         *before, after = kept[i * per : (i + 1) * per]
-        gradient = _through_relu(gradient, after)
+        gradient = _relu_backward(gradient, after)
         of_norm: list[Tensor | None] = []
         if norm:
             of_norm = [(gradient * before[3]).sum(1, keepdim=True), gradient.sum(1, keepdim=True)]
-            gradient = _through_norm(gradient, norm[0], before)
+            gradient = _layer_norm_backward(gradient, norm[0], before)
         of_bias = gradient.sum(1, keepdim=True)
         found = [_weight_gradient(inputs[i], gradient), of_bias, *of_norm, *found]
         if i or input_too:
-            gradient = _through(gradient, weight)
+            gradient = _linear_backward(gradient, weight)
     return [gradient.sum(0) if input_too else None, *found]
 
 
-def _through(gradient: Tensor, weight: Tensor) -> Tensor:
-    """From outputs [..., B, out] of a product to its inputs [..., B, in]."""
+def _linear_backward(gradient: Tensor, weight: Tensor) -> Tensor:
+    """Gradient [..., B, in] of the inputs of a linear layer from that of its outputs [..., B, out]."""
     return gradient * weight.mT if weight.shape[-1] == 1 else gradient @ weight.mT
 
 
-def _through_relu(gradient: Tensor, after: Tensor) -> Tensor:
-    """In place: the gradient is ours."""
+def _relu_backward(gradient: Tensor, after: Tensor) -> Tensor:
+    """Gradient of the inputs of a ReLU, in place."""
     torch.ops.aten.threshold_backward.grad_input(gradient, after, 0, grad_input=gradient)
     return gradient
 
 
-def _through_norm(gradient: Tensor, gain: Tensor, before: Sequence[Tensor]) -> Tensor:
+def _layer_norm_backward(gradient: Tensor, gain: Tensor, before: Sequence[Tensor]) -> Tensor:
     values, mean, inverse, _ = before
     shape = values.shape[-1:]
     wanted = [True, False, False]

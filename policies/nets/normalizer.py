@@ -1,4 +1,4 @@
-"""Min-max normalisation that travels with a policy's weights."""
+"""Min-max normalisation, saved with a policy's weights."""
 
 from typing import Self
 
@@ -12,19 +12,18 @@ OBSERVATION_BOUND = 1.5
 
 The data lies in [-1, 1], so 1.5 leaves a quarter of the demonstrated range on each side untouched:
 RL visits states a little outside a few demonstrations, and there the network may extrapolate.
-Further out (an object knocked off the table) an MLP's output is anything, and the edge of what
-it knows is the better input.
+Further out (an object knocked off the table) an MLP extrapolates badly, and a clamped input works better.
 """
 STATE_MIN_RANGE = 1e-2
-"""Least range of a state dimension: 1 cm or 0.6 degrees. Less is noise, and is not blown up to [-1, 1]."""
+"""Smallest range of a state dimension: 1 cm or 0.6 degrees. A smaller range is noise and is not scaled up."""
 ACTION_MIN_RANGE = 0.1
-"""Least range of an action dimension, of the 2.0 that the environment has."""
+"""Smallest range of an action dimension; the full range is 2.0."""
 
 
 class Normalizer(nn.Module):
     """Maps each dimension's range in the data to [-1, 1], and back.
 
-    A fresh one is the identity, to be filled by `fit` or from a state dict.
+    A new one is the identity; `fit` or a state dict sets the ranges.
     """
 
     center: Tensor
@@ -37,7 +36,7 @@ class Normalizer(nn.Module):
 
     @classmethod
     def fit(cls, data: ArrayLike | Tensor, *, min_range: float) -> Self:
-        """The normaliser of data [T, D].
+        """Build the normaliser of data [T, D].
 
         Args:
             data: every step of the demonstrations.
@@ -45,7 +44,7 @@ class Normalizer(nn.Module):
                 constant dimension maps to 0.
 
         Raises:
-            ValueError: data that is empty, not [T, D] or not finite; `min_range` not positive.
+            ValueError: if data is empty, not [T, D] or not finite, or `min_range` is not positive.
         """
         array = np.asarray(data.detach().cpu() if isinstance(data, Tensor) else data, dtype=np.float64)
         if array.ndim != 2 or array.shape[0] == 0:

@@ -1,7 +1,7 @@
-"""From a critic's outputs to values: scalars, or a categorical distribution over bins (HL-Gauss).
+"""Value heads of critics: scalar, or categorical over bins (HL-Gauss).
 
 HL-Gauss (Farebrother et al. 2024, arXiv 2403.03950): the critic's logits over fixed bins z_i are trained
-by cross entropy on the scalar target smeared by a Gaussian N(y, sigma^2); the value is their expectation.
+by cross entropy on the scalar target smoothed by a Gaussian N(y, sigma^2); the value is their expectation.
 """
 
 import math
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 SIGMA = 0.75
-"""Standard deviation of the smeared target in widths of a bin (the paper's choice)."""
+"""Standard deviation of the smoothed target in bin widths (the paper's choice)."""
 
 
 @dataclass(frozen=True)
 class ValueSpec:
-    """How values are represented."""
+    """Representation of values: loss and range."""
 
     loss: str
     """`mse`, `huber` or `hl_gauss`."""
@@ -35,7 +35,7 @@ class ValueSpec:
 
 
 class ValueCodec(nn.Module):
-    """Decodes a critic's outputs and gives the loss that trains them."""
+    """Converts a critic's outputs to values and computes their loss."""
 
     edges: Tensor
 
@@ -45,7 +45,7 @@ class ValueCodec(nn.Module):
             raise ValueError(f"critic_loss={spec.loss!r}; choose mse, huber or hl_gauss")
         self.spec = spec
         if spec.loss == "hl_gauss":
-            # Room beyond the range, so that the smeared target of its ends keeps its mean.
+            # Margin beyond the range, so that the smoothed targets at its ends keep their mean.
             margin = 3 * SIGMA * (spec.high - spec.low) / spec.bins
             edges = torch.linspace(spec.low - margin, spec.high + margin, spec.bins + 1)
             self.register_buffer("edges", edges, persistent=False)

@@ -1,7 +1,7 @@
-"""From camera images to vectors of features, small enough to train on a CPU.
+"""Image encoders small enough to train on a CPU, and random-shift augmentation.
 
-Both encoders take uint8 [B, H, W, 3] as it is stored and give [B, F]. Neither has BatchNorm: target
-networks and moving averages of weights would need its statistics to be averaged with them.
+Both encoders map uint8 images [B, H, W, 3] to features [B, F]. Neither has BatchNorm, whose statistics target
+networks and averaged weights would have to average too.
 """
 
 import math
@@ -13,12 +13,11 @@ FEATURE_SIZE = 128
 
 
 def random_shift(images: Tensor, generator: torch.Generator | None = None, pad: int = 4) -> Tensor:
-    """Move each item's images by up to `pad` pixels (DrQ, arXiv 2004.13649), repeating what is at the edge.
+    """Shift images by up to `pad` random pixels (DrQ, arXiv 2004.13649), with edge padding.
 
     Args:
-        images: [B, …, H, W, 3] of any type; the images of one item (a history) move together, so
-            that motion stays what it is.
-        generator: of the shifts, on any device.
+        images: [B, …, H, W, 3] of any type; images of one history get the same shift.
+        generator: generator of the shifts, on any device.
         pad: largest shift in pixels.
     """
     batch, height, width = len(images), images.shape[-3], images.shape[-2]
@@ -31,15 +30,15 @@ def random_shift(images: Tensor, generator: torch.Generator | None = None, pad: 
     pixels = rows.unsqueeze(2) * width + columns.unsqueeze(1)
     first = torch.arange(batch * frames.shape[1], device=images.device) * (height * width)
     index = first.view(batch, -1, 1, 1) + pixels.unsqueeze(1)
-    # One selection of whole pixels: indexing by four tensors takes several times as long on the CPU.
+    # One index_select of whole pixels: indexing with four tensors is several times slower on the CPU.
     return frames.reshape(-1, 3).index_select(0, index.flatten()).view(images.shape)
 
 
 class ConvEncoder(nn.Module):
     """Three convolutions, then a linear layer over the whole map: [B, H, W, 3] -> [B, F].
 
-    DrQ-v2's encoder (arXiv 2107.09645) keeps its map at 35 x 35 and takes ten times as long; here
-    84 x 84 shrink to 20, 10 and 5. The flattened map still says where things are.
+    DrQ-v2's encoder (arXiv 2107.09645) keeps 35 x 35 feature maps and takes ten times as long; here 84 x 84
+    shrink to 20, 10 and 5. The flattened map keeps positions.
     """
 
     def __init__(self, image_size: tuple[int, int], feature_size: int = FEATURE_SIZE) -> None:
@@ -61,16 +60,15 @@ class ConvEncoder(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.head(self.body(_to_network(images)))
+        features: Tensor = self.head(self.body(_normalize_images(images)))
         return features
 
 
 class ViTEncoder(nn.Module):
     """A vision transformer of one block over patches of 8 x 8 pixels: [B, H, W, 3] -> [B, F].
 
-    After IBRL (arXiv 2311.02198): two convolutions make the patches, and overlap, so that the one block
-    need not learn what an edge is; features are read from all tokens, not from a pooled one, which
-    would lose where things are.
+    After IBRL (arXiv 2311.02198): two overlapping convolutions make the patches; features are read from all
+    tokens, since pooling would lose positions.
     """
 
     def __init__(
@@ -102,12 +100,12 @@ class ViTEncoder(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.patches(_to_network(images)).transpose(1, 2)
+        tokens = self.patches(_normalize_images(images)).transpose(1, 2)
         features: Tensor = self.head(self.transformer(tokens + self.positions))
         return features
 
 
-def _to_network(images: Tensor) -> Tensor:
+def _normalize_images(images: Tensor) -> Tensor:
     """[B, H, W, 3] of 0..255 -> float32 [B, 3, H, W] in [-0.5, 0.5]."""
     return images.permute(0, 3, 1, 2).float() / 255 - 0.5
 

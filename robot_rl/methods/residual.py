@@ -24,7 +24,7 @@ from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
-from robot_rl.policies.finetuned.residual import Residual, ResidualSpec, executed
+from robot_rl.policies.finetuned.residual import Residual, ResidualSpec, executed_action
 
 
 @dataclass
@@ -85,14 +85,14 @@ class ResidualLearner(OffPolicyLearner):
         config, base = self.config, batch["next.base"]
         noise = self.actor.scale * (config.target_noise * self.noise(*base.shape)).clamp(-0.5, 0.5)
         features = self.critics.target_features(observation(batch, "next."))
-        action = executed(base, self.target_actor(features, base) + noise)
+        action = executed_action(base, self.target_actor(features, base) + noise)
         values = self.critics.target_values(features, action, self.critics.sample_subset(self.generator))
         return self.critics.td_target(batch, aggregate(values, config.aggregation))
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         residual = self.actor(features, batch["base"])
         self.critics.online.requires_grad_(False)
-        q = self.critics.values(features, executed(batch["base"], residual)).mean()
+        q = self.critics.values(features, executed_action(batch["base"], residual)).mean()
         effort = (residual / self.actor.scale).square().mean()
         loss = self.config.penalty * effort - q
         norm = gradient_step(

@@ -209,7 +209,7 @@ def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Repla
     if demos:
         encoder.norm.fit(demos.held("state"))
     elif isinstance(base, ImitationPolicy):
-        encoder.norm.take(base.state_normalizer)
+        encoder.norm.copy_range(base.state_normalizer)
 
 
 def replay_fields(content: ReplayContent, context: AgentContext, image_size: Sequence[int]) -> Fields:
