@@ -1,6 +1,6 @@
 """Robot learning: a base policy from demonstrations, improved by reinforcement learning, deployed.
 
-What a user's own code needs is here, imported when it is first used: `from robot_rl import make_env`.
+The public API. Each name is imported when it is first used: `from robot_rl import make_env`.
 """
 
 from importlib import import_module
@@ -19,7 +19,7 @@ _EXPORTS: dict[str, str] = {
     "make_env": "robot_rl.factory",
     "make_vector_env": "robot_rl.factory",
 }
-"""Name → module that has it."""
+"""Name → module that defines it."""
 
 __all__ = ["__version__", *_EXPORTS]
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-# `python -m` puts the current folder first, where a folder named `envs` would hide ours.
+# Run as a file, with `python -P …/robot_rl/__main__.py`, the package has to be found too.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from robot_rl.cli.main import main

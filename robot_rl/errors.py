@@ -1,7 +1,7 @@
 """Errors for users in one line, the exit codes of the command line, and stack traces of crashes.
 
-0 done, 1 a check found a fault, 2 the user's input cannot work, 130 interrupted. Anything else is a
-fault of the program and shows its traceback.
+Exit codes: 0 success, 1 a check found a problem, 2 invalid input, 130 interrupted. Any other error is a
+bug of the program and shows its traceback.
 """
 
 import errno
@@ -19,12 +19,12 @@ _PATH_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, Permis
 
 
 class UserError(ValueError):
-    """A user's mistake: one line that says what is wrong and what to do about it."""
+    """An error in the user's input: one line that says what is wrong and what to do about it."""
 
 
 @contextmanager
 def mistakes() -> Iterator[None]:
-    """What fails in here was built from the user's arguments, so its error is a `UserError`."""
+    """Turns errors of code that uses the user's arguments into `UserError`s."""
     try:
         yield
     except UserError:
@@ -43,7 +43,7 @@ def mistakes() -> Iterator[None]:
 
 
 def report(action: Callable[[], None]) -> int:
-    """Run `action`; say a user's mistake in one line on stderr. Returns the exit code.
+    """Run `action` and print a `UserError` in one line on stderr; returns the exit code.
 
     `ROBOT_RL_DEBUG=1` shows the traceback instead.
     """
@@ -79,7 +79,7 @@ def _full_message(error: OSError) -> str:
 
 
 def _disk_full(error: BaseException) -> OSError | None:
-    """The out-of-space error that is behind `error`, which a library may have wrapped."""
+    """The out-of-space error that caused `error`, which a library may have wrapped; None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _DISK_FULL:
@@ -91,7 +91,7 @@ def _disk_full(error: BaseException) -> OSError | None:
 def trace_crashes() -> None:
     """Print the stacks of all Python threads when a fatal signal ends this process or one that it starts.
 
-    Whoever sets `PYTHONFAULTHANDLER` to the empty string has none from the processes that are started.
+    With `PYTHONFAULTHANDLER` set to the empty string, started processes print none.
     """
     if not faulthandler.is_enabled():
         # By its number: `sys.stderr` may be replaced, or closed and then None.

@@ -25,7 +25,7 @@ from robot_rl.runs import list_checkpoints
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:
     """One environment of a task, by its configuration or by its name in `configs/task/`.
 
-    `observe_all` keeps raw observations that are not part of the task's state too.
+    `observe_all` also keeps raw observations that are not part of the task's state.
     """
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
     return RobosuiteEnv(config, observe_all=observe_all)
@@ -34,8 +34,8 @@ def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteE
 def make_vector_env(task: TaskConfig | str, num_envs: int) -> RobosuiteVectorEnv:
     """`num_envs` environments of a task, stepped together.
 
-    In threads; where the control loop cannot be compiled and would keep the others waiting, in
-    processes, of which each loads robosuite for itself. The results are the same.
+    They run in threads. If the control loop cannot be compiled, it would block other threads, so they run in
+    processes, each of which loads robosuite. The results are the same.
     """
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
     make = partial(RobosuiteEnv, config)
@@ -50,7 +50,7 @@ def policy_directory(path: Path) -> Path:
     """The directory of a policy: `path` itself, that of a step in a run, or a run's newest checkpoint's.
 
     Raises:
-        ValueError: there is no policy.
+        ValueError: if there is no policy.
     """
     if (path / "policy.json").is_file():
         return path
@@ -66,7 +66,7 @@ def policy_directory(path: Path) -> Path:
 def load_networks(
     path: str | Path, device: torch.device | None = None
 ) -> tuple[BasePolicy | FinetunedPolicy, dict[str, Any]]:
-    """What was saved at a run or policy directory, on a device, and its meta."""
+    """The networks saved in a run or policy directory, on a device, and their metadata."""
     networks, meta = load_policy_files(policy_directory(Path(path)))
     if not isinstance(networks, BasePolicy | FinetunedPolicy):
         raise ValueError(f"{path} holds a {type(networks).__name__}, which does not act")
@@ -93,7 +93,7 @@ def load_policy(path: str | Path, num_envs: int = 1, device: torch.device | None
 
 
 def task_of(environment: Mapping[str, Any]) -> TaskConfig:
-    """The task that an environment's description (of a dataset or a policy) was made with."""
+    """The task of an environment description, as datasets and policies store it."""
     spec, robots = environment["observation_spec"], environment["robot"]
     return TaskConfig(
         name=environment["task"],
@@ -113,10 +113,10 @@ def task_of(environment: Mapping[str, Any]) -> TaskConfig:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one.
+    """The torch device of that name; `auto` is a GPU if there is one, else the CPU.
 
     Raises:
-        ValueError: the device is not to be had.
+        ValueError: if the device is not available.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -125,5 +125,5 @@ def choose_device(name: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device={name} is not to be had here ({reason}); use device=auto") from error
+        raise ValueError(f"device={name} is not available here ({reason}); use device=auto") from error
     return device

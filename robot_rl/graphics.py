@@ -1,6 +1,6 @@
-"""Which OpenGL MuJoCo renders with, and whether it works: one frame drawn in a child process.
+"""Choose MuJoCo's OpenGL backend, and test one by rendering a frame in a child process.
 
-MuJoCo takes its OpenGL once per process, when it is imported, and a broken driver may end the process.
+MuJoCo loads its backend once per process, when it is imported, and a broken driver may kill the process.
 """
 
 import ctypes
@@ -46,25 +46,25 @@ _SCENE = """
   </worldbody>
 </mujoco>
 """
-"""A red box in the middle of the picture, on a blue floor."""
+"""A red box in the middle of the image, on a blue floor."""
 
 _TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How one OpenGL backend did."""
+    """Result of rendering a frame with one OpenGL backend."""
 
     backend: str
     problem: str | None
     """What is wrong, or None."""
     milliseconds: float = 0.0
-    """Time of a frame."""
+    """Time to render a frame."""
 
 
 def try_backend(backend: str) -> Trial:
-    """Draw the scene with one backend (a value of `MUJOCO_GL`)."""
-    # Found anew: what the backend of this process needs may be wrong for that one.
+    """Render the scene with one backend (a value of `MUJOCO_GL`) in a child process."""
+    # The child chooses it again: what this process's backend needs may be wrong for the other.
     env = {k: v for k, v in child_environment().items() if k != "PYOPENGL_PLATFORM"}
     try:
         done = subprocess.run(
@@ -80,14 +80,14 @@ def try_backend(backend: str) -> Trial:
     if done.returncode < 0:
         return Trial(backend, f"the process died of signal {-done.returncode}")
     if done.returncode > 0:
-        # Closing a context that was never made complains after the error that matters.
+        # Closing a context that was never created prints another error after the one that matters.
         error = re.search(r"\w*Error: .*", done.stderr)
         return Trial(backend, error.group() if error else f"exit code {done.returncode}")
     return Trial(backend, **json.loads(done.stdout.splitlines()[-1]))
 
 
 def draw() -> None:
-    """Draw the scene in this process and print what came of it as JSON."""
+    """Render the scene in this process and print a `Trial`'s fields as JSON."""
     import mujoco
 
     model = mujoco.MjModel.from_xml_string(_SCENE)
@@ -111,7 +111,7 @@ def judge(frame: "np.ndarray") -> str | None:
     if spread < 2:
         return "the frame has one colour"
     steps = abs(pixels[:, 1:] - pixels[:, :-1]).mean()
-    # 1.15 for independent pixels, a few hundredths for a picture.
+    # 1.15 for independent pixels, a few hundredths for a rendered image.
     if steps / spread > 0.5:
         return "the frame is noise"
     middle = pixels[pixels.shape[0] // 2, pixels.shape[1] // 2]

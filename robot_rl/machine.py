@@ -1,4 +1,4 @@
-"""What a run ran on."""
+"""Hardware and package versions of this machine, for run records."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """All memory of the device that tensors are kept on."""
+    """Total memory of a torch device, in bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""Run directories: `runs/<name>/` belongs to one configuration, and the same command goes on in it."""
+"""Run directories: `runs/<name>/` holds one configuration, and the same command resumes it."""
 
 import datetime
 import json
@@ -14,7 +14,7 @@ from robot_rl.errors import UserError
 from robot_rl.hardware.durable import make_folder, write_file
 from robot_rl.machine import describe_machine, describe_versions
 
-# These change what is written or how quickly, never what is computed.
+# Options that change what is written or how fast, never what is computed.
 _MAY_CHANGE = {
     "log_every",
     "checkpoint_every",
@@ -40,7 +40,7 @@ def check_run(directory: Path, resolved: Mapping[str, Any]) -> None:
     """
     path = directory / "config.yaml"
     if path.is_file():
-        # Runs from before there was a choice had robosuite's images, or none.
+        # Older runs do not record `task.render`: they had robosuite's images, or none.
         recorded = {"task.render": "robosuite"} | _flat(_configuration(path))
         current = _flat(resolved)
         may_change = _MAY_CHANGE if current.get("task.cameras") else _MAY_CHANGE | {"task.render"}
@@ -72,10 +72,10 @@ def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:
 
 
 def check_is_run(directory: Path) -> None:
-    """Refuse what is not the directory of a run.
+    """Check that a directory is a run.
 
     Raises:
-        UserError: it is not; says what it is.
+        UserError: if it is not a run; says why.
     """
     if not directory.exists():
         raise UserError(f"{directory} does not exist; `robot-rl train` makes a run, in runs/ by default")
@@ -85,9 +85,9 @@ def check_is_run(directory: Path) -> None:
 
 
 def write_run_record(directory: Path, started: str, **facts: Any) -> None:
-    """`run.json`: what was run on what; `facts` as method, task, seed, env_steps, wall_seconds.
+    """Write `run.json`: command, machine, versions, and `facts` such as method, task, seed, env_steps.
 
-    A run that goes on keeps the time when it was `started` first.
+    A resumed run keeps the time at which it was first `started`.
     """
     path = directory / "run.json"
     if path.is_file():
@@ -126,16 +126,16 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time of day, for people."""
+    """Local time in ISO 8601, to the second."""
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file that appears whole or not at all, and stays."""
+    """Write a small file atomically and durably."""
     write_file(path, text.encode())
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
+    """Complete checkpoints, oldest first."""
     found = [path for path in directory.glob("[0-9]*") if path.name.isdigit() and path.is_dir()]
     return sorted(found, key=lambda path: int(path.name))

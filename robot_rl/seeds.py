@@ -1,4 +1,4 @@
-"""Seeds of episodes: every episode of a run has its own, wherever and beside whatever it runs."""
+"""Seeds of episodes: each episode of a run has its own, whichever environment and process run it."""
 
 import numpy as np
 
