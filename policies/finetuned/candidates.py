@@ -66,7 +66,7 @@ def ensemble_std(values: Tensor) -> Tensor:
 
 
 def select_best(chunks: Tensor, scores: Tensor, base_samples: Chunk) -> SelectedChunk:
-    """The plan of the candidate with the highest lower_confidence_bound.
+    """Select the candidate with the highest score.
 
     Args:
         chunks: candidates [B, M, h, A]; candidate i comes from sample i mod N.

@@ -1,1 +1,1 @@
-"""Parts that the methods share: critics, targets, optimisers."""
+"""Parts shared by the methods: critics, targets, actors, sampling of batches."""

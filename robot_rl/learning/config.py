@@ -1,4 +1,4 @@
-"""What all off-policy methods share, each switch once."""
+"""Options shared by all off-policy methods."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ from robot_rl.policies.nets.encoder import ENCODERS
 
 AGGREGATIONS = ("min", "mean", "quantile")
 STATE_ALONE = "state"
-"""The choice of an encoder that looks at no image."""
+"""Value of `encoder` that uses no images."""
 
 
 @dataclass
@@ -16,47 +16,47 @@ class OffPolicyConfig:
     name: str = "???"
     """Name of the method."""
     steps: int = 20_000
-    """Environment steps, warm-up included."""
+    """Environment steps, including the warm-up."""
     num_envs: int = 8
-    """Environments stepped together."""
+    """Number of environments stepped together."""
     warmup_steps: int = 2_000
-    """First environment steps, in which only the frozen base acts (WSRL, arXiv 2412.07762)."""
+    """Environment steps at the start in which only the frozen base acts (WSRL, arXiv 2412.07762)."""
     utd: float = 0.5
     """Critic updates per environment step."""
     critic_warmup: int = 1_000
-    """Critic updates, made at once after these steps, before the actor's first one and before it acts."""
+    """Critic updates made right after the warm-up, before the actor is trained or acts."""
     actor_every: int = 2
     """Critic updates per actor update."""
     batch_size: int = 256
     """Transitions per update."""
     demo_ratio: float = 0.5
-    """Part of each batch that comes from the demonstrations at first; 0 leaves them out."""
+    """Fraction of each batch sampled from demonstrations at the start, in [0, 1); 0 uses none."""
     demo_ratio_end: float | None = None
-    """The same at last; if null, it stays as it is at first."""
+    """Fraction at the end, in [0, 1); null keeps `demo_ratio`."""
     demo_ratio_steps: int = 20_000
-    """Environment steps over which it moves from first to last."""
+    """Environment steps over which the fraction changes from start to end."""
     success_weight: float = 1.0
-    """How many times as often steps of successful episodes are drawn as those of failed ones."""
+    """Sampling weight of steps of successful episodes, relative to failed ones; at least 1."""
     n_step: int = 8
-    """Steps of reward before the bootstrap."""
+    """Steps of the n-step return."""
     gamma: float = 0.98
-    """Discount per environment step."""
+    """Discount factor per environment step."""
     bootstrap_truncation: bool = True
-    """Whether value goes on where a time limit ended the episode."""
+    """Whether to bootstrap where a time limit ended the episode."""
     reward_offset: float = 0.0
-    """Added to each step's reward: -1 makes it -1 until success."""
+    """Constant added to each step's reward: -1 gives -1 per step until success."""
     gripper_penalty: float = 0.0
-    """Taken off the reward each time that the gripper is opened or closed (HIL-SERL: 0.02)."""
+    """Reward penalty for each opening or closing of the gripper, in [0, 1) (HIL-SERL: 0.02)."""
     num_critics: int = 10
     """Critics in the ensemble."""
     aggregation: str = "min"
-    """How target values of `critics_per_target` critics become one: `min`, `mean` or lower `quantile`."""
+    """Aggregation of the target values of `critics_per_target` critics: `min`, `mean` or lower `quantile`."""
     critics_per_target: int = 2
-    """Critics of the ensemble, drawn at random, that make a target (REDQ)."""
+    """Randomly chosen critics used in each target (REDQ), at most `num_critics`."""
     critic_loss: str = "mse"
-    """`mse`, `huber` or `hl_gauss` (categorical, arXiv 2403.03950)."""
+    """Critic loss: `mse`, `huber` or `hl_gauss` (categorical, arXiv 2403.03950)."""
     layer_norm: bool = True
-    """LayerNorm in the critics."""
+    """Whether the critics have LayerNorm."""
     hidden: list[int] = field(default_factory=lambda: [128, 128])
     """Widths of the hidden layers of actor and critics."""
     actor_lr: float = 1e-4
@@ -64,13 +64,13 @@ class OffPolicyConfig:
     critic_lr: float = 3e-4
     """Learning rate of the critics."""
     tau: float = 0.01
-    """Step of the target networks towards the online ones."""
+    """Rate of the Polyak update of target networks."""
     max_grad_norm: float = 1.0
-    """Largest norm of a gradient."""
+    """Gradient norm above which gradients are clipped."""
     encoder: str = "conv"
-    """What looks at the images of `task.cameras`: `conv` or `vit`; `state` leaves them to the base."""
+    """Image encoder of `task.cameras`: `conv` or `vit`; `state` uses no images (the base may)."""
     replay_capacity: int = 200_000
-    """Rows of the replay, at most."""
+    """Capacity of the replay buffer in steps."""
 
     def __post_init__(self) -> None:
         for name in ("demo_ratio", "demo_ratio_end"):
@@ -104,14 +104,14 @@ class OffPolicyConfig:
 
     @property
     def demo_ratios(self) -> tuple[float, float]:
-        """The part of a batch that comes from the demonstrations, at first and at last."""
+        """Fraction of each batch from demonstrations, at the start and at the end."""
         return self.demo_ratio, self.demo_ratio if self.demo_ratio_end is None else self.demo_ratio_end
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """Smallest and largest return.
+        """Smallest and largest possible return.
 
-        Success gives 1 once and ends, every step gives the offset and may cost a switch of the gripper.
+        Success gives 1 and ends the episode; each step gives the offset minus a possible gripper penalty.
         """
         lowest, highest = self.reward_offset - self.gripper_penalty, 1 + self.reward_offset
         return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)

@@ -1,4 +1,4 @@
-"""Critics, their targets and the step that trains them; what every off-policy learner holds."""
+"""Critic ensemble with target networks, TD targets, Polyak updates and clipped gradient steps."""
 
 import copy
 import math
@@ -15,10 +15,10 @@ from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 
 class Critics(nn.Module):
-    """An encoder and an ensemble of Q functions on its features, with their slowly moving targets.
+    """An observation encoder, an ensemble of Q functions on its features, and target copies of both.
 
-    Values are [E, B]. The encoder is trained by the critics' loss alone. Where the critics are a part
-    of the policy, they are given as `online`.
+    Values are [E, B]. Only the critic loss trains the encoder. Critics that are part of the policy are passed
+    as `online`.
     """
 
     def __init__(
@@ -43,53 +43,53 @@ class Critics(nn.Module):
         )
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.target_encoder = copy.deepcopy(encoder).requires_grad_(False)
-        # To look for them each time would cost as much as a product.
-        self._followed: list[Tensor] = [*encoder.parameters(), *self.online.parameters()]
-        self._following: list[Tensor] = [*self.target_encoder.parameters(), *self.target.parameters()]
+        # Collecting them in each call costs as much as a matmul.
+        self._online_parameters: list[Tensor] = [*encoder.parameters(), *self.online.parameters()]
+        self._target_parameters: list[Tensor] = [*self.target_encoder.parameters(), *self.target.parameters()]
 
     def trainable_parameters(self) -> list[nn.Parameter]:
-        """What the critics' optimiser steps."""
+        """Parameters of the critics' optimiser."""
         return [p for p in (*self.encoder.parameters(), *self.online.parameters()) if p.requires_grad]
 
-    def values(self, features: Tensor, action: Tensor, chosen: Tensor | None = None) -> Tensor:
+    def values(self, features: Tensor, action: Tensor, subset: Tensor | None = None) -> Tensor:
         """Online values [E, B]; gradients flow to features and actions, not to the critics."""
-        return self.codec.decode(self.online(features, action, chosen, frozen=True))
+        return self.codec.decode(self.online(features, action, subset, frozen=True))
 
     @torch.no_grad()
-    def target_values(self, features: Tensor, action: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """Target values [E, B], or of the chosen members alone [K, B]."""
-        return self.codec.decode(self.target(features, action, chosen))
+    def target_values(self, features: Tensor, action: Tensor, subset: Tensor | None = None) -> Tensor:
+        """Target values [E, B], or [K, B] of a subset of critics (indices [K])."""
+        return self.codec.decode(self.target(features, action, subset))
 
     def sample_subset(self, generator: torch.Generator | None) -> Tensor:
-        """`subset` random members (REDQ, eq. 2)."""
+        """Indices of `critics_per_target` random critics (REDQ, eq. 2)."""
         where = generator.device if generator else None
-        # Not `randperm`, which no CUDA graph can hold.
+        # Not `randperm`, which cannot be captured in a CUDA graph.
         order = torch.rand(self.online.num_critics, generator=generator, device=where).argsort()
         return order[: self.config.critics_per_target].to(self.online.head.weight.device, non_blocking=True)
 
     def td_target(self, batch: Batch, next_values: Tensor) -> Tensor:
-        """Targets [B]: R + discount * V', inside the range of possible returns."""
+        """TD targets [B]: R + discount * V', clamped to the range of possible returns."""
         return (batch["reward"] + batch["discount"] * next_values).clamp(*self.config.value_range)
 
     def loss(self, features: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss summed over the members, and their values [E, B] without gradient."""
+        """Loss summed over the critics, and their values [E, B] without gradient."""
         outputs = self.online(features, action)
         return self.codec.loss(outputs, target).mean(1).sum(), self.codec.decode(outputs.detach())
 
     @torch.no_grad()
     def update_targets(self) -> None:
-        """Move the targets by `tau` towards the online networks."""
-        torch._foreach_lerp_(self._following, self._followed, self.config.tau)
+        """Polyak update of the target networks."""
+        torch._foreach_lerp_(self._target_parameters, self._online_parameters, self.config.tau)
 
     def target_features(self, obs: Observation) -> Tensor:
-        """Features of the next observation, without gradient."""
+        """Features of the target encoder, without gradient."""
         with torch.no_grad():
             features: Tensor = self.target_encoder(obs)
             return features
 
 
 def aggregate(values: Tensor, how: str) -> Tensor:
-    """One value [B] of several members' [K, B]: their minimum, mean, or lower quartile."""
+    """Aggregate values [K, B] of several critics to [B]: minimum, mean, or lower quartile."""
     if how == "min":
         return values.amin(0)
     return values.mean(0) if how == "mean" else values.quantile(0.25, dim=0)
@@ -104,14 +104,14 @@ def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
 def gradient_step(
     optimizer: torch.optim.Optimizer, loss: Tensor, parameters: Sequence[nn.Parameter], max_norm: float
 ) -> Tensor:
-    """One clipped step of the optimiser; returns the gradient's norm before clipping."""
+    """One optimiser step with clipped gradients; returns the gradient norm before clipping."""
     norm = clipped_gradients(loss, parameters, max_norm)
     optimizer.step()
     return norm
 
 
 def clipped_gradients(loss: Tensor, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
-    """Give these parameters, and no others, their gradients; returns the norm before clipping."""
+    """Set the clipped gradients of these parameters only; returns the norm before clipping."""
     gradients = torch.autograd.grad(loss, parameters)
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_norm < math.inf:

@@ -1,9 +1,9 @@
-"""A critic that decides a gripper's two commands by itself (HIL-SERL, arXiv 2410.21845, section 3.3).
+"""A critic that chooses the gripper command, open or close (HIL-SERL, arXiv 2410.21845, section 3.3).
 
     y = sum_{k<n} gamma^k r_k + gamma^n (1 - terminated) min_e Q'_e(s', argmax_a mean_e Q_e(s', a))
 
-Double DQN (arXiv 1509.06461): opening and closing are no two ends of a line, and a Gaussian between them
-chatters.
+It is trained by double DQN (arXiv 1509.06461): the command is binary, and a Gaussian actor would make it
+chatter.
 """
 
 import copy
@@ -20,12 +20,12 @@ from robot_rl.policies.nets.critic import EnsembleCritic
 
 
 class GripperLearner:
-    """Trains the gripper's critic, which is a part of the policy.
+    """Trains the gripper critic, which is part of the policy.
 
     Args:
         config: learning rate, clipping, range of values.
         online: values [E, B, 2] of the commands -1 and 1.
-        dimension: the gripper's in an action.
+        dimension: action dimension of the gripper.
     """
 
     def __init__(self, config: OffPolicyConfig, online: EnsembleCritic, dimension: int) -> None:
@@ -34,12 +34,12 @@ class GripperLearner:
         self.optimizer = torch.optim.Adam(online.parameters(), config.critic_lr, fused=True)
 
     def update(self, batch: Batch, features: Tensor, after: Tensor) -> dict[str, Tensor]:
-        """One step.
+        """One gradient step.
 
         Args:
             batch: windows; the action is the executed one.
             features: of its observations [B, F], without gradient.
-            after: of the observations after it.
+            after: features of the observations after the window [B, F].
         """
         none = features[:, :0]
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""BaseFinetuner of what succeeded: a term of an actor's loss, and a base that goes on being trained."""
+"""Imitation of successful episodes: a behaviour-cloning loss for actors, online training of the base."""
 
 import copy
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.imitation import ImitationPolicy
 
 BASE_TAU = 0.001
-"""Step of the acting base towards the trained one (EXPO's)."""
+"""Rate of the Polyak update of the acting base towards the trained one (EXPO's)."""
 
 
 class BaseFinetuner:
-    """Trains a copy of the base by its own loss; the base itself, which acts, follows it slowly.
+    """Trains a copy of the base by behaviour cloning; the acting base follows it by Polyak updates.
 
     Args:
-        base: what acts.
+        base: the acting base policy.
         lr: learning rate.
-        max_grad_norm: largest norm of a gradient.
-        seed: of what the base's loss draws.
+        max_grad_norm: gradient norm above which gradients are clipped.
+        seed: seed of the base loss's random draws.
     """
 
     def __init__(self, base: BasePolicy, lr: float, max_grad_norm: float, seed: int) -> None:
@@ -35,7 +35,7 @@ class BaseFinetuner:
         self._generator = torch.Generator().manual_seed(seed)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """One step on the windows of a batch that lie in successful episodes.
+        """One gradient step on the windows of a batch from successful episodes.
 
         Args:
             batch: windows with at least H steps and a `chunk` [B, H, A].
@@ -48,7 +48,7 @@ class BaseFinetuner:
         return {"base_loss": loss.detach()}
 
     def sample(self, batch: Batch, noise: Tensor | None, count: int, prefix: str = "") -> Chunk:
-        """Executed parts [B, count, h, A] of the acting base's samples now, for noise [B, count, Hn, Dn]."""
+        """Executed parts [B, count, h, A] of new samples of the acting base, for noise [B, count, Hn, Dn]."""
         chunk = self.base.sample(_as_history(batch, prefix), noise=noise, num_samples=count)
         return Chunk(chunk.actions[:, :, : self.base.spec.execute], chunk.noise)
 
@@ -65,19 +65,18 @@ class BaseFinetuner:
 
 
 def bc_loss(chunk: Tensor, batch: Batch) -> Tensor:
-    """Mean square distance of chunks [B, h, A] to those executed in successful episodes, a scalar.
+    """Mean squared distance of chunks [B, h, A] to those of successful episodes, a scalar.
 
-    Demonstrations and the policy's own successes alike (self-imitation, arXiv 1806.05635): the few steps
-    of a robot hold more about what works than the critics' gradients do at first. Steps after the end of
-    an episode, which were not executed, are left out.
+    It uses demonstrations and the policy's own successes (self-imitation, arXiv 1806.05635). Padding after
+    the end of an episode is left out.
     """
     steps = chunk.shape[1]
-    # Where a base learns as well, the batch's chunks are longer than what is executed.
+    # If the base is trained too, the batch's chunks are longer than the executed part.
     error = (chunk - batch["chunk"][:, :steps]).square().mean(-1)
     weight = batch["chunk_mask"][:, :steps] * batch["success"][:, None]
     return (error * weight).sum() / weight.sum().clamp(min=1)
 
 
 def _as_history(batch: Batch, prefix: str = "") -> dict[str, Tensor]:
-    """Observations [B, 1, …], as a base takes them that sees one step."""
+    """Observations [B, 1, …] for a base with one observation step."""
     return {name: value[:, None] for name, value in observation(batch, prefix).items()}

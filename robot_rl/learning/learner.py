@@ -1,4 +1,4 @@
-"""What the training loops need of a learner, by the kind of loop."""
+"""Interfaces of learners, one per training loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from robot_rl.data.replay import Batch
 
 @dataclass(frozen=True)
 class Result:
-    """How well an offline learner did."""
+    """Result of an offline learner on held-out data."""
 
     figures: Mapping[str, Any]
-    """Plain values, which the run writes to `<method>.json`."""
+    """Plain values that the run writes to `<method>.json`."""
     text: str
-    """The same for people."""
+    """Summary to print."""
 
 
 class Learner(Protocol):
-    """Anything that learns and can be saved in a checkpoint."""
+    """A learner whose state a checkpoint can save."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class OfflineLearner(Learner, Protocol):
-    """Learns from a dataset that it holds."""
+    """Learns from a dataset."""
 
     def update(self) -> dict[str, Tensor]: ...
 
@@ -37,12 +37,12 @@ class OfflineLearner(Learner, Protocol):
         ...
 
     def finish(self) -> Result | None:
-        """Called once after the last update: the result as measured on data that was held out."""
+        """Called once after the last update; returns results on held-out data, if any."""
         ...
 
 
 class OnlineLearner(Learner, Protocol):
-    """Learns from batches that are sampled from a replay."""
+    """Learns from batches sampled from a replay."""
 
     @property
     def warmed_up(self) -> bool:

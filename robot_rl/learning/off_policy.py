@@ -1,4 +1,4 @@
-"""What every off-policy learner holds: critics, their optimiser, noise, counters, and how it resumes."""
+"""Base class of off-policy learners: critic update, actor schedule, random numbers, checkpointing."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from robot_rl.policies.nets.vision import random_shift
 
 
 class OffPolicyLearner(ABC):
-    """Critics and whatever a subclass adds; one `update` is one gradient step of the critics."""
+    """Trains critics; subclasses add targets and an actor. One `update` is one critic gradient step."""
 
     SAVED: ClassVar[tuple[str, ...]] = ()
-    """Names of a subclass's own modules and optimisers."""
+    """Attributes of a subclass (modules, optimisers) saved in checkpoints."""
 
     def __init__(self, config: OffPolicyConfig, critics: Critics, device: torch.device, seed: int) -> None:
         self.config, self.device = config, device
@@ -33,11 +33,11 @@ class OffPolicyLearner(ABC):
 
     @property
     def warmed_up(self) -> bool:
-        """Whether the critics have learned enough for an actor to follow them."""
+        """Whether the critics' warm-up is over, so that the actor is trained and acts."""
         return self.updates > self.config.critic_warmup
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """One step of the critics, and every `actor_every`-th time, once warm, one of the actor."""
+        """One critic step and, after the warm-up, one actor step in every `actor_every` updates."""
         return self._learn(augment_images(batch, self.generator))
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
@@ -54,11 +54,11 @@ class OffPolicyLearner(ABC):
 
     @abstractmethod
     def _critic_action(self, batch: Batch) -> Tensor:
-        """What the critics judge: executed actions or chunks, flattened [B, D]."""
+        """Action input of the critics: executed actions or flattened chunks [B, D]."""
 
     @abstractmethod
     def _target(self, batch: Batch) -> Tensor:
-        """The critics' targets [B]."""
+        """TD targets of the critics [B]."""
 
     @abstractmethod
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]: ...
@@ -73,13 +73,13 @@ class OffPolicyLearner(ABC):
             "critic_loss": loss.detach() / self.config.num_critics,
             "q_mean": q.mean(),
             "q_spread": ensemble_std(q).mean(),
-            # Values that no return can have: the sign of critics that run away.
+            # How far values leave the range of possible returns: a sign of diverging critics.
             "q_excess": torch.maximum(low - q, q - high).amax().clamp(min=0),
             "critic_grad": norm,
         }
 
     def noise(self, *shape: int) -> Tensor:
-        """N(0, I), drawn on the CPU so that a seed means the same everywhere."""
+        """N(0, I) noise, drawn on the CPU so that a seed gives the same noise on every device."""
         return torch.randn(shape, generator=self.generator).to(self.device, non_blocking=True)
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,23 +101,20 @@ class OffPolicyLearner(ABC):
 
 
 def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.Generator) -> Chunk:
-    """Random `count` of the base's samples that were kept with an observation; `prefix` as for `observation`.
+    """Random `count` of the base samples stored with an observation; `prefix` as for `observation`.
 
-    Drawn for each row and update: a maximum over the same few would be of their errors.
+    They are drawn anew in each update, since a maximum over fixed samples would overfit to their errors.
     """
     base_samples = batch[f"{prefix}base_samples"]
-    rows, kept = base_samples.shape[:2]
-    order = torch.rand(rows, kept, generator=generator).argsort(1)[:, :count].to(base_samples.device)
+    rows, stored = base_samples.shape[:2]
+    order = torch.rand(rows, stored, generator=generator).argsort(1)[:, :count].to(base_samples.device)
     row = torch.arange(rows, device=base_samples.device)[:, None]
     noise = batch.get(f"{prefix}base_sample_noise")
     return Chunk(base_samples[row, order], None if noise is None else noise[row, order])
 
 
 def augment_images(batch: Batch, generator: torch.Generator) -> Batch:
-    """The batch with the images of both observations moved at random, each on its own (DrQ, 2004.13649).
-
-    What moves by a few pixels means the same; without that, critics learn a replay's few images by heart.
-    """
+    """Shift the images of both observations at random (DrQ, arXiv 2004.13649), against overfitting."""
     images = {
         name: random_shift(value, generator)
         for name, value in batch.items()
@@ -127,7 +124,7 @@ def augment_images(batch: Batch, generator: torch.Generator) -> Batch:
 
 
 def observation(batch: Batch, prefix: str = "") -> Observation:
-    """The observation in a batch; `prefix="next."` is the one after the window."""
+    """Observation of a batch; `prefix="next."` gives the one after the window."""
     names = ("state", "images.")
     return {
         name.removeprefix(prefix): value

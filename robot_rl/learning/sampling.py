@@ -1,6 +1,6 @@
-"""Batches of online and prior data, half and half as in RLPD (arXiv 2302.02948) or on a schedule.
+"""Samples batches from online and prior data, in fixed parts as in RLPD (arXiv 2302.02948) or on a schedule.
 
-Prior data are the demonstrations and, as in HIL-SERL (arXiv 2410.21845), what people did in interventions.
+Prior data are demonstrations and, as in HIL-SERL (arXiv 2410.21845), human interventions.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,12 @@ from robot_rl.learning.config import OffPolicyConfig
 
 @dataclass(frozen=True)
 class Window:
-    """Which windows a method learns from; see `Replay.sample`."""
+    """Windows that a method learns from; see `Replay.sample`."""
 
     chunk: int = 0
+    """Steps of the action chunk in a window; 0 for none."""
     chunk_starts_only: bool = False
+    """Whether windows begin only where a chunk was chosen."""
 
 
 class MixedSampler:
@@ -28,7 +30,7 @@ class MixedSampler:
     def __init__(
         self, config: OffPolicyConfig, online: Replay, demos: Replay | None, window: Window, seed: int
     ) -> None:
-        """Raises ValueError where `n_step` is too short for the window's chunk."""
+        """Raises ValueError if `n_step` is shorter than the window's chunk."""
         if config.n_step < window.chunk:
             raise ValueError(
                 f"method.n_step={config.n_step} is less than the {window.chunk} steps of a chunk that "
@@ -38,7 +40,7 @@ class MixedSampler:
         self._rng = np.random.default_rng([seed, 1])
 
     def demo_fraction(self, step: int) -> float:
-        """Part of a batch that demonstrations make at an environment step."""
+        """Fraction of a batch from prior data at an environment step."""
         config = self.config
         if self.demos is None:
             return 0.0
@@ -74,7 +76,7 @@ class MixedSampler:
         return batch
 
     def _human_part(self, prior: int) -> int:
-        """Of so many rows of prior data, those of interventions: every prior step is as likely."""
+        """Number of `prior` rows to sample from interventions, so that all prior steps are equally likely."""
         only = self.window.chunk_starts_only
         humans = self.online.humans(chunk_starts_only=only)
         if not prior or self.demos is None or not humans:

@@ -1,10 +1,10 @@
-"""Soft actor-critic: a stochastic actor and the temperature that holds its entropy (arXiv 1812.05905).
+"""Soft actor-critic: stochastic actor with automatic temperature, and SAC learner (arXiv 1812.05905).
 
     J_pi    = E[alpha log pi(a|s) - Q(s, a)],  a = tanh(mu(s) + sigma(s) eps)       (eq. 9)
     J_alpha = E[-log(alpha) (log pi(a|s) + H)],  H the target entropy               (eq. 18)
 
-`SoftActor` knows no critics, so that it may act on anything of which there is a value: actions,
-noise of a generative base, edits of its chunks. `SACLearner` joins it with critics of actions.
+`SoftActor` takes any value function, so its action may be a robot action, the noise of a generative base or
+an edit of its chunks. `SACLearner` combines it with critics of actions.
 """
 
 import math
@@ -25,14 +25,14 @@ from robot_rl.policies.nets.encoder import ObservationEncoder
 
 @dataclass
 class SACConfig(OffPolicyConfig):
-    """What soft actor-critic adds to an off-policy method."""
+    """Options of soft actor-critic."""
 
     init_alpha: float = 0.1
-    """Weight of the entropy at first; it is adjusted towards an entropy of -A/2."""
+    """Initial entropy weight alpha (> 0), then tuned to the target entropy -A/2."""
     backup_entropy: bool = False
-    """Whether the critics' targets hold the next action's entropy (SAC) or rewards alone (RLPD)."""
+    """Whether targets include the next action's entropy (SAC) or rewards only (RLPD)."""
     actor_aggregation: str = "mean"
-    """How the actor's value is made of all members: `mean` (RLPD), `min` (SAC) or `quantile`."""
+    """Aggregation over critics in the actor loss: `mean` (RLPD), `min` (SAC) or `quantile`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +50,7 @@ class SACConfig(OffPolicyConfig):
 
 
 class Temperature(nn.Module):
-    """The weight alpha of the entropy, of which the logarithm is learned; never below `floor`."""
+    """Learned entropy weight alpha (its logarithm is the parameter), at least `floor`."""
 
     def __init__(self, init: float, target_entropy: float, floor: float = 0.0) -> None:
         super().__init__()
@@ -58,16 +58,16 @@ class Temperature(nn.Module):
         self.target_entropy, self.floor = target_entropy, floor
 
     def alpha(self) -> Tensor:
-        """Its value now, without gradient."""
+        """Current value, without gradient."""
         return self.log.detach().exp()
 
     def gradient(self, log_prob: Tensor) -> Tensor:
-        """That of J_alpha with respect to log(alpha), for log densities [B] of the actor's samples."""
+        """Gradient of J_alpha with respect to log(alpha), for log densities [B] of the actor's samples."""
         return -(log_prob.detach().mean() + self.target_entropy)
 
     @torch.no_grad()
-    def hold(self) -> None:
-        """Lift alpha to its floor."""
+    def clamp_to_floor(self) -> None:
+        """Clamp alpha to its floor."""
         if self.floor > 0:
             self.log.clamp_(min=math.log(self.floor))
 
@@ -77,10 +77,10 @@ class SoftActor:
 
     Args:
         config: learning rates, initial temperature, clipping.
-        actor: maps x [B, F], whatever it decides from, to a squashed Gaussian over [B, D].
-        size: D.
+        actor: maps inputs x [B, F] to a squashed Gaussian over actions [B, D].
+        size: action size D.
         noise: draws N(0, I) noise [B, D] on the actor's device.
-        temperature: one that aims at another entropy than -D/2.
+        temperature: temperature with a target entropy other than -D/2.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SoftActor:
         """Targets [B] for values [B] of the actor's next actions and their log densities [B]."""
         if not self.config.backup_entropy:
             return critics.td_target(batch, value)
-        # No bound that the rewards know of holds for a value with entropy in it.
+        # Not clamped: with entropy, values may leave the range of returns.
         soft = value - self.temperature.alpha() * log_prob
         return batch["reward"] + batch["discount"] * soft
 
@@ -115,8 +115,8 @@ class SoftActor:
         """One step of actor and temperature.
 
         Args:
-            x: what the actor decides from [B, F], without gradient.
-            value: of actions [B, D], [B]; gradients flow through it to the actions alone.
+            x: inputs of the actor [B, F], without gradient.
+            value: function of actions [B, D] -> values [B], differentiable in the actions only.
         """
         alpha = self.temperature.alpha()
         action, log_prob = self.sample(x)
@@ -125,7 +125,7 @@ class SoftActor:
         norm = clipped_gradients(loss, self._parameters, self.config.max_grad_norm)
         self.temperature.log.grad = self.temperature.gradient(log_prob)
         self.optimizer.step()
-        self.temperature.hold()
+        self.temperature.clamp_to_floor()
         return {
             "actor_q": q.detach().mean(),
             "entropy": -log_prob.detach().mean(),
@@ -144,7 +144,7 @@ class SoftActor:
 
 
 class SACLearner(OffPolicyLearner):
-    """Critics of actions and a soft actor that follows them."""
+    """SAC: critics of actions and a soft actor."""
 
     SAVED = ("soft",)
 
@@ -159,7 +159,7 @@ class SACLearner(OffPolicyLearner):
     ) -> None:
         super().__init__(config, Critics(config, encoder, action_size), device, seed)
         self.config: SACConfig = config
-        # On the device, so that nothing of an update waits for the host.
+        # On the device, so that an update never waits for the host.
         self.generator = torch.Generator(device).manual_seed(seed)
         self.soft = SoftActor(config, actor.to(device), action_size, self.noise)
 

@@ -1,1 +1,1 @@
-"""The ways to train: each method is one module that reads like its paper."""
+"""Training methods, one module each, in the notation of their papers."""

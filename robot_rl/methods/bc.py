@@ -27,21 +27,21 @@ class BCConfig:
     steps: int = 10_000
     """Gradient steps."""
     batch_size: int = 256
-    """Windows per gradient step."""
+    """Windows per batch."""
     lr: float = 1e-3
-    """Learning rate after its warm-up."""
+    """Learning rate after the warm-up."""
     lr_warmup: int = 200
-    """Gradient steps of linear warm-up."""
+    """Gradient steps of linear learning-rate warm-up."""
     weight_decay: float = 1e-4
     """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
-    """Largest norm of a gradient."""
+    """Gradient norm above which gradients are clipped."""
     successes_only: bool = True
-    """Learn from successful episodes alone."""
+    """Whether to use successful episodes only."""
 
 
 class BCLearner:
-    """Minimises a policy's own imitation loss; the moving average of its weights is the result."""
+    """Minimises a policy's behaviour-cloning loss; the moving average of its weights is the result."""
 
     def __init__(
         self, config: BCConfig, policy: ImitationPolicy, windows: Windows, device: torch.device, seed: int
@@ -87,7 +87,7 @@ class BCLearner:
         save_policy(self.ema.average, directory, {"environment": environment, "method": "bc"})
 
     def finish(self) -> None:
-        """The policy is measured by `robot-rl eval`."""
+        """No result here: `robot-rl eval` measures the policy."""
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -118,7 +118,7 @@ class BCMethod(OfflineMethod):
         self.config = config
 
     def build_learner(self, context: DatasetContext) -> BCLearner:
-        """The learner of the policy that `base=` names, with its normalisers fitted."""
+        """Build the learner of the policy that `base=` names, with fitted normalisers."""
         dataset, base = context.dataset, context.base
         assert base is not None
         keep = dataset.success if self.config.successes_only else np.ones_like(dataset.success)

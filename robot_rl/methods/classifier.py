@@ -1,7 +1,4 @@
-"""A success classifier from labelled frames: the reward of a robot that measures none.
-
-SERL, arXiv 2401.16013.
-"""
+"""Trains a success classifier on labelled frames, the reward on a real robot (SERL, 2401.16013)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +19,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.vision import random_shift
 
 _ROWS = 512
-"""Frames that are judged together."""
+"""Frames per forward pass when measuring."""
 
 
 @dataclass
@@ -34,24 +31,23 @@ class ClassifierConfig:
     steps: int = 2000
     """Gradient steps."""
     batch_size: int = 128
-    """Frames per gradient step, half of them of success."""
+    """Frames per batch, half of them successes."""
     lr: float = 3e-4
     """Learning rate."""
     weight_decay: float = 1e-2
     """Weight decay of AdamW."""
     hidden: int = 256
-    """Width of the layer over the features."""
+    """Width of the hidden layer."""
     encoder: str = "conv"
-    """`conv` or `vit` of all cameras, or `state` alone."""
+    """Image encoder `conv` or `vit`; `state` uses the state and no images."""
     success_steps: int = 1
-    """Last steps of a successful episode that show success."""
+    """Last steps of a successful episode labelled as success, at least 1."""
     unclear_steps: int = 20
-    """Steps before those that are not learned from: they may show either."""
+    """Steps before those that are excluded as ambiguous, at least 0."""
     held_out: float = 0.4
-    """Part of the episodes that is not learned from: half of it sets the threshold, half measures it."""
+    """Fraction of held-out episodes, in (0, 1): half of them sets the threshold, half measures it."""
     false_alarms: float = 0.01
-    """Most of the episodes' beginnings and failures that may be taken for a success, by which the threshold
-    is set."""
+    """Largest fraction of episodes with a false alarm, in [0, 1), for which the threshold is set."""
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
@@ -64,24 +60,24 @@ class ClassifierConfig:
 
 @dataclass(frozen=True)
 class LabelledFrames:
-    """Frames with what they show."""
+    """Frames with labels."""
 
     obs: Mapping[str, NDArray[Any]]
     """`state` [T, S] and `images.<camera>` [T, H, W, 3]."""
     success: NDArray[np.bool_]
-    """Rows that show it."""
+    """Rows labelled as success [T]."""
     other: NDArray[np.bool_]
-    """Rows that do not."""
+    """Rows labelled as no success [T]."""
     episodes: Sequence[slice]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How a threshold does on episodes that nothing was learned from."""
+    """Error rates of a threshold on held-out episodes."""
 
     episodes: int
     false_alarms: int
-    """Episodes in which a frame without success is taken for one: each would end with a false reward."""
+    """Episodes with a false positive: each would end with a false reward."""
     false_alarm_interval: tuple[float, float]
     frames: int
     """Without success."""
@@ -89,16 +85,16 @@ class Rates:
     successes: int
     """Episodes that succeed."""
     found: int
-    """Of those, in which a frame of success is taken for one."""
+    """Of those, episodes in which success is detected."""
 
 
 def label(success: NDArray[np.bool_], episodes: Sequence[slice], config: ClassifierConfig) -> tuple[Any, Any]:
-    """Rows that show success and rows that do not, each bool [T].
+    """Label rows as success and as no success, each bool [T].
 
     Args:
-        success: of each episode, [N].
-        episodes: rows of each.
-        config: how many steps show it, how many are unclear.
+        success: outcome of each episode [N].
+        episodes: rows of each episode.
+        config: numbers of success steps and unclear steps.
     """
     rows = episodes[-1].stop
     shown, other = np.zeros(rows, bool), np.ones(rows, bool)
@@ -111,22 +107,22 @@ def label(success: NDArray[np.bool_], episodes: Sequence[slice], config: Classif
 
 
 class Split(NamedTuple):
-    """Numbers of the episodes of each part."""
+    """Episode numbers of each part."""
 
     learn: NDArray[np.int64]
     calibrate: NDArray[np.int64]
-    """Those that set the threshold."""
+    """Episodes that set the threshold."""
     measure: NDArray[np.int64]
-    """Those that measure it."""
+    """Episodes that measure its error rates."""
 
 
 def split(success: NDArray[np.bool_], held_out: float, seed: int) -> Split:
     """Split the episodes into three parts.
 
-    Successes and failures are dealt out apart, so that each part has its share of both.
+    The split is stratified by success.
 
     Raises:
-        ValueError: there are too few successes for three parts.
+        ValueError: if there are too few successes for three parts.
     """
     rng = np.random.default_rng([seed, 5])
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
@@ -146,20 +142,20 @@ def split(success: NDArray[np.bool_], held_out: float, seed: int) -> Split:
 
 
 def threshold_for(highest: NDArray[np.floating], false_alarms: float) -> float:
-    """The lowest threshold at which no more than that part of episodes has a false alarm.
+    """Lowest threshold at which at most a fraction `false_alarms` of episodes has a false alarm.
 
     Args:
-        highest: of each episode, the logit of the frame without success that looks most like it, [N].
-        false_alarms: the part.
+        highest: largest logit of each episode's frames without success [N].
+        false_alarms: allowed fraction of episodes.
     """
     ordered = np.sort(highest)[::-1]
     allowed = int(false_alarms * len(ordered))
-    # A logit of 0 is as likely as not: below that nothing is called a success.
+    # Never below a logit of 0, where success has probability 1/2.
     return max(0.0, float(ordered[allowed]))
 
 
 class ClassifierLearner:
-    """Binary cross-entropy on as many frames of success as of others, with shifted images."""
+    """Trains by binary cross-entropy on balanced batches with shifted images."""
 
     def __init__(
         self,
@@ -203,7 +199,7 @@ class ClassifierLearner:
 
     @torch.no_grad()
     def logits(self, rows: slice) -> NDArray[np.float32]:
-        """Of some frames."""
+        """Logits of a slice of frames."""
         parts = []
         for start in range(rows.start, rows.stop, _ROWS):
             part = slice(start, min(start + _ROWS, rows.stop))
@@ -211,7 +207,7 @@ class ClassifierLearner:
         return torch.cat(parts).cpu().numpy()
 
     def calibrate(self) -> None:
-        """Set the threshold by the episodes that are kept for it."""
+        """Set the threshold from the calibration episodes."""
         highest = []
         for number in self._parts.calibrate:
             rows = self._frames.episodes[number]
@@ -220,7 +216,7 @@ class ClassifierLearner:
         self.classifier.threshold.fill_(threshold_for(np.array(highest), self.config.false_alarms))
 
     def measure(self) -> Rates:
-        """How the threshold does on the episodes that are kept for it."""
+        """Error rates of the threshold on the measurement episodes."""
         frames, numbers = self._frames, self._parts.measure
         threshold = float(self.classifier.threshold)
         alarms, false_frames, others, successes, found = 0, 0, 0, 0, 0
@@ -261,7 +257,7 @@ class ClassifierLearner:
 
 
 def describe(rates: Rates, threshold: float) -> str:
-    """For people."""
+    """Summary of error rates to print."""
     low, high = rates.false_alarm_interval
     return (
         f"{rates.episodes} episodes not learned from: false alarms in {rates.false_alarms} "
@@ -271,7 +267,7 @@ def describe(rates: Rates, threshold: float) -> str:
 
 
 class ClassifierMethod(OfflineMethod):
-    """A success classifier of a dataset's frames."""
+    """Success classifier, trained on a dataset's frames."""
 
     name = "classifier"
     config_type = ClassifierConfig
