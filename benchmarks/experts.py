@@ -1,7 +1,7 @@
 """Success and length of the scripted experts: `python benchmarks/experts.py --help`.
 
-Prints one line for each task and setting, and puts it in results/experts.csv beside this file,
-where it replaces an earlier line of the same task, noise, skill and number of seeds.
+Prints a line per task and setting and writes it to results/experts.csv beside this file, where it
+replaces an earlier line of the same task, noise, skill and number of seeds.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def make_env(task: str) -> RobosuiteEnv:
 
 
 def rollout(env: RobosuiteEnv, task: str, seed: int, noise: float, skill: float) -> int | None:
-    """Control steps until success, or None within the task's horizon."""
+    """Control steps until success; None if it does not succeed within the task's horizon."""
     env.reset(seed=seed)
     expert = make_expert(env.task.env, noise=noise, skill=skill, rng=np.random.default_rng([seed, 1]))
     expert.reset(env.sim)
@@ -55,19 +55,19 @@ def save(row: dict[str, object]) -> None:
 
 
 def measure(env: RobosuiteEnv, task: str, seeds: int, noise: float, skill: float) -> None:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     ends = [rollout(env, task, seed, noise, skill) for seed in range(seeds)]
-    won = [end for end in ends if end is not None]
+    lengths = [end for end in ends if end is not None]
     row: dict[str, object] = {"task": task, "noise": noise, "skill": skill, "seeds": seeds}
-    row["success"] = round(len(won) / seeds, 3)
-    if won:
-        row["mean_steps"] = round(float(np.mean(won)), 1)
-        row["p95_steps"] = round(float(np.percentile(won, 95)))
-        row["max_steps"] = max(won)
+    row["success"] = round(len(lengths) / seeds, 3)
+    if lengths:
+        row["mean_steps"] = round(float(np.mean(lengths)), 1)
+        row["p95_steps"] = round(float(np.percentile(lengths, 95)))
+        row["max_steps"] = max(lengths)
     save(row)
     failed = [seed for seed, end in enumerate(ends) if end is None]
     figures = " ".join(f"{key}={value}" for key, value in row.items())
-    print(f"{figures} failed={failed[:12]} ({time.perf_counter() - begun:.0f} s)", flush=True)
+    print(f"{figures} failed={failed[:12]} ({time.perf_counter() - start:.0f} s)", flush=True)
 
 
 def main() -> None:

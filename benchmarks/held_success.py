@@ -1,10 +1,10 @@
-"""Episodes that go on for a while after success, as a person's do: what a success classifier learns from.
+"""Collects episodes that continue after success, as a person's do, to train a success classifier.
 
-Episodes whose success does not last are left out: some of their frames show it, and their end does not.
+    MUJOCO_GL=egl python benchmarks/held_success.py data/lift_held.zarr lift 60 20
 
-MUJOCO_GL=egl python benchmarks/held_success.py data/lift_held.zarr lift 60 20: sixty episodes of the task,
-each with twenty steps after its first success. The scripted expert errs as with `robot-rl collect skill=0.5
-noise=0.3`.
+collects 60 episodes of the task with 20 steps after the first success each. The scripted expert errs as with
+`robot-rl collect skill=0.5 noise=0.3`. Episodes whose success does not last are left out, because some of
+their frames show success and their end does not.
 """
 
 import itertools
@@ -26,7 +26,7 @@ CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 
 class HeldSuccess:
-    """A task's own check of success, which counts once it has held for so many steps in a row."""
+    """Success that counts once the task's check has held for more than `steps` consecutive steps."""
 
     def __init__(self, env: RobosuiteEnv, steps: int) -> None:
         self._check, self._steps = env.sim._check_success, steps
@@ -41,16 +41,16 @@ class HeldSuccess:
 
     @property
     def lasted(self) -> bool:
-        """Whether there was no success in this episode but the one that held."""
+        """Whether every step with success belongs to the one that held."""
         return self._seen == (self._held if self._held > self._steps else 0)
 
     def begin(self) -> None:
-        """A new episode."""
+        """Reset for a new episode."""
         self._held = self._seen = 0
 
 
 def main(path: Path, task: str, episodes: int, steps: int) -> None:
-    """Collect them."""
+    """Collect `episodes` episodes of a task."""
     config = load_group("task", task, TaskConfig)
     config.cameras = list(CAMERAS)
     config.horizon += steps

@@ -1,9 +1,10 @@
-"""Draw in many threads at once for a while: whether the OpenGL driver of this machine stands it.
+"""Stress test of this machine's OpenGL driver: renders in many threads at once.
 
-MUJOCO_GL=egl python benchmarks/image_stress.py 3600: for an hour. Some threads draw pictures, others do
-nothing but read images back; threads end and begin, and contexts are made, moved and freed meanwhile. A
-driver that does not stand it takes the process with it; the stacks of all threads are then on stderr. A
-loaded machine, or two of these beside each other, makes that likelier.
+    MUJOCO_GL=egl python benchmarks/image_stress.py 3600
+
+runs for an hour. Some threads render, others only read images back; threads end and are replaced, and
+contexts are created, moved and freed meanwhile. A faulty driver crashes the process, and the stacks of all
+threads are then on stderr. Crashes are more likely on a loaded machine or with two of these tests at once.
 """
 
 import sys
@@ -23,19 +24,19 @@ from robot_rl.errors import trace_crashes
 SIZE = 64
 DRAWERS, READERS = 2, 2
 IMAGES, READS = 1000, 100
-"""Images after which a thread ends and its successor begins; how often one is read."""
+"""Images after which a thread is replaced, and reads per image."""
 SCENES = 12
 
 
 class Stress:
-    """The threads' work, and how often it was done."""
+    """Work of the threads, with counters."""
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         self._model, self._data = model, data
         self.done = {"drawn": 0, "read": 0, "made": 0}
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Pictures of several cameras, each with other things in it."""
+        """Render several cameras with different sets of objects."""
         scenes = [self._scene(rng, camera % self._model.ncam) for camera in range(SCENES)]
         offscreen = Offscreen(self._model, SIZE, SIZE, quick=True)
         for _ in range(IMAGES):
@@ -44,7 +45,7 @@ class Stress:
         offscreen.close()
 
     def read(self, _: np.random.Generator) -> None:
-        """Read back a corner, which is where a driver looks at all that is drawn."""
+        """Read back one corner of the image, which makes the driver finish the frame."""
         corner, pixels = mujoco.MjrRect(0, 0, 2, 2), np.empty((2, 2, 3), np.uint8)
         offscreen = Offscreen(self._model, SIZE, SIZE, quick=True)
         for _ in range(IMAGES):
@@ -52,11 +53,11 @@ class Stress:
                 for _ in range(READS):
                     mujoco.mjr_readPixels(pixels, None, corner, context)
             self.done["read"] += READS
-            time.sleep(0.002)  # else this one has the lock, or the GIL, all the time
+            time.sleep(0.002)  # otherwise this thread holds the lock or the GIL all the time
         offscreen.close()
 
     def make(self, rng: np.random.Generator) -> None:
-        """A context that nobody shares, and its end."""
+        """Create and free a context of another size."""
         size = int(rng.integers(8, SIZE))
         offscreen = Offscreen(self._model, size, size, quick=True)
         offscreen.draw(self._scene(rng, 0))
@@ -65,12 +66,12 @@ class Stress:
         time.sleep(5.0)
 
     def _scene(self, rng: np.random.Generator, camera: int) -> mujoco.MjvScene:
-        seen = mujoco.MjvCamera()
-        seen.type, seen.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, camera
+        view = mujoco.MjvCamera()
+        view.type, view.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, camera
         scene = mujoco.MjvScene(self._model, 1000)
         scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
         options, everything = mujoco.MjvOption(), mujoco.mjtCatBit.mjCAT_ALL
-        mujoco.mjv_updateScene(self._model, self._data, options, mujoco.MjvPerturb(), seen, everything, scene)
+        mujoco.mjv_updateScene(self._model, self._data, options, mujoco.MjvPerturb(), view, everything, scene)
         share = rng.random()
         for geom in scene.geoms[: scene.ngeom]:
             if rng.random() > share:
@@ -79,7 +80,7 @@ class Stress:
 
 
 def main(seconds: float) -> None:
-    """Draw for so long; a thread that fails ends it."""
+    """Run for so many seconds, or until a thread fails."""
     trace_crashes()
     env = RobosuiteEnv(load_group("task", "lift", TaskConfig))
     env.reset(seed=0)

@@ -1,10 +1,10 @@
-"""Learning with and without somebody who takes over: the result files, a figure and a table of them.
+"""Compares training with and without interventions: result files, a figure and tables.
 
     python benchmarks/interventions.py [SETTING RUN...]
 
 adds runs of `robot-rl train hil=on eval_every=...`, named `<arm>_s<seed>`, to
-`benchmarks/results/interventions/<setting>/`, and draws all that are there: docs/interventions.png, and a
-table of each setting on standard output.
+`benchmarks/results/interventions/<setting>/`, then draws all runs there to docs/interventions.png and prints
+a table per setting.
 """
 
 import csv
@@ -33,15 +33,15 @@ ARMS = {
     "on": ("hasty operator", "#0f8f6b"),
     "lasting": ("operator", "#b07d12"),
     "bridge": ("hasty, through the bridge", "#8a3fb5"),
-    "alone": ("nobody", "#c23b5a"),
+    "alone": ("no operator", "#c23b5a"),
 }
-"""In the order of the table. Hasty is the scripted operator before losing ground had to last."""
+"""Names and colors, in table order. "Hasty" is the scripted operator before lost ground had to last 0.5 s."""
 Columns = dict[str, np.ndarray]
-"""Of a run's CSV."""
+"""Columns of a run's CSV file."""
 
 
 def add(run: Path, folder: Path) -> None:
-    """Write the result files of a run: what happened up to each evaluation, its settings and its machine."""
+    """Write the result files of a run: a row per evaluation, its settings and its machine."""
     metrics = {name: np.array(series) for name, series in read_metrics(run / "metrics.csv").items()}
     rows, before = [], 0
     for step, _, success in metrics["eval/success"]:
@@ -77,7 +77,7 @@ def add(run: Path, folder: Path) -> None:
 
 
 def load(folder: Path) -> dict[str, list[Columns]]:
-    """The columns of each run of each arm of a setting."""
+    """Load the columns of each run, by arm of a setting."""
     arms: dict[str, list[Columns]] = defaultdict(list)
     for path in sorted(folder.glob("*.csv")):
         with path.open() as file:
@@ -89,7 +89,7 @@ def load(folder: Path) -> dict[str, list[Columns]]:
 
 
 def table(arms: dict[str, list[Columns]]) -> str:
-    """Markdown: when each run was first at the mark, and how much it was helped at first and in the end."""
+    """Markdown table: steps to the mark, success, failures and intervention rate of each run."""
     lines = [
         f"| operator | seeds | steps to {MARK:g} | success at 10 k | at 20 k | at 30 k | at 60 k | training "
         "episodes that fail, first 20 k | intervention rate, first and last 5 k |",
@@ -128,7 +128,7 @@ def _rate(run: Columns, *, first: bool) -> float:
 
 
 def draw(settings: dict[str, dict[str, list[Columns]]]) -> None:
-    """A row for each setting: success and intervention rate over environment steps, each run and the IQM."""
+    """Draw a row per setting: success and intervention rate over environment steps, each run and the IQM."""
     with light_style():
         figure = Figure(figsize=(8.4, 2.9 * len(settings) + 0.5), layout="constrained")
         axes = figure.subplots(len(settings), 2, squeeze=False, sharex=True)
@@ -141,7 +141,7 @@ def draw(settings: dict[str, dict[str, list[Columns]]]) -> None:
                         _lines(rate, runs, "intervention_rate", color)
             success.axhline(MARK, color="#5b636e", linewidth=0.8, linestyle=(0, (5, 3)))
             success.set_title(f"{setting.replace('_', ' ')}: success of the policy alone", fontsize=9)
-            rate.set_title("part of the steps that are the operator's", fontsize=9)
+            rate.set_title("fraction of steps driven by the operator", fontsize=9)
             success.set_ylim(0, 1.02)
             rate.set_ylim(bottom=0)
         for panel in axes.flat:
@@ -164,7 +164,7 @@ def _lines(axes: Axes, runs: list[Columns], column: str, color: str) -> Line2D:
 
 
 def main(arguments: list[str]) -> None:
-    """Add what is given, and show all."""
+    """Add the given runs, then draw the figure and print the tables."""
     for argument in arguments[1:]:
         add(Path(argument), RESULTS / arguments[0])
     settings = {folder.name: load(folder) for folder in sorted(RESULTS.iterdir())}

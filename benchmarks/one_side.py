@@ -1,7 +1,7 @@
-"""Demonstrations of one side of a bin: `python benchmarks/one_side.py ALL.zarr OUT.zarr`.
+"""Selects demonstrations of one side of the bin: `python benchmarks/one_side.py ALL.zarr OUT.zarr`.
 
-Of the episodes of PickPlaceCan in ALL, OUT has those that succeeded and whose can starts at less than 0.07 m
-in x; it may start from -0.02 to 0.22 m. A base trained on them does well there and fails on the other side.
+OUT has the successful PickPlaceCan episodes of ALL whose can starts at x < 0.07 m, of -0.02 to 0.22 m. A base
+trained on them succeeds there and fails on the other side.
 """
 
 import sys
@@ -13,17 +13,17 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.merge import Part, atomic_outputs, rewrite
 
 EDGE = 0.07
-"""m, in the frame of the simulated world."""
+"""Largest x of the can at the start, m, in the world frame of the simulation."""
 
 
 def main(source: Path, out: Path) -> None:
-    """Write the chosen episodes, and say how many there are."""
+    """Write the selected episodes and print their number."""
     dataset = Dataset(source)
     starts = [rows.start for rows in dataset.episodes]
-    chosen = np.flatnonzero(dataset.success & (dataset["Can_pos"][starts, 0] < EDGE)).tolist()
+    selected = np.flatnonzero(dataset.success & (dataset["Can_pos"][starts, 0] < EDGE)).tolist()
     with atomic_outputs(out) as (building,):
-        rewrite([Part(dataset, chosen)], building)
-    print(f"{out}: {len(chosen)} of {dataset.num_episodes} episodes")
+        rewrite([Part(dataset, selected)], building)
+    print(f"{out}: {len(selected)} of {dataset.num_episodes} episodes")
 
 
 if __name__ == "__main__":

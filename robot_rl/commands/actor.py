@@ -1,8 +1,8 @@
 """Act for a training run whose learner is another process (`robot-rl train hil=on`).
 
-On one machine the learner starts its actor itself. If the robot has its own machine, start this command
-there: task, policy and operator come from the learner. Finished episodes stay in the spool until the learner
-has them in a checkpoint; the same command resumes after a stop.
+The learner starts an actor on its own machine. If the robot is attached to another machine, start this
+command there: task, policy and operator come from the learner. Finished episodes stay in the spool until the
+learner has them in a checkpoint; the same command resumes.
 """
 
 import sys
@@ -30,15 +30,15 @@ from robot_rl.hil.make_actor import make_actor
 @dataclass
 class Config:
     learner: str = "???"
-    """Address of the learner, its `hil.link`."""
+    """Address of the learner: its `hil.link`."""
     spool: str = "spool"
-    """Folder for finished episodes until the learner has saved them; one for each run."""
+    """Folder for finished episodes that the learner has not saved yet; one per run."""
     keys: str | None = None
-    """File of this actor's keys, from `robot-rl robot keys`; required for a learner on a network."""
+    """File of this actor's keys, made by `robot-rl robot keys`; required for a learner on a network."""
     wait: bool = True
-    """Wait until the learner is reachable."""
+    """Whether to wait for a learner that has not started."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+    """`cpu`, `cuda`, or `auto` for a GPU if there is one."""
     threads: int = 1
     """CPU threads of torch."""
 
@@ -46,22 +46,22 @@ class Config:
 def run(config: Config) -> None:
     torch.set_num_threads(config.threads)
     clock = MonotonicClock()
-    with ExitStack() as ended:
-        stop = ended.enter_context(stop_on_signal())
+    with ExitStack() as resources:
+        stop = resources.enter_context(stop_on_signal())
         try:
             with mistakes():
                 device = choose_device(config.device)
                 outbox = Outbox(Spool(Path(config.spool)))
                 keys = load_client_keys(Path(config.keys)) if config.keys else None
-                line = LearnerClient(parse(config.learner), keys, outbox, clock)
-                ended.callback(line.close)
+                client = LearnerClient(parse(config.learner), keys, outbox, clock)
+                resources.callback(client.close)
                 if config.wait:
                     _say(f"waiting for the learner at {config.learner}")
-                welcome = line.greet(stop, wait=config.wait)
+                welcome = client.handshake(stop, wait=config.wait)
                 if welcome is None:
                     return
-                folder = Path(ended.enter_context(TemporaryDirectory(prefix="actor-")))
-                actor = make_actor(welcome, folder, device, line, clock, stop, _say, ended)
+                folder = Path(resources.enter_context(TemporaryDirectory(prefix="actor-")))
+                actor = make_actor(welcome, folder, device, client, clock, stop, _say, resources)
             first = max([welcome.episode, *(episode + 1 for episode in outbox.episodes)])
             actor.run(first)
         except DeviceError as error:
@@ -69,7 +69,7 @@ def run(config: Config) -> None:
         except (LearnerLost, RobotError) as error:
             waiting = len(outbox.episodes)
             print(
-                f"robot-rl: {error}; {waiting} episodes wait in {config.spool}",
+                f"robot-rl: {error}; {waiting} unsaved episodes are in {config.spool}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -23,7 +23,7 @@ from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.learner import train_async
-from robot_rl.hil.validation import refuse_what_cannot_work
+from robot_rl.hil.validation import check_hil_config
 from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.offline import OfflineMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
@@ -221,7 +221,7 @@ def policy_saver(method: Method, components: Components) -> Callable[[Path], Non
 def check_options(config: Config) -> None:
     """Raises ValueError for options that do not go together."""
     if config.hil:
-        refuse_what_cannot_work(config.hil, config.method)
+        check_hil_config(config.hil, config.method)
     asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
     if asked and issubclass(METHODS[config.method.name], OfflineMethod):
         raise ValueError(

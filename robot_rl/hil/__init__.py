@@ -1,1 +1,1 @@
-"""A person helps while a policy learns: who acts, how what was done gets from robot to learner, and back."""
+"""Human-in-the-loop training: actor and learner processes, their link, and operators who take over."""

@@ -1,11 +1,13 @@
-"""The half of online training that acts: decide, let a person take over, step, send."""
+"""The actor of `hil=on`: chooses actions, lets the operator take over, steps the scene, sends each step."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from robot_rl.envs.observation import Observation
 from robot_rl.hardware.clock import Clock
@@ -14,7 +16,7 @@ from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hil.actor_job import ActorJob
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import End, Step, Weights, pack, pack_all, unpack_tensors
-from robot_rl.hil.operators.operator import Operator, Outcome
+from robot_rl.hil.operators.operator import Operator, OperatorInput, Outcome
 from robot_rl.hil.scene import Scene
 from robot_rl.hil.takeover import SOURCE, Driver, Takeover
 from robot_rl.policies.acting import ActingPolicy
@@ -23,13 +25,46 @@ from robot_rl.robot.deploy.controller import LATE_FRACTION
 from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.seeds import episode_seed
 
-_WAIT_NS: Final = 200_000_000
-_STOPS: Final = 3
-_TAKEN: Final = (Driver.HUMAN, Driver.HOLD)
+_POLL_NS: Final = 200_000_000
+_STOP_ATTEMPTS: Final = 3
+_INTERVENTION: Final = (Driver.HUMAN, Driver.HOLD)
+
+
+@dataclass
+class _Episode:
+    """State of the current episode."""
+
+    number: int
+    obs: Observation
+    """Newest observation."""
+    steps: int = 0
+    interventions: int = 0
+    late: int = 0
+    success: bool = False
+    failed: bool = False
+    """Whether the operator marked it as a failure."""
+    truncated: bool = False
+    interrupted: str = ""
+    """Reason why it was aborted, "" if it was not."""
+    error: RobotError | LearnerLost | None = None
+
+    @property
+    def over(self) -> bool:
+        return (
+            self.success or self.failed or self.truncated or bool(self.interrupted) or self.error is not None
+        )
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.success:
+            return "success"
+        if self.interrupted:
+            return "discarded" if self.interrupted == "discard" else "interrupted"
+        return "failure"
 
 
 class Actor:
-    """Runs episodes until told to stop. It never waits for the learner within one, but in lockstep."""
+    """Runs episodes until stopped. During an episode it waits for the learner only in lockstep."""
 
     def __init__(
         self,
@@ -37,7 +72,7 @@ class Actor:
         operator: Operator,
         policy: ActingPolicy,
         networks: FinetunedPolicy,
-        line: LearnerClient,
+        client: LearnerClient,
         job: ActorJob,
         clock: Clock,
         *,
@@ -45,175 +80,189 @@ class Actor:
         stop: Callable[[], bool],
         say: Callable[[str], None],
     ) -> None:
-        """Take all of these, which stay the caller's.
+        """Create without starting; the caller closes the arguments.
 
         Args:
-            scene: what is moved.
-            operator: who may take over.
-            policy: with one slot, acting with `networks`, whose weights come over the line.
-            networks: see above.
-            line: greeted.
-            job: what the learner asks for.
-            clock: of this machine; used between episodes.
-            steps: that the run has made before.
-            stop: asked at each step whether to leave.
-            say: shows a line to people.
+            scene: environment to act in.
+            operator: operator who may take over.
+            policy: acting policy of one environment, made of `networks`.
+            networks: networks that receive the learner's weights.
+            client: link to the learner, after the handshake.
+            job: task and settings from the learner.
+            clock: clock of this machine, used between episodes.
+            steps: environment steps of the run so far.
+            stop: polled at each step; True ends the actor.
+            say: shows a line to the user.
         """
         self._scene, self._policy, self._networks, self._operator = scene, policy, networks, operator
-        self._client, self._outbox, self._clock, self._job = line, line.outbox, clock, job
+        self._client, self._outbox, self._clock, self._job = client, client.outbox, clock, job
         self._steps, self._stop, self._say = steps, stop, say
         self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in scene.action_spec]))
-        self._known = networks.state_dict()
+        self._expected_weights = networks.state_dict()
         self._version, self._warm = 0, False
         self._late_ms = LATE_FRACTION * 1000 / job.task.control_freq
 
     def run(self, first: int) -> None:
-        """Episodes from number `first` on. However it is left, the arm is at rest.
+        """Run episodes from number `first` on. The arm is at rest when this returns or raises.
 
         Raises:
-            LearnerLost: it is dead; the episode was ended, and waits on the disk for another learner.
-            RobotError: the robot is lost.
-            DeviceError: the operator's device is gone.
+            LearnerLost: if the learner is dead; the finished episodes are on the disk.
+            RobotError: if the robot is lost.
+            DeviceError: if the operator's device is lost.
         """
         number = first
         try:
-            while not self._leaving and self._has_room():
-                with realtime_priority(COMMANDS) if self._scene.paced else nullcontext():
-                    self._episode(number)
+            while not self._stopping and self._wait_for_learner():
+                with realtime_priority(COMMANDS) if self._scene.realtime else nullcontext():
+                    self._run_episode(number)
                 number += 1
         finally:
             self._scene.halt()
 
+    def load_weights(self, weights: Weights) -> None:
+        """Act with these weights from now on.
+
+        Raises:
+            ProtocolError: if they do not fit the policy.
+        """
+        tensors = unpack_tensors(weights.tensors, self._expected_weights)
+        self._networks.load_state_dict(tensors, strict=False)
+        self._version, self._warm = weights.version, weights.warm
+
     @property
-    def _leaving(self) -> bool:
+    def _stopping(self) -> bool:
         return self._client.stopping or self._stop()
 
-    def _has_room(self) -> bool:
-        """Wait until the learner has caught up; False where it wants no more."""
-        told = False
+    def _wait_for_learner(self) -> bool:
+        """Wait while the learner is more than `hil.ahead` steps behind; False if the actor must stop."""
+        reported = False
         while self._outbox.unacknowledged >= self._job.hil.ahead:
-            if not told:
+            if not reported:
                 self._scene.halt()
                 self._say(f"{self._outbox.unacknowledged} steps ahead of the learner: waiting for it")
-                told = True
-            self._client.exchange()
-            self._client.require()
-            if self._leaving:
+                reported = True
+            self._exchange()
+            if self._stopping:
                 return False
-            self._clock.sleep_until(self._clock.now() + _WAIT_NS)
+            self._clock.sleep_until(self._clock.now() + _POLL_NS)
         return True
 
-    def _episode(self, number: int) -> None:
+    def _run_episode(self, number: int) -> None:
         seed = episode_seed(self._job.seed, "train", number)
-        if (begun := self._begin(number, seed)) is None:
+        if (obs := self._begin(number, seed)) is None:
             return
-        obs = begun
         self._policy.reset([0], [seed])
-        self._takeover.begin()
+        self._takeover.reset()
         self._outbox.begin(number)
-        index = interventions = late = 0
-        success, failed, interrupted, failure = False, False, "", None
-        while not (success or interrupted):
+        episode = _Episode(number, obs)
+        while not episode.over:
             try:
-                if why := self._why_to_leave():
-                    interrupted = why
-                    break
-                hand, now = self._operator.look(self._scene.now()), self._scene.now()
-                before, driver = self._takeover.driver, self._takeover.step(hand.cue, now)
-                if hand.verdict == "stop":
-                    self._stop_arm()
-                if driver is Driver.LOST or hand.verdict in ("stop", "discard"):
-                    interrupted = hand.verdict or "the operator's device fell silent"
-                    break
-                if failed := hand.verdict == "failure":
-                    break
-                if driver is Driver.RETURN and before is not Driver.RETURN:
-                    # What was planned before a person moved the arm is worth nothing now.
-                    self._policy.replan(0)
-                interventions += driver in _TAKEN and before not in _TAKEN
-                record = self._decide(obs)
-                proposed = record.pop("action")
-                action = self._takeover.action(proposed, hand.action, now)
-                obs, reward, terminated, truncated, info = self._scene.step(action, driver)
+                self._control_step(episode)
             except (RobotError, LearnerLost) as error:
-                interrupted, failure = str(error), error
-                break
-            source = SOURCE[driver]
-            if source == "policy" and not self._policy.active:
-                source = "base"
-            self._outbox.add(
-                Step(
-                    episode=number,
-                    index=index,
-                    version=self._version,
-                    source=source,
-                    fields=pack_all(record),
-                    action=pack(np.asarray(info["applied_action"], np.float32)),
-                    proposed=pack(proposed),
-                    reward=float(reward),
-                    terminated=terminated,
-                )
-            )
-            index += 1
-            self._steps += 1
-            late += info["late_ms"] > self._late_ms
-            success, interrupted = info["success"], info.get("interrupted", "")
-            if truncated:
-                break
-        if interrupted or failed:
-            # At once: an arm whose commander falls silent is in fault soon.
-            self._scene.halt()
-        if interrupted:
-            self._say(f"episode {number} ended: {interrupted}")
-        final = self._decide(obs, explore=False)
-        del final["action"]
-        self._outbox.add(
-            End(
-                episode=number,
-                index=index,
-                fields=pack_all(final),
-                success=success,
-                interrupted=interrupted,
-                interventions=interventions,
-                late=late,
-            )
-        )
-        self._operator.ended(_outcome(success, interrupted))
-        if isinstance(failure, LearnerLost | NoAnswer | ServerChanged):
-            raise failure
-        self._client.exchange()
-        if self._job.hil.lockstep:
-            self._client.await_learned()
+                episode.interrupted, episode.error = str(error), error
+        self._end(episode)
 
     def _begin(self, number: int, seed: int) -> Observation | None:
-        """Reset the scene once operator and robot are ready; None where it is not wanted any more."""
-        told = ""
-        while not self._leaving:
-            consent = self._operator.begin(number)
+        """Reset the scene once operator and robot are ready; None if the actor must stop."""
+        reported = ""
+        while not self._stopping:
+            readiness = self._operator.begin(number)
             try:
-                if consent.asks == "stop":
+                if readiness.request == "stop":
                     self._stop_arm()
-                elif consent.asks == "arm":
+                elif readiness.request == "arm":
                     self._scene.acknowledge()
-                if not (why := consent.why_not or self._scene.waits()):
-                    with self._operator.elsewhere(self._stop_arm):
+                if not (reason := readiness.blocked or self._scene.blocked()):
+                    with self._operator.monitor_stop(self._stop_arm):
                         return self._scene.reset(number, seed)
             except RequestRefused as refusal:
-                why = str(refusal)
+                reason = str(refusal)
             except Stopped:
-                # By whoever ends the run, or by `disarm`, which is then why.
+                # The user ends the run, or the operator disarms, which `begin` reports.
                 continue
-            if why != told:
-                self._say(f"episode {number} cannot begin yet: {why}")
-                told = why
-            self._client.exchange()
-            self._client.require()
-            self._clock.sleep_until(self._clock.now() + _WAIT_NS)
+            if reason != reported:
+                self._say(f"episode {number} cannot begin yet: {reason}")
+                reported = reason
+            self._exchange()
+            self._clock.sleep_until(self._clock.now() + _POLL_NS)
         return None
 
+    def _control_step(self, episode: _Episode) -> None:
+        self._sync()
+        if self._stopping:
+            episode.interrupted = "the run pauses"
+            return
+        user, now = self._operator.read(self._scene.now()), self._scene.now()
+        before, driver = self._takeover.driver, self._takeover.step(user.cue, now)
+        self._judge(episode, user, driver)
+        if episode.over:
+            return
+        if driver is Driver.RETURN and before is not Driver.RETURN:
+            # The chunk was planned before the person moved the arm.
+            self._policy.replan(0)
+        episode.interventions += driver in _INTERVENTION and before not in _INTERVENTION
+        proposed, fields = self._act(episode.obs)
+        action = self._takeover.action(proposed, user.action, now)
+        episode.obs, reward, terminated, episode.truncated, info = self._scene.step(action, driver)
+        source = SOURCE[driver]
+        if source == "policy" and not self._policy.active:
+            source = "base"
+        self._outbox.add(
+            Step(
+                episode=episode.number,
+                index=episode.steps,
+                version=self._version,
+                source=source,
+                fields=pack_all(fields),
+                action=pack(np.asarray(info["applied_action"], np.float32)),
+                proposed=pack(proposed),
+                reward=float(reward),
+                terminated=terminated,
+            )
+        )
+        episode.steps += 1
+        self._steps += 1
+        episode.late += info["late_ms"] > self._late_ms
+        episode.success, episode.interrupted = info["success"], info.get("interrupted", "")
+
+    def _judge(self, episode: _Episode, user: OperatorInput, driver: Driver) -> None:
+        """Apply the operator's verdict, or the loss of the device, to the episode."""
+        if user.verdict == "stop":
+            self._stop_arm()
+        if driver is Driver.LOST or user.verdict in ("stop", "discard"):
+            episode.interrupted = user.verdict or "the operator's device is silent"
+        else:
+            episode.failed = user.verdict == "failure"
+
+    def _end(self, episode: _Episode) -> None:
+        """Bring the arm to rest if the episode did not end by itself, and send its end."""
+        if episode.interrupted or episode.failed:
+            # First of all: an arm without commands soon goes into fault.
+            self._scene.halt()
+        if episode.interrupted:
+            self._say(f"episode {episode.number} ended: {episode.interrupted}")
+        _, fields = self._act(episode.obs, explore=False)
+        self._outbox.add(
+            End(
+                episode=episode.number,
+                index=episode.steps,
+                fields=pack_all(fields),
+                success=episode.success,
+                interrupted=episode.interrupted,
+                interventions=episode.interventions,
+                late=episode.late,
+            )
+        )
+        self._operator.end(episode.outcome)
+        if isinstance(episode.error, LearnerLost | NoAnswer | ServerChanged):
+            raise episode.error
+        self._client.exchange()
+        if self._job.hil.lockstep:
+            self._client.wait_until_learned()
+
     def _stop_arm(self) -> None:
-        """Raises NoAnswer where the robot does not answer, asked again and again."""
-        for left in reversed(range(_STOPS)):
+        """Trigger the software e-stop; raises NoAnswer if the robot answers none of several attempts."""
+        for left in reversed(range(_STOP_ATTEMPTS)):
             try:
                 return self._scene.stop("the operator's device")
             except NoAnswer:
@@ -221,41 +270,27 @@ class Actor:
                     raise
         return None
 
-    def _why_to_leave(self) -> str:
-        """Send and take what there is; a reason to end the episode, "" where there is none."""
+    def _exchange(self) -> None:
+        self._client.exchange()
+        self._client.check_connected()
+
+    def _sync(self) -> None:
+        """Exchange messages with the learner and load new weights."""
         if self._job.hil.lockstep:
-            self._client.await_learned()
+            self._client.wait_until_learned()
         else:
-            self._client.exchange()
-            self._client.require()
+            self._exchange()
         weights, self._client.weights = self._client.weights, None
         if weights:
-            self.take_weights(weights)
-        return "the run pauses" if self._leaving else ""
-
-    def take_weights(self, weights: Weights) -> None:
-        """Act with these from now on.
-
-        Raises:
-            ProtocolError: they are another policy's.
-        """
-        self._networks.load_state_dict(unpack_tensors(weights.tensors, self._known), strict=False)
-        self._version, self._warm = weights.version, weights.warm
+            self.load_weights(weights)
 
     @torch.no_grad()
-    def _decide(self, obs: Observation, *, explore: bool = True) -> dict[str, Any]:
-        """What the policy would do, and what the replay keeps of this moment."""
+    def _act(
+        self, obs: Observation, *, explore: bool = True
+    ) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
+        """Action of the policy [A], and the fields that the replay stores of this step."""
         self._policy.active = self._warm and self._steps >= self._job.warmup_steps
         frames: Mapping[str, np.ndarray] = {key: value[None] for key, value in obs.items()}
         decision = self._policy.act(frames, explore=explore, with_base_samples=True)
-        everything = {**frames, **decision.replay_fields()}
-        kept = {name: np.asarray(everything[name][0]) for name in self._job.fields}
-        return {"action": decision.action[0], **kept}
-
-
-def _outcome(success: bool, interrupted: str) -> Outcome:
-    if success:
-        return "success"
-    if interrupted:
-        return "discarded" if interrupted == "discard" else "interrupted"
-    return "failure"
+        available = {**frames, **decision.replay_fields()}
+        return decision.action[0], {name: np.asarray(available[name][0]) for name in self._job.fields}

@@ -1,6 +1,6 @@
-"""What a learner tells its actor: where and how to act, and the files of the policy that acts.
+"""The job that a learner sends to its actor: task, settings, and the files of the policy.
 
-The actor loads the policy as a deployment does. It needs neither the method nor its learner.
+The actor loads the policy as a deployment does, without importing the method or its learner.
 """
 
 from dataclasses import asdict, dataclass
@@ -18,53 +18,53 @@ _FILES: Final = {
     **{name: Path(name) for name in (RECORD_FILE, WEIGHTS_FILE)},
     **{f"base.{name}": Path("base", name) for name in (RECORD_FILE, WEIGHTS_FILE)},
 }
-"""Names on the link, and where the files are in the directory of a policy."""
+"""Names of the files on the link, and their paths in a policy directory."""
 
 
 @dataclass(frozen=True)
 class ActorJob:
-    """Everything that an actor needs besides the policy."""
+    """Settings of an actor, without the policy."""
 
     task: TaskConfig
     hil: HilConfig
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     accept: list[str]
-    """Differences between the learner's and the actor's environment to let pass."""
+    """Accepted differences between the learner's and the actor's environment."""
     fields: list[str]
-    """What the replay stores of a step, which the actor sends."""
+    """Replay fields that the actor sends with each step."""
     exploration: Exploration
     warmup_steps: int
-    """First environment steps of the run, in which the base alone acts."""
+    """Number of first environment steps of the run in which the base policy acts alone."""
 
 
 def pack_job(job: ActorJob) -> dict[str, Any]:
-    """A job as plain values; `unpack_job` reads it."""
+    """Convert a job to plain values, for `unpack_job`."""
     return asdict(job)
 
 
 def unpack_job(content: dict[str, Any]) -> ActorJob:
-    """Raises ValueError if this is not a job of this version."""
+    """Inverse of `pack_job`; raises ValueError if this is not a job of this version."""
     try:
         return msgspec.convert(content, ActorJob)
     except (TypeError, ValueError, msgspec.ValidationError) as error:
-        raise ValueError(f"the learner sends a job of another version ({error}): update the older") from error
+        raise ValueError(f"the learner has another version ({error}): update the older") from error
 
 
 def pack_policy(networks: FinetunedPolicy, meta: dict[str, Any], folder: Path) -> dict[str, bytes]:
-    """A policy as files by name, written by way of a folder."""
+    """Contents of a policy's files, by name; they are written to `folder` first."""
     save_finetuned(networks, folder, meta)
     return {name: (folder / path).read_bytes() for name, path in _FILES.items()}
 
 
 def unpack_policy(files: dict[str, bytes], folder: Path) -> None:
-    """Write the files of `pack_policy` to the directory of a policy.
+    """Write the files of `pack_policy` to a policy directory.
 
     Raises:
-        ValueError: if one is missing.
+        ValueError: if a file is missing.
     """
     if missing := _FILES.keys() - files.keys():
-        raise ValueError(f"the learner sends no {', '.join(sorted(missing))}: update the older")
+        raise ValueError(f"the learner did not send {', '.join(sorted(missing))}: update the older")
     (folder / "base").mkdir()
     for name, path in _FILES.items():
         (folder / path).write_bytes(files[name])

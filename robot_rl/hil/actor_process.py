@@ -1,4 +1,4 @@
-"""The actor as a child of the learner: started, and started again where it dies."""
+"""The actor as a child process of the learner, restarted when it dies."""
 
 import subprocess
 import sys
@@ -7,54 +7,58 @@ from typing import Final
 
 from robot_rl.errors import USER_ERROR, UserError
 
-_FAILURES: Final = 3
-"""In a row, without a step between them."""
-_LEAVE_S: Final = 15.0
+_MAX_FAILURES: Final = 3
+"""Deaths in a row, without a step between them, after which it is not restarted."""
+_STOP_TIMEOUT: Final = 15.0
+"""Time to end after SIGTERM, s."""
 
 
 class ActorProcess:
-    """One child at a time."""
+    """Starts, monitors and restarts the process."""
 
     def __init__(self, arguments: list[str]) -> None:
-        """Start it; `arguments` are those of `robot-rl actor`."""
+        """Start the process with these arguments of `robot-rl actor`."""
         self._command = [sys.executable, "-m", "robot_rl", "actor", *arguments]
-        self.started = 0
-        """How often."""
-        self._fruitless = 0
+        self.starts = 0
+        """How often the process was started."""
+        self._failures = 0
         self._start()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def worked(self) -> None:
-        """A step has come from it."""
-        self._fruitless = 0
+    def reset_failures(self) -> None:
+        """Forget earlier deaths, as the actor has sent a step."""
+        self._failures = 0
 
-    def died(self) -> int | None:
-        """The exit code of an actor that is dead, which has been started again; None where it lives.
+    def restart_if_dead(self) -> int | None:
+        """Restart a dead actor.
+
+        Returns:
+            The exit code of the dead actor, None if it is alive.
 
         Raises:
-            UserError: it cannot work; its own message stands above.
+            UserError: if it ended with a user error, or died too often in a row.
         """
         code = self._process.poll()
         if code is None:
             return None
-        self._fruitless += 1
-        if code == USER_ERROR or self._fruitless >= _FAILURES:
-            raise UserError(f"the actor has ended with code {code}; what was wrong it said above")
+        self._failures += 1
+        if code == USER_ERROR or self._failures >= _MAX_FAILURES:
+            raise UserError(f"the actor ended with code {code}; see its message above")
         self._start()
         return code
 
     def close(self) -> None:
-        """Ask it to end, which it has `_LEAVE_S` for; then end it. Safe to call twice."""
+        """Terminate the process; kill it after `_STOP_TIMEOUT`. Safe to call twice."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LEAVE_S)
+            self._process.wait(_STOP_TIMEOUT)
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def _start(self) -> None:
         self._process = subprocess.Popen(self._command)
-        self.started += 1
+        self.starts += 1

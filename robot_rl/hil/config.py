@@ -1,58 +1,58 @@
-"""How a person helps while a policy learns."""
+"""Options of `hil=on`: training with human interventions."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-NOBODY, SCRIPTED = "none", "scripted"
+NO_OPERATOR, SCRIPTED = "none", "scripted"
 
 
 @dataclass
 class HilConfig:
-    """Actor and learner are two processes, and somebody may take over from the policy."""
+    """Training with actor and learner in two processes and an operator who may take over."""
 
     operator: str = "???"
-    """Who takes over: the name of a device as in `robot-rl teleop`, `scripted` for the task's scripted
+    """Operator who may take over: the name of a `robot-rl teleop` device, `scripted` for the task's scripted
     expert, which watches the simulated arm, or `none`."""
     device: dict[str, Any] = field(default_factory=dict)
-    """Settings of that device, which are `device.…` of `robot-rl teleop`: `hil.device.port=8444`."""
+    """Settings of the device, the same as `device.…` of `robot-rl teleop`, e.g. `hil.device.port=8444`."""
     fraction: float = 1.0
-    """Part of the episodes in which the operator may take over."""
+    """Fraction of the episodes in which the operator may take over."""
     takeover_fails: bool = False
-    """A takeover is worth to the policy what a failure is (after RLIF, arXiv 2311.12996); if false, value
-    goes on over it, as in HIL-SERL."""
+    """Whether a takeover ends the episode without reward for the critics (after RLIF, arXiv 2311.12996); if
+    false, values bootstrap across it, as in HIL-SERL."""
     linear: float = 0.25
-    """Speed at full deflection of a device, m/s."""
+    """Linear speed at full deflection of the device, m/s."""
     angular: float = 1.0
-    """The same in rad/s."""
+    """Angular speed at full deflection of the device, rad/s."""
     robot: str | None = None
-    """Address of the robot's server, which the actor drives; the task in its own process if null."""
+    """Address of the robot server that the actor drives; null simulates the task in the actor's process."""
     robot_keys: str | None = None
-    """File of the actor's keys for that robot."""
+    """File of the actor's keys for the robot."""
     reset: str | None = None
-    """How an episode on the robot begins: `scene`, `operator` or `home`, as for `robot-rl deploy`."""
+    """Reset of the robot between episodes: `scene`, `operator` or `home`, as in `robot-rl deploy`."""
     success: str | None = None
-    """Run of `method=classifier`, on the actor's machine, that judges success by the robot's cameras; null
-    for the robot's sensor, or you."""
+    """`method=classifier` run, on the actor's machine, that judges success by the robot's cameras; null uses
+    the robot's success sensor, or the operator's key."""
     turns_with: str | None = None
-    """Name of another client of the robot, whose episodes undo what this one's do: they take turns, as with
+    """Name of another client of the robot, whose task resets this one's: they take turns, as in
     `robot-rl deploy`."""
     name: str = "actor"
-    """What the robot's server calls this one."""
+    """Name of this client at the robot server."""
     first: bool = False
-    """Whether this one has the first turn; the other one is started first."""
+    """Whether this client has the first turn; start the other one first."""
     realtime: bool | None = None
-    """Whether a simulated task keeps the pace of its control; if null, where a person drives."""
+    """Whether a simulated task runs in real time; null means only with a person as operator."""
     lockstep: bool = False
-    """The actor waits after each step until all has been learned of it: the same seed gives the same run."""
+    """Whether the actor waits after each step for its updates, so that the same seed gives the same run."""
     weights_every: int = 20
-    """Critic updates between two versions of the weights that the actor gets."""
+    """Critic updates between two versions of the weights sent to the actor."""
     most_owed: int = 1000
-    """Updates that the learner may be behind `method.utd`; what is beyond is left out, as `hil/utd` says."""
+    """Most updates that the learner may be behind `method.utd`; further ones are skipped, see `hil/utd`."""
     ahead: int = 20_000
-    """Steps that the actor may be ahead of the learner; then it waits between two episodes."""
+    """Steps that the actor may be ahead of the learner before it waits between two episodes."""
     link: str | None = None
-    """Address of the learner. With `tcp://host:port` you start the actor yourself, on its machine, with
-    `robot-rl actor learner=…`; else it is started here."""
+    """Address of the learner. With `tcp://host:port`, start the actor on its machine with
+    `robot-rl actor learner=…`; otherwise the learner starts it."""
     keys: str | None = None
     """Directory of the learner's keys, from `robot-rl robot keys`; required for an address on a network."""
 
@@ -62,27 +62,29 @@ class HilConfig:
         for name in ("weights_every", "most_owed", "ahead"):
             if getattr(self, name) < 1:
                 raise ValueError(f"hil.{name}={getattr(self, name)}: choose 1 or more")
-        if self.lockstep and (self.robot or self.realtime or self.operator not in (SCRIPTED, NOBODY, "???")):
+        if self.lockstep and (
+            self.robot or self.realtime or self.operator not in (SCRIPTED, NO_OPERATOR, "???")
+        ):
             raise ValueError(
-                "hil.lockstep=true lets the actor wait for the learner, which a robot or a person cannot: "
-                "leave it out"
+                "hil.lockstep=true makes the actor wait for the learner, which a robot or a person "
+                "cannot do: leave it out"
             )
         for name in ("reset", "success", "turns_with"):
             if getattr(self, name) and not self.robot:
                 raise ValueError(
-                    f"hil.{name}={getattr(self, name)} is for a robot: give hil.robot=…, or leave it out"
+                    f"hil.{name}={getattr(self, name)} requires a robot: give hil.robot=…, or leave it out"
                 )
         if self.turns_with == self.name:
             raise ValueError(
-                f"hil.turns_with={self.name} is this client's own name: choose another hil.name=…"
+                f"hil.turns_with={self.name} is the name of this client: choose another hil.name=…"
             )
 
     @property
     def has_person(self) -> bool:
-        """Whether somebody is at a device."""
-        return self.operator not in (SCRIPTED, NOBODY)
+        """Whether the operator is a person at a device."""
+        return self.operator not in (SCRIPTED, NO_OPERATOR)
 
     @property
     def remote(self) -> bool:
-        """Whether the actor is started by hand, as its machine may be another one."""
+        """Whether the user starts the actor, possibly on another machine."""
         return self.link is not None and not self.link.startswith("ipc://")

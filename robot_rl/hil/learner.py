@@ -1,4 +1,4 @@
-"""The half of online training that learns, with its actor in another process."""
+"""The learner of `hil=on`: receives steps from the actor process, updates the networks, sends weights."""
 
 import sys
 import uuid
@@ -20,7 +20,7 @@ from robot_rl.hil.config import HilConfig
 from robot_rl.hil.intervention_stats import InterventionStats
 from robot_rl.hil.link.messages import End, Hello, Record, Step, Welcome
 from robot_rl.hil.link.server import LearnerServer
-from robot_rl.hil.records import Row, row_of
+from robot_rl.hil.records import Row, to_row
 from robot_rl.hil.weight_publisher import WeightPublisher
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.runs import write_text
@@ -29,10 +29,11 @@ from robot_rl.training.loop import Intervals, Run, finite_metrics, is_due, resto
 from robot_rl.training.online import Updater, check_reward
 
 _WAIT_MS: Final = 20
-_FAREWELL: Final = 2000 * MS
+_STOP_TIMEOUT: Final = 2000 * MS
+"""Time for the actor to confirm that it stops, ns."""
 _RECENT: Final = 40
-"""Finished episodes over which success and help are shown."""
-_SLOT: Final = np.array([0])
+"""Number of finished episodes over which success and intervention rate are averaged for display."""
+_STREAM: Final = np.array([0])
 
 
 def train_async(
@@ -43,16 +44,17 @@ def train_async(
     intervals: Intervals,
     run: Run,
 ) -> bool:
-    """Learn from the steps that an actor in another process sends, through a replay with one stream.
+    """Train from the steps of an actor in another process; the replay has one stream.
 
-    Returns True when all steps are done, False when stopped.
+    Returns:
+        True when all steps are done, False when stopped.
     """
-    with ExitStack() as ended:
-        return AsyncTraining(method, components, source, config, intervals, run, ended).train()
+    with ExitStack() as resources:
+        return AsyncTraining(method, components, source, config, intervals, run, resources).train()
 
 
 class AsyncTraining:
-    """A learner whose actor is another process; the attributes are what a step or an episode changes."""
+    """Training loop with the actor in another process."""
 
     def __init__(
         self,
@@ -62,15 +64,16 @@ class AsyncTraining:
         config: HilConfig,
         intervals: Intervals,
         run: Run,
-        ended: ExitStack,
+        resources: ExitStack,
     ) -> None:
         self._method, self._replay, self._learner = method, components.replay, components.learner
-        self._config, self._intervals, self._run, self._ended = config, intervals, run, ended
+        self._config, self._intervals, self._run = config, intervals, run
+        self._resources = resources
         self._device = source.device
         learner, sampler = components.learner, components.sampler
         self._updater = Updater(learner, components.replay, sampler, method.config, run)
         self._clock = MonotonicClock()
-        folder = Path(ended.enter_context(TemporaryDirectory(prefix="hil-")))
+        folder = Path(resources.enter_context(TemporaryDirectory(prefix="hil-")))
         networks, environment = components.agent.networks, components.envs.describe()
         self._files = pack_policy(networks, {"environment": environment}, folder / "policy")
         self._job = ActorJob(
@@ -85,40 +88,41 @@ class AsyncTraining:
         self._learner_id = uuid.uuid4().hex
         self._publisher = WeightPublisher(networks, self._learner_id, config.weights_every, self._clock)
         self._step = self._updates = 0
-        self._left_out = 0.0
-        self._refused = 0
+        self._skipped = 0.0
+        self._reported_drops = 0
         self._outcomes: list[list[float]] = []
-        self._stale: list[int] = []
-        place = (0, 0)
+        self._staleness: list[int] = []
+        position = (0, 0)
         state = restore_run(run)
-        self._id = _identity(run.directory)
+        self._run_id = _run_id(run.directory)
         if state:
             self._updater.load_state_dict(state)
-            self._step, self._updates, self._left_out = state["step"], state["updates"], state["left_out"]
+            self._step, self._updates, self._skipped = state["step"], state["updates"], state["left_out"]
             self._outcomes, self._publisher.version = state["outcomes"], state["version"]
-            place = (state["place"][0], state["place"][1])
-        self._stats = InterventionStats(run.directory, place[0])
+            position = (state["place"][0], state["place"][1])
+        self._stats = InterventionStats(run.directory, position[0])
         if state:
             self._stats.load_state_dict(state["helped"])
-        self._server = self._open(folder)
-        self._server.place, self._server.kept = place, place[0]
+        self._server = self._make_server(folder)
+        self._server.position, self._server.checkpointed = position, position[0]
 
     def train(self) -> bool:
+        """Train until all steps are done (True) or the run is stopped (False)."""
         intervals, run = self._intervals, self._run
         if self._step >= intervals.total:
             return True
-        with ExitStack() as working:
+        with ExitStack() as closing:
             child = self._start_actor()
             if child:
-                working.callback(child.close)
-            working.callback(self._server.dismiss, _FAREWELL)
+                closing.callback(child.close)
+            closing.callback(self._server.stop_actor, _STOP_TIMEOUT)
             while self._step < intervals.total and not run.stop():
                 if child:
-                    self._keep(child)
+                    self._restart_if_dead(child)
                 for record in self._server.records(0 if self._has_work else _WAIT_MS):
-                    self._take(record)
+                    self._process(record)
                     if child:
-                        child.worked()
+                        child.reset_failures()
                     if self._step >= intervals.total:
                         break
                 if not self._config.lockstep:
@@ -129,38 +133,38 @@ class AsyncTraining:
             self._save()
         return self._step >= intervals.total
 
-    def _keep(self, child: ActorProcess) -> None:
-        """Start it again if it died; what was learned is saved where it cannot go on."""
+    def _restart_if_dead(self, child: ActorProcess) -> None:
+        """Restart a dead actor; saves a checkpoint if that is not possible."""
         try:
-            code = child.died()
+            code = child.restart_if_dead()
         except UserError:
-            self._server.forget()
+            self._server.drop_actor()
             self._save()
             raise
         if code is not None:
-            self._say(f"the actor died with code {code} and was started again")
-            self._server.forget()
+            self._say(f"the actor died with code {code} and was restarted")
+            self._server.drop_actor()
 
     @property
     def _has_work(self) -> bool:
         return not self._config.lockstep and self._updater.pending >= 1
 
-    # ---- what comes ------------------------------------------------------------------------------------
+    # ---- records of the actor ----------------------------------------------------------------------------
 
-    def _take(self, record: Record) -> None:
-        row = row_of(record, self._replay)
+    def _process(self, record: Record) -> None:
+        row = to_row(record, self._replay)
         if isinstance(record, End):
-            self._close(record, row)
+            self._end_episode(record, row)
         else:
-            self._add(record, row)
+            self._add_step(record, row)
             self._after_step(self._step - 1)
 
-    def _add(self, step: Step, row: Row) -> None:
+    def _add_step(self, step: Step, row: Row) -> None:
         check_reward(np.array([step.reward]), self._step)
         if self._config.takeover_fails and step.index and step.source in ("human", "handover"):
             self._replay.give_up(0)
         self._replay.add(
-            _SLOT,
+            _STREAM,
             action=row.action,
             reward=np.array([step.reward], np.float32),
             terminated=np.array([step.terminated]),
@@ -168,41 +172,41 @@ class AsyncTraining:
             **row.fields,
         )
         self._stats.step(step.index, step.source, row.action[0], row.proposed[0])
-        self._publisher.used(step.version)
-        self._stale.append(self._publisher.version - step.version)
+        self._publisher.mark_used(step.version)
+        self._staleness.append(self._publisher.version - step.version)
         self._updater.schedule(1, self._step)
         self._step += 1
-        # The critics' warm-up is owed all at once and is made whole.
-        beyond = self._updater.pending - self._config.most_owed
-        if self._learner.warmed_up and beyond > 0:
-            self._updater.pending -= beyond
-            self._left_out += beyond
+        # The warm-up of the critics is scheduled at once and never skipped.
+        excess = self._updater.pending - self._config.most_owed
+        if self._learner.warmed_up and excess > 0:
+            self._updater.pending -= excess
+            self._skipped += excess
 
-    def _close(self, end: End, row: Row) -> None:
-        self._replay.end(_SLOT, **row.fields)
+    def _end_episode(self, end: End, row: Row) -> None:
+        self._replay.end(_STREAM, **row.fields)
         self._updater.end_episode(0, success=end.success)
-        figures = self._stats.close(end.episode, end.success)
+        metrics = self._stats.end_episode(end.episode, end.success)
         if end.interrupted:
             return
-        self._outcomes = [*self._outcomes, [float(end.success), figures["hil/intervention_rate"]]][-_RECENT:]
-        figures |= {"train/success": float(end.success), "train/episode_length": float(end.index)}
-        figures["hil/late"] = end.late / max(end.index, 1)
-        self._run.logger.log(self._step, **figures)
+        self._outcomes = [*self._outcomes, [float(end.success), metrics["hil/intervention_rate"]]][-_RECENT:]
+        metrics |= {"train/success": float(end.success), "train/episode_length": float(end.index)}
+        metrics["hil/late"] = end.late / max(end.index, 1)
+        self._run.logger.log(self._step, **metrics)
 
     def _welcome(self, hello: Hello) -> Welcome:
-        """An actor begins. What the last one had not finished is lost, unless this one has it.
+        """Answer a new actor. The open episode is cut unless the actor has it.
 
         Raises:
-            ValueError: it has episodes of another run.
+            ValueError: if the actor has episodes of another run.
         """
-        if hello.run not in ("", self._id):
-            raise ValueError("the actor's spool holds episodes of another run: give it another folder")
-        episode, index = self._server.place
+        if hello.run not in ("", self._run_id):
+            raise ValueError("the actor's spool has episodes of another run: give spool=… another folder")
+        episode, index = self._server.position
         if index and episode not in hello.episodes:
-            self._say(f"episode {episode} broke off after {index} steps")
+            self._say(f"episode {episode} was cut after {index} steps")
             self._replay.cut(0)
             self._updater.end_episode(0, success=False)
-            self._stats.forget()
+            self._stats.discard_episode()
             episode, index = episode + 1, 0
         if not index:
             episode = min((number for number in hello.episodes if number >= episode), default=episode)
@@ -210,14 +214,14 @@ class AsyncTraining:
             episode=episode,
             index=index,
             learner=self._learner_id,
-            run=self._id,
+            run=self._run_id,
             steps=self._step,
             job=pack_job(self._job),
             files=self._files,
             weights=self._publisher.current(self._learner.warmed_up),
         )
 
-    # ---- what is made of it ----------------------------------------------------------------------------
+    # ---- updates and checkpoints -------------------------------------------------------------------------
 
     def _after_step(self, before: int) -> None:
         intervals, run, updater, step = self._intervals, self._run, self._updater, self._step
@@ -225,14 +229,12 @@ class AsyncTraining:
             self._learn()
         if is_due(intervals.log_every, before, step):
             updater.log(step)
-            run.logger.log(step, **self._figures())
-            success, helped = np.mean(self._outcomes or [[0.0, 0.0]], axis=0).tolist()
-            run.progress.update(step, success=success, helped=helped)
-            if self._server.refused > self._refused:
-                self._say(
-                    f"{self._server.refused - self._refused} frames were damaged, or a stranger's: dropped"
-                )
-                self._refused = self._server.refused
+            run.logger.log(step, **self._metrics())
+            success, intervened = np.mean(self._outcomes or [[0.0, 0.0]], axis=0).tolist()
+            run.progress.update(step, success=success, helped=intervened)
+            if dropped := self._server.dropped - self._reported_drops:
+                self._say(f"dropped {dropped} frames, damaged or from an unknown sender")
+                self._reported_drops = self._server.dropped
         if step >= intervals.total:
             return
         self._evaluate(before)
@@ -248,50 +250,50 @@ class AsyncTraining:
             finite_metrics(self._updater.metrics, step)
             run.keep(step)
 
-    def _learn(self, most: int | None = None) -> None:
-        updates = self._updater.take_pending(most)
+    def _learn(self, limit: int | None = None) -> None:
+        updates = self._updater.take_pending(limit)
         self._updater.update(updates, self._step)
         self._updates += updates
-        self._publisher.updated(updates)
+        self._publisher.count_updates(updates)
         warm = self._learner.warmed_up
         if self._publisher.due(warm):
             self._server.publish(self._publisher.next(warm))
 
-    def _figures(self) -> dict[str, float]:
-        asked = self._updates + self._updater.pending + self._left_out
+    def _metrics(self) -> dict[str, float]:
+        scheduled = self._updates + self._updater.pending + self._skipped
         utd = self._method.config.utd
-        stale, self._stale = float(np.mean(self._stale or [0])), []
+        staleness, self._staleness = float(np.mean(self._staleness or [0])), []
         return {
-            "hil/utd": utd * self._updates / asked if asked else utd,
+            "hil/utd": utd * self._updates / scheduled if scheduled else utd,
             "hil/owed": self._updater.pending,
-            "hil/staleness": stale,
+            "hil/staleness": staleness,
         }
 
     def _save(self) -> None:
         self._updater.save(
             self._step,
             {
-                "place": list(self._server.place),
+                "place": list(self._server.position),
                 "updates": self._updates,
-                "left_out": self._left_out,
+                "left_out": self._skipped,
                 "outcomes": self._outcomes,
                 "version": self._publisher.version,
                 "helped": self._stats.state_dict(),
             },
         )
-        self._server.kept = self._server.place[0]
+        self._server.checkpointed = self._server.position[0]
         self._server.acknowledge()
 
-    # ---- the actor -------------------------------------------------------------------------------------
+    # ---- the actor ---------------------------------------------------------------------------------------
 
-    def _open(self, folder: Path) -> LearnerServer:
+    def _make_server(self, folder: Path) -> LearnerServer:
         config = self._config
         with mistakes():
             address = parse(config.link or f"ipc://{folder / 'link'}")
             keys = load_server_keys(Path(config.keys)) if config.keys else None
-            desk = LearnerServer(address, keys, self._clock, self._learner_id, self._welcome)
-        self._ended.callback(desk.close)
-        return desk
+            server = LearnerServer(address, keys, self._clock, self._learner_id, self._welcome)
+        self._resources.callback(server.close)
+        return server
 
     def _start_actor(self) -> ActorProcess | None:
         if self._config.remote:
@@ -306,8 +308,8 @@ class AsyncTraining:
         print(f"{self._run.directory.name}: {text}", file=sys.stderr, flush=True)
 
 
-def _identity(directory: Path) -> str:
-    """Of a run, so that no other run's episodes get into it."""
+def _run_id(directory: Path) -> str:
+    """Id of a run, which prevents mixing in episodes of another run."""
     path = directory / "identity"
     if not path.is_file():
         write_text(path, uuid.uuid4().hex + "\n")

@@ -1,9 +1,10 @@
-"""From what a learner says to an actor that is ready."""
+"""Creates the actor for the job that a learner sends."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,12 +22,12 @@ from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.actor import Actor
 from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
-from robot_rl.hil.config import NOBODY, SCRIPTED, HilConfig
+from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
 from robot_rl.hil.mirror import Mirror
 from robot_rl.hil.operators.device import device_settings
-from robot_rl.hil.operators.operator import Nobody, Operator
+from robot_rl.hil.operators.operator import NoOperator, Operator
 from robot_rl.hil.operators.person import Person
 from robot_rl.hil.operators.scripted import ScriptedOperator
 from robot_rl.hil.scene import RobotScene, Scene, SimScene
@@ -39,38 +40,38 @@ from robot_rl.robot.deploy.terminal import open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.seeds import episode_seed
 
-_NOT_IN_TRAINING = ("h", "q")
-"""Keys of a device that mean nothing here: going home, and quitting, which is Ctrl-C."""
+_UNUSED_KEYS = ("h", "q")
+"""Keys of a device without a function here: home, and quit, which is Ctrl-C."""
 _TIMEOUT = 5.0
-"""s for an answer of the robot; without one, it is lost."""
+"""Time to wait for an answer of the robot before it counts as lost, s."""
 
 
 def make_actor(
     welcome: Welcome,
     folder: Path,
     device: torch.device,
-    line: LearnerClient,
+    client: LearnerClient,
     clock: Clock,
     stop: Callable[[], bool],
     say: Callable[[str], None],
-    ended: ExitStack,
+    resources: ExitStack,
 ) -> Actor:
-    """An actor for the job of a learner.
+    """Create an actor for a learner's job.
 
     Args:
-        welcome: what it said.
-        folder: empty, for the policy's files.
-        device: of the policy.
-        line: greeted.
-        clock: of this machine.
-        stop: asked at each step whether to leave.
-        say: shows a line to people.
-        ended: takes what is to be undone.
+        welcome: the learner's answer to the handshake.
+        folder: empty folder for the policy's files.
+        device: device of the policy.
+        client: link to the learner.
+        clock: clock of this machine.
+        stop: polled at each step; True ends the actor.
+        say: shows a line to the user.
+        resources: closes what is opened here.
 
     Raises:
-        ValueError: what cannot work.
-        RobotError: the robot does not answer.
-        DeviceError: the operator's device cannot be had.
+        ValueError: if the job cannot be done.
+        RobotError: if the robot does not answer.
+        DeviceError: if the operator's device cannot be opened.
     """
     job = unpack_job(welcome.job)
     unpack_policy(welcome.files, folder)
@@ -78,135 +79,133 @@ def make_actor(
     if not isinstance(networks, FinetunedPolicy):
         raise ValueError("the learner sends a base policy alone: update the older")
     envs = make_vector_env(job.task, 1)
-    ended.callback(envs.close)
+    resources.callback(envs.close)
     check_same_environment(meta["environment"], envs.describe(), "the learner's policy", tuple(job.accept))
     # The actor must not repeat the exploration noise of an earlier actor.
     seed = episode_seed(job.seed, "actor", welcome.episode)
     policy = networks.policy(1, seed=seed, exploration=job.exploration)
     display = OperatorDisplay(job.hil.robot or "", _robot_keys(job.hil))
 
-    def tell(line: str) -> None:
+    def show(line: str) -> None:
         say(line)
         display.say(line)
 
-    operator, scene = _make_scene(job, envs, display, stop, tell, ended)
+    operator, scene = _SceneBuilder(job, envs, display, stop, show, resources).build()
     actor = Actor(
-        scene, operator, policy, networks, line, job, clock, steps=welcome.steps, stop=stop, say=tell
+        scene, operator, policy, networks, client, job, clock, steps=welcome.steps, stop=stop, say=show
     )
-    actor.take_weights(welcome.weights)
+    actor.load_weights(welcome.weights)
     return actor
-
-
-def _make_scene(
-    job: ActorJob,
-    envs: RobosuiteVectorEnv,
-    display: OperatorDisplay,
-    stop: Callable[[], bool],
-    say: Callable[[str], None],
-    ended: ExitStack,
-) -> tuple[Operator, Scene]:
-    config = job.hil
-    person = _person(job, envs, display, say, ended) if config.has_person else None
-    if config.robot:
-        robot = _robot(config, display.keys, ended)
-        scene: Scene = _robot_scene(job, envs, robot, display.keys, person, stop, say, ended)
-        sim = _mirror(job, robot, ended).now if config.operator == SCRIPTED else None
-    else:
-        assert isinstance(envs, ThreadVectorEnv)
-        env = envs.envs[0]
-        scene = SimScene(env, realtime=config.has_person if config.realtime is None else config.realtime)
-        sim = lambda: env.sim  # noqa: E731
-    if person:
-        return person, scene
-    if config.operator == NOBODY:
-        return Nobody(), scene
-    assert sim is not None
-    if job.task.input_type == "absolute":
-        raise ValueError("hil.operator=scripted gives deltas, and task.input_type=absolute takes poses")
-    return ScriptedOperator(job.task.env, sim, config.fraction, job.seed), scene
-
-
-def _person(
-    job: ActorJob,
-    envs: RobosuiteVectorEnv,
-    display: OperatorDisplay,
-    say: Callable[[str], None],
-    ended: ExitStack,
-) -> Person:
-    config = job.hil
-    device = ended.enter_context(make_device(device_settings(config.operator, config.device), display))
-    for keys, does in device.controls:
-        if keys not in _NOT_IN_TRAINING:
-            say(f"{keys}: {does}")
-    speed = Speed(config.linear, config.angular)
-    clock = MonotonicClock()
-    freq = job.task.control_freq
-    return Person(device, display, envs.action_spec, freq, speed, clock, config.fraction, job.seed)
-
-
-def _robot(config: HilConfig, keys: ClientKeys | None, ended: ExitStack) -> RobotClient:
-    assert config.robot is not None
-    # A person may acknowledge a fault, if the keys let them.
-    acknowledges = config.has_person and (keys is None or may(keys.role, "operator"))
-    role: Role = "operator" if acknowledges else "policy"
-    return ended.enter_context(RobotClient(config.robot, config.name, role, keys=keys, timeout=_TIMEOUT))
-
-
-def _stopper(config: HilConfig, keys: ClientKeys | None, ended: ExitStack) -> RobotClient:
-    assert config.robot is not None
-    name = f"{config.name}_stop"
-    return ended.enter_context(RobotClient(config.robot, name, "observer", keys=keys, timeout=_TIMEOUT))
 
 
 def _robot_keys(config: HilConfig) -> ClientKeys | None:
     return load_client_keys(Path(config.robot_keys)) if config.robot_keys else None
 
 
-def _robot_scene(
-    job: ActorJob,
-    envs: RobosuiteVectorEnv,
-    robot: RobotClient,
-    keys: ClientKeys | None,
-    person: Person | None,
-    stop: Callable[[], bool],
-    say: Callable[[str], None],
-    ended: ExitStack,
-) -> RobotScene:
-    config = job.hil
-    assert config.robot is not None
-    environment = envs.describe()
-    check_robot_fits(robot.spec, robot.lease_ms, environment)
-    reset = config.reset or default_reset(robot.spec)
-    if reset not in RESETS:
-        raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
-    ready: WaitUntilReady | None = None
-    if reset == "operator":
-        ready = (
-            person.ready(stop, say)
-            if person
-            else ready_on_enter(ended.enter_context(open_terminal_keys()), stop)
+@dataclass
+class _SceneBuilder:
+    """Creates operator and scene of a job; `resources` closes what is opened."""
+
+    job: ActorJob
+    envs: RobosuiteVectorEnv
+    display: OperatorDisplay
+    stop: Callable[[], bool]
+    say: Callable[[str], None]
+    resources: ExitStack
+
+    def build(self) -> tuple[Operator, Scene]:
+        config = self.job.hil
+        person = self._person() if config.has_person else None
+        if config.robot:
+            robot = self._robot_client(config.robot)
+            scene: Scene = self._robot_scene(config.robot, robot, person)
+            sim = self._mirror(robot).update if config.operator == SCRIPTED else None
+        else:
+            assert isinstance(self.envs, ThreadVectorEnv)
+            env = self.envs.envs[0]
+            realtime = config.has_person if config.realtime is None else config.realtime
+            scene = SimScene(env, realtime=realtime)
+            sim = lambda: env.sim  # noqa: E731
+        if person:
+            return person, scene
+        if config.operator == NO_OPERATOR:
+            return NoOperator(), scene
+        assert sim is not None
+        return self._scripted_operator(sim), scene
+
+    def _person(self) -> Person:
+        job, config = self.job, self.job.hil
+        settings = device_settings(config.operator, config.device)
+        device = self.resources.enter_context(make_device(settings, self.display))
+        for keys, function in device.controls:
+            if keys not in _UNUSED_KEYS:
+                self.say(f"{keys}: {function}")
+        return Person(
+            device,
+            self.display,
+            self.envs.action_spec,
+            job.task.control_freq,
+            Speed(config.linear, config.angular),
+            MonotonicClock(),
+            config.fraction,
+            job.seed,
         )
-    prepare = make_reset(reset, robot, ready)
-    period = 1 / job.task.control_freq
-    frames = ended.enter_context(camera_reader(robot, config.robot, job.task.cameras, period, keys, False))
-    judge: Judge | None = None
-    if config.success:
-        sees = ended.enter_context(classifier_judge(config.success, robot, config.robot, period, keys, False))
-        judge = lambda state: bool(person and person.succeeded) or sees(state)  # noqa: E731
-    elif SUCCESS not in robot.spec.sensors:
+
+    def _scripted_operator(self, sim: Callable[[], Any]) -> ScriptedOperator:
+        task = self.job.task
+        if task.input_type == "absolute":
+            raise ValueError("hil.operator=scripted gives deltas, and task.input_type=absolute takes poses")
+        return ScriptedOperator(task.env, sim, self.job.hil.fraction, self.job.seed)
+
+    def _mirror(self, robot: RobotClient) -> Mirror:
+        env = make_env(replace(self.job.task, cameras=[]))
+        self.resources.callback(env.close)
+        return Mirror(env, lambda: robot.state(_TIMEOUT))
+
+    def _robot_client(self, address: str) -> RobotClient:
+        config, keys = self.job.hil, self.display.keys
+        # A person may acknowledge a fault, if the keys allow it.
+        acknowledges = config.has_person and (keys is None or may(keys.role, "operator"))
+        return self._connect(address, config.name, "operator" if acknowledges else "policy")
+
+    def _connect(self, address: str, name: str, role: Role) -> RobotClient:
+        client = RobotClient(address, name, role, keys=self.display.keys, timeout=_TIMEOUT)
+        return self.resources.enter_context(client)
+
+    def _robot_scene(self, address: str, robot: RobotClient, person: Person | None) -> RobotScene:
+        config, environment = self.job.hil, self.envs.describe()
+        check_robot_fits(robot.spec, robot.lease_ms, environment)
+        reset = config.reset or default_reset(robot.spec)
+        if reset not in RESETS:
+            raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
+        prepare = make_reset(reset, robot, self._ready(person) if reset == "operator" else None)
+        period, keys = 1 / self.job.task.control_freq, self.display.keys
+        reader = camera_reader(robot, address, self.job.task.cameras, period, keys, False)
+        frames = self.resources.enter_context(reader)
+        judge = self._judge(address, robot, person)
+        env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
+        turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
+        stopper = self._connect(address, f"{config.name}_stop", "observer")
+        return RobotScene(env, robot, stopper, turns)
+
+    def _ready(self, person: Person | None) -> WaitUntilReady:
+        if person:
+            return person.ready(self.stop, self.say)
+        return ready_on_enter(self.resources.enter_context(open_terminal_keys()), self.stop)
+
+    def _judge(self, address: str, robot: RobotClient, person: Person | None) -> Judge | None:
+        """Judge of success; None if the robot measures it."""
+        config, period = self.job.hil, 1 / self.job.task.control_freq
+        if config.success:
+            classifier = self.resources.enter_context(
+                classifier_judge(config.success, robot, address, period, self.display.keys, False)
+            )
+            return lambda state: bool(person and person.succeeded) or classifier(state)
+        if SUCCESS in robot.spec.sensors:
+            return None
         if person is None:
             raise ValueError(
-                f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier's "
-                "run, or somebody at a device has to say it"
+                f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier "
+                "run, or let a person at a device mark it"
             )
-        seen = person
-        judge = lambda _: seen.succeeded  # noqa: E731
-    env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
-    turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
-    return RobotScene(env, robot, _stopper(config, keys, ended), turns)
-
-
-def _mirror(job: ActorJob, robot: RobotClient, ended: ExitStack) -> Mirror:
-    env = make_env(replace(job.task, cameras=[]))
-    ended.callback(env.close)
-    return Mirror(env, lambda: robot.state(_TIMEOUT))
+        return lambda _: person.succeeded

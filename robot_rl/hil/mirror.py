@@ -1,4 +1,4 @@
-"""A simulation that is put where a served task is, for who has to see more than the robot measures."""
+"""A simulation that follows the measured state of a robot, for experts that read simulator state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,21 +10,21 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.hardware.protocol.messages import State
 
 _BODY = "_main"
-"""How robosuite's names of objects' bodies end."""
+"""Suffix of the body names of robosuite's objects."""
 
 
 class Mirror:
-    """The arm, its gripper and the objects whose poses are measured; nothing moves in it by itself."""
+    """Simulation of arm, gripper and measured objects. It is set from measurements and never stepped."""
 
     def __init__(self, env: RobosuiteEnv, state: Callable[[], State]) -> None:
-        """Mirror a served task.
+        """Create for a robot that serves a task.
 
         Args:
-            env: the same task; it stays the caller's.
-            state: the newest of the robot.
+            env: the same task; the caller closes it.
+            state: returns the newest state of the robot.
 
         Raises:
-            ValueError: the robot measures no object.
+            ValueError: if the robot measures the pose of no object.
         """
         self._env, self._state = env, state
         env.reset(seed=0)
@@ -42,20 +42,22 @@ class Mirror:
             if f"{name}_pos" in keys and f"{name}_quat" in keys
         }
         if not self._objects:
-            raise ValueError(f"nothing that task={env.task.name} observes says where its objects are")
-        self._seen: tuple[int, np.ndarray] | None = None
+            raise ValueError(
+                f"task={env.task.name} observes the pose of no object, which hil.operator=scripted needs"
+            )
+        self._last_fingers: tuple[int, np.ndarray] | None = None
 
-    def now(self) -> Any:
-        """robosuite's environment as the newest state says."""
+    def update(self) -> Any:
+        """Set the simulation to the newest state; returns robosuite's environment."""
         state, data = self._state(), self._data
         data.qpos[self._joints] = state.q
         assert state.gripper is not None
         fingers = state.gripper.opening * self._width / 2 * np.array([1.0, -1.0])
-        if self._seen and state.gripper.t > self._seen[0]:
-            seconds = (state.gripper.t - self._seen[0]) * 1e-9
-            data.qvel[self._finger_dofs] = (fingers - self._seen[1]) / seconds
-        if not self._seen or state.gripper.t > self._seen[0]:
-            self._seen = (state.gripper.t, fingers)
+        if self._last_fingers and state.gripper.t > self._last_fingers[0]:
+            seconds = (state.gripper.t - self._last_fingers[0]) * 1e-9
+            data.qvel[self._finger_dofs] = (fingers - self._last_fingers[1]) / seconds
+        if not self._last_fingers or state.gripper.t > self._last_fingers[0]:
+            self._last_fingers = (state.gripper.t, fingers)
         data.qpos[self._fingers] = fingers
         for name, address in self._objects.items():
             x, y, z, w = state.sensors[f"{name}_quat"]
@@ -67,7 +69,7 @@ class Mirror:
         return [int(np.flatnonzero(self._model.jnt_qposadr == address)[0]) for address in self._fingers]
 
     def _free_bodies(self) -> dict[str, int]:
-        """Addresses in qpos of what moves freely, by the names of the objects."""
+        """Addresses in qpos of the free joints, by object name."""
         found = {}
         for joint in np.flatnonzero(self._model.jnt_type == mujoco.mjtJoint.mjJNT_FREE):
             name = self._model.body(int(self._model.jnt_bodyid[joint])).name

@@ -1,4 +1,4 @@
-"""What the actor moves: a task in its own process, or a robot behind its server."""
+"""The environment of an actor: a simulated task in its process, or a robot behind its server."""
 
 from contextlib import suppress
 from typing import Any, Protocol
@@ -16,60 +16,60 @@ from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hil.takeover import Driver
 from robot_rl.robot.deploy.turns import Turns
 
-Step = tuple[Observation, float, bool, bool, dict[str, Any]]
+StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info; see `RobosuiteEnv` and `RealArmEnv`."""
 
 
 class Scene(Protocol):
-    """One arm, an episode at a time. `info["late_ms"]` is how much later than due an observation was."""
+    """One arm, an episode at a time. `info["late_ms"]` of a step is the delay of its observation, ms."""
 
     action_spec: ActionSpec
-    paced: bool
-    """Whether it moves at the pace of its control, and waits for nobody."""
+    realtime: bool
+    """Whether control steps are due in real time."""
 
     def now(self) -> int:
-        """Time of the control step that begins, ns."""
+        """Time of the current control step, ns."""
         ...
 
-    def waits(self) -> str:
-        """Why an episode cannot begin yet, "" where it can.
+    def blocked(self) -> str:
+        """Reason why an episode cannot begin yet, "" if it can.
 
         Raises:
-            RobotError: the robot is lost.
+            RobotError: if the robot is lost.
         """
         ...
 
     def reset(self, number: int, seed: int) -> Observation:
-        """Begin an episode."""
+        """Reset for an episode."""
         ...
 
-    def step(self, action: np.ndarray, driver: Driver) -> Step:
-        """One control step, by whoever drives."""
+    def step(self, action: np.ndarray, driver: Driver) -> StepResult:
+        """Make one control step; `driver` says who chose the action [A]."""
         ...
 
     def halt(self) -> None:
-        """Leave the arm at rest, whatever is going on."""
+        """Bring the arm to rest; does not raise."""
         ...
 
     def stop(self, reason: str) -> None:
-        """The software e-stop, from any thread."""
+        """Software e-stop; may be called from any thread."""
         ...
 
     def acknowledge(self) -> None:
-        """Somebody has looked at the fault, if there is one.
+        """Acknowledge the robot's fault, if there is one.
 
         Raises:
-            RequestRefused: the robot does not take it.
+            RequestRefused: if the robot refuses.
         """
         ...
 
 
 class SimScene:
-    """A task in this process: as fast as it goes, or at the pace of its control."""
+    """A simulated task in this process, in real time or as fast as possible."""
 
     def __init__(self, env: RobosuiteEnv, *, realtime: bool) -> None:
-        """`env` stays the caller's."""
-        self.env, self.action_spec, self.paced = env, env.action_spec, realtime
+        """Use `env`, which the caller closes."""
+        self.env, self.action_spec, self.realtime = env, env.action_spec, realtime
         self._clock: Clock = MonotonicClock() if realtime else SteppedClock()
         self._period = round(1e9 / env.task.control_freq)
         self._due = 0
@@ -77,7 +77,7 @@ class SimScene:
     def now(self) -> int:
         return self._clock.now()
 
-    def waits(self) -> str:
+    def blocked(self) -> str:
         return ""
 
     def reset(self, number: int, seed: int) -> Observation:
@@ -85,43 +85,50 @@ class SimScene:
         self._due = self._clock.now()
         return obs
 
-    def step(self, action: np.ndarray, driver: Driver) -> Step:
+    def step(self, action: np.ndarray, driver: Driver) -> StepResult:
         step = self.env.step(action)
         now, due = self._clock.now(), self._due + self._period
-        # Who was late does not hurry.
+        # A late step is not made up for.
         self._due = max(due, now)
         self._clock.sleep_until(self._due)
         step[-1]["late_ms"] = max(0, now - due) / MS
         return step
 
     def halt(self) -> None:
-        """Time passes in steps alone."""
+        """Nothing to do: the simulation only moves in `step`."""
 
     def stop(self, reason: str) -> None:
-        """There is nothing that could go on."""
+        """Nothing to do: the simulation only moves in `step`."""
 
     def acknowledge(self) -> None:
-        """There are no faults."""
+        """Nothing to do: a simulation has no faults."""
 
 
 class RobotScene:
-    """A robot behind its server. Its mode says `human` in the very step in which a person takes over."""
+    """A robot behind its server. Its mode is `human` from the first step that a person drives."""
 
     def __init__(
         self, env: RealArmEnv, client: RobotClient, stopper: RobotClient, turns: Turns | None = None
     ) -> None:
-        """All stay the caller's; `stopper` is for `stop` alone, `turns` are those with another client."""
+        """Use connected clients, which the caller closes.
+
+        Args:
+            env: environment of the robot.
+            client: client that commands the robot.
+            stopper: second client, for `stop` from another thread.
+            turns: turn taking with another program, if any.
+        """
         self._env, self._client, self._stopper, self._turns = env, client, stopper, turns
-        self.action_spec, self.paced = env.action_spec, True
+        self.action_spec, self.realtime = env.action_spec, True
         self._clock = MonotonicClock()
 
     def now(self) -> int:
         return self._clock.now()
 
-    def waits(self) -> str:
+    def blocked(self) -> str:
         if (state := self._client.sample()).mode is Mode.FAULT:
-            return f"the robot is in fault, {state.fault}: look at it, then arm it"
-        return "it is the other's turn" if self._turns and self._turns.is_others_turn() else ""
+            return f"the robot is in fault ({state.fault}): inspect it, then arm it"
+        return "it is the other client's turn" if self._turns and self._turns.is_others_turn() else ""
 
     def reset(self, number: int, seed: int) -> Observation:
         obs, _ = self._env.reset(seed=number)
@@ -129,13 +136,13 @@ class RobotScene:
             self._turns.take()
         return obs
 
-    def step(self, action: np.ndarray, driver: Driver) -> Step:
-        # Until the policy has it back, the arm is the person's.
+    def step(self, action: np.ndarray, driver: Driver) -> StepResult:
+        # The person commands until the policy returns.
         self._env.commander = "human" if driver in (Driver.HUMAN, Driver.HOLD) else "policy"
         return self._env.step(action)
 
     def halt(self) -> None:
-        # What happened matters more; at the worst the lease runs out, and the server holds the arm.
+        # Must not hide an earlier error. If it fails, the lease expires and the server holds the arm.
         with suppress(RobotError):
             self._env.close()
 
@@ -145,4 +152,4 @@ class RobotScene:
     def acknowledge(self) -> None:
         state = self._client.sample()
         if state.mode is Mode.FAULT:
-            self._client.acknowledge(f"whoever helps has looked at: {state.fault}"[:500])
+            self._client.acknowledge(f"acknowledged by the operator: {state.fault}"[:500])

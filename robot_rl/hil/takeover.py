@@ -1,4 +1,6 @@
-"""Who moves the arm in a control step: the policy, a person, nobody, or the way back to the policy.
+"""State machine of takeovers: decides who drives the arm in each control step.
+
+Columns: state, cue, next state.
 
 policy  open     policy
 policy  late     policy
@@ -28,16 +30,15 @@ lost    silent   lost
 lost    moved    lost
 lost    driving  lost
 
-A person has the arm in the tick in which the clutch is pressed. Whoever moves the device with the clutch
-open stops the policy in that tick, and has the arm once it is pressed. When the clutch opens, the arm holds:
-for `HYSTERESIS_MS` without a touch, as whoever corrects grips again and again; then the policy's motion grows
-from nothing to its whole over `RAMP_MS`. Actions are increments from where the arm is, so nothing jumps at a
-takeover: the reference is the pose of that tick.
+The person drives in the control step in which the clutch is pressed. Moving the device with the clutch open
+stops the policy in that step, and the arm holds until the clutch is pressed. When the clutch opens, the arm
+holds until the device has not been touched for `HYSTERESIS_MS`, because people release and press again while
+correcting. Then the policy's action is scaled up from zero to full over `RAMP_MS`. Actions are relative to
+the current pose, so the arm does not jump at a takeover.
 
-A device that falls silent while a person is at it holds the arm, and within 500 ms it may go on. After that
-the episode is lost and ends with the arm held: the policy was stopped for a reason, and whether that is
-mended nobody can say. While the policy acts, a silent device changes nothing; the next episode does not begin
-without it.
+If the device falls silent while the person drives or the arm holds, the arm holds; after 500 ms the state is
+`lost` and the episode ends, because the reason for the takeover may persist. While the policy drives, a
+silent device changes nothing, but the next episode does not begin without it.
 """
 
 from collections.abc import Mapping
@@ -57,35 +58,35 @@ Action = NDArray[np.float32]
 
 
 class Driver(StrEnum):
-    """Who moves the arm."""
+    """State: who drives the arm."""
 
     POLICY = "policy"
     HUMAN = "human"
     HOLD = "hold"
-    """Nobody: it stands, and the gripper stays as it is."""
+    """The arm holds, and so does the gripper."""
     RETURN = "return"
-    """The policy, more of it at each tick."""
+    """The policy, with its action scaled up over `RAMP_MS`."""
     LOST = "lost"
-    """Nobody, and the episode ends."""
+    """The arm holds and the episode ends."""
 
 
 class Cue(StrEnum):
-    """What there is of the person."""
+    """Input of the operator."""
 
     OPEN = "open"
     """The clutch is open."""
     DRIVING = "driving"
-    """It is pressed, and the sample is fresh."""
+    """The clutch is pressed and the sample is fresh."""
     MOVED = "moved"
-    """It is open, and the device is moved."""
+    """The clutch is open and the device is moved."""
     LATE = "late"
     """The newest sample is older than 150 ms."""
     SILENT = "silent"
-    """Older than 500 ms, or there is none."""
+    """The newest sample is older than 500 ms, or there is none."""
     QUIET = "quiet"
     """`open` for `HYSTERESIS_MS`."""
     RAMPED = "ramped"
-    """Untouched for `RAMP_MS` on the way back."""
+    """Not touched for `RAMP_MS` in state `return`."""
 
 
 TABLE: Final[Mapping[Driver, Mapping[Cue, Driver]]] = {
@@ -135,52 +136,52 @@ SOURCE: Final[Mapping[Driver, str]] = {
     Driver.RETURN: "handover",
     Driver.LOST: "handover",
 }
-"""What the replay calls a step of each."""
+"""The replay's source of a step in each state."""
 
 
 class Takeover:
-    """The state of the table, for one arm. Times are ns on one monotonic clock."""
+    """Takeover state of one arm. Times are ns on one monotonic clock."""
 
     def __init__(self, gripper: NDArray[np.bool_]) -> None:
-        """`gripper` [A] says which dimensions of an action command one: those are kept, not ramped."""
+        """`gripper` [A] marks gripper dimensions, which keep their last command instead of being scaled."""
         self._gripper = gripper
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """A new episode, which is the policy's."""
+    def reset(self) -> None:
+        """Reset for a new episode, in which the policy drives first."""
         self.driver = Driver.POLICY
         self._since = 0
-        self._kept: Action = np.zeros(len(self._gripper), np.float32)
+        self._last_action: Action = np.zeros(len(self._gripper), np.float32)
 
     def step(self, cue: Cue, now: int) -> Driver:
-        """Who moves the arm in the tick at `now`."""
-        after = TABLE[self.driver][self._in_time(cue, now)]
-        # The quiet time of a hold begins anew at each touch.
+        """Advance to the control step at `now` [ns]; returns who drives."""
+        after = TABLE[self.driver][self._timed_cue(cue, now)]
+        # Each touch restarts the hysteresis of a hold.
         if after is not self.driver or (after is Driver.HOLD and cue is not Cue.OPEN):
             self._since = now
         self.driver = after
         return after
 
     def action(self, proposed: Action, wanted: Action | None, now: int) -> Action:
-        """What this tick's driver does.
+        """Action [A] of this control step.
 
         Args:
-            proposed: by the policy, which is muted where another one drives.
-            wanted: by the person, who has to say it while driving; NaN is to stay as it is.
-            now: the time of `step`.
+            proposed: action of the policy [A].
+            wanted: action of the person [A], required while the person drives; NaN keeps the last command.
+            now: the time given to `step`, ns.
         """
         if self.driver is Driver.HUMAN:
             assert wanted is not None
-            action = np.where(np.isnan(wanted), self._kept, wanted)
+            action = np.where(np.isnan(wanted), self._last_action, wanted)
         elif self.driver is Driver.POLICY:
             action = proposed
         else:
             part = (now - self._since) / (RAMP_MS * MS) if self.driver is Driver.RETURN else 0.0
-            action = np.where(self._gripper, self._kept, np.float32(min(part, 1.0)) * proposed)
-        self._kept = action
+            action = np.where(self._gripper, self._last_action, np.float32(min(part, 1.0)) * proposed)
+        self._last_action = action
         return action
 
-    def _in_time(self, cue: Cue, now: int) -> Cue:
+    def _timed_cue(self, cue: Cue, now: int) -> Cue:
         waited = now - self._since
         if self.driver is Driver.HOLD and cue is Cue.OPEN and waited >= HYSTERESIS_MS * MS:
             return Cue.QUIET
@@ -190,7 +191,7 @@ class Takeover:
         return cue
 
 
-def as_text() -> str:
-    """The table as it stands in this module's documentation."""
+def table_text() -> str:
+    """The table as text, as in this module's docstring."""
     rows = [(driver, cue, after) for driver, row in TABLE.items() for cue, after in row.items()]
     return "\n".join(f"{driver:<6}  {cue:<7}  {after}" for driver, cue, after in rows)

@@ -1,4 +1,4 @@
-"""The versions of the weights that an actor gets."""
+"""Decides when new weights are sent to the actor, and numbers their versions."""
 
 from typing import Final
 
@@ -8,44 +8,44 @@ from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hil.link.messages import Weights, pack_tensors
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 
-_LOST: Final = 2000 * MS
-"""A version that no step has acted with for so long may never have arrived."""
+_ASSUMED_LOST: Final = 2000 * MS
+"""Time after which a version that no step has used counts as lost, ns."""
 
 
 class WeightPublisher:
-    """Counts versions, and lets one be on its way at a time: an actor that is slow gets the newest."""
+    """Numbers versions. Only one is sent at a time, so a slow actor skips to the newest."""
 
     def __init__(self, networks: FinetunedPolicy, learner: str, every: int, clock: Clock) -> None:
-        """Every `every` updates there is a new version of the networks of the learner of this uuid."""
+        """Publish `networks` of the learner with this id (a uuid), every `every` updates."""
         self.version = 0
         self._learner = learner
         self._networks, self._every, self._clock = networks, every, clock
-        # An actor has the base as it is now.
+        # The actor starts with the current base, so an unchanged base is not sent.
         self._base = {name: value.clone() for name, value in networks.base.state_dict().items()}
         self._warm, self._since = False, 0
         self._used, self._sent = 0, 0
 
-    def updated(self, count: int) -> None:
-        """So many updates were made."""
+    def count_updates(self, count: int) -> None:
+        """Report `count` more updates."""
         self._since += count
 
-    def used(self, version: int) -> None:
-        """A step has acted with this version."""
+    def mark_used(self, version: int) -> None:
+        """Report that a step was made with this version."""
         self._used = version
 
     def due(self, warm: bool) -> bool:
-        """Whether a new version shall be sent."""
-        arrived = self._used == self.version or self._clock.now() - self._sent > _LOST
+        """Whether to send a new version; `warm` is whether the trained networks may act."""
+        arrived = self._used == self.version or self._clock.now() - self._sent > _ASSUMED_LOST
         return arrived and (self._since >= self._every or warm != self._warm)
 
     def next(self, warm: bool) -> Weights:
-        """The networks as they are, as a new version."""
+        """The current networks, as a new version."""
         self.version += 1
         self._since, self._warm, self._sent = 0, warm, self._clock.now()
         return self.current(warm)
 
     def current(self, warm: bool) -> Weights:
-        """The networks as they are, for an actor that begins."""
+        """The current networks, for a new actor."""
         tensors = {
             name: value
             for name, value in self._networks.state_dict().items()

@@ -1,1 +1,1 @@
-"""The connection between actor and learner: messages, server, client."""
+"""The link between actor and learner: messages, server, client, send queue and spool."""

@@ -1,4 +1,4 @@
-"""The actor's end of the link. It waits for the greeting, in lockstep, and a moment to connect anew."""
+"""Actor's side of the link. It blocks only in the handshake, in lockstep, and briefly after a reconnect."""
 
 import uuid
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hil.link.messages import (
-    LONGEST,
+    MAX_FRAME_BYTES,
     PROTOCOL,
     Ack,
     Bye,
@@ -30,179 +30,194 @@ from robot_rl.hil.link.messages import (
 )
 from robot_rl.hil.link.outbox import Outbox
 
-PATIENCE: Final = 5000 * MS
-"""A learner without a connection for so long is dead. One that is busy keeps its connection."""
-_HELLO: Final = 1000 * MS
-_SILENT: Final = 3 * _HELLO
-_LONGEST_SILENCE: Final = 60 * _HELLO
-_LOOK_MS: Final = 100
+LOST_AFTER: Final = 5000 * MS
+"""Time without a connection after which the learner counts as dead. A busy learner stays connected."""
+_HELLO_INTERVAL: Final = 1000 * MS
+_MAX_SILENCE: Final = 3 * _HELLO_INTERVAL
+"""Time without an answer to `hello` after which the socket is reconnected."""
+_LONGEST_SILENCE: Final = 60 * _HELLO_INTERVAL
+"""Upper limit of that time during the handshake."""
+_POLL_MS: Final = 100
 _LINGER_MS: Final = 200
 
 
 class LearnerLost(Exception):
-    """It is dead, or does not want this actor: why."""
+    """The learner is dead or rejects this actor; the text says why."""
 
 
 class LearnerClient:
-    """To one learner, for one thread. Times are ns on the clock."""
+    """Connection to one learner, for one thread. Times are ns on the clock."""
 
     def __init__(self, address: Address, keys: ClientKeys | None, outbox: Outbox, clock: Clock) -> None:
-        """Connect; whether the learner is there does not matter yet.
+        """Connect; the learner may start later.
 
         Raises:
-            ValueError: a network without keys.
+            ValueError: if the address is on a network and there are no keys.
         """
         self.address = address
         self.weights: Weights | None = None
-        """The newest that has come and is not taken yet."""
+        """Newest received weights, until the actor takes them and sets None."""
         self.stopping = False
-        """The learner has all it wants."""
+        """Whether the learner has sent `stop`."""
         self.damaged = 0
-        """Frames that could not be read."""
+        """Number of frames that could not be decoded."""
         self._src = uuid.uuid4().hex
         self.outbox, self._clock = outbox, clock
         self._context = message_context()
         try:
             sockets = ClientSockets(self._context, address, keys)
-            self._socket = sockets.request("ctrl", LONGEST)
+            self._socket = sockets.request("ctrl", MAX_FRAME_BYTES)
         except ValueError:
             self._context.destroy(linger=0)
             raise
         self._reconnector = Reconnector(sockets, self._socket, clock)
-        self._anew = True
-        self._gone: int | None = None
-        """Since when there was no connection at any look."""
-        self._greeted = 0
-        self._connection = 0
-        self._welcomed = ""
-        """The learner whose actor this is."""
-        self._former: set[str] = set()
-        """Learners before it, of which a late message means nothing any more."""
+        self._just_connected = True
+        self._disconnected_since: int | None = None
+        """Time of the first of consecutive checks that found no connection."""
+        self._hello_at = 0
+        self._reconnects = 0
+        self._learner = ""
+        """Id of the current learner, whose `welcome` was received last."""
+        self._previous_learners: set[str] = set()
+        """Ids of former learners, whose late messages are ignored."""
         self._version = 0
-        """Of the newest weights that have come from it."""
+        """Version of the newest weights received from the current learner."""
         self._published = 0
-        """Of the newest weights that it says it has."""
-        self._owes_hello = True
+        """Version of the newest weights that the learner has published."""
+        self._hello_pending = True
 
     def close(self) -> None:
-        """Say goodbye and hang up. Safe to call twice."""
+        """Send `bye` and close the socket. Safe to call twice."""
         if self._context.closed:
             return
-        self._say_bye()
+        self._send_bye()
         self._context.destroy(linger=_LINGER_MS)
 
-    def greet(self, stop: Callable[[], bool], *, wait: bool) -> Welcome | None:
-        """Say hello until the learner answers; one that is busy is waited for. None where `stop` says so.
+    def handshake(self, stop: Callable[[], bool], *, wait: bool) -> Welcome | None:
+        """Send `hello` until the learner answers.
+
+        Args:
+            stop: polled while waiting.
+            wait: whether to wait for a learner that has not started; a busy one is always waited for.
+
+        Returns:
+            The answer, or None if `stop` returned True.
 
         Raises:
-            LearnerLost: it refuses; or there is none, and it is not to be waited for.
+            LearnerLost: if the learner rejects this actor, or without `wait` if there is none.
         """
-        patience = _SILENT
+        max_silence = _MAX_SILENCE
         while not stop():
-            if self._hello(patience):
-                # A welcome brings the base policy, and a slow network needs its time for it.
-                patience = min(2 * patience, _LONGEST_SILENCE)
-            self._said_hello()
-            self._socket.poll(_LOOK_MS)
-            for message in self._received():
+            if self._schedule_hello(max_silence):
+                # A welcome carries the base policy, which takes time on a slow network.
+                max_silence = min(2 * max_silence, _LONGEST_SILENCE)
+            self._send_pending_hello()
+            self._socket.poll(_POLL_MS)
+            for message in self._receive():
                 if isinstance(message, Welcome):
                     self.outbox.run = message.run
-                    self._follow(message)
+                    self._switch_learner(message)
                     self.weights = None
                     return message
             if not wait:
-                self.require()
+                self.check_connected()
         return None
 
     def exchange(self) -> None:
-        """Take what has come, send what is due.
+        """Handle received messages and send what is due, without blocking.
 
         Raises:
-            LearnerLost: it refuses this actor.
+            LearnerLost: if the learner rejects this actor.
         """
         now = self._clock.now()
-        for message in self._received():
-            if isinstance(message, Ack) and message.learner == self._welcomed:
+        for message in self._receive():
+            if isinstance(message, Ack) and message.learner == self._learner:
                 self._published = max(self._published, message.version)
                 self.outbox.acknowledged(message, now)
-            elif isinstance(message, Welcome) and message.learner not in (self._welcomed, *self._former):
-                # Another learner, which goes on from a checkpoint.
-                self._follow(message)
+            elif isinstance(message, Welcome) and message.learner not in (
+                self._learner,
+                *self._previous_learners,
+            ):
+                # A new learner process, resumed from a checkpoint.
+                self._switch_learner(message)
         if self.stopping:
             return
-        if self.outbox.unanswered(now):
-            self._hello(_SILENT)
-        if not self._said_hello():
+        if self.outbox.timed_out(now):
+            self._schedule_hello(_MAX_SILENCE)
+        if not self._send_pending_hello():
             return
         with suppress(zmq.Again):
             for frame in self.outbox.due(now):
                 self._socket.send(frame)
 
-    def await_learned(self) -> None:
-        """Return when all that was sent has been learned of, and the weights that this gave have come.
+    def wait_until_learned(self) -> None:
+        """Block until all records are acknowledged and the weights published after them have arrived.
 
-        Returns as well when the learner wants no more. Weights that were lost on their way are asked for
-        again, so that the steps that follow do not depend on the link.
+        Lost weights are requested again, so that the following steps do not depend on the link. Returns early
+        when the learner sends `stop`.
 
         Raises:
-            LearnerLost: it is dead, or refuses this actor.
+            LearnerLost: if the learner is dead or rejects this actor.
         """
-        while (self.outbox.unacknowledged or self._lacks_weights) and not self.stopping:
-            if self._lacks_weights:
-                self._hello(_SILENT)
+        while (self.outbox.unacknowledged or self._weights_missing) and not self.stopping:
+            if self._weights_missing:
+                self._schedule_hello(_MAX_SILENCE)
             self.exchange()
-            self.require()
-            if self.outbox.unacknowledged or self._lacks_weights:
-                self._socket.poll(_LOOK_MS)
+            self.check_connected()
+            if self.outbox.unacknowledged or self._weights_missing:
+                self._socket.poll(_POLL_MS)
 
-    def require(self) -> None:
-        """Raises LearnerLost where, asked again after `PATIENCE`, there was no connection each time."""
+    def check_connected(self) -> None:
+        """Raises LearnerLost if no call has found a connection for more than `LOST_AFTER`."""
         now = self._clock.now()
-        # One that was just made anew takes a moment.
-        if self._socket.poll(_LOOK_MS if self._anew else 0, zmq.POLLOUT):
-            self._gone = None
-        elif self._gone is None:
-            self._gone = now
-        elif now - self._gone > PATIENCE:
-            raise LearnerLost(
-                f"the learner at {self.address} has been gone for {(now - self._gone) / 1e9:.0f} s"
-            )
-        self._anew = False
+        # A new connection takes a moment to open.
+        if self._socket.poll(_POLL_MS if self._just_connected else 0, zmq.POLLOUT):
+            self._disconnected_since = None
+        elif self._disconnected_since is None:
+            self._disconnected_since = now
+        elif now - self._disconnected_since > LOST_AFTER:
+            seconds = (now - self._disconnected_since) / 1e9
+            raise LearnerLost(f"no connection to the learner at {self.address} for {seconds:.0f} s")
+        self._just_connected = False
 
     @property
-    def _lacks_weights(self) -> bool:
+    def _weights_missing(self) -> bool:
         return self._version < self._published
 
-    def _follow(self, welcome: Welcome) -> None:
-        """Belong to this learner from now on, and go on where it wants to."""
-        if self._welcomed:
-            self._former.add(self._welcomed)
-        self._welcomed = welcome.learner
+    def _switch_learner(self, welcome: Welcome) -> None:
+        """Make this the current learner, and continue at the position that it asks for."""
+        if self._learner:
+            self._previous_learners.add(self._learner)
+        self._learner = welcome.learner
         self.weights, self._version = welcome.weights, welcome.weights.version
         self._published = self._version
-        self.outbox.start_at((welcome.episode, welcome.index), self._clock.now())
+        self.outbox.restart_at((welcome.episode, welcome.index), self._clock.now())
 
-    def _hello(self, patience: int) -> bool:
-        """Say it again, if it is time; whether by a new connection, after a silence of `patience` [ns]."""
+    def _schedule_hello(self, max_silence: int) -> bool:
+        """Schedule a `hello` if the last one is old enough; reconnect after a silence of `max_silence` [ns].
+
+        Returns:
+            Whether it reconnected.
+        """
         now = self._clock.now()
-        if now - self._greeted < _HELLO:
+        if now - self._hello_at < _HELLO_INTERVAL:
             return False
-        self._greeted = now
+        self._hello_at = now
         self._reconnector.expect()
-        anew = self._reconnector.reconnect_if_silent(patience)
-        self._connection += anew
-        self._anew |= anew
-        self._owes_hello = True
-        return anew
+        reconnected = self._reconnector.reconnect_if_silent(max_silence)
+        self._reconnects += reconnected
+        self._just_connected |= reconnected
+        self._hello_pending = True
+        return reconnected
 
-    def _said_hello(self) -> bool:
-        """Send it if it is owed; whether it has gone, before which nothing else goes by a connection."""
-        if self._owes_hello:
+    def _send_pending_hello(self) -> bool:
+        """Send a scheduled `hello`; False if it could not be sent, as it must be the first frame."""
+        if self._hello_pending:
             hello = Hello(
                 protocol=PROTOCOL,
                 src=self._src,
-                connection=self._connection,
-                welcomed=self._welcomed,
+                connection=self._reconnects,
+                welcomed=self._learner,
                 run=self.outbox.run,
                 episodes=self.outbox.episodes,
                 version=self._version,
@@ -211,16 +226,17 @@ class LearnerClient:
                 self._socket.send(encode(hello))
             except zmq.Again:
                 return False
-            self._owes_hello = False
+            self._hello_pending = False
         return True
 
-    def _say_bye(self) -> None:
-        # Where there is no connection, there is nobody to hear it.
+    def _send_bye(self) -> None:
+        # Without a connection there is no learner that needs it.
         with suppress(zmq.Again):
-            if self._welcomed and not self._owes_hello:
+            if self._learner and not self._hello_pending:
                 self._socket.send(encode(Bye()))
 
-    def _received(self) -> list[FromLearner]:
+    def _receive(self) -> list[FromLearner]:
+        """Receive all waiting messages; `weights` and `stop` are handled here."""
         found: list[FromLearner] = []
         while True:
             try:
@@ -236,11 +252,11 @@ class LearnerClient:
             if isinstance(message, Refused):
                 raise LearnerLost(message.reason)
             if isinstance(message, Weights):
-                # A late or repeated frame brings weights older than those that act.
-                if message.learner == self._welcomed and message.version > self._version:
+                # A late or repeated frame has older weights than those in use.
+                if message.learner == self._learner and message.version > self._version:
                     self.weights, self._version = message, message.version
             elif isinstance(message, Stop):
                 self.stopping = True
-                self._say_bye()
+                self._send_bye()
             else:
                 found.append(message)

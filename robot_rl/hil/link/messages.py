@@ -1,10 +1,10 @@
-"""What goes between actor and learner: frames of a CRC-32 and one typed msgpack map. Nothing is unpickled.
+"""Messages between actor and learner: a frame is a CRC-32 and one typed msgpack map. No pickle.
 
-The actor says `hello` and is told where to go on (`welcome`). It sends the records of its episodes in order:
-a `step` for each control step, an `end` for each episode. A record is known by its episode and its index
-there. The learner answers with what it has (`ack`), and sends the weights to act with (`weights`). Told to
-`stop`, or ending by itself, the actor says `bye`. What has come and was not read when a connection ends is
-lost, so that all of these are said again until the other side has shown that it knows.
+The actor sends `hello`; the learner answers `welcome` with the position to continue at. The actor sends the
+records of its episodes in order: a `step` per control step, an `end` per episode. A record is identified by
+its episode and its index in it. The learner acknowledges records (`ack`) and sends the weights to act with
+(`weights`). On `stop`, or when it ends by itself, the actor sends `bye`. A broken connection loses the
+frames that were not read yet, so each message is repeated until the other side shows that it received it.
 """
 
 import struct
@@ -23,132 +23,135 @@ from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.messages import Code, Name, Natural
 
 PROTOCOL: Final = 5
-LONGEST: Final = 512 * 1024 * 1024
-"""Bytes of the longest frame: the weights of all networks, or the files of a base policy."""
+MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
+"""Size limit of a frame, which carries the weights of all networks or the files of a base policy."""
 _CRC: Final = struct.Struct("<I")
 
 
 class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Plain numbers, little-endian."""
+    """A numeric array, little-endian."""
 
     d: DType
+    """Data type."""
     s: tuple[Natural, ...]
+    """Shape."""
     b: bytes
+    """Data, row-major."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="t"):
-    """One of those below."""
+    """Base class of the messages."""
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """An actor is there, or there again."""
+    """An actor connects or reconnects."""
 
     protocol: int
     src: Name
-    """The process, a uuid."""
+    """Id of the actor process, a uuid."""
     connection: Natural
-    """How often it has connected anew; what it said by an earlier connection is overtaken."""
+    """Number of reconnects; messages of an earlier connection are ignored."""
     welcomed: Name = ""
-    """The learner whose `welcome` has come to it, "" before; one that a connection lost is said again."""
+    """Id of the learner whose `welcome` was received last, "" before the first; a lost one is repeated."""
     run: Name
-    """Whose episodes it has, "" where it has none of any run."""
+    """Id of the run whose episodes the actor has, "" if it has none."""
     episodes: tuple[Natural, ...]
-    """Those that it has whole or in the making, in order."""
+    """Episodes that the actor can send from their first record on, in order."""
     version: Natural = 0
-    """Of the newest weights that have come to it from `welcomed`."""
+    """Version of the newest weights received from `welcomed`."""
 
 
 class Step(Message, frozen=True, kw_only=True, tag="step"):
-    """One control step, as a replay keeps it."""
+    """One control step, as stored in the replay."""
 
     episode: Natural
     index: Natural
     version: Natural
-    """Of the weights that acted."""
+    """Version of the weights that acted."""
     source: Name
-    """Whose doing it was, one of the replay's `SOURCES`."""
+    """Who chose the action, one of the replay's `SOURCES`."""
     fields: dict[str, Array]
-    """Observation, and what the policy knew there, by the names of the replay."""
+    """Observation and policy outputs, by the field names of the replay."""
     action: Array
-    """[A] as it was applied."""
+    """[A] applied action."""
     proposed: Array
-    """[A] what the policy would have done."""
+    """[A] action of the policy, also while a person drives."""
     reward: float
     terminated: bool
 
 
 class End(Message, frozen=True, kw_only=True, tag="end"):
-    """The last observation of an episode, and how it went."""
+    """The last observation of an episode and its outcome."""
 
     episode: Natural
     index: Natural
-    """Number of its steps."""
+    """Number of steps of the episode."""
     fields: dict[str, Array]
     success: bool
     interrupted: str
-    """Why it was broken off, "" where it was not."""
+    """Reason why the episode was aborted, "" if it was not."""
     interventions: Natural
     late: Natural = 0
-    """Steps whose observation came later than due."""
+    """Number of steps with a late observation."""
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
-    """This actor has heard that it shall end, or ends; it says nothing more."""
+    """The last message of an actor: it ends, by itself or because of `stop`."""
 
 
 class Weights(Message, frozen=True, kw_only=True, tag="weights"):
-    """All weights but those of a base that has stayed as it was."""
+    """All weights, without those of a base policy that has not changed."""
 
     learner: Name
-    """Which process these are of, a uuid. Versions of two learners cannot be compared."""
+    """Id of the learner process, a uuid. Versions of two learners cannot be compared."""
     version: Natural
     warm: bool
-    """Whether what was learned may act."""
+    """Whether the trained networks may act; before, the base acts alone."""
     tensors: dict[str, Array]
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """What to act in and with, and where to go on."""
+    """Task, policy and settings of the actor, and the position to continue at."""
 
     episode: Natural
     index: Natural
-    """The first record that is wanted."""
+    """Index of the first record to send."""
     learner: Name
-    """Which process this is of, a uuid."""
+    """Id of the learner process, a uuid."""
     run: Name
-    """Which run this is, a uuid."""
+    """Id of the run, a uuid."""
     steps: Natural
-    """Environment steps that the run has made."""
+    """Environment steps of the run so far."""
     job: dict[str, Any]
-    """See `robot_rl.hil.actor_job`."""
+    """An `ActorJob`, from `pack_job`."""
     files: dict[Name, bytes]
-    """Of the policy as it was at first, by their names; see `robot_rl.hil.actor_job`."""
+    """Files of the initial policy by name, from `pack_policy`."""
     weights: Weights
-    """To begin with."""
+    """Current weights."""
 
 
 class Ack(Message, frozen=True, kw_only=True, tag="ack"):
-    """What has been learned of."""
+    """Acknowledges all records before a position."""
 
     learner: Name
-    """Which process this is of, a uuid."""
+    """Id of the learner process, a uuid."""
     episode: Natural
     index: Natural
-    """The next record that is wanted."""
+    """Index of the next record to send."""
     kept: Natural
-    """Episodes before this one are in a checkpoint: nobody will ask for them again."""
+    """Episodes before this one are in a checkpoint and never needed again."""
     version: Natural
-    """Of the newest weights that the learner has published."""
+    """Version of the newest published weights."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
-    """This is not taken; the actor ends."""
+    """The learner rejects the actor, which ends."""
 
     reason: str
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
-    """The run has all it wants, or pauses: the actor ends its episode, and itself."""
+    """The run is done or pauses: the actor ends its episode and exits."""
 
 
 Record = Step | End
@@ -161,34 +164,34 @@ _from_learner: msgspec.msgpack.Decoder[FromLearner] = msgspec.msgpack.Decoder(Fr
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message.
+    """Encode a message as a frame.
 
     Raises:
-        ProtocolError: TOO_BIG.
+        ProtocolError: TOO_BIG, if the frame is longer than `MAX_FRAME_BYTES`.
     """
     body = _encoder.encode(message)
-    if len(body) + _CRC.size > LONGEST:
-        raise ProtocolError(Code.TOO_BIG, f"{len(body)} bytes, at most {LONGEST} are allowed")
+    if len(body) + _CRC.size > MAX_FRAME_BYTES:
+        raise ProtocolError(Code.TOO_BIG, f"{len(body)} bytes, at most {MAX_FRAME_BYTES} are allowed")
     return _CRC.pack(zlib.crc32(body)) + body
 
 
 def from_actor(frame: bytes | memoryview) -> FromActor:
-    """What an actor sent; raises `ProtocolError` for whatever is no such message."""
-    return _decoded(frame, _from_actor)
+    """Decode a message of an actor; raises `ProtocolError` if it is not one."""
+    return _decode(frame, _from_actor)
 
 
 def from_learner(frame: bytes | memoryview) -> FromLearner:
-    """What a learner sent; raises `ProtocolError` for whatever is no such message."""
-    return _decoded(frame, _from_learner)
+    """Decode a message of a learner; raises `ProtocolError` if it is not one."""
+    return _decode(frame, _from_learner)
 
 
-def _decoded(frame: bytes | memoryview, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+def _decode(frame: bytes | memoryview, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
     view = memoryview(frame)
-    if len(view) > LONGEST:
-        raise ProtocolError(Code.TOO_BIG, f"{len(view)} bytes, at most {LONGEST} are allowed")
+    if len(view) > MAX_FRAME_BYTES:
+        raise ProtocolError(Code.TOO_BIG, f"{len(view)} bytes, at most {MAX_FRAME_BYTES} are allowed")
     body = view[_CRC.size :]
     if len(view) < _CRC.size or _CRC.unpack(view[: _CRC.size])[0] != zlib.crc32(body):
-        raise ProtocolError(Code.MALFORMED, "a frame was damaged on its way")
+        raise ProtocolError(Code.MALFORMED, "checksum mismatch: the frame is damaged")
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -196,10 +199,10 @@ def _decoded(frame: bytes | memoryview, decoder: msgspec.msgpack.Decoder[Any]) -
 
 
 def pack(values: NDArray[Any]) -> Array:
-    """An array of bytes, 64-bit integers or single floats.
+    """Pack an array of uint8, uint16, int64 or float32.
 
     Raises:
-        ProtocolError: of another type.
+        ProtocolError: if it has another type.
     """
     dtype = values.dtype.newbyteorder("<").str if values.dtype.itemsize > 1 else values.dtype.str
     array = Array(dtype, values.shape, np.ascontiguousarray(values).tobytes())  # type: ignore[arg-type]
@@ -208,34 +211,34 @@ def pack(values: NDArray[Any]) -> Array:
 
 
 def unpack(array: Array) -> NDArray[Any]:
-    """Its numbers, read-only.
+    """Unpack an array; the result is read-only.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: if type, shape and data do not fit together.
     """
     return as_array(array.b, array.d, array.s)
 
 
 def pack_all(values: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
-    """Arrays by their names."""
+    """Pack arrays by name."""
     return {name: pack(value) for name, value in values.items()}
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Tensors by their names; booleans go as bytes."""
+    """Pack tensors by name; booleans are sent as bytes."""
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     return pack_all({k: v.view(np.uint8) if v.dtype == np.bool_ else v for k, v in arrays.items()})
 
 
 def unpack_tensors(arrays: Mapping[str, Array], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse, for tensors that are known.
+    """Inverse of `pack_tensors`; `like` has a tensor of the same type, shape and device for each name.
 
     Raises:
-        ProtocolError: one is not known, or of another shape.
+        ProtocolError: if a name is not in `like`, or a shape differs.
     """
     found = {}
     for name, array in arrays.items():
         if name not in like or tuple(array.s) != tuple(like[name].shape):
-            raise ProtocolError(Code.SHAPE, f"weights {name!r} of shape {array.s} are none of this policy's")
+            raise ProtocolError(Code.SHAPE, f"this policy has no weights {name!r} of shape {array.s}")
         found[name] = torch.from_numpy(unpack(array).copy()).to(like[name])
     return found

@@ -1,4 +1,4 @@
-"""What the actor has to send: in order, again where nothing was heard, and never waiting."""
+"""Send queue of the actor: ordered, with acknowledgement and retransmission; it never blocks."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,31 +8,32 @@ from robot_rl.hil.link.messages import Ack, End, Step, encode
 from robot_rl.hil.link.spool import Spool
 
 WINDOW: Final = 64
-"""Records on their way that nobody has acknowledged: fewer than a socket's queue holds."""
-AGAIN: Final = 1000 * MS
-"""Reconnector after which the oldest of them is sent again; all that followed it, once it is acknowledged."""
+"""Most records sent and not yet acknowledged; less than a socket's queue holds."""
+RESEND_AFTER: Final = 1000 * MS
+"""Time without an acknowledgement after which the oldest record is sent again, ns. The records after it
+follow once it is acknowledged."""
 
-Place = tuple[int, int]
-"""Episode, and index of a record in it."""
+Position = tuple[int, int]
+"""Position of a record: (episode, index in the episode)."""
 
 
 class Outbox:
-    """The records of the open episode, and those of the spool. Times are ns."""
+    """The records of the open episode and of the spooled ones. Times are ns."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._open: int | None = None
         self._frames: dict[int, list[bytes]] = {}
-        """Of the open episode, and of the one that is being sent."""
+        """Frames in memory, by episode: the open episode and the one being sent."""
         self._lengths = {episode: len(spool.get(episode)) for episode in spool.episodes}
-        self._wanted: Place = (0, 0)
-        self._next: Place = (0, 0)
+        self._wanted: Position = (0, 0)
+        self._next: Position = (0, 0)
         self._window = WINDOW
-        self._heard = 0
+        self._acknowledged_at = 0
 
     @property
     def run(self) -> str:
-        """Whose episodes these are, "" where nobody has said it."""
+        """Id of the run whose episodes these are, "" if it is not known yet."""
         return self._spool.run
 
     @run.setter
@@ -41,25 +42,25 @@ class Outbox:
 
     @property
     def episodes(self) -> tuple[int, ...]:
-        """What can be sent from its beginning."""
+        """Episodes that can be sent from their first record on."""
         return tuple(sorted(self._lengths))
 
     @property
     def unacknowledged(self) -> int:
-        """Records that the learner has not confirmed."""
+        """Number of records that the learner has not acknowledged."""
         episode, index = self._wanted
         later = sum(length for number, length in self._lengths.items() if number > episode)
         return later + max(0, self._lengths.get(episode, 0) - index)
 
     def begin(self, episode: int) -> None:
-        """An episode begins."""
+        """Open an episode."""
         assert self._open is None
         self._open = episode
         self._frames[episode] = []
         self._lengths[episode] = 0
 
     def add(self, record: Step | End) -> None:
-        """The next record of the open episode; an `End` closes it, and then it is on the disk."""
+        """Append a record to the open episode; an `End` closes the episode and writes it to the disk."""
         episode, frames = record.episode, self._frames[record.episode]
         assert episode == self._open
         assert record.index == len(frames)
@@ -68,74 +69,74 @@ class Outbox:
         if isinstance(record, End):
             self._spool.put(episode, frames)
             self._open = None
-            self._forget()
+            self._free_memory()
 
-    def start_at(self, place: Place, now: int) -> None:
-        """Where the learner wants to go on."""
-        self._wanted = self._next = place
-        self._window, self._heard = WINDOW, now
+    def restart_at(self, position: Position, now: int) -> None:
+        """Continue sending at the position that the learner asked for."""
+        self._wanted = self._next = position
+        self._window, self._acknowledged_at = WINDOW, now
 
     def acknowledged(self, ack: Ack, now: int) -> None:
-        """The learner has said what it has."""
-        place = (ack.episode, ack.index)
-        if place > self._wanted:
-            self._wanted = place
-            self._next = max(self._next, place)
-            self._window, self._heard = WINDOW, now
-        kept = [episode for episode in self._lengths if episode < ack.kept]
-        for episode in kept:
+        """Handle an acknowledgement of the learner."""
+        position = (ack.episode, ack.index)
+        if position > self._wanted:
+            self._wanted = position
+            self._next = max(self._next, position)
+            self._window, self._acknowledged_at = WINDOW, now
+        checkpointed = [episode for episode in self._lengths if episode < ack.kept]
+        for episode in checkpointed:
             del self._lengths[episode]
-        if kept:
+        if checkpointed:
             self._spool.drop(ack.kept)
-        self._forget()
+        self._free_memory()
 
-    def unanswered(self, now: int) -> bool:
-        """Whether something was sent and nothing has been heard for too long."""
-        return self._next > self._wanted and now - self._heard > AGAIN
+    def timed_out(self, now: int) -> bool:
+        """Whether sent records have not been acknowledged for too long."""
+        return self._next > self._wanted and now - self._acknowledged_at > RESEND_AFTER
 
     def due(self, now: int) -> Iterator[bytes]:
-        """Frames to send now; each counts as sent when the next one is asked for."""
+        """Frames to send now; each counts as sent when the next one is requested."""
         if self._next == self._wanted:
-            self._heard = now
-        elif self.unanswered(now):
-            # Of what is lost in a connection nobody tells. One record shows whether the learner listens.
-            self._next, self._window, self._heard = self._wanted, 1, now
+            self._acknowledged_at = now
+        elif self.timed_out(now):
+            # A broken connection loses frames silently. One record tests whether the learner answers.
+            self._next, self._window, self._acknowledged_at = self._wanted, 1, now
         while (frame := self._frame(self._next)) is not None:
             yield frame
             self._next = self._after(self._next)
 
-    def _frame(self, place: Place) -> bytes | None:
-        """The record at a place, if it exists and the window has room."""
-        place = self._forward(place)
-        episode, index = place
-        if self._between(place) >= self._window or index >= self._lengths.get(episode, 0):
+    def _frame(self, position: Position) -> bytes | None:
+        """The frame at a position; None if it does not exist yet or the window is full."""
+        position = self._normalized(position)
+        episode, index = position
+        if self._distance(position) >= self._window or index >= self._lengths.get(episode, 0):
             return None
         if episode not in self._frames:
             self._frames[episode] = self._spool.get(episode)
         return self._frames[episode][index]
 
-    def _forward(self, place: Place) -> Place:
-        """A place behind the end of a finished episode is the next one's beginning."""
-        episode, index = place
+    def _normalized(self, position: Position) -> Position:
+        """Map a position past the end of a finished episode to the start of the next one."""
+        episode, index = position
         if episode != self._open and index >= self._lengths.get(episode, 0):
             later = [number for number in self._lengths if number > episode]
             if later:
                 return min(later), 0
-        return place
+        return position
 
-    def _after(self, place: Place) -> Place:
-        episode, index = self._forward(place)
-        return self._forward((episode, index + 1))
+    def _after(self, position: Position) -> Position:
+        episode, index = self._normalized(position)
+        return self._normalized((episode, index + 1))
 
-    def _between(self, place: Place) -> int:
-        """Records from the first wanted one to a place."""
-        (a, i), (b, j) = self._forward(self._wanted), place
+    def _distance(self, position: Position) -> int:
+        """Number of records from the first unacknowledged one to a position."""
+        (a, i), (b, j) = self._normalized(self._wanted), position
         if a == b:
             return j - i
-        inside = sum(length for number, length in self._lengths.items() if a < number < b)
-        return self._lengths.get(a, 0) - i + inside + j
+        between = sum(length for number, length in self._lengths.items() if a < number < b)
+        return self._lengths.get(a, 0) - i + between + j
 
-    def _forget(self) -> None:
-        """Keep in memory what is open or being sent."""
-        keep = {self._open, self._forward(self._wanted)[0], self._forward(self._next)[0]}
+    def _free_memory(self) -> None:
+        """Drop frames of episodes that are neither open nor being sent."""
+        keep = {self._open, self._normalized(self._wanted)[0], self._normalized(self._next)[0]}
         self._frames = {episode: frames for episode, frames in self._frames.items() if episode in keep}

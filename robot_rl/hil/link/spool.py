@@ -1,4 +1,4 @@
-"""Finished episodes on the actor's disk, until the learner has them in a checkpoint."""
+"""Finished episodes on the actor's disk, kept until the learner has them in a checkpoint."""
 
 import os
 from pathlib import Path
@@ -12,22 +12,22 @@ _RUN: Final = "run.txt"
 
 
 class Spool:
-    """A folder with a log per episode, which appears by rename; the records are frames of the link."""
+    """Folder with one log file per episode, written atomically; its records are frames of the link."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder, or go on in it; what was being written when an actor died is thrown away.
+        """Open the folder, or create it; partly written episodes of a dead actor are deleted.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: if the folder cannot be created.
         """
         make_folder(folder)
         self._folder = folder
-        for torn in folder.glob("*.part"):
-            torn.unlink()
+        for partial in folder.glob("*.part"):
+            partial.unlink()
 
     @property
     def run(self) -> str:
-        """The run whose episodes these are, "" where none has been kept."""
+        """Id of the run whose episodes these are, "" if it is not known yet."""
         path = self._folder / _RUN
         return path.read_text().strip() if path.is_file() else ""
 
@@ -38,33 +38,33 @@ class Spool:
 
     @property
     def episodes(self) -> tuple[int, ...]:
-        """Those that are here, in order."""
+        """Numbers of the stored episodes, in order."""
         return tuple(sorted(int(path.stem) for path in self._folder.glob("[0-9]*.log")))
 
     def put(self, episode: int, frames: list[bytes]) -> None:
-        """Keep an episode; it is on the disk then.
+        """Write an episode; it is on the disk when this returns.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: if writing fails.
         """
-        building = self._path(episode).with_suffix(".part")
-        building.unlink(missing_ok=True)
-        log = LogWriter(building)
+        partial = self._path(episode).with_suffix(".part")
+        partial.unlink(missing_ok=True)
+        log = LogWriter(partial)
         try:
             for frame in frames:
                 log.append(frame)
             log.sync()
         finally:
             log.close()
-        os.replace(building, self._path(episode))
+        os.replace(partial, self._path(episode))
         sync(self._folder)
 
     def get(self, episode: int) -> list[bytes]:
-        """The frames of an episode."""
+        """Read the frames of an episode."""
         return [payload for _, payload in read_log(self._path(episode))]
 
     def drop(self, before: int) -> None:
-        """Episodes before this one are safe elsewhere."""
+        """Delete the episodes with a number less than `before`."""
         for episode in self.episodes:
             if episode < before:
                 self._path(episode).unlink()

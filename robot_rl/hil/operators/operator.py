@@ -1,4 +1,4 @@
-"""Who may take over: what of it a control step sees."""
+"""Interface of an operator who may take over, and the operator that never does."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,71 +10,71 @@ import numpy as np
 from robot_rl.hil.takeover import Action, Cue
 
 Verdict = Literal["", "success", "failure", "discard", "stop"]
-"""What a person says of an episode."""
+"""An operator's judgement of an episode, which ends it."""
 Outcome = Literal["success", "failure", "discarded", "interrupted"]
-"""What became of an episode."""
+"""How an episode ended."""
 
 
 @dataclass(frozen=True)
-class Hand:
-    """The operator in one control step."""
+class OperatorInput:
+    """Input of the operator in one control step."""
 
     cue: Cue
     action: Action | None = None
-    """What the operator wants, while driving; NaN leaves a gripper as it is."""
+    """Action of the operator while driving; NaN leaves a gripper as it is."""
     verdict: Verdict = ""
 
 
 @dataclass(frozen=True)
-class Consent:
-    """What an operator says to an episode that shall begin."""
+class Readiness:
+    """An operator's answer to whether the next episode can begin."""
 
-    why_not: str = ""
-    """Why it cannot yet, "" where it can."""
-    asks: Literal["", "stop", "arm"] = ""
-    """For the software e-stop; or the arm is to be armed, and its fault, if any, was looked at."""
+    blocked: str = ""
+    """Reason why it cannot begin yet, "" if it can."""
+    request: Literal["", "stop", "arm"] = ""
+    """`stop` requests the software e-stop; `arm` acknowledges a fault and arms."""
 
 
 class Operator(Protocol):
-    """One for the whole run."""
+    """An operator, for all episodes of a run."""
 
-    def begin(self, number: int) -> Consent:
-        """An episode shall begin; asked again until it can.
+    def begin(self, number: int) -> Readiness:
+        """Prepare for an episode; called again until it can begin.
 
         Raises:
-            DeviceError: the device is gone.
+            DeviceError: if the device is lost.
         """
         ...
 
-    def elsewhere(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
-        """Within it nobody asks; `stop`, called from another thread, is the software e-stop all the same."""
+    def monitor_stop(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+        """Within this context another thread reads the device and calls `stop`, the software e-stop."""
         ...
 
-    def look(self, now: int) -> Hand:
-        """In the control step at `now` [ns]."""
+    def read(self, now: int) -> OperatorInput:
+        """Read the operator's input in the control step at `now` [ns]."""
         ...
 
-    def ended(self, outcome: Outcome) -> None:
-        """The episode is over."""
+    def end(self, outcome: Outcome) -> None:
+        """Report how the episode ended."""
         ...
 
 
 def may_take_over(seed: int, episode: int, fraction: float) -> bool:
-    """Whether an episode of a run is one of those in which somebody may take over."""
+    """Whether the operator may take over in an episode; true for that fraction of the episodes."""
     return bool(np.random.default_rng([seed, episode]).random() < fraction)
 
 
-class Nobody:
-    """The policy is alone."""
+class NoOperator:
+    """An operator that never takes over."""
 
-    def begin(self, number: int) -> Consent:
-        return Consent()
+    def begin(self, number: int) -> Readiness:
+        return Readiness()
 
-    def elsewhere(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+    def monitor_stop(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def look(self, now: int) -> Hand:
-        return Hand(Cue.OPEN)
+    def read(self, now: int) -> OperatorInput:
+        return OperatorInput(Cue.OPEN)
 
-    def ended(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome) -> None:
         pass

@@ -1,4 +1,4 @@
-"""An operator without a person: it watches the simulated arm, takes over at a fault, and hands back."""
+"""Scripted operator: it watches the simulated arm, takes over at a fault, and hands back."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -8,123 +8,123 @@ import numpy as np
 
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.base import EMPTY, PICK, Expert, hand, opening
-from robot_rl.hil.operators.operator import Consent, Hand, Outcome, may_take_over
+from robot_rl.hil.operators.operator import OperatorInput, Outcome, Readiness, may_take_over
 from robot_rl.hil.takeover import Cue
 
 STALLED_S: Final = 3.0
-"""Without a new best for so long, the policy is stuck."""
+"""Time without progress after which the policy is stalled, s."""
 PROGRESS: Final = 0.02
-"""m by which a new best has to be better."""
+"""Smallest reduction of the remaining distance that counts as progress, m."""
 LOST_GROUND: Final = 0.08
-"""m behind its best: the object was dropped, or knocked away."""
-LASTS_S: Final = 0.5
-"""How long that has to last, or the gripper to be closed on nothing: an object that falls where it shall be
-is behind its best for a moment, too."""
+"""Increase of the remaining distance over its minimum that means a dropped or displaced object, m."""
+FAULT_DURATION_S: Final = 0.5
+"""Time that lost ground or an empty closed gripper must last, s: an object that is dropped at its goal loses
+ground for a moment, too."""
 _NOISE: Final = 0.1
-"""Of the expert's actions: a person is not exact either."""
+"""Noise of the expert's actions, as a person is not exact either."""
 
 
-class Watch:
-    """Whether an episode goes wrong, by what is left to do. Times are ns."""
+class FaultDetector:
+    """Detects failing episodes by the remaining distance. Times are ns."""
 
     def begin(self, now: int) -> None:
-        """From here on."""
+        """Start at `now`."""
         self._best, self._since = np.inf, now
-        self._well = {"lost ground": now, "closed on nothing": now}
-        """Since when what can go wrong for a moment may last."""
+        self._fine_at = {"lost ground": now, "closed on nothing": now}
+        """Last time without the fault, for each fault that must last."""
 
-    def fault(self, left: float, width: float, now: int) -> str:
-        """What is wrong, "" where nothing is.
+    def fault(self, remaining: float, width: float, now: int) -> str:
+        """Update; returns the fault, "" if there is none.
 
         Args:
-            left: m from the hand to the object, and from there to where it shall be.
-            width: m between the fingers.
+            remaining: distance from the hand to the object plus from the object to its goal, m.
+            width: distance between the fingers, m.
             now: time of this control step.
         """
-        if left < self._best - PROGRESS:
-            self._best, self._since = left, now
-        if left <= self._best + LOST_GROUND:
-            self._well["lost ground"] = now
+        if remaining < self._best - PROGRESS:
+            self._best, self._since = remaining, now
+        if remaining <= self._best + LOST_GROUND:
+            self._fine_at["lost ground"] = now
         if width > EMPTY:
-            self._well["closed on nothing"] = now
-        for fault, since in self._well.items():
-            if now - since >= LASTS_S * 1e9:
+            self._fine_at["closed on nothing"] = now
+        for fault, since in self._fine_at.items():
+            if now - since >= FAULT_DURATION_S * 1e9:
                 return fault
         return "stalled" if now - self._since >= STALLED_S * 1e9 else ""
 
 
 class ScriptedOperator:
-    """The task's scripted expert at a device that is always fresh.
+    """The task's scripted expert as an operator.
 
-    It hands back once the object is in the hand and on its way. Where it was in the hand already, and at the
-    second fault of an episode, it keeps at it until success. How often it is needed depends on the policy.
+    It hands back once the object is grasped and lifted. If the object was already grasped, and at the second
+    fault of an episode, it drives until success.
     """
 
     def __init__(self, task: str, sim: Callable[[], Any], fraction: float, seed: int) -> None:
-        """Watch a task.
+        """Create for a task.
 
         Args:
-            task: its name.
-            sim: robosuite's environment as it is in this control step.
-            fraction: of the episodes in which it may take over.
-            seed: of whether it may, and of its hand's noise.
+            task: name of robosuite's environment.
+            sim: returns robosuite's environment at the current control step.
+            fraction: fraction of the episodes in which it may take over.
+            seed: seed of the choice of these episodes, and of the noise.
 
         Raises:
-            ValueError: nothing is carried in this task, so there is nothing to measure progress by.
+            ValueError: if the task moves no object, so that progress cannot be measured.
         """
         self._task, self._sim, self._fraction, self._seed = task, sim, fraction, seed
-        self._watch = Watch()
+        self._detector = FaultDetector()
         self._expert: Expert | None = None
         self.faults: list[str] = []
-        """Why it took over in this episode."""
+        """Faults at which it took over in this episode."""
         try:
-            self._make(0).grasp_and_target(sim())
+            self._make_expert(0).grasp_and_target(sim())
         except ValueError as error:
-            raise ValueError(f"hil.operator=scripted cannot watch {task}: {error}") from error
+            raise ValueError(f"hil.operator=scripted does not support {task}: {error}") from error
 
-    def begin(self, number: int) -> Consent:
-        self._hand = self._make(number)
+    def begin(self, number: int) -> Readiness:
+        self._episode_expert = self._make_expert(number)
         self._allowed = may_take_over(self._seed, number, self._fraction)
         self._expert, self._until_success = None, False
-        self._begun = False
+        self._started = False
         self.faults = []
-        return Consent()
+        return Readiness()
 
-    def elsewhere(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+    def monitor_stop(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def look(self, now: int) -> Hand:
+    def read(self, now: int) -> OperatorInput:
         if not self._allowed:
-            return Hand(Cue.OPEN)
+            return OperatorInput(Cue.OPEN)
         sim = self._sim()
-        if not self._begun:
-            self._watch.begin(now)
-            self._begun = True
+        if not self._started:
+            self._detector.begin(now)
+            self._started = True
         if self._expert is None:
-            fault = self._watch.fault(*self._state(sim), now)
+            fault = self._detector.fault(*self._state(sim), now)
             if not fault:
-                return Hand(Cue.OPEN)
+                return OperatorInput(Cue.OPEN)
             self.faults.append(fault)
-            self._expert = self._hand
+            self._expert = self._episode_expert
             self._until_success = len(self.faults) > 1 or self._expert.holds(sim)
             self._expert.take_over(sim)
         action = self._expert.act(sim)
         if not self._until_success and self._expert.phase not in (*PICK, "raise"):
             self._expert = None
-            # What it sees on the way back to the policy is not the policy's doing.
-            self._watch.begin(now)
-            return Hand(Cue.OPEN)
-        return Hand(Cue.DRIVING, action)
+            # Progress made before is not the policy's.
+            self._detector.begin(now)
+            return OperatorInput(Cue.OPEN)
+        return OperatorInput(Cue.DRIVING, action)
 
-    def ended(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome) -> None:
         pass
 
-    def _make(self, number: int) -> Expert:
+    def _make_expert(self, number: int) -> Expert:
         rng = np.random.default_rng([self._seed, number, 1])
         return make_expert(self._task, noise=_NOISE, skill=1.0, rng=rng)
 
     def _state(self, sim: Any) -> tuple[float, float]:
-        """What is left to do, and the opening, m."""
-        point, target = self._hand.grasp_and_target(sim)
-        left = np.linalg.norm(hand(sim).pos - point) + np.linalg.norm(point - target)
-        return float(left), opening(sim)
+        """Remaining distance and distance between the fingers, m."""
+        point, target = self._episode_expert.grasp_and_target(sim)
+        remaining = np.linalg.norm(hand(sim).pos - point) + np.linalg.norm(point - target)
+        return float(remaining), opening(sim)

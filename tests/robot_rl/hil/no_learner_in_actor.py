@@ -1,10 +1,10 @@
-"""A plugin that refuses an actor the imports that the layering forbids it, also those inside of functions."""
+"""Plugin that makes forbidden imports of an actor fail, including imports inside functions."""
 
 import sys
 import tomllib
 from pathlib import Path
 
-NOTE = "an actor without learner's modules"
+NOTE = "learner modules are blocked in this actor"
 _CONTRACTS = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))[
     "tool"
 ]["importlinter"]["contracts"]
@@ -15,8 +15,8 @@ _CONTRACTS = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_t
 )
 
 
-class Refuse:
-    """A finder that comes before all others."""
+class ForbiddenImports:
+    """Import finder that is asked before all others."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -26,5 +26,5 @@ class Refuse:
 
 if sys.argv[1:2] == ["actor"]:
     assert not [module for module in FORBIDDEN if module in sys.modules]
-    sys.meta_path.insert(0, Refuse)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, ForbiddenImports)  # type: ignore[arg-type]
     print(NOTE, file=sys.stderr, flush=True)

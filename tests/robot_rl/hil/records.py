@@ -1,10 +1,10 @@
-"""Records of an actor, for tests of its link."""
+"""Records of an actor, for tests of the link."""
 
 import numpy as np
 
 from robot_rl.hil.link.messages import Step, pack
 
-NOTHING = pack(np.zeros(1, np.float32))
+EMPTY = pack(np.zeros(1, np.float32))
 
 
 def step(episode: int, index: int) -> Step:
@@ -14,8 +14,8 @@ def step(episode: int, index: int) -> Step:
         version=0,
         source="policy",
         fields={},
-        action=NOTHING,
-        proposed=NOTHING,
+        action=EMPTY,
+        proposed=EMPTY,
         reward=0.0,
         terminated=False,
     )

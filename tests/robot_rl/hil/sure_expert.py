@@ -1,6 +1,6 @@
-"""A plugin whose operator of Lift helps in each episode at a known step, whatever the policy does.
+"""Plugin: the scripted operator of Lift intervenes in each episode at a known step, for any policy.
 
-For tests of what becomes of an intervention: that there is one must not depend on what was learned.
+For tests that need interventions which do not depend on what was learned.
 """
 
 import numpy as np
@@ -11,11 +11,11 @@ from robot_rl.envs.experts.base import hand
 from robot_rl.envs.experts.lift import LiftExpert
 
 DRIVES = 15
-"""Control steps of the first help in an episode; then it hands back. The second goes on to the end."""
+"""Control steps of the first intervention of an episode. The second lasts until the episode ends."""
 
 
 class SureExpert(LiftExpert):
-    """To the scripted operator the policy makes no progress: after `STALLED_S` at most it takes over."""
+    """Expert whose remaining distance is constant, so that the operator takes over after `STALLED_S`."""
 
     helped = 0
 

@@ -1,4 +1,4 @@
-"""What a remote actor loads when it acts, helps and sends its episodes."""
+"""Modules that a remote actor imports."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.robot_rl.hil import no_learner_in_actor
 from tests.robot_rl.hil.training import arguments
 
 
-def test_an_actor_has_neither_learner_nor_replay(
+def test_an_actor_imports_neither_learner_nor_replay(
     robot_rl: RunCommand,
     demonstrations: Path,
     base_run: Path,
@@ -18,7 +18,7 @@ def test_an_actor_has_neither_learner_nor_replay(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A training run whose actor cannot import them. Without its module it can allocate no replay."""
+    """Train with an actor in which these imports fail."""
     monkeypatch.setenv(VARIABLE, no_learner_in_actor.__name__)
     assert "robot_rl.data.replay" in no_learner_in_actor.FORBIDDEN
     more = ("method.steps=40", "hil.lockstep=true", "task.horizon=15")

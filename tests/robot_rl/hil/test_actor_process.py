@@ -1,4 +1,4 @@
-"""A child that dies is started again; one that cannot work is not, again and again."""
+"""A dead actor process is restarted, except after a user error or repeated deaths."""
 
 import os
 import signal
@@ -11,27 +11,27 @@ from robot_rl.hil.actor_process import ActorProcess
 from tests.hardware.processes import eventually
 
 
-def test_what_the_user_has_to_mend_ends_it_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_user_error_of_the_actor_is_not_retried(capfd: pytest.CaptureFixture[str]) -> None:
     child = ActorProcess(["learner=nowhere"])
     try:
-        with pytest.raises(UserError, match="ended with code 2; what was wrong it said above"):
-            eventually(child.died, "its end")
-        assert child.started == 1
+        with pytest.raises(UserError, match="ended with code 2; see its message above"):
+            eventually(child.restart_if_dead, "its end")
+        assert child.starts == 1
         assert "'nowhere' is no address" in capfd.readouterr().err
     finally:
         child.close()
 
 
 @pytest.mark.full
-def test_one_that_dies_without_a_step_is_started_twice_more(tmp_path: Path) -> None:
+def test_an_actor_that_dies_without_a_step_is_restarted_twice(tmp_path: Path) -> None:
     child = ActorProcess([f"learner=ipc://{tmp_path / 'l'}", f"spool={tmp_path / 's'}"])
     try:
-        for started in (2, 3):
+        for starts in (2, 3):
             os.kill(child.pid, signal.SIGKILL)
-            assert eventually(child.died, "its end") == -signal.SIGKILL
-            assert child.started == started
+            assert eventually(child.restart_if_dead, "its end") == -signal.SIGKILL
+            assert child.starts == starts
         os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(UserError, match="ended with code -9"):
-            eventually(child.died, "its end")
+            eventually(child.restart_if_dead, "its end")
     finally:
         child.close()

@@ -1,4 +1,4 @@
-"""What a person did is prior data beside the demonstrations, and what they had to mend is not imitated."""
+"""Interventions are prior data like demonstrations; the steps before them are not imitated."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,13 @@ from robot_rl.learning.sampling import MixedSampler, Window
 
 FIELDS: Fields = {"state": ((1,), torch.float32), "chunk_step": ((), torch.int64)}
 H = 4
-"""Steps of a chunk."""
+"""Chunk length."""
 
 
-def told(replay: Replay, sources: str, *, first: int = 0, success: bool = True, close: bool = True) -> None:
-    """An episode: p(olicy), h(uman), - (handover) for each step; states count up."""
+def add_episode(
+    replay: Replay, sources: str, *, first: int = 0, success: bool = True, close: bool = True
+) -> None:
+    """Add an episode with a letter per step: p(olicy), h(uman), - (handover). States count up."""
     names = {"p": "policy", "h": "human", "-": "handover"}
     for i, letter in enumerate(sources):
         last = i == len(sources) - 1
@@ -42,73 +44,73 @@ def successes(replay: Replay, n: int) -> str:
     return "".join("x" if value else "." for value in replay.held("success")[:n])
 
 
-def test_what_succeeded_is_the_persons_doing_and_the_policys_after_it() -> None:
+def test_success_counts_for_the_persons_steps_and_the_policys_after_them() -> None:
     replay = Replay(100, 1, 1, FIELDS)
-    told(replay, "pppphhh--pp")
+    add_episode(replay, "pppphhh--pp")
     assert successes(replay, 11) == "....xxx..xx"
 
 
-def test_before_a_second_intervention_only_what_the_person_did_is_imitated() -> None:
+def test_only_the_persons_steps_are_imitated_before_a_second_intervention() -> None:
     replay = Replay(100, 1, 1, FIELDS)
-    told(replay, "pphh-pphh--p")
+    add_episode(replay, "pphh-pphh--p")
     assert successes(replay, 12) == "..xx...xx..x"
 
 
-@pytest.mark.parametrize(("success", "all_of_it"), [(True, "xxxx"), (False, "....")])
-def test_without_a_person_an_episode_succeeds_as_a_whole(success: bool, all_of_it: str) -> None:
+@pytest.mark.parametrize(("success", "expected"), [(True, "xxxx"), (False, "....")])
+def test_success_counts_for_all_steps_without_interventions(success: bool, expected: str) -> None:
     replay = Replay(100, 1, 1, FIELDS)
-    told(replay, "pppp", success=success)
-    assert successes(replay, 4) == all_of_it
+    add_episode(replay, "pppp", success=success)
+    assert successes(replay, 4) == expected
 
 
-def test_windows_of_interventions_begin_with_what_a_person_did() -> None:
+def test_windows_of_interventions_start_at_a_persons_step() -> None:
     replay = Replay(100, 1, 1, FIELDS)
-    told(replay, "pphh--pp")
-    told(replay, "pppp", first=20)
+    add_episode(replay, "pphh--pp")
+    add_episode(replay, "pppp", first=20)
     assert replay.humans() == 2
     assert drawn(replay, humans_only=True) == {2, 3}
     assert drawn(replay) == {*range(8), *range(20, 24)}
 
 
-def test_a_chunk_that_somebody_took_over_was_not_executed() -> None:
-    """Who learns of the noise of decisions has to know what it led to."""
+def test_a_chunk_with_a_takeover_is_not_a_decision() -> None:
+    """Methods that learn from the noise of a chunk need its whole execution."""
     replay = Replay(100, 1, 1, FIELDS)
-    told(replay, "pppp" + "pphh" + "--pp" + "pppp")
+    add_episode(replay, "pppp" + "pphh" + "--pp" + "pppp")
     assert drawn(replay, chunk_starts_only=True) == {0, 12}
-    again = Replay(100, 1, 1, FIELDS)
-    again.load_state_dict(replay.state_dict())
-    assert drawn(again, chunk_starts_only=True) == {0, 12}
-    assert (again.humans(), replay.humans()) == (2, 2)
+    restored = Replay(100, 1, 1, FIELDS)
+    restored.load_state_dict(replay.state_dict())
+    assert drawn(restored, chunk_starts_only=True) == {0, 12}
+    assert (restored.humans(), replay.humans()) == (2, 2)
 
 
-def test_an_episode_that_broke_off_ends_with_its_newest_observation() -> None:
+def test_a_cut_episode_ends_with_its_newest_observation() -> None:
     replay = Replay(100, 1, 1, FIELDS)
-    told(replay, "pph", success=False, close=False)
+    add_episode(replay, "pph", success=False, close=False)
     replay.cut(0)
     replay.close_episode(np.array([0]), success=False)
-    told(replay, "pp", first=10)
-    # The step whose outcome nobody saw is none; nothing goes over into the next episode.
+    add_episode(replay, "pp", first=10)
+    # The last step has no next observation and is dropped; episodes stay separate.
     assert drawn(replay) == {0, 1, 10, 11}
     assert replay.humans() == 0
 
 
 @pytest.mark.parametrize("complete", ["terminated", "nothing"])
-def test_what_is_complete_is_not_cut(complete: str) -> None:
+def test_a_complete_episode_is_not_cut(complete: str) -> None:
     replay = Replay(100, 1, 1, FIELDS)
-    told(replay, "pp", success=complete == "terminated", close=complete == "nothing")
+    add_episode(replay, "pp", success=complete == "terminated", close=complete == "nothing")
     replay.cut(0)
-    told(replay, "pp", first=10)
+    add_episode(replay, "pp", first=10)
     assert drawn(replay) == {0, 1, 10, 11}
 
 
-def test_for_the_value_of_a_policys_step_a_takeover_is_the_end() -> None:
+def test_values_of_the_policys_steps_end_at_a_takeover() -> None:
     replay = Replay(100, 1, 1, FIELDS)
-    told(replay, "ppp", close=False, success=False)
+    add_episode(replay, "ppp", close=False, success=False)
     replay.give_up(0)
-    told(replay, "hh", first=3, close=False, success=False)
-    # A person's own steps do not end for a second takeover.
+    add_episode(replay, "hh", first=3, close=False, success=False)
+    # A second takeover does not end the person's steps.
     replay.give_up(0)
-    told(replay, "pp", first=5)
+    add_episode(replay, "pp", first=5)
     batch = replay.sample(400, n_step=2, gamma=0.5, rng=np.random.default_rng(0))
     discounts = {int(s): float(d) for s, d in zip(batch["state"], batch["discount"], strict=True)}
     assert discounts == {0: 0.25, 1: 0.0, 2: 0.0, 3: 0.25, 4: 0.25, 5: 0.0, 6: 0.0}
@@ -118,12 +120,12 @@ def test_for_the_value_of_a_policys_step_a_takeover_is_the_end() -> None:
 
 def prior(n_demo: int) -> tuple[Replay, Replay]:
     online, demos = Replay(200, 1, 1, FIELDS), Replay(200, 1, 1, FIELDS)
-    told(online, "p" * 40 + "h" * 20)
-    told(demos, "p" * n_demo, first=1000)
+    add_episode(online, "p" * 40 + "h" * 20)
+    add_episode(demos, "p" * n_demo, first=1000)
     return online, demos
 
 
-def test_interventions_and_demonstrations_share_the_prior_half_by_their_number() -> None:
+def test_interventions_and_demonstrations_share_the_prior_half_by_size() -> None:
     online, demos = prior(60)
     config = OffPolicyConfig(batch_size=400, n_step=1, steps=10, warmup_steps=1)
     batch = MixedSampler(config, online, demos, Window(), seed=0).sample(0)
@@ -136,14 +138,14 @@ def test_interventions_and_demonstrations_share_the_prior_half_by_their_number()
     assert 30 <= humans <= 70
 
 
-def test_without_interventions_nothing_changes() -> None:
+def test_sampling_is_unchanged_without_interventions() -> None:
     _, demos = prior(60)
     online = Replay(200, 1, 1, FIELDS)
-    told(online, "p" * 40)
+    add_episode(online, "p" * 40)
     config = OffPolicyConfig(batch_size=40, n_step=1, steps=10, warmup_steps=1)
-    mixture = MixedSampler(config, online, demos, Window(), seed=0)
+    sampler = MixedSampler(config, online, demos, Window(), seed=0)
     rng = np.random.default_rng([0, 1])
     expected = [
         replay.sample(20, n_step=1, gamma=config.gamma, rng=rng)["state"] for replay in (online, demos)
     ]
-    torch.testing.assert_close(mixture.sample(0)["state"], torch.cat(expected))
+    torch.testing.assert_close(sampler.sample(0)["state"], torch.cat(expected))

@@ -1,4 +1,4 @@
-"""What an actor sends is what the replay keeps, or is refused; what people did is written down once."""
+"""Records of an actor fit the replay or are rejected; each intervention is written once."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from robot_rl.data.replay import Replay
 from robot_rl.errors import UserError
 from robot_rl.hil.intervention_stats import FILE, InterventionStats
 from robot_rl.hil.link.messages import End, Step, pack
-from robot_rl.hil.records import row_of
+from robot_rl.hil.records import to_row
 
 REPLAY = Replay(10, 1, 2, {"state": ((3,), torch.float32)})
 STEP = Step(
@@ -28,46 +28,46 @@ STEP = Step(
 )
 
 
-def test_a_step_is_a_row() -> None:
-    row = row_of(STEP, REPLAY)
+def test_a_step_becomes_a_row() -> None:
+    row = to_row(STEP, REPLAY)
     np.testing.assert_array_equal(row.fields["state"], [[0, 1, 2]])
     np.testing.assert_array_equal(row.action, [[0.5, -0.5]])
 
 
 def test_the_end_of_an_episode_has_no_action() -> None:
     end = End(episode=0, index=1, fields=STEP.fields, success=True, interrupted="", interventions=0)
-    assert row_of(end, REPLAY).action.shape == (1, 0)
+    assert to_row(end, REPLAY).action.shape == (1, 0)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ({"fields": {}}, "fields  where state are kept"),
-        ({"fields": {"state": pack(np.zeros(2, np.float32))}}, r"state of shape \(2,\)"),
+        ({"fields": {}}, "fields  instead of state"),
+        ({"fields": {"state": pack(np.zeros(2, np.float32))}}, r"state has shape \(2,\)"),
         ({"action": pack(np.zeros(3, np.float32))}, "not 2 finite numbers"),
         ({"action": pack(np.array([np.nan, 0], np.float32))}, "not 2 finite numbers"),
-        ({"source": "nobody"}, "a step of 'nobody'"),
+        ({"source": "nobody"}, "unknown source 'nobody'"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        row_of(msgspec.structs.replace(STEP, **change), REPLAY)
+def test_a_record_that_does_not_fit_is_rejected(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        to_row(msgspec.structs.replace(STEP, **change), REPLAY)
 
 
-def told(helped: InterventionStats, episode: int, sources: str) -> dict[str, float]:
+def add_episode(stats: InterventionStats, episode: int, sources: str) -> dict[str, float]:
     for index, letter in enumerate(sources):
         source = {"p": "policy", "h": "human", "-": "handover"}[letter]
-        helped.step(index, source, np.array([index, 1.0]), np.array([0.0, -1.0]))
-    return helped.close(episode, success=True)
+        stats.step(index, source, np.array([index, 1.0]), np.array([0.0, -1.0]))
+    return stats.end_episode(episode, success=True)
 
 
 def lines(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
 
 
-def test_interventions_are_counted_and_written_with_what_the_policy_proposed(tmp_path: Path) -> None:
-    figures = told(InterventionStats(tmp_path, 0), 0, "pphh-phhhp")
-    assert figures == {
+def test_interventions_are_counted_and_written_with_the_policys_actions(tmp_path: Path) -> None:
+    metrics = add_episode(InterventionStats(tmp_path, 0), 0, "pphh-phhhp")
+    assert metrics == {
         "hil/intervention_rate": 0.5,
         "hil/interventions": 2.0,
         "hil/intervention_steps": 2.5,
@@ -80,21 +80,21 @@ def test_interventions_are_counted_and_written_with_what_the_policy_proposed(tmp
     assert second["proposed"] == [[0.0, -1.0]] * 3
 
 
-def test_an_episode_without_help_is_the_policys_own(tmp_path: Path) -> None:
-    figures = told(InterventionStats(tmp_path, 0), 0, "ppp")
-    assert figures == {"hil/intervention_rate": 0.0, "hil/interventions": 0.0, "hil/alone": 1.0}
+def test_an_episode_without_interventions_counts_as_alone(tmp_path: Path) -> None:
+    metrics = add_episode(InterventionStats(tmp_path, 0), 0, "ppp")
+    assert metrics == {"hil/intervention_rate": 0.0, "hil/interventions": 0.0, "hil/alone": 1.0}
     assert lines(tmp_path) == []
 
 
-def test_a_run_that_goes_on_writes_nothing_twice(tmp_path: Path) -> None:
-    helped = InterventionStats(tmp_path, 0)
+def test_a_resumed_run_writes_no_intervention_twice(tmp_path: Path) -> None:
+    stats = InterventionStats(tmp_path, 0)
     for episode in range(3):
-        told(helped, episode, "ph")
-    helped.step(0, "human", np.zeros(2), np.zeros(2))
-    state = helped.state_dict()
-    again = InterventionStats(tmp_path, 1)
+        add_episode(stats, episode, "ph")
+    stats.step(0, "human", np.zeros(2), np.zeros(2))
+    state = stats.state_dict()
+    resumed = InterventionStats(tmp_path, 1)
     assert [line["episode"] for line in lines(tmp_path)] == [0]
-    again.load_state_dict(state)
-    again.step(1, "human", np.ones(2), np.zeros(2))
-    assert again.close(1, success=False)["hil/intervention_steps"] == 2.0
+    resumed.load_state_dict(state)
+    resumed.step(1, "human", np.ones(2), np.zeros(2))
+    assert resumed.end_episode(1, success=False)["hil/intervention_steps"] == 2.0
     assert lines(tmp_path)[-1]["applied"] == [[0.0, 0.0], [1.0, 1.0]]

@@ -1,4 +1,4 @@
-"""The report shows the fraction of steps by the operator beside success."""
+"""The report shows the intervention rate beside success."""
 
 from pathlib import Path
 
@@ -19,4 +19,4 @@ def test_the_intervention_rate_is_a_curve_beside_success(tmp_path: Path) -> None
     page = write_report(helped).read_text()
     assert DRIVEN in page
     assert page.count("<h3>Interventions per episode") == 1
-    assert "<code>hil/intervention_rate</code>" not in page, "it is in the learning curve already"
+    assert "<code>hil/intervention_rate</code>" not in page, "it is already in the learning curve"

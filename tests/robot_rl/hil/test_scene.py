@@ -1,4 +1,4 @@
-"""A task in the actor's process keeps the pace of its control, and says where it could not."""
+"""A simulated scene runs in real time or as fast as possible, and reports late steps."""
 
 import time
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ PERIOD = 0.05
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[RobosuiteEnv]:
-    made = make_env("lift")
-    yield made
-    made.close()
+    created = make_env("lift")
+    yield created
+    created.close()
 
 
-def test_in_real_time_what_came_late_is_known(env: RobosuiteEnv) -> None:
+def test_a_late_step_is_reported_in_real_time(env: RobosuiteEnv) -> None:
     scene, still = SimScene(env, realtime=True), np.zeros(7, np.float32)
     scene.reset(0, 0)
     start = time.monotonic()
@@ -33,7 +33,7 @@ def test_in_real_time_what_came_late_is_known(env: RobosuiteEnv) -> None:
     assert info["late_ms"] >= (0.3 - PERIOD) * 1e3 * 0.99
 
 
-def test_where_time_passes_in_steps_nothing_is_late(env: RobosuiteEnv) -> None:
+def test_no_step_is_late_in_simulated_time(env: RobosuiteEnv) -> None:
     scene, still = SimScene(env, realtime=False), np.zeros(7, np.float32)
     scene.reset(0, 0)
     for _ in range(3):

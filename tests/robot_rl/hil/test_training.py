@@ -1,4 +1,4 @@
-"""Training with somebody who takes over, as two processes that may be killed or stopped at any time."""
+"""Training with interventions, in two processes that may be killed or stopped at any time."""
 
 import json
 import os
@@ -22,34 +22,34 @@ from tests.robot_rl.robot.deploy.test_deploy import serving
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
 HANDOVER = SOURCES.index("handover")
-Begin = Callable[..., Training]
+Start = Callable[..., Training]
 
 
 @pytest.fixture
-def begin(demonstrations: Path, base_run: Path, tmp_path: Path) -> Iterator[Begin]:
-    begun: list[Training] = []
+def start(demonstrations: Path, base_run: Path, tmp_path: Path) -> Iterator[Start]:
+    started: list[Training] = []
 
     def make(*more: str) -> Training:
-        begun.append(Training(demonstrations, base_run, tmp_path, *more))
-        return begun[-1]
+        started.append(Training(demonstrations, base_run, tmp_path, *more))
+        return started[-1]
 
     yield make
-    for training in begun:
+    for training in started:
         training.kill()
 
 
 @pytest.fixture
-def sure_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the policy does, the operator of an actor that is started takes over once in each episode."""
+def sure_interventions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator of every actor takes over in each episode, whatever the policy does."""
     monkeypatch.setenv(VARIABLE, "tests.robot_rl.hil.sure_expert")
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("sure_help")
-def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
+@pytest.mark.usefixtures("sure_interventions")
+def test_interventions_of_a_scripted_operator_are_stored_and_logged(
     robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
-    """In lockstep, where the same seed gives the same run."""
+    """In lockstep, so that the same seed gives the same run."""
     for name in ("first", "second"):
         more = ("method.steps=300", "hil.lockstep=true", "task.horizon=120")
         robot_rl("train", *arguments(demonstrations, base_run, tmp_path, name, *more))
@@ -63,15 +63,15 @@ def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
     source, last = replay["data.source"][0, :rows].numpy(), replay["data.last"][0, :rows].numpy()
     driven = np.flatnonzero((source == HUMAN) & ~last)
     lines = (tmp_path / "first" / "interventions.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in lines]
-    assert len(told) >= 2
-    # What is stored as the action is what the person did, not what the muted policy would have done.
-    applied = np.concatenate([line["applied"] for line in told])
-    proposed = np.concatenate([line["proposed"] for line in told])
+    interventions = [json.loads(line) for line in lines]
+    assert len(interventions) >= 2
+    # The replay stores the applied action, not the policy's.
+    applied = np.concatenate([line["applied"] for line in interventions])
+    proposed = np.concatenate([line["proposed"] for line in interventions])
     stored = replay["data.action"][0, driven].numpy()
     np.testing.assert_allclose(stored[: len(applied)], applied, atol=1e-3)
     assert np.abs(applied - proposed).mean() > 0.1
-    # After a person lets go comes the hold, then the ramp.
+    # Hold and ramp follow an intervention.
     assert (source[~last] == HANDOVER).any()
 
     series = read_metrics(tmp_path / "first" / "metrics.csv")
@@ -83,7 +83,7 @@ def test_a_scripted_operator_helps_and_all_of_it_is_stored_and_told(
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("sure_help")
+@pytest.mark.usefixtures("sure_interventions")
 @pytest.mark.parametrize("method", ["residual", "expo", "dsrl", "dsrl_na", "ibrl", "rlpd"])
 def test_every_method_learns_from_interventions(
     method: str, robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
@@ -113,32 +113,32 @@ def test_every_method_learns_from_interventions(
 
 
 @pytest.mark.full
-def test_a_killed_actor_costs_at_most_its_open_episode(begin: Begin) -> None:
-    training = begin()
+def test_a_killed_actor_loses_at_most_its_open_episode(start: Start) -> None:
+    training = start()
     training.await_checkpoint()
     os.kill(training.actor(), signal.SIGKILL)
-    training.await_text("the actor died with code -9 and was started again")
+    training.await_text("the actor died with code -9 and was restarted")
     before = training.await_checkpoint()
     training.await_checkpoint(after=before)
     assert training.end() == 130
     state = training.checkpoint()
     replay = state["replay"]
-    rows, broken = int(replay["count"][0]), training.said.count("broke off after")
+    rows, cut = int(replay["count"][0]), training.output.count("was cut after")
     ended = int(replay["data.last"][0, :rows].sum())
-    # Every step that ever came is there. A whole episode has a row for its end; one that broke off has none.
-    assert rows == state["step"] + ended - broken
-    assert broken <= 1
+    # Every received step is stored. A complete episode has one more row, for its end; a cut one has none.
+    assert rows == state["step"] + ended - cut
+    assert cut <= 1
 
 
 @pytest.mark.full
-def test_a_killed_learner_ends_the_episode_and_goes_on_without_a_loss(begin: Begin) -> None:
-    training = begin()
+def test_a_killed_learner_ends_the_episode_and_resumes_without_loss(start: Start) -> None:
+    training = start()
     training.await_checkpoint()
     actor = training.actor()
     training.process.send_signal(signal.SIGKILL)
     training.process.wait()
-    training.await_text("has been gone for")
-    training.await_text("episodes wait in")
+    training.await_text("no connection to the learner")
+    training.await_text("unsaved episodes are in")
     eventually(lambda: not Path(f"/proc/{actor}").exists(), "the actor has ended")
     waiting = training.spooled()
     assert waiting
@@ -149,8 +149,8 @@ def test_a_killed_learner_ends_the_episode_and_goes_on_without_a_loss(begin: Beg
     training.await_checkpoint(after=saved["step"])
     assert training.end() == 130
     state = training.checkpoint()
-    # The episode that was open when the learner died was closed by its actor, and came from its disk.
-    assert "broke off" not in training.said
+    # The actor closed the open episode and sent it from its disk.
+    assert "was cut" not in training.output
     assert state["place"][0] > episode
     rows = int(state["replay"]["count"][0])
     ended = int(state["replay"]["data.last"][0, :rows].sum())
@@ -160,11 +160,11 @@ def test_a_killed_learner_ends_the_episode_and_goes_on_without_a_loss(begin: Beg
 
 
 @pytest.mark.full
-def test_an_actor_goes_on_while_its_learner_is_stopped(begin: Begin) -> None:
-    training = begin("task.horizon=10")
+def test_an_actor_continues_while_its_learner_is_stopped(start: Start) -> None:
+    training = start("task.horizon=10")
     step = training.await_checkpoint()
     during: set[str] = set()
-    # Each time it is stopped for less than the actor's patience; a busy machine needs several.
+    # Each stop is shorter than the actor's timeout; a busy machine needs several.
     while len(during) < 3:
         before = training.spooled()
         training.process.send_signal(signal.SIGSTOP)
@@ -174,16 +174,16 @@ def test_an_actor_goes_on_while_its_learner_is_stopped(begin: Begin) -> None:
         step = training.await_checkpoint(after=step)
     training.await_checkpoint(after=step)
     assert training.end() == 130
-    assert "has been gone" not in training.said
-    assert "started again" not in training.said
+    assert "no connection to the learner" not in training.output
+    assert "restarted" not in training.output
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("sure_help")
-def test_a_served_arm_is_the_persons_while_they_drive(
+@pytest.mark.usefixtures("sure_interventions")
+def test_the_mode_of_a_served_arm_is_human_during_an_intervention(
     robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
-    """A simulated task behind its server, which the expert sees by what the robot measures."""
+    """A simulated task behind a server; the expert sees what the robot measures."""
     (tmp_path / "robot").mkdir()
     with serving(tmp_path / "robot", "task=lift", "states=seeds") as (address, _):
         more = ("method.steps=250", f"hil.robot={address}", "task.horizon=120")
@@ -196,34 +196,34 @@ def test_a_served_arm_is_the_persons_while_they_drive(
     assert (state["replay"]["data.source"][0, :rows] == HUMAN).any()
 
 
-def test_what_cannot_work_is_refused(
+def test_contradictory_options_are_rejected(
     robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     here = arguments(demonstrations, base_run, tmp_path, "run", "method.steps=50")
-    for more, said in (
-        (["method.num_envs=2"], "somebody who may take over watches one arm"),
+    for more, message in (
+        (["method.num_envs=2"], "an operator watches one arm"),
         (["method.replay_capacity=40"], "interventions would be overwritten"),
         (["hil.lockstep=true", "hil.realtime=true"], "which a robot or a person cannot"),
         (["hil.reset=home"], "give hil.robot"),
         (["hil.fraction=2"], "choose it in"),
         (["hil.keys=keys"], "hil.link=tcp://"),
         (["hil.operator=joystick"], "choose keyboard, spacemouse"),
-        (["hil.operator=leader"], "it has to give motions of the tool"),
+        (["hil.operator=leader"], "the device must give motions of the tool"),
         (["hil.operator=web"], r"give hil.robot=…"),
         (["hil.operator=web", "hil.device.host=0.0.0.0"], "hil.device.* can be reached by other machines"),
-        (["hil.operator=gamepad", "hil.device.port=1"], "hil.device.port: gamepad has path"),
+        (["hil.operator=gamepad", "hil.device.port=1"], "hil.device.port: the settings of gamepad are path"),
         (["hil.operator=replay"], "needs hil.device.path=…"),
-        (["hil.device.port=1"], "and hil.operator=scripted: leave it out"),
+        (["hil.device.port=1"], "hil.operator=scripted is none: leave it out"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             robot_rl("train", *here, *more)
     assert not (tmp_path / "run").exists()
 
 
-def test_on_policy_learning_is_refused(
+def test_on_policy_methods_are_rejected(
     robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="does not learn from what others did"):
+    with pytest.raises(ValueError, match="cannot learn from interventions"):
         robot_rl(
             "train",
             "method=residual_ppo",

@@ -1,4 +1,4 @@
-"""A person at the page in a browser, who helps while a policy learns."""
+"""Interventions from the page in a browser."""
 
 import re
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from tests.robot_rl.robot.deploy.test_deploy import serving
 
 @contextmanager
 def training(demonstrations: Path, base: Path, folder: Path, *more: str) -> Iterator[tuple[Training, Page]]:
-    """On a served arm, with the page of whoever helps, which controls."""
+    """Train on a served task, with the operator's page in control."""
     with serving(folder, "task=lift", "states=seeds") as (address, _), launched() as chromium:
-        made = Training(
+        run = Training(
             demonstrations,
             base,
             folder,
@@ -30,13 +30,13 @@ def training(demonstrations: Path, base: Path, folder: Path, *more: str) -> Iter
             *more,
         )
         try:
-            url = eventually(lambda: re.search(r"open (http\S+)", made.said), "the page's link")[1]
+            url = eventually(lambda: re.search(r"open (http\S+)", run.output), "the page's link")[1]
             with opened(chromium, url) as page:
                 take(page)
-                yield made, page
-            assert made.end() == 130
+                yield run, page
+            assert run.end() == 130
         finally:
-            made.kill()
+            run.kill()
 
 
 def shows(page: Page, mode: str) -> None:
@@ -47,7 +47,7 @@ def press(page: Page, mark: str) -> None:
     page.click(f"[data-mark='{mark}']")
 
 
-def test_what_is_held_in_a_browser_is_an_intervention_and_stops_are_obeyed(
+def test_held_keys_are_interventions_and_stops_are_obeyed_in_a_browser(
     demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     with training(demonstrations, base_run, tmp_path) as (run, page):
@@ -55,13 +55,13 @@ def test_what_is_held_in_a_browser_is_an_intervention_and_stops_are_obeyed(
         shows(page, "POLICY")
         hands = Hands(page)
 
-        def helping() -> bool:
+        def intervene() -> bool:
             hands.hold("u")
             return page.inner_text("#mode") == "HUMAN"
 
-        until(page, helping)
+        until(page, intervene)
         hands.hold()
-        # After half a second in which nothing is held, it is the policy's again.
+        # The policy drives again after half a second without input.
         shows(page, "POLICY")
         press(page, "failure")
         until(page, lambda: page.locator("#outcomes .failure").count() > 0)
@@ -79,7 +79,7 @@ def test_what_is_held_in_a_browser_is_an_intervention_and_stops_are_obeyed(
 
 
 @pytest.mark.full
-def test_an_episode_begins_when_whoever_helps_says_so(
+def test_an_episode_begins_when_the_operator_confirms(
     demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     with training(demonstrations, base_run, tmp_path, "hil.reset=operator") as (run, page):

@@ -1,4 +1,4 @@
-"""`robot-rl train hil=on` as a process with its actor, and looking at what it leaves."""
+"""Runs `robot-rl train hil=on` as a process, for tests, and reads its results."""
 
 import os
 import signal
@@ -34,11 +34,11 @@ def arguments(demonstrations: Path, base: Path, runs: Path, name: str, *more: st
 
 
 class Training:
-    """A run that goes on until it is ended; episodes are short, in real time."""
+    """A training process without a step limit; episodes are short and in real time."""
 
     def __init__(self, demonstrations: Path, base: Path, runs: Path, *more: str) -> None:
         self.directory = runs / "run"
-        self._log = runs / "said.txt"
+        self._log = runs / "output.txt"
         self._command = arguments(
             demonstrations,
             base,
@@ -53,7 +53,7 @@ class Training:
         self.start()
 
     def start(self) -> None:
-        """Or start it again."""
+        """Start or restart the process."""
         with self._log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "robot_rl", "train", *self._command],
@@ -65,39 +65,39 @@ class Training:
             )
 
     @property
-    def said(self) -> str:
-        """By learner and actor."""
+    def output(self) -> str:
+        """Output of learner and actor."""
         return self._log.read_text()
 
     def actor(self) -> int:
-        """The process id of the child that acts."""
+        """Process id of the actor."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         found = eventually(lambda: children.read_text().split(), "an actor")
         return int(found[0])
 
     def spooled(self) -> set[str]:
-        """Finished episodes on the actor's disk."""
+        """File names of the spooled episodes."""
         return {path.name for path in (self.directory / "spool").glob("*.log")}
 
     def checkpoint(self) -> dict[str, Any]:
-        """The newest."""
+        """Load the newest checkpoint."""
         return load_checkpoint(list_checkpoints(self.directory / "checkpoints")[-1])
 
     def await_checkpoint(self, after: int = 0) -> int:
-        """The step of the first that is newer."""
+        """Wait for a checkpoint after step `after`; returns its step."""
 
         def newest() -> int:
             found = list_checkpoints(self.directory / "checkpoints")
             step = int(found[-1].name) if found else 0
             return step if step > after else 0
 
-        return eventually(newest, f"a checkpoint after step {after}: {self.said}")
+        return eventually(newest, f"a checkpoint after step {after}: {self.output}")
 
     def await_text(self, text: str, times: int = 1) -> None:
-        eventually(lambda: self.said.count(text) >= times, f"{text!r} in {self.said}")
+        eventually(lambda: self.output.count(text) >= times, f"{text!r} in {self.output}")
 
     def end(self) -> int:
-        """As by Ctrl-C."""
+        """Stop the run with SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
 

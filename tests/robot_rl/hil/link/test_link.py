@@ -1,4 +1,4 @@
-"""The two ends of the link over real sockets, in one process."""
+"""Client and server of the link over real sockets, in one process."""
 
 import time
 import uuid
@@ -13,7 +13,7 @@ import zmq
 
 from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
 from robot_rl.hardware.protocol.endpoints import parse
-from robot_rl.hil.link.client import PATIENCE, LearnerClient, LearnerLost
+from robot_rl.hil.link.client import LOST_AFTER, LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import (
     PROTOCOL,
     Ack,
@@ -31,11 +31,11 @@ from robot_rl.hil.link.messages import (
 from robot_rl.hil.link.outbox import Outbox
 from robot_rl.hil.link.server import LearnerServer
 from robot_rl.hil.link.spool import Spool
-from tests.robot_rl.hil.records import NOTHING, step
+from tests.robot_rl.hil.records import EMPTY, step
 
 WEIGHTS = Weights(learner="", version=0, warm=False, tensors={})
 LONG = 10_000
-"""Rounds; far more than anything takes."""
+"""Number of polls before a test fails; far more than any test needs."""
 
 
 def never() -> bool:
@@ -47,22 +47,22 @@ def hello(src: str, connection: int, *, welcomed: str = "") -> Hello:
 
 
 def weights(learner: "Learner", version: int) -> Weights:
-    return Weights(learner=learner.id, version=version, warm=True, tensors={"a": NOTHING})
+    return Weights(learner=learner.id, version=version, warm=True, tensors={"a": EMPTY})
 
 
 class Learner:
-    """A desk that welcomes each actor at its next record, with the newest weights that it has published."""
+    """A server that sends each actor its next position and the newest published weights."""
 
     def __init__(self, address: str) -> None:
-        self.taken: list[Record] = []
+        self.received: list[Record] = []
         self.id = uuid.uuid4().hex
         self.newest = WEIGHTS
-        self.desk = LearnerServer(parse(address), None, MonotonicClock(), self.id, self._welcome)
+        self.server = LearnerServer(parse(address), None, MonotonicClock(), self.id, self._welcome)
 
     def _welcome(self, hello: Hello) -> Welcome:
         if hello.run not in ("", "mine"):
             raise ValueError("of another run")
-        episode, index = self.desk.place
+        episode, index = self.server.position
         return Welcome(
             episode=episode,
             index=index,
@@ -76,15 +76,15 @@ class Learner:
 
     def publish(self, version: int) -> Weights:
         self.newest = weights(self, version)
-        self.desk.publish(self.newest)
+        self.server.publish(self.newest)
         return self.newest
 
-    def turn(self, wait_ms: int = 5) -> None:
-        self.taken += self.desk.records(wait_ms)
+    def poll(self, wait_ms: int = 5) -> None:
+        self.received += self.server.records(wait_ms)
 
     @property
-    def places(self) -> list[tuple[int, int]]:
-        return [(record.episode, record.index) for record in self.taken if isinstance(record, Step | End)]
+    def positions(self) -> list[tuple[int, int]]:
+        return [(record.episode, record.index) for record in self.received if isinstance(record, Step | End)]
 
 
 @pytest.fixture
@@ -94,38 +94,42 @@ def address(tmp_path: Path) -> str:
 
 @pytest.fixture
 def learner(address: str) -> Iterator[Learner]:
-    made = Learner(address)
-    yield made
-    made.desk.close()
+    created = Learner(address)
+    yield created
+    created.server.close()
 
 
-class Acting:
-    """An actor without anything to act in."""
+class ActorLink:
+    """The link of an actor, without a scene."""
 
     def __init__(self, address: str, spool: Path) -> None:
         self.box = Outbox(Spool(spool))
-        self.line = LearnerClient(parse(address), None, self.box, MonotonicClock())
+        self.client = LearnerClient(parse(address), None, self.box, MonotonicClock())
 
-    def greet(self, learner: Learner) -> Welcome:
-        def turn() -> bool:
-            learner.turn()
+    def connect(self, learner: Learner) -> Welcome:
+        def poll() -> bool:
+            learner.poll()
             return False
 
-        found = self.line.greet(turn, wait=True)
+        found = self.client.handshake(poll, wait=True)
         assert found is not None
         return found
 
 
 @pytest.fixture
-def actor(address: str, tmp_path: Path) -> Iterator[Acting]:
-    made = Acting(address, tmp_path / "spool")
-    yield made
-    made.line.close()
+def actor(address: str, tmp_path: Path) -> Iterator[ActorLink]:
+    created = ActorLink(address, tmp_path / "spool")
+    yield created
+    created.client.close()
 
 
-def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hellos and new connections within milliseconds, where it is seconds else."""
-    for name, ms in (("outbox.AGAIN", 20), ("client._HELLO", 20), ("client._SILENT", 60)):
+def shorten_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat `hello` and reconnect after milliseconds instead of seconds."""
+    for name, ms in (
+        ("outbox.RESEND_AFTER", 20),
+        ("client._HELLO_INTERVAL", 20),
+        ("client._MAX_SILENCE", 60),
+    ):
         monkeypatch.setattr(f"robot_rl.hil.link.{name}", ms * MS)
 
 
@@ -135,67 +139,67 @@ def until(done: Callable[[], bool], *turns: Callable[[], None]) -> None:
             return
         for turn in turns:
             turn()
-    raise AssertionError("it never came")
+    raise AssertionError("the condition did not become true")
 
 
-def test_records_arrive_in_order_and_are_acknowledged(learner: Learner, actor: Acting) -> None:
-    assert actor.greet(learner).episode == 0
+def test_records_arrive_in_order_and_are_acknowledged(learner: Learner, actor: ActorLink) -> None:
+    assert actor.connect(learner).episode == 0
     actor.box.begin(0)
     for index in range(150):
         actor.box.add(step(0, index))
-    until(lambda: actor.box.unacknowledged == 0, actor.line.exchange, learner.turn)
-    assert learner.places == [(0, index) for index in range(150)]
+    until(lambda: actor.box.unacknowledged == 0, actor.client.exchange, learner.poll)
+    assert learner.positions == [(0, index) for index in range(150)]
 
 
-def test_weights_and_the_end_come_to_the_actor(learner: Learner, actor: Acting) -> None:
-    actor.greet(learner)
+def test_the_actor_receives_weights_and_stop(learner: Learner, actor: ActorLink) -> None:
+    actor.connect(learner)
     learner.publish(3)
-    until(lambda: actor.line.weights is not None, actor.line.exchange)
-    assert actor.line.weights is not None
-    assert (actor.line.weights.version, actor.line.weights.warm) == (3, True)
-    learner.desk.send(Stop())
-    until(lambda: actor.line.stopping, actor.line.exchange)
+    until(lambda: actor.client.weights is not None, actor.client.exchange)
+    assert actor.client.weights is not None
+    assert (actor.client.weights.version, actor.client.weights.warm) == (3, True)
+    learner.server.send(Stop())
+    until(lambda: actor.client.stopping, actor.client.exchange)
 
 
-def test_an_actor_never_goes_back_to_older_weights(learner: Learner, actor: Acting) -> None:
-    """Whatever a link repeats, delays or brings from a learner that is no more."""
-    actor.greet(learner)
+def test_an_actor_ignores_older_weights(learner: Learner, actor: ActorLink) -> None:
+    """Weights may be repeated, delayed, or from a former learner."""
+    actor.connect(learner)
     for version in (3, 2, 3, 1):
-        learner.desk.send(weights(learner, version))
-    stranger = msgspec.structs.replace(weights(learner, 9), learner="another")
-    learner.desk.send(stranger)
-    learner.desk.send(Stop())
-    until(lambda: actor.line.stopping, actor.line.exchange)
-    assert actor.line.weights is not None
-    assert actor.line.weights.version == 3
+        learner.server.send(weights(learner, version))
+    unknown = msgspec.structs.replace(weights(learner, 9), learner="another")
+    learner.server.send(unknown)
+    learner.server.send(Stop())
+    until(lambda: actor.client.stopping, actor.client.exchange)
+    assert actor.client.weights is not None
+    assert actor.client.weights.version == 3
 
 
-def test_weights_of_a_learner_that_goes_on_from_a_checkpoint_count_anew(
-    address: str, learner: Learner, actor: Acting
+def test_a_resumed_learner_numbers_its_weights_from_the_start(
+    address: str, learner: Learner, actor: ActorLink
 ) -> None:
-    actor.greet(learner)
+    actor.connect(learner)
     learner.publish(7)
-    until(lambda: actor.line.weights is not None, actor.line.exchange)
-    learner.desk.close()
-    again = Learner(address)
+    until(lambda: actor.client.weights is not None, actor.client.exchange)
+    learner.server.close()
+    resumed = Learner(address)
     try:
         actor.box.begin(0)
         actor.box.add(step(0, 0))
-        until(lambda: bool(again.taken), actor.line.exchange, again.turn)
-        # Those of its welcome, and then its next.
-        until(lambda: actor.line.weights == WEIGHTS, actor.line.exchange)
-        again.publish(1)
-        until(lambda: actor.line.weights == weights(again, 1), actor.line.exchange)
+        until(lambda: bool(resumed.received), actor.client.exchange, resumed.poll)
+        # First the weights of its welcome, then the published ones.
+        until(lambda: actor.client.weights == WEIGHTS, actor.client.exchange)
+        resumed.publish(1)
+        until(lambda: actor.client.weights == weights(resumed, 1), actor.client.exchange)
     finally:
-        again.desk.close()
+        resumed.server.close()
 
 
-def test_in_lockstep_weights_that_were_lost_are_asked_for_again(
-    learner: Learner, actor: Acting, monkeypatch: pytest.MonkeyPatch
+def test_lost_weights_are_requested_again_in_lockstep(
+    learner: Learner, actor: ActorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_haste(monkeypatch)
-    actor.greet(learner)
-    send, lost = learner.desk.send, []
+    shorten_intervals(monkeypatch)
+    actor.connect(learner)
+    send, lost = learner.server.send, []
 
     def lossy(message: FromLearner) -> bool:
         if isinstance(message, Weights) and len(lost) < 2:
@@ -203,31 +207,31 @@ def test_in_lockstep_weights_that_were_lost_are_asked_for_again(
             return False
         return send(message)
 
-    monkeypatch.setattr(learner.desk, "send", lossy)
+    monkeypatch.setattr(learner.server, "send", lossy)
     learner.publish(1)
     actor.box.begin(0)
     actor.box.add(step(0, 0))
     ended = Event()
-    learning = Thread(target=lambda: until(ended.is_set, learner.turn))
+    learning = Thread(target=lambda: until(ended.is_set, learner.poll))
     learning.start()
     try:
-        actor.line.await_learned()
+        actor.client.wait_until_learned()
     finally:
         ended.set()
         learning.join()
     assert len(lost) == 2
-    assert actor.line.weights == weights(learner, 1)
+    assert actor.client.weights == weights(learner, 1)
 
 
-def test_a_repeated_hello_does_not_take_the_weights_back(address: str, learner: Learner) -> None:
-    """An impatient actor has said hello by a second connection before its first welcome came."""
+def test_a_repeated_hello_is_answered_with_the_newest_weights(address: str, learner: Learner) -> None:
+    """An actor sends a second hello on a new connection before the first welcome arrives."""
     context = zmq.Context()
     try:
         first, second = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
 
         def answer(socket: "zmq.Socket[bytes]", message: Hello | Step) -> FromLearner:
             socket.send(encode(message))
-            until(lambda: bool(socket.poll(0)), learner.turn)
+            until(lambda: bool(socket.poll(0)), learner.poll)
             return from_learner(socket.recv())
 
         for socket in (first, second):
@@ -242,96 +246,100 @@ def test_a_repeated_hello_does_not_take_the_weights_back(address: str, learner: 
         ack = answer(second, step(0, 0))
         assert isinstance(ack, Ack)
         assert ack.version == 1
-        # The actor has taken the first welcome and none after it, and asks for what it lacks.
+        # The actor received only the first welcome, and requests the weights that it lacks.
         assert answer(second, hello("actor", 1, welcomed=learner.id)) == newest
     finally:
         context.destroy(linger=0)
 
 
-def test_a_learner_that_began_anew_gets_what_it_lacks(address: str, learner: Learner, actor: Acting) -> None:
-    actor.greet(learner)
+def test_a_resumed_learner_receives_the_records_it_lacks(
+    address: str, learner: Learner, actor: ActorLink
+) -> None:
+    actor.connect(learner)
     actor.box.begin(0)
     for index in range(5):
         actor.box.add(step(0, index))
-    until(lambda: actor.box.unacknowledged == 0, actor.line.exchange, learner.turn)
-    learner.desk.close()
-    again = Learner(address)
+    until(lambda: actor.box.unacknowledged == 0, actor.client.exchange, learner.poll)
+    learner.server.close()
+    resumed = Learner(address)
     try:
-        # It stands at a checkpoint of after the second step.
-        again.desk.place = (0, 2)
+        # Its checkpoint was written after the second step.
+        resumed.server.position = (0, 2)
         actor.box.add(step(0, 5))
-        until(lambda: len(again.taken) == 4, actor.line.exchange, again.turn)
-        assert again.places == [(0, index) for index in range(2, 6)]
+        until(lambda: len(resumed.received) == 4, actor.client.exchange, resumed.poll)
+        assert resumed.positions == [(0, index) for index in range(2, 6)]
     finally:
-        again.desk.close()
+        resumed.server.close()
 
 
-def test_damaged_frames_and_strangers_change_nothing(address: str, learner: Learner, actor: Acting) -> None:
-    actor.greet(learner)
+def test_damaged_frames_and_unknown_senders_are_ignored(
+    address: str, learner: Learner, actor: ActorLink
+) -> None:
+    actor.connect(learner)
     context = zmq.Context()
     try:
-        stranger = context.socket(zmq.DEALER)
-        stranger.connect(f"{address}/ctrl")
+        unknown = context.socket(zmq.DEALER)
+        unknown.connect(f"{address}/ctrl")
         for frame in (b"", b"junk", encode(step(0, 0)), encode(step(0, 0))[:-1] + b"x"):
-            stranger.send(frame)
-        stranger.send_multipart([b"two", b"parts"])
-        until(lambda: learner.desk.refused == 5, learner.turn)
-        assert learner.taken == []
-        stranger.send(encode(hello("other", 0)))
-        until(lambda: bool(stranger.poll(0)), learner.turn)
-        assert "another actor is at work" in str(from_learner(stranger.recv()))
-        stranger.send(encode(msgspec.structs.replace(hello("other", 0), protocol=PROTOCOL + 1)))
-        until(lambda: bool(stranger.poll(0)), learner.turn)
-        assert "update the older" in str(from_learner(stranger.recv()))
-        # As actors said it before their hello had `welcomed`.
+            unknown.send(frame)
+        unknown.send_multipart([b"two", b"parts"])
+        until(lambda: learner.server.dropped == 5, learner.poll)
+        assert learner.received == []
+        unknown.send(encode(hello("other", 0)))
+        until(lambda: bool(unknown.poll(0)), learner.poll)
+        assert "another actor is connected" in str(from_learner(unknown.recv()))
+        unknown.send(encode(msgspec.structs.replace(hello("other", 0), protocol=PROTOCOL + 1)))
+        until(lambda: bool(unknown.poll(0)), learner.poll)
+        assert "update the older" in str(from_learner(unknown.recv()))
+        # A hello of an older protocol, without `welcomed`.
         body = msgspec.msgpack.encode(
             {"t": "hello", "protocol": 2, "src": "old", "connection": 0, "run": "", "episodes": []}
         )
-        stranger.send(zlib.crc32(body).to_bytes(4, "little") + body)
-        until(lambda: bool(stranger.poll(0)), learner.turn)
-        assert "the actor 2: update the older" in str(from_learner(stranger.recv()))
+        unknown.send(zlib.crc32(body).to_bytes(4, "little") + body)
+        until(lambda: bool(unknown.poll(0)), learner.poll)
+        assert "the actor 2: update the older" in str(from_learner(unknown.recv()))
     finally:
         context.destroy(linger=0)
     actor.box.begin(0)
     actor.box.add(step(0, 0))
-    until(lambda: bool(learner.taken), actor.line.exchange, learner.turn)
-    assert learner.places == [(0, 0)]
+    until(lambda: bool(learner.received), actor.client.exchange, learner.poll)
+    assert learner.positions == [(0, 0)]
 
 
-def test_an_actor_that_connects_anew_is_no_stranger(
-    learner: Learner, actor: Acting, monkeypatch: pytest.MonkeyPatch
+def test_records_of_a_reconnected_actor_are_accepted(
+    learner: Learner, actor: ActorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As it does every few seconds while its learner evaluates.
-    in_haste(monkeypatch)
-    actor.greet(learner)
+    # An actor reconnects every few seconds while the learner evaluates.
+    shorten_intervals(monkeypatch)
+    actor.connect(learner)
     actor.box.begin(0)
     for index in range(200):
         actor.box.add(step(0, index))
-        actor.line.exchange()
+        actor.client.exchange()
         time.sleep(0.005)
-    assert actor.line._connection > 3
-    until(lambda: actor.box.unacknowledged == 0, actor.line.exchange, learner.turn)
-    assert learner.places == [(0, index) for index in range(200)]
-    assert learner.desk.refused == 0
+    assert actor.client._reconnects > 3
+    until(lambda: actor.box.unacknowledged == 0, actor.client.exchange, learner.poll)
+    assert learner.positions == [(0, index) for index in range(200)]
+    assert learner.server.dropped == 0
 
 
-def test_a_learner_that_is_long_busy_welcomes_whoever_waited(
-    learner: Learner, actor: Acting, monkeypatch: pytest.MonkeyPatch
+def test_an_actor_waits_for_a_learner_that_is_busy_for_long(
+    learner: Learner, actor: ActorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_haste(monkeypatch)
+    shorten_intervals(monkeypatch)
 
-    def turn() -> bool:
-        if actor.line._connection >= 2:
-            learner.turn()
+    def poll() -> bool:
+        if actor.client._reconnects >= 2:
+            learner.poll()
         return False
 
-    assert actor.line.greet(turn, wait=True) is not None
+    assert actor.client.handshake(poll, wait=True) is not None
     actor.box.begin(0)
     actor.box.add(step(0, 0))
-    until(lambda: bool(learner.taken), actor.line.exchange, learner.turn)
+    until(lambda: bool(learner.received), actor.client.exchange, learner.poll)
 
 
-def test_a_welcome_that_was_lost_is_said_again(address: str, learner: Learner) -> None:
+def test_a_lost_welcome_is_repeated(address: str, learner: Learner) -> None:
     context = zmq.Context()
 
     def answers(connection: int, welcomed: str = "", *, times: int = 1) -> list[Welcome | Ack]:
@@ -340,182 +348,189 @@ def test_a_welcome_that_was_lost_is_said_again(address: str, learner: Learner) -
             found = []
             for _ in range(times):
                 socket.send(encode(hello("actor", connection, welcomed=welcomed)))
-                until(lambda: bool(socket.poll(0)), learner.turn)
+                until(lambda: bool(socket.poll(0)), learner.poll)
                 found.append(from_learner(socket.recv()))
             return found  # type: ignore[return-value]
 
     try:
         (first,) = answers(0)
         assert isinstance(first, Welcome)
-        # Once by a connection: it brings the files of a base policy.
+        # Once per connection, as it carries the files of the base policy.
         assert [type(answer) for answer in answers(1, times=3)] == [Welcome, Ack, Ack]
-        # It may be that of a learner which is no more.
+        # The welcome may be from a former learner.
         assert [type(answer) for answer in answers(2, "another")] == [Welcome]
         assert [type(answer) for answer in answers(3, first.learner)] == [Ack]
     finally:
         context.destroy(linger=0)
 
 
-def test_what_was_said_by_an_earlier_connection_is_overtaken(address: str, learner: Learner) -> None:
+def test_messages_of_an_earlier_connection_are_ignored(address: str, learner: Learner) -> None:
     context = zmq.Context()
     try:
         newer, older = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
         for socket in (newer, older):
             socket.connect(f"{address}/ctrl")
         newer.send(encode(hello("actor", 1)))
-        until(lambda: bool(newer.poll(0)), learner.turn)
+        until(lambda: bool(newer.poll(0)), learner.poll)
         older.send(encode(hello("actor", 0)))
         older.send(encode(step(0, 0)))
         for _ in range(20):
-            learner.turn()
-        assert (learner.desk.refused, learner.taken) == (0, [])
+            learner.poll()
+        assert (learner.server.dropped, learner.received) == (0, [])
         newer.send(encode(step(0, 0)))
-        until(lambda: bool(learner.taken), learner.turn)
+        until(lambda: bool(learner.received), learner.poll)
         older.send(b"junk")
-        until(lambda: learner.desk.refused == 1, learner.turn)
+        until(lambda: learner.server.dropped == 1, learner.poll)
     finally:
         context.destroy(linger=0)
 
 
-def test_a_dead_actor_makes_room_for_the_next(
-    learner: Learner, actor: Acting, address: str, tmp_path: Path
+def test_another_actor_can_connect_once_the_first_is_dropped(
+    learner: Learner, actor: ActorLink, address: str, tmp_path: Path
 ) -> None:
-    actor.greet(learner)
-    other = Acting(address, tmp_path / "other")
+    actor.connect(learner)
+    other = ActorLink(address, tmp_path / "other")
     try:
         with pytest.raises(LearnerLost, match="another actor"):
-            other.greet(learner)
-        learner.desk.forget()
-        assert other.greet(learner).episode == 0
+            other.connect(learner)
+        learner.server.drop_actor()
+        assert other.connect(learner).episode == 0
     finally:
-        other.line.close()
+        other.client.close()
 
 
-def test_an_actor_that_leaves_makes_room_at_once(
-    learner: Learner, actor: Acting, address: str, tmp_path: Path
+def test_another_actor_can_connect_once_the_first_has_closed(
+    learner: Learner, actor: ActorLink, address: str, tmp_path: Path
 ) -> None:
-    actor.greet(learner)
-    actor.line.close()
-    other = Acting(address, tmp_path / "other")
+    actor.connect(learner)
+    actor.client.close()
+    other = ActorLink(address, tmp_path / "other")
     try:
-        assert other.greet(learner).episode == 0
+        assert other.connect(learner).episode == 0
     finally:
-        other.line.close()
+        other.client.close()
 
 
-def test_what_a_dead_actor_had_said_gets_no_answer(address: str, learner: Learner, actor: Acting) -> None:
+def test_waiting_messages_of_a_dead_actor_are_discarded(
+    address: str, learner: Learner, actor: ActorLink
+) -> None:
     context = zmq.Context()
     try:
         dead = context.socket(zmq.DEALER)
         dead.connect(f"{address}/ctrl")
         dead.send(encode(hello("dead", 0)))
-        until(lambda: bool(dead.poll(0)), learner.turn)
+        until(lambda: bool(dead.poll(0)), learner.poll)
         for frame in (hello("dead", 1), step(0, 0)):
             dead.send(encode(frame))
-        until(lambda: bool(learner.desk._router.poll(0)), lambda: None)
+        until(lambda: bool(learner.server._router.poll(0)), lambda: None)
         time.sleep(0.1)
     finally:
         context.destroy(linger=0)
-    learner.desk.forget()
-    assert actor.greet(learner).episode == 0
-    assert (learner.taken, learner.desk.refused) == ([], 0)
+    learner.server.drop_actor()
+    assert actor.connect(learner).episode == 0
+    assert (learner.received, learner.server.dropped) == ([], 0)
 
 
-def test_the_door_is_closed_when_the_actor_has_heard_that_it_shall_end(
-    learner: Learner, actor: Acting
-) -> None:
-    actor.greet(learner)
+def test_stop_actor_returns_when_the_actor_has_confirmed(learner: Learner, actor: ActorLink) -> None:
+    actor.connect(learner)
     actor.box.begin(0)
     actor.box.add(step(0, 0))
 
-    def leave() -> None:
-        learner.desk.dismiss(600_000 * MS)
-        learner.desk.close()
+    def stop() -> None:
+        learner.server.stop_actor(600_000 * MS)
+        learner.server.close()
 
-    leaving = Thread(target=leave)
-    leaving.start()
-    # An actor is busy when it is told.
+    stopping = Thread(target=stop)
+    stopping.start()
+    # The actor is busy.
     time.sleep(0.3)
-    assert leaving.is_alive()
-    until(lambda: actor.line.stopping, actor.line.exchange)
-    leaving.join(60)
-    assert not leaving.is_alive()
-    # Nothing is sent to whoever has gone, nor is it waited for.
+    assert stopping.is_alive()
+    until(lambda: actor.client.stopping, actor.client.exchange)
+    stopping.join(60)
+    assert not stopping.is_alive()
+    # The actor neither sends to a stopping learner nor waits for it.
     actor.box.add(step(0, 1))
-    actor.line.await_learned()
+    actor.client.wait_until_learned()
 
 
-def test_an_actor_that_does_not_hear_is_not_waited_for(learner: Learner, actor: Acting) -> None:
-    actor.greet(learner)
-    learner.desk.dismiss(300 * MS)
-    until(lambda: actor.line.stopping, actor.line.exchange)
+def test_stop_actor_returns_after_its_timeout(learner: Learner, actor: ActorLink) -> None:
+    actor.connect(learner)
+    learner.server.stop_actor(300 * MS)
+    until(lambda: actor.client.stopping, actor.client.exchange)
 
 
-def test_a_learner_is_not_lost_because_nobody_looked(address: str, learner: Learner, tmp_path: Path) -> None:
-    clock = SteppedClock()
-    line = LearnerClient(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
-    try:
-        until(lambda: line._gone is None and bool(line._socket.poll(0, zmq.POLLOUT)), line.require)
-        learner.desk.close()
-        until(lambda: not line._socket.poll(0, zmq.POLLOUT), lambda: time.sleep(0.001))
-        # While the arm went home.
-        clock.advance(20_000 * MS)
-        line.require()
-        clock.advance(PATIENCE)
-        line.require()
-        clock.advance(MS)
-        with pytest.raises(LearnerLost, match="has been gone for 5 s"):
-            line.require()
-    finally:
-        line.close()
-
-
-def test_a_connection_that_is_made_anew_at_the_last_moment_is_one(
+def test_a_learner_is_lost_only_after_repeated_checks_without_a_connection(
     address: str, learner: Learner, tmp_path: Path
 ) -> None:
     clock = SteppedClock()
-    line = LearnerClient(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
+    client = LearnerClient(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
+    try:
+        until(
+            lambda: client._disconnected_since is None and bool(client._socket.poll(0, zmq.POLLOUT)),
+            client.check_connected,
+        )
+        learner.server.close()
+        until(lambda: not client._socket.poll(0, zmq.POLLOUT), lambda: time.sleep(0.001))
+        # No checks while the arm went home.
+        clock.advance(20_000 * MS)
+        client.check_connected()
+        clock.advance(LOST_AFTER)
+        client.check_connected()
+        clock.advance(MS)
+        with pytest.raises(LearnerLost, match=r"no connection to the learner at .* for 5 s"):
+            client.check_connected()
+    finally:
+        client.close()
+
+
+def test_a_check_just_after_a_reconnect_finds_the_connection(
+    address: str, learner: Learner, tmp_path: Path
+) -> None:
+    clock = SteppedClock()
+    client = LearnerClient(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
     try:
         for _ in range(20):
-            # The learner is busy, and answers no hello.
-            clock.advance(PATIENCE + MS)
-            assert line._hello(0)
-            line.require()
+            # The learner is busy and does not answer.
+            clock.advance(LOST_AFTER + MS)
+            assert client._schedule_hello(0)
+            client.check_connected()
     finally:
-        line.close()
+        client.close()
 
 
-def test_nobody_at_the_address_is_said(actor: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robot_rl.hil.link.client.PATIENCE", 300_000_000)
-    with pytest.raises(LearnerLost, match=r"has been gone for"):
-        actor.line.greet(never, wait=False)
+def test_a_missing_learner_is_reported(actor: ActorLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robot_rl.hil.link.client.LOST_AFTER", 300_000_000)
+    with pytest.raises(LearnerLost, match="no connection to the learner"):
+        actor.client.handshake(never, wait=False)
 
 
-def test_damaged_answers_change_nothing(learner: Learner, actor: Acting) -> None:
-    actor.greet(learner)
+def test_damaged_answers_are_ignored(learner: Learner, actor: ActorLink) -> None:
+    actor.connect(learner)
     actor.box.begin(0)
     actor.box.add(step(0, 0))
-    until(lambda: bool(learner.taken), actor.line.exchange, learner.turn)
-    router, route = learner.desk._router, learner.desk._route
+    until(lambda: bool(learner.received), actor.client.exchange, learner.poll)
+    router, route = learner.server._router, learner.server._route
     frame = bytearray(encode(Ack(learner=learner.id, episode=9, index=9, kept=9, version=0)))
     frame[-1] ^= 1
     router.send_multipart((route, bytes(frame)))
-    until(lambda: actor.line.damaged == 1, actor.line.exchange)
+    until(lambda: actor.client.damaged == 1, actor.client.exchange)
     assert actor.box.episodes == (0,)
 
 
-def test_the_episodes_of_another_run_are_not_taken(learner: Learner, address: str, tmp_path: Path) -> None:
+def test_an_actor_with_episodes_of_another_run_is_rejected(
+    learner: Learner, address: str, tmp_path: Path
+) -> None:
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / "run.txt").write_text("another")
-    other = Acting(address, tmp_path / "spool")
+    other = ActorLink(address, tmp_path / "spool")
     try:
         with pytest.raises(LearnerLost, match="of another run"):
-            other.greet(learner)
+            other.connect(learner)
     finally:
-        other.line.close()
+        other.client.close()
 
 
-def test_a_spool_knows_its_run(learner: Learner, actor: Acting, tmp_path: Path) -> None:
+def test_the_spool_stores_the_id_of_its_run(learner: Learner, actor: ActorLink, tmp_path: Path) -> None:
     assert actor.box.run == ""
-    actor.greet(learner)
+    actor.connect(learner)
     assert Outbox(Spool(tmp_path / "spool")).run == "mine"

@@ -1,4 +1,4 @@
-"""What goes over the link comes back as it was; whatever else comes is refused, and never run."""
+"""Messages are decoded as they were encoded; anything else is rejected and never executed."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ STEP = Step(
 )
 
 
-def test_a_step_comes_back_as_it_was() -> None:
+def test_a_step_is_decoded_as_it_was_encoded() -> None:
     found = from_actor(encode(STEP))
     assert found == STEP
     assert isinstance(found, Step)
@@ -50,7 +50,7 @@ def test_a_step_comes_back_as_it_was() -> None:
     np.testing.assert_array_equal(unpack(found.action), np.array([0.5, -1], np.float32))
 
 
-def test_weights_come_back_as_they_were() -> None:
+def test_weights_are_decoded_as_they_were_encoded() -> None:
     tensors = {"a": torch.randn(3, 4), "steps": torch.tensor(5), "on": torch.tensor([True, False])}
     sent = Weights(learner="l", version=1, warm=True, tensors=pack_tensors(tensors))
     got = from_learner(encode(sent))
@@ -60,16 +60,16 @@ def test_weights_come_back_as_they_were() -> None:
     assert found["on"].dtype == torch.bool
 
 
-def test_weights_of_another_policy_are_refused() -> None:
+def test_weights_of_another_policy_are_rejected() -> None:
     sent = pack_tensors({"a": torch.zeros(3)})
-    with pytest.raises(ProtocolError, match="none of this policy"):
+    with pytest.raises(ProtocolError, match="this policy has no weights"):
         unpack_tensors(sent, {"a": torch.zeros(4)})
-    with pytest.raises(ProtocolError, match="none of this policy"):
+    with pytest.raises(ProtocolError, match="this policy has no weights"):
         unpack_tensors(sent, {"b": torch.zeros(3)})
 
 
 @given(at=st.integers(0, 10_000), flip=st.integers(1, 255))
-def test_a_damaged_frame_is_refused(at: int, flip: int) -> None:
+def test_a_damaged_frame_is_rejected(at: int, flip: int) -> None:
     frame = bytearray(encode(STEP))
     frame[at % len(frame)] ^= flip
     with pytest.raises(ProtocolError):
@@ -77,7 +77,7 @@ def test_a_damaged_frame_is_refused(at: int, flip: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_frame_is_refused(frame: bytes) -> None:
+def test_random_bytes_are_rejected(frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         from_actor(frame)
     with pytest.raises(ProtocolError):
@@ -85,11 +85,11 @@ def test_what_is_no_frame_is_refused(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("array", [Array("<f4", (3,), bytes(8)), Array("<f4", (2**40,), b"")])
-def test_an_array_that_is_not_what_it_says_is_refused(array: Array) -> None:
+def test_an_array_with_inconsistent_size_is_rejected(array: Array) -> None:
     with pytest.raises(ProtocolError):
         unpack(array)
 
 
-def test_objects_do_not_go_over_the_link() -> None:
+def test_object_arrays_are_rejected() -> None:
     with pytest.raises(ProtocolError, match="not allowed"):
         pack(np.array([object()]))

@@ -1,4 +1,4 @@
-"""Every record arrives once and in order, whatever is lost; finished episodes outlive their actor."""
+"""Every record arrives once and in order despite losses; finished episodes outlive their actor."""
 
 import random
 from pathlib import Path
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.hil.link.messages import Ack, End, Step, from_actor
-from robot_rl.hil.link.outbox import AGAIN, WINDOW, Outbox, Place
+from robot_rl.hil.link.outbox import RESEND_AFTER, WINDOW, Outbox, Position
 from robot_rl.hil.link.spool import Spool
 from tests.robot_rl.hil.records import step
 
@@ -24,44 +24,44 @@ def fill(box: Outbox, episode: int, steps: int) -> None:
     box.add(end(episode, steps))
 
 
-def places(frames: list[bytes]) -> list[Place]:
+def positions(frames: list[bytes]) -> list[Position]:
     records = [from_actor(frame) for frame in frames]
     return [(record.episode, record.index) for record in records if isinstance(record, Step | End)]
 
 
-def after(place: Place, last: int) -> Place:
-    return (place[0], place[1] + 1) if place[1] < last else (place[0] + 1, 0)
+def after(position: Position, last: int) -> Position:
+    return (position[0], position[1] + 1) if position[1] < last else (position[0] + 1, 0)
 
 
-def test_no_more_is_on_its_way_than_the_window(tmp_path: Path) -> None:
+def test_unacknowledged_records_never_exceed_the_window(tmp_path: Path) -> None:
     box = Outbox(Spool(tmp_path))
     fill(box, 0, 40)
     fill(box, 1, 40)
-    box.start_at((0, 0), 0)
-    sent = places(list(box.due(0)))
+    box.restart_at((0, 0), 0)
+    sent = positions(list(box.due(0)))
     assert sent == [*((0, i) for i in range(41)), *((1, i) for i in range(WINDOW - 41))]
-    assert places(list(box.due(0))) == []
+    assert positions(list(box.due(0))) == []
     box.acknowledged(Ack(learner="l", version=0, episode=0, index=10, kept=0), 0)
-    assert len(places(list(box.due(0)))) == 10
+    assert len(positions(list(box.due(0)))) == 10
 
 
-def test_a_silent_learner_gets_one_record_again_and_all_when_it_listens(tmp_path: Path) -> None:
+def test_a_silent_learner_is_sent_one_record_again_and_the_rest_when_it_answers(tmp_path: Path) -> None:
     box = Outbox(Spool(tmp_path))
     fill(box, 0, 9)
-    box.start_at((0, 0), 0)
-    assert len(places(list(box.due(0)))) == 10
-    assert places(list(box.due(AGAIN))) == []
-    assert places(list(box.due(AGAIN + 1))) == [(0, 0)]
+    box.restart_at((0, 0), 0)
+    assert len(positions(list(box.due(0)))) == 10
+    assert positions(list(box.due(RESEND_AFTER))) == []
+    assert positions(list(box.due(RESEND_AFTER + 1))) == [(0, 0)]
     assert box.unacknowledged == 10
-    box.acknowledged(Ack(learner="l", version=0, episode=0, index=1, kept=0), AGAIN + 2)
-    assert places(list(box.due(AGAIN + 3))) == [(0, i) for i in range(1, 10)]
+    box.acknowledged(Ack(learner="l", version=0, episode=0, index=1, kept=0), RESEND_AFTER + 2)
+    assert positions(list(box.due(RESEND_AFTER + 3))) == [(0, i) for i in range(1, 10)]
 
 
-def test_what_is_in_a_checkpoint_leaves_the_disk_and_nothing_else_does(tmp_path: Path) -> None:
+def test_only_episodes_in_a_checkpoint_are_deleted_from_the_disk(tmp_path: Path) -> None:
     box = Outbox(Spool(tmp_path))
     for episode in range(3):
         fill(box, episode, 2)
-    box.start_at((0, 0), 0)
+    box.restart_at((0, 0), 0)
     box.acknowledged(Ack(learner="l", version=0, episode=3, index=0, kept=0), 0)
     assert box.unacknowledged == 0
     assert Spool(tmp_path).episodes == (0, 1, 2)
@@ -74,53 +74,53 @@ def test_a_new_actor_sends_the_finished_episodes_of_the_dead_one(tmp_path: Path)
     fill(box, 4, 3)
     box.begin(5)
     box.add(step(5, 0))
-    # It dies here; what it was writing down is torn.
+    # The actor dies here and leaves a partly written file.
     (tmp_path / "00000005.part").write_bytes(b"half")
     new = Outbox(Spool(tmp_path))
     assert new.episodes == (4,)
     assert not list(tmp_path.glob("*.part"))
-    new.start_at((4, 2), 0)
-    assert places(list(new.due(0))) == [(4, 2), (4, 3)]
+    new.restart_at((4, 2), 0)
+    assert positions(list(new.due(0))) == [(4, 2), (4, 3)]
     assert new.unacknowledged == 2
 
 
-def test_a_learner_that_goes_on_from_a_checkpoint_gets_again_what_it_had_after_it(tmp_path: Path) -> None:
+def test_a_learner_resumed_from_a_checkpoint_is_sent_later_records_again(tmp_path: Path) -> None:
     box = Outbox(Spool(tmp_path))
     fill(box, 0, 2)
     box.begin(1)
     box.add(step(1, 0))
-    box.start_at((0, 0), 0)
+    box.restart_at((0, 0), 0)
     list(box.due(0))
     box.acknowledged(Ack(learner="l", version=0, episode=1, index=1, kept=0), 0)
-    box.start_at((0, 1), 0)
-    assert places(list(box.due(0))) == [(0, 1), (0, 2), (1, 0)]
+    box.restart_at((0, 1), 0)
+    assert positions(list(box.due(0))) == [(0, 1), (0, 2), (1, 0)]
 
 
 @given(seed=st.integers(0, 10_000), lengths=st.lists(st.integers(0, 30), min_size=1, max_size=5))
-def test_whatever_is_lost_all_arrives_once_and_in_order(
+def test_every_record_arrives_once_and_in_order_despite_losses(
     tmp_path_factory: pytest.TempPathFactory, seed: int, lengths: list[int]
 ) -> None:
     rng = random.Random(seed)
     box = Outbox(Spool(tmp_path_factory.mktemp("spool")))
-    box.start_at((0, 0), 0)
-    made = [(episode, index) for episode, length in enumerate(lengths) for index in range(length + 1)]
-    arrived: list[Place] = []
-    wanted, now, pending = (0, 0), 0, list(made)
+    box.restart_at((0, 0), 0)
+    records = [(episode, index) for episode, length in enumerate(lengths) for index in range(length + 1)]
+    arrived: list[Position] = []
+    wanted, now, pending = (0, 0), 0, list(records)
     for _ in range(4000):
-        now += AGAIN // 3
+        now += RESEND_AFTER // 3
         if pending and rng.random() < 0.7:
             episode, index = pending.pop(0)
             if index == 0:
                 box.begin(episode)
             box.add(step(episode, index) if index < lengths[episode] else end(episode, index))
-        for place in places(list(box.due(now))):
-            if rng.random() < 0.7 and place == wanted:
-                arrived.append(place)
-                wanted = after(place, lengths[place[0]])
+        for position in positions(list(box.due(now))):
+            if rng.random() < 0.7 and position == wanted:
+                arrived.append(position)
+                wanted = after(position, lengths[position[0]])
         if rng.random() < 0.7:
             box.acknowledged(
                 Ack(learner="l", version=0, episode=wanted[0], index=wanted[1], kept=wanted[0]), now
             )
-        if not pending and arrived == made:
+        if not pending and arrived == records:
             break
-    assert arrived == made
+    assert arrived == records

@@ -1,4 +1,4 @@
-"""What a device says becomes an action; what the scripted operator sees, and what it mends."""
+"""A person's device becomes actions and verdicts; the scripted operator detects faults and corrects them."""
 
 import threading
 import time
@@ -20,9 +20,9 @@ from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.mirror import Mirror
-from robot_rl.hil.operators.operator import Consent
+from robot_rl.hil.operators.operator import Readiness
 from robot_rl.hil.operators.person import Person
-from robot_rl.hil.operators.scripted import LASTS_S, STALLED_S, ScriptedOperator, Watch
+from robot_rl.hil.operators.scripted import FAULT_DURATION_S, STALLED_S, FaultDetector, ScriptedOperator
 from robot_rl.hil.takeover import Cue, Driver, Takeover
 from robot_rl.robot.deploy.terminal import Stopped
 from tests.hardware.processes import eventually
@@ -44,21 +44,21 @@ def lift() -> Iterator[RobosuiteEnv]:
     env.close()
 
 
-# ---- a person ---------------------------------------------------------------------------------------------
+# ---- person -----------------------------------------------------------------------------------------------
 
 
-class Stick:
-    """A device of a test."""
+class FakeDevice:
+    """A device with the samples that a test sets."""
 
-    name = "stick"
+    name = "fake device"
     controls = ()
 
     def __init__(self, clock: SteppedClock) -> None:
         self._clock = clock
         self.sample: Sample | None = None
-        self.gone = False
+        self.unplugged = False
 
-    def say(
+    def set(
         self,
         enable: bool,
         motion: tuple[float, ...] = (0.0,) * 6,
@@ -68,7 +68,7 @@ class Stick:
         self.sample = Sample(t=self._clock.now(), enable=enable, motion=motion, gripper=gripper, marks=marks)
 
     def read(self) -> Sample | None:
-        if self.gone:
+        if self.unplugged:
             raise DeviceError("unplugged")
         return self.sample
 
@@ -87,8 +87,8 @@ def clock() -> SteppedClock:
 
 
 @pytest.fixture
-def stick(clock: SteppedClock) -> Stick:
-    return Stick(clock)
+def device(clock: SteppedClock) -> FakeDevice:
+    return FakeDevice(clock)
 
 
 @pytest.fixture
@@ -97,261 +97,263 @@ def display() -> OperatorDisplay:
 
 
 @pytest.fixture
-def person(stick: Stick, display: OperatorDisplay, clock: SteppedClock, lift: RobosuiteEnv) -> Person:
-    made = Person(stick, display, lift.action_spec, 20, Speed(linear=0.25, angular=1.0), clock)
-    stick.say(False)
-    assert made.begin(0) == Consent()
-    # The clutch has to be seen open before a press counts.
-    assert made.look(clock.now()).cue is Cue.OPEN
-    return made
+def person(device: FakeDevice, display: OperatorDisplay, clock: SteppedClock, lift: RobosuiteEnv) -> Person:
+    created = Person(device, display, lift.action_spec, 20, Speed(linear=0.25, angular=1.0), clock)
+    device.set(False)
+    assert created.begin(0) == Readiness()
+    # The clutch must be open once before a press counts.
+    assert created.read(clock.now()).cue is Cue.OPEN
+    return created
 
 
-def test_a_pressed_clutch_drives_at_the_speed_that_was_asked_for(
-    person: Person, stick: Stick, clock: SteppedClock
+def test_a_pressed_clutch_drives_at_the_configured_speed(
+    person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    stick.say(True, (1.0, 0, 0, 0, 0, -1.0))
-    hand = person.look(clock.now())
-    assert hand.cue is Cue.DRIVING
-    assert hand.action is not None
-    # 0.25 m/s are 12.5 mm in a step of 50 ms, of 50 mm that an action of 1 asks for; 1 rad/s of 0.5 rad.
-    np.testing.assert_allclose(hand.action[:6], [0.25, 0, 0, 0, 0, -0.1], atol=1e-6)
-    assert np.isnan(hand.action[6])
+    device.set(True, (1.0, 0, 0, 0, 0, -1.0))
+    user = person.read(clock.now())
+    assert user.cue is Cue.DRIVING
+    assert user.action is not None
+    # 0.25 m/s is 12.5 mm per step of 50 ms; an action of 1 is 50 mm. 1 rad/s is 0.05 rad of 0.5 rad.
+    np.testing.assert_allclose(user.action[:6], [0.25, 0, 0, 0, 0, -0.1], atol=1e-6)
+    assert np.isnan(user.action[6])
 
 
-def test_the_gripper_follows_once_a_person_has_changed_it(
-    person: Person, stick: Stick, clock: SteppedClock
+def test_the_gripper_follows_once_the_person_changes_its_opening(
+    person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    said = []
+    closing = []
     for opening in (1.0, 1.0, 0.0, 0.0, 1.0):
-        stick.say(True, gripper=opening)
-        action = person.look(clock.now()).action
+        device.set(True, gripper=opening)
+        action = person.read(clock.now()).action
         assert action is not None
-        said.append(action[6])
+        closing.append(action[6])
         clock.advance(TICK)
-    np.testing.assert_array_equal(said, [np.nan, np.nan, 1, 1, -1])
+    np.testing.assert_array_equal(closing, [np.nan, np.nan, 1, 1, -1])
 
 
-def test_a_device_that_is_moved_with_an_open_clutch_is_seen(
-    person: Person, stick: Stick, clock: SteppedClock
+def test_moving_a_device_with_an_open_clutch_is_detected(
+    person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    stick.say(False, (0.0, 0.2, 0, 0, 0, 0))
-    assert person.look(clock.now()).cue is Cue.MOVED
-    stick.say(False, (0.0, 0.01, 0, 0, 0, 0))
-    assert person.look(clock.now()).cue is Cue.OPEN
+    device.set(False, (0.0, 0.2, 0, 0, 0, 0))
+    assert person.read(clock.now()).cue is Cue.MOVED
+    device.set(False, (0.0, 0.01, 0, 0, 0, 0))
+    assert person.read(clock.now()).cue is Cue.OPEN
 
 
-def test_a_device_goes_late_then_silent(person: Person, stick: Stick, clock: SteppedClock) -> None:
-    stick.say(True)
-    seen = []
+def test_a_device_goes_late_then_silent(person: Person, device: FakeDevice, clock: SteppedClock) -> None:
+    device.set(True)
+    cues = []
     for _ in range(12):
-        seen.append(person.look(clock.now()).cue)
+        cues.append(person.read(clock.now()).cue)
         clock.advance(TICK)
-    assert seen == [Cue.DRIVING] * 4 + [Cue.LATE] * 7 + [Cue.SILENT]
-    assert "nothing is heard of the stick" in person.begin(1).why_not
+    assert cues == [Cue.DRIVING] * 4 + [Cue.LATE] * 7 + [Cue.SILENT]
+    assert "no samples from the fake device" in person.begin(1).blocked
 
 
-def test_a_device_that_is_gone_is_silent_and_no_episode_begins(
-    person: Person, stick: Stick, clock: SteppedClock
+def test_an_unplugged_device_is_silent_and_no_episode_begins(
+    person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    stick.gone = True
-    assert person.look(clock.now()).cue is Cue.SILENT
+    device.unplugged = True
+    assert person.read(clock.now()).cue is Cue.SILENT
     with pytest.raises(DeviceError):
         person.begin(1)
 
 
 def test_the_verdict_is_kept_until_the_next_episode(
-    person: Person, stick: Stick, clock: SteppedClock
+    person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    stick.say(False, marks=("success",))
-    assert person.look(clock.now()).verdict == "success"
-    stick.say(False)
-    assert person.look(clock.now()).verdict == "success"
+    device.set(False, marks=("success",))
+    assert person.read(clock.now()).verdict == "success"
+    device.set(False)
+    assert person.read(clock.now()).verdict == "success"
     assert person.succeeded
     person.begin(1)
-    assert person.look(clock.now()).verdict == ""
+    assert person.read(clock.now()).verdict == ""
     assert not person.succeeded
 
 
-def test_disarming_ends_the_episode_and_nothing_begins_until_it_is_armed(
-    person: Person, stick: Stick, clock: SteppedClock
+def test_disarming_discards_the_episode_and_the_next_waits_for_arming(
+    person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    stick.say(False, marks=("disarm",))
-    assert person.look(clock.now()).verdict == "discard"
-    stick.say(False)
+    device.set(False, marks=("disarm",))
+    assert person.read(clock.now()).verdict == "discard"
+    device.set(False)
     for _ in range(2):
-        assert "disarmed" in person.begin(1).why_not
-    stick.say(False, marks=("arm",))
-    assert person.begin(1) == Consent(asks="arm")
-    stick.say(False)
-    assert person.begin(1) == Consent()
+        assert "disarmed" in person.begin(1).blocked
+    device.set(False, marks=("arm",))
+    assert person.begin(1) == Readiness(request="arm")
+    device.set(False)
+    assert person.begin(1) == Readiness()
 
 
-def test_the_stop_between_two_episodes_is_heard(person: Person, stick: Stick) -> None:
-    stick.say(False, marks=("stop",))
-    assert person.begin(1).asks == "stop"
+def test_a_stop_between_two_episodes_is_requested(person: Person, device: FakeDevice) -> None:
+    device.set(False, marks=("stop",))
+    assert person.begin(1).request == "stop"
 
 
-def test_the_stop_is_heard_while_the_scene_is_prepared(person: Person, stick: Stick) -> None:
+def test_a_stop_works_while_the_scene_is_prepared(person: Person, device: FakeDevice) -> None:
     stopped = threading.Event()
-    with person.elsewhere(stopped.set):
+    with person.monitor_stop(stopped.set):
         assert not stopped.wait(0.1)
-        stick.say(False, marks=("stop",))
+        device.set(False, marks=("stop",))
         assert stopped.wait(10)
     stopped.clear()
     assert not stopped.wait(0.1)
 
 
-def test_a_stop_that_the_robot_did_not_answer_is_asked_for_again(person: Person, stick: Stick) -> None:
-    asked, once = [], threading.Event()
+def test_a_stop_that_the_robot_does_not_answer_is_repeated(person: Person, device: FakeDevice) -> None:
+    attempts, once = [], threading.Event()
 
     def stop() -> None:
-        asked.append("stop")
-        if once.wait(60) and len(asked) < 3:
+        attempts.append("stop")
+        if once.wait(60) and len(attempts) < 3:
             raise NoAnswer("nothing came")
 
-    with person.elsewhere(stop):
-        stick.say(False, marks=("stop",))
-        eventually(lambda: asked, "a stop")
-        stick.say(False)
+    with person.monitor_stop(stop):
+        device.set(False, marks=("stop",))
+        eventually(lambda: attempts, "a stop")
+        device.set(False)
         once.set()
-        eventually(lambda: len(asked) == 3, "an answer")
+        eventually(lambda: len(attempts) == 3, "an answer")
         time.sleep(0.1)
-    assert len(asked) == 3
+    assert len(attempts) == 3
 
 
-def test_a_stop_that_nobody_has_answered_yet_is_not_forgotten(
-    person: Person, stick: Stick, clock: SteppedClock
+def test_an_unanswered_stop_is_requested_again(
+    person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    asked = threading.Event()
+    attempts = threading.Event()
 
     def stop() -> None:
-        asked.set()
+        attempts.set()
         raise NoAnswer("nothing came")
 
-    for heard in (lambda: person.look(clock.now()).verdict, lambda: person.begin(1).asks):
+    for request in (lambda: person.read(clock.now()).verdict, lambda: person.begin(1).request):
         person.begin(1)
-        asked.clear()
-        with person.elsewhere(stop):
-            stick.say(False, marks=("stop",))
-            assert asked.wait(60)
-            stick.say(False)
-        assert heard() == "stop"
-        # Whoever asked stops the arm.
-        assert person.begin(1).asks == ""
+        attempts.clear()
+        with person.monitor_stop(stop):
+            device.set(False, marks=("stop",))
+            assert attempts.wait(60)
+            device.set(False)
+        assert request() == "stop"
+        # The caller stops the arm.
+        assert person.begin(1).request == ""
 
 
-def test_what_was_disarmed_while_the_scene_was_prepared_does_not_begin(
-    person: Person, stick: Stick, clock: SteppedClock
+def test_disarming_while_the_scene_is_prepared_discards_the_episode(
+    person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    with person.elsewhere(lambda: None):
-        stick.say(False, marks=("disarm",))
+    with person.monitor_stop(lambda: None):
+        device.set(False, marks=("disarm",))
         eventually(lambda: person._disarmed, "disarmed")
-        stick.say(False)
-    assert person.look(clock.now()).verdict == "discard"
-    assert "disarmed" in person.begin(1).why_not
+        device.set(False)
+    assert person.read(clock.now()).verdict == "discard"
+    assert "disarmed" in person.begin(1).blocked
 
 
-def test_an_operator_says_when_the_scene_is_prepared(person: Person, stick: Stick) -> None:
-    leave, told = threading.Event(), []
-    wait_until_ready = person.ready(leave.is_set, told.append)
-    with person.elsewhere(lambda: None):
-        threading.Timer(0.2, stick.say, (False,), {"marks": ("begin",)}).start()
+def test_the_operator_confirms_that_the_scene_is_prepared(person: Person, device: FakeDevice) -> None:
+    stop, lines = threading.Event(), []
+    wait_until_ready = person.ready(stop.is_set, lines.append)
+    with person.monitor_stop(lambda: None):
+        threading.Timer(0.2, device.set, (False,), {"marks": ("begin",)}).start()
         wait_until_ready(3)
-        stick.say(False)
-        assert told == ["episode 3: prepare the scene, then press b (begin)"]
-        for end in (leave.set, partial(stick.say, False, marks=("disarm",))):
+        device.set(False)
+        assert lines == ["episode 3: prepare the scene, then press b (begin)"]
+        for end in (stop.set, partial(device.set, False, marks=("disarm",))):
             end()
             with pytest.raises(Stopped):
                 wait_until_ready(4)
-            leave.clear()
+            stop.clear()
 
 
-def test_a_screen_shows_the_episode_and_how_the_last_ones_ended(
+def test_the_display_shows_the_episode_and_the_last_outcomes(
     person: Person, display: OperatorDisplay, clock: SteppedClock
 ) -> None:
     clock.advance(20 * TICK)
-    person.look(clock.now())
+    person.read(clock.now())
     shown = display.program
     assert (shown.task, shown.episode, shown.running, shown.seconds) == ("training", 0, True, 1.0)
-    person.ended("failure")
+    person.end("failure")
     person.begin(1)
     assert (display.program.episode, display.program.running) == (1, False)
-    person.look(clock.now())
+    person.read(clock.now())
     assert display.program.seconds == 0
     for _ in range(20):
-        person.ended("success")
+        person.end("success")
     assert display.program.outcomes == ("success",) * 8
 
 
-# ---- the scripted one -------------------------------------------------------------------------------------
+# ---- scripted operator ------------------------------------------------------------------------------------
 
 
-def test_the_watch_sees_what_goes_wrong_and_nothing_else() -> None:
-    watch, second = Watch(), 1_000_000_000
-    watch.begin(0)
-    assert watch.fault(0.5, 0.08, 0) == ""
-    assert watch.fault(0.4, 0.08, int(STALLED_S * second)) == ""
-    assert watch.fault(0.39, 0.08, int(2 * STALLED_S * second)) == "stalled"
-    watch.begin(0)
-    assert watch.fault(0.3, 0.08, 0) == ""
-    assert watch.fault(0.35, 0.08, TICK) == ""
-    assert watch.fault(0.4, 0.08, 2 * TICK) == ""
-    assert watch.fault(0.35, 0.08, int(LASTS_S * second)) == ""
-    assert watch.fault(0.4, 0.08, int(1.9 * LASTS_S * second)) == ""
-    assert watch.fault(0.4, 0.08, int(2 * LASTS_S * second)) == "lost ground"
-    watch.begin(0)
-    assert watch.fault(0.3, 0.001, 0) == ""
-    assert watch.fault(0.3, 0.001, int(LASTS_S * second)) == "closed on nothing"
+def test_the_fault_detector_reports_each_fault_and_nothing_else() -> None:
+    detector, second = FaultDetector(), 1_000_000_000
+    detector.begin(0)
+    assert detector.fault(0.5, 0.08, 0) == ""
+    assert detector.fault(0.4, 0.08, int(STALLED_S * second)) == ""
+    assert detector.fault(0.39, 0.08, int(2 * STALLED_S * second)) == "stalled"
+    detector.begin(0)
+    assert detector.fault(0.3, 0.08, 0) == ""
+    assert detector.fault(0.35, 0.08, TICK) == ""
+    assert detector.fault(0.4, 0.08, 2 * TICK) == ""
+    assert detector.fault(0.35, 0.08, int(FAULT_DURATION_S * second)) == ""
+    assert detector.fault(0.4, 0.08, int(1.9 * FAULT_DURATION_S * second)) == ""
+    assert detector.fault(0.4, 0.08, int(2 * FAULT_DURATION_S * second)) == "lost ground"
+    detector.begin(0)
+    assert detector.fault(0.3, 0.001, 0) == ""
+    assert detector.fault(0.3, 0.001, int(FAULT_DURATION_S * second)) == "closed on nothing"
 
 
-def mend(env: RobosuiteEnv, operator: ScriptedOperator, action: np.ndarray) -> tuple[bool, list[Driver]]:
-    """An episode in which the policy does one and the same; whether it succeeded, and who drove."""
+def run_episode(
+    env: RobosuiteEnv, operator: ScriptedOperator, action: np.ndarray
+) -> tuple[bool, list[Driver]]:
+    """Run an episode with a constant policy action; returns success and the driver of each step."""
     takeover = Takeover(np.array([dim.kind == "gripper" for dim in env.action_spec]))
-    assert operator.begin(0) == Consent()
+    assert operator.begin(0) == Readiness()
     drivers = []
     for tick in range(env.task.horizon):
         now = tick * TICK
-        hand = operator.look(now)
-        drivers.append(takeover.step(hand.cue, now))
-        *_, info = env.step(takeover.action(action, hand.action, now))
+        user = operator.read(now)
+        drivers.append(takeover.step(user.cue, now))
+        *_, info = env.step(takeover.action(action, user.action, now))
         if info["success"]:
             return True, drivers
     return False, drivers
 
 
-def test_it_takes_over_from_a_policy_that_does_nothing(can: RobosuiteEnv) -> None:
+def test_the_scripted_operator_takes_over_from_an_idle_policy(can: RobosuiteEnv) -> None:
     can.reset(seed=3)
     still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
-    success, drivers = mend(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 1.0, 0), still)
+    success, drivers = run_episode(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 1.0, 0), still)
     assert success
     first = drivers.index(Driver.HUMAN)
     assert first == STALLED_S * 20
-    assert Driver.RETURN in drivers, "it handed back once the can was in the hand"
+    assert Driver.RETURN in drivers, "it hands back once the can is grasped"
 
 
-def test_an_episode_may_be_the_policys_alone(can: RobosuiteEnv) -> None:
+def test_an_operator_with_fraction_zero_never_takes_over(can: RobosuiteEnv) -> None:
     can.reset(seed=3)
     still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
-    success, drivers = mend(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 0.0, 0), still)
+    success, drivers = run_episode(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 0.0, 0), still)
     assert not success
     assert set(drivers) == {Driver.POLICY}
 
 
-def test_a_task_without_a_way_is_refused() -> None:
+def test_a_task_without_an_object_to_move_is_rejected() -> None:
     door = make_env("door")
     try:
-        with pytest.raises(ValueError, match="scripted cannot watch Door"):
+        with pytest.raises(ValueError, match="scripted does not support Door"):
             ScriptedOperator("Door", lambda: door.sim, 1.0, 0)
     finally:
         door.close()
 
 
-# ---- the mirror -------------------------------------------------------------------------------------------
+# ---- mirror -----------------------------------------------------------------------------------------------
 
 
 def measured(env: RobosuiteEnv, t: int) -> State:
-    """What a robot with this arm would say."""
-    # Of this very moment: robosuite's own observations are up to a control step older.
+    """The state that a robot with this arm would report."""
+    # Sampled now: robosuite's own observations are up to a control step old.
     sim, raw = env.sim, env.sense()
     fingers = sim.sim.data.qpos[sim.robots[0]._ref_gripper_joint_pos_indexes["right"]]
     keys = [key for key in env.task.state_keys if not key.startswith("robot0")]
@@ -371,24 +373,24 @@ def measured(env: RobosuiteEnv, t: int) -> State:
 
 
 @pytest.mark.parametrize("name", ["can", "lift"])
-def test_the_mirror_is_where_the_scene_is(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_mirror_follows_the_scene(name: str, request: pytest.FixtureRequest) -> None:
     env: RobosuiteEnv = request.getfixturevalue(name)
     twin = make_env(name)
     try:
         now = [0]
         mirror = Mirror(twin, lambda: measured(env, now[0]))
         operator = ScriptedOperator(env.task.env, lambda: env.sim, 1.0, 0)
-        there = ScriptedOperator(env.task.env, mirror.now, 1.0, 0)
+        mirrored = ScriptedOperator(env.task.env, mirror.update, 1.0, 0)
         env.reset(seed=5)
         operator.begin(0)
-        there.begin(0)
-        operator._hand.reset(env.sim)
+        mirrored.begin(0)
+        operator._episode_expert.reset(env.sim)
         for tick in range(60):
             now[0] = tick * TICK
-            env.step(operator._hand.act(env.sim))
-            seen = mirror.now()
-            np.testing.assert_allclose(hand(seen).pos, hand(env.sim).pos, atol=2e-3)
-            np.testing.assert_allclose(there._state(seen), operator._state(env.sim), atol=5e-3)
-        assert operator._hand.holds(env.sim) == there._hand.holds(mirror.now())
+            env.step(operator._episode_expert.act(env.sim))
+            sim = mirror.update()
+            np.testing.assert_allclose(hand(sim).pos, hand(env.sim).pos, atol=2e-3)
+            np.testing.assert_allclose(mirrored._state(sim), operator._state(env.sim), atol=5e-3)
+        assert operator._episode_expert.holds(env.sim) == mirrored._episode_expert.holds(mirror.update())
     finally:
         twin.close()
