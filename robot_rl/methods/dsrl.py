@@ -30,7 +30,7 @@ from robot_rl.policies.probe import is_steered_by_noise, random_observations
 
 @dataclass
 class NoiseSACConfig(SACConfig):
-    """What both variants of DSRL are configured by."""
+    """Options of both variants of DSRL."""
 
     gamma: float = 0.99
     """Discount per environment step."""
@@ -68,7 +68,7 @@ class DSRLConfig(NoiseSACConfig):
     n_step: int = 0
     """Steps of reward before the bootstrap, a multiple of the executed steps h; 0 for h itself."""
     demo_ratio: float = 0.0
-    """Must be 0: nobody knows the noise of a demonstration."""
+    """Must be 0: demonstrations have no noise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,11 +122,11 @@ def soft_actor(config: NoiseSACConfig, networks: DSRL, noise: Callable[[int, int
 
 
 class NoiseMethod(OffPolicyMethod):
-    """What both variants of DSRL share: the base must obey its noise."""
+    """Base class of both variants of DSRL; the base must be steerable by its noise."""
 
     config: NoiseSACConfig
     critic_input: ClassVar[str]
-    """What critics judge, `noise` or `chunk`; see `DSRLSpec.judged`."""
+    """What critics judge, `noise` or `chunk`; see `DSRLSpec.critic_action`."""
 
     def check_base(self, base: BasePolicy, path: str) -> None:
         if isinstance(base, UniformPolicy):

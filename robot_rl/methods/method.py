@@ -22,7 +22,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 
 @dataclass(frozen=True)
 class AgentContext:
-    """What an agent is built around."""
+    """Inputs from which an agent is built."""
 
     base: BasePolicy
     """Frozen, on the device."""

@@ -1,4 +1,4 @@
-"""Lets the C library keep the memory that tensors give back, in place of returning it to the system."""
+"""Configures glibc's malloc to keep freed memory instead of returning it to the system."""
 
 import ctypes
 import platform

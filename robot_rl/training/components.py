@@ -1,4 +1,4 @@
-"""Builds the components of a training run from its configuration, each checked against the others.
+"""Builds the components of a training run from its configuration and checks that they fit together.
 
 task → environments → base → agent → replay and sampler → learner; `commands/train.py` then chooses the loop.
 """
@@ -65,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True)
 class OfflineComponents:
-    """What `train_offline` trains."""
+    """Components of `train_offline`."""
 
     learner: OfflineLearner
     environment: Mapping[str, Any]
@@ -74,7 +74,7 @@ class OfflineComponents:
 
 @dataclass(frozen=True)
 class OnPolicyComponents:
-    """What `train_on_policy` trains, and in what."""
+    """Components of `train_on_policy`."""
 
     envs: RobosuiteVectorEnv
     agent: Agent
@@ -84,7 +84,7 @@ class OnPolicyComponents:
 
 @dataclass(frozen=True)
 class OffPolicyComponents:
-    """What `train_online` and `train_async` train, in what and from what."""
+    """Components of `train_online` and `train_async`."""
 
     envs: RobosuiteVectorEnv
     agent: Agent
@@ -247,7 +247,7 @@ def replay_rows(config: OffPolicyConfig) -> int:
 
 
 def switch_cost(action_spec: ActionSpec, penalty: float) -> SwitchCost:
-    """What it costs to open or close one of the grippers."""
+    """Reward penalty for opening or closing a gripper."""
     grippers = (i for i, dim in enumerate(action_spec) if dim.kind == "gripper")
     return SwitchCost(tuple(grippers), penalty)
 
@@ -276,7 +276,7 @@ def _load_demonstrations(
     fields: Fields,
     switch: SwitchCost,
 ) -> Replay:
-    """The demonstrations as the method would have stored them had it acted so."""
+    """Load the demonstrations into a replay with the fields that the method stores."""
     if source.data is None:
         raise ValueError(
             f"method={method.config.name} takes a part of each batch from demonstrations: add data=…, "

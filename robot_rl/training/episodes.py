@@ -1,4 +1,4 @@
-"""The episodes of a training run: which one each env_id is in, how they begin, end and are logged."""
+"""Tracks the episodes of a training run: their seeds, lengths, outcomes and logging."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ class EpisodeTracker:
     def __init__(self, envs: RobosuiteVectorEnv, policy: ActingPolicy, logger: RunLogger, seed: int) -> None:
         self.envs, self.policy = envs, policy
         self.obs: Observation = {}
-        """The newest observation of every env_id."""
+        """Latest observation of every environment."""
         self._logger, self._seed = logger, seed
         self._begun = 0
         self._seeds = [0] * envs.num_envs
@@ -35,7 +35,7 @@ class EpisodeTracker:
         return float(np.mean(self._outcomes or [0.0]))
 
     def begin(self, mask: NDArray[np.bool_]) -> None:
-        """Begin a new episode, with a seed of its own, in the env_ids of the mask."""
+        """Begin a new episode, with a seed of its own, in the environments of the mask."""
         env_ids = np.flatnonzero(mask).tolist()
         for env_id in env_ids:
             self._seeds[env_id] = episode_seed(self._seed, "train", self._begun)
@@ -45,7 +45,7 @@ class EpisodeTracker:
         self.policy.reset(env_ids, [self._seeds[env_id] for env_id in env_ids])
 
     def advance(self, obs: Observation) -> None:
-        """A control step was made in every env_id."""
+        """Record a control step of every environment."""
         self.obs = obs
         self._lengths = [length + 1 for length in self._lengths]
 

@@ -1,4 +1,4 @@
-"""The figures of a run as it goes: a tidy `metrics.csv` and TensorBoard events."""
+"""Logs the metrics of a run to `metrics.csv` and TensorBoard."""
 
 import os
 import time

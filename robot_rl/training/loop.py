@@ -1,4 +1,4 @@
-"""What all training loops share: how often they do what, where they write, how they stop."""
+"""Shared parts of the training loops: intervals, run context, restoring, checks of metrics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

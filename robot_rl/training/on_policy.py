@@ -1,4 +1,4 @@
-"""The training loop of on-policy methods: act for a while, learn from just that, forget it."""
+"""The training loop of on-policy methods, and its rollout buffer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Evaluation in the middle of training, of which training notices nothing."""
+"""Evaluation during training, without any effect on it."""
 
 import time
 from collections.abc import Callable, Iterator
