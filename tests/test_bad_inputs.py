@@ -75,7 +75,7 @@ HIL = ["train", "method=residual", "base=runs/x", "hil=on", "hil.operator=script
         (["eval", "policy=nowhere"], ["nowhere", "does not exist"]),
         (["report", "run=nowhere"], ["nowhere", "does not exist", "robot-rl train"]),
         (["train", "method=bc", "data=nowhere.zarr"], ["nowhere.zarr does not exist", "robot-rl collect"]),
-        (["train", "method=residual", "method.critics_per_target=20"], ["critics_per_target=20", "critics=10"]),
+        (["train", "method=residual", "method.critics_per_target=20"], ["per_target=20", "num_critics=10"]),
         (["train", "method=bc", "device=cuda:99", "data=x.zarr"], ["cuda:99", "device=auto"]),
         (["collect", "task.controller=OSC_POSE_ABS"], ["OSC_POSE_ABS", "OSC_POSITION"]),
         (["collect", "task.env_args={robots:[Panda]}"], ["robots", "leave it out"]),
