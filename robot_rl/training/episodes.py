@@ -50,7 +50,7 @@ class EpisodeTracker:
         self._lengths = [length + 1 for length in self._lengths]
 
     def finish(self, env_id: int, step: int, *, success: bool) -> None:
-        """The episode of a env_id is over, at an environment step of the run."""
+        """Record the end of an environment's episode, at an environment step of the run."""
         self._outcomes = [*self._outcomes, float(success)][-_RECENT:]
         figures = {"train/success": float(success), "train/episode_length": float(self._lengths[env_id])}
         self._logger.log(step, **figures)
@@ -69,7 +69,7 @@ class EpisodeTracker:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._begun, self._seeds, self._lengths = state["begun"], state["seeds"], state["lengths"]
         self._outcomes, self.obs = state["outcomes"], state["obs"]
-        # The environments are built anew, so each env_id begins an episode before its state is put back.
+        # The environments are new: each begins an episode before its state is restored.
         self.envs.reset(seed=self._seeds)
         self.envs.set_states(state["envs"])
         self.policy.load_state_dict(state["policy"])

@@ -40,7 +40,7 @@ class Rollout:
         return self._row == self.steps
 
     def situation(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Where every env_id is now, and what the policy draws there; values are [B, …]."""
+        """Add the observations and policy outputs of the current step; values are [B, …]."""
         for name in self._kept:
             value = values[name]
             if name not in self.data:
@@ -57,10 +57,10 @@ class Rollout:
         """How the step from there went.
 
         Args:
-            reward: of every env_id [B].
-            terminated: whether the episode of a env_id ended by itself [B].
+            reward: of every environment [B].
+            terminated: whether the episode was terminated [B].
             done: whether it ended at all [B].
-            final: the situations that it ended in, a row for each env_id that is done.
+            final: final observations, one row for each environment that is done.
         """
         self.data["reward"][self._row] = reward
         self.data["terminated"][self._row] = terminated
@@ -99,7 +99,7 @@ def train_on_policy(
     run: Run,
     seed: int,
 ) -> bool:
-    """Act, learn from the last `rollout.steps` steps of every env_id, go on.
+    """Act, learn from the last `rollout.steps` steps of every environment, repeat.
 
     Learning needs the values of the situation after the last step, of which the base's action is a
     part. So the action there is drawn first, and is the first one of the next rollout: drawn by the

@@ -70,7 +70,7 @@ class Updater:
             _check_finite(self.metrics, batch, step, self._run.directory)
 
     def end_episode(self, env_id: int, *, success: bool) -> None:
-        """The episode of a env_id is over."""
+        """Record the end of an environment's episode."""
         weight = 1.0 if success else 1 / self.config.success_weight
         self.replay.close_episode(np.array([env_id]), success=success, weight=weight)
 
