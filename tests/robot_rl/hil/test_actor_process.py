@@ -17,7 +17,7 @@ def test_a_user_error_of_the_actor_is_not_retried(capfd: pytest.CaptureFixture[s
         with pytest.raises(UserError, match="ended with code 2; see its message above"):
             eventually(child.restart_if_dead, "its end")
         assert child.starts == 1
-        assert "'nowhere' is no address" in capfd.readouterr().err
+        assert "'nowhere' is not a robot's address" in capfd.readouterr().err
     finally:
         child.close()
 
