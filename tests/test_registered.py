@@ -49,7 +49,7 @@ def test_every_task_has_an_expert() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(BASES) - {"uniform"}))  # which learns nothing
 def test_every_base_policy_learns_and_samples(name: str) -> None:
-    config = load_group("base", name, BASES[name].config)
+    config = BASES[name].config()
     policy = BASES[name].policy(config, 5, 3)
     assert isinstance(policy, ImitationPolicy)
     generator = torch.Generator().manual_seed(0)

@@ -119,7 +119,7 @@ def test_a_simulated_robot_that_crashes_leaves_a_trace(
 
     monkeypatch.setattr(subprocess, "Popen", noted)
     task = load_group("task", "lift", TaskConfig)
-    with simulated.serving(task):
+    with simulated.simulated_server(task):
         os.kill(started[0].pid, signal.SIGSEGV)
         started[0].wait()
     assert CRASH in capfd.readouterr().err
@@ -133,7 +133,7 @@ def test_a_simulated_robot_that_crashes_at_its_start_is_refused_below_its_trace(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with (
         pytest.raises(UserError, match="did not start: SIGSEGV ended it, see above"),
-        simulated.serving(load_group("task", "lift", TaskConfig)),
+        simulated.simulated_server(load_group("task", "lift", TaskConfig)),
     ):
         pass
     assert CRASH in capfd.readouterr().err

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robot_rl.cli.compose import load_group
 from robot_rl.data.dataset import Dataset
 from robot_rl.factory import policy_directory
 from robot_rl.policies.bases.imitation import ImitationPolicy
@@ -206,7 +205,7 @@ def test_other_images_are_refused(images: Tensor | None, says: str) -> None:
 
 
 def test_cameras_without_a_size_are_refused() -> None:
-    config = load_group("base", "flow", BASES["flow"].config)
+    config = BASES["flow"].config()
     with pytest.raises(ValueError, match="image_size is None"):
         BASES["flow"].policy(config, 3, 2, CAMERAS)
     assert BASES["flow"].policy(config, 3, 2, (), SIZE).spec.image_size is None

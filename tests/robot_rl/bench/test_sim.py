@@ -147,7 +147,7 @@ def test_other_states_are_a_fault(quick: dict, capsys: pytest.CaptureFixture[str
     written = capsys.readouterr()
     assert "differ by 1e-09" in written.out
     assert json.loads(written.out.splitlines()[-1])["tasks"]["Lift"]["equal"] is False
-    assert "other states in Lift" in written.err
+    assert "states of ours and stock differ in Lift" in written.err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Learning from images: who trains the encoder, what is shifted, and that runs resume to the bit."""
+"""Learning from images: who trains the encoder, what is augment_images, and that runs resume to the bit."""
 
 import copy
 from pathlib import Path
@@ -12,7 +12,7 @@ from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.factory import load_networks, load_policy, make_env
 from robot_rl.learning import off_policy as offpolicy
-from robot_rl.learning.off_policy import shifted
+from robot_rl.learning.off_policy import augment_images
 from robot_rl.methods.residual import ResidualConfig, ResidualLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
@@ -87,7 +87,7 @@ def test_the_target_encoder_follows() -> None:
 def test_images_are_shifted_by_the_generator_and_by_nothing_else() -> None:
     data = batch()
     data["next.images.front"] = data["images.front"].clone()
-    first, again, other = (shifted(data, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    first, again, other = (augment_images(data, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert_same(first, again)
     for name in data:
         moves = name.endswith("images.front")
@@ -101,7 +101,7 @@ def test_without_images_nothing_is_drawn() -> None:
     draws = torch.Generator().manual_seed(0)
     before = draws.get_state()
     data = {name: value for name, value in batch().items() if "images" not in name}
-    assert shifted(data, draws) is data
+    assert augment_images(data, draws) is data
     assert torch.equal(draws.get_state(), before)
 
 

@@ -122,10 +122,10 @@ def test_the_actor_waits_for_warm_critics() -> None:
     before = copy.deepcopy(learner.actor.state_dict())
     for _ in range(2):
         learner.update(next(data))
-    assert not learner.warm
+    assert not learner.warmed_up
     assert all(torch.equal(before[name], value) for name, value in learner.actor.state_dict().items())
     learner.update(next(data))
-    assert learner.warm
+    assert learner.warmed_up
     assert not all(torch.equal(before[name], value) for name, value in learner.actor.state_dict().items())
 
 

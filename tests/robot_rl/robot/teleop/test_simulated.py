@@ -11,7 +11,7 @@ import pytest
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
-from robot_rl.robot.teleop.simulated import serving
+from robot_rl.robot.teleop.simulated import simulated_server
 from tests.hardware.processes import eventually
 
 
@@ -44,7 +44,7 @@ def test_why_a_simulation_did_not_begin_is_said(
 ) -> None:
     with (
         pytest.raises(UserError, match=f"^the simulation did not start: .*{why}"),
-        serving(replace(lift(), **field)),
+        simulated_server(replace(lift(), **field)),
     ):
         pytest.fail("it has begun")
     said = capfd.readouterr().err
@@ -53,7 +53,7 @@ def test_why_a_simulation_did_not_begin_is_said(
 
 
 def test_that_a_simulation_has_ended_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    with serving(lift()) as address:
+    with simulated_server(lift()) as address:
         (process,) = processes_with(f"address={address}")
         os.kill(process, signal.SIGTERM)
         ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
