@@ -94,6 +94,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("my_tasks", None)
 
 
+@pytest.mark.full
 def test_collect_from_an_expert(here: Path) -> None:
     page = blocks("collect")
     done = follow(page[: [info for _, info, _ in page].index("keyboard")], here)
@@ -129,6 +130,7 @@ def test_collect_by_hand(
     assert "episodes   1" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_train(here: Path, demonstrations: Path) -> None:
     shutil.copytree(demonstrations, here / "data" / "lift.zarr")
     done = follow(blocks("train"), here)
@@ -140,6 +142,7 @@ def test_train(here: Path, demonstrations: Path) -> None:
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.full
 def test_deploy(here: Path, base_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = short(base_run, here / "runs" / "lift_residual_chunk_s0")
     page = blocks("deploy")

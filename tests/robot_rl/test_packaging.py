@@ -215,6 +215,7 @@ def _wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -
         time.sleep(0.05)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", INSTALLATIONS)
 def test_a_policy_is_evaluated_beside_foreign_packages(
     install: Callable[[str], Installation], base_run: Path, folder: Path, kind: str
