@@ -14,11 +14,11 @@ from pathlib import Path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-import robot_rl
 from robot_rl.cli.command import Command
 from robot_rl.cli.compose import compose, split_arguments
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import INTERRUPTED, UserError
+from robot_rl.hardware.child_process import command_line
 
 _POLL = 0.2
 """s between two checks of whether the user asked to stop."""
@@ -104,9 +104,7 @@ def _check(command: Command, jobs: Sequence[Sequence[str]]) -> None:
 
 def _run(arguments: Sequence[str], stop: Callable[[], bool]) -> int:
     """Run a command to its end, or until it has saved after a stop. Returns its exit code."""
-    main = Path(robot_rl.__file__).with_name("__main__.py")
-    # -P: modules are not imported from the folder of that file.
-    child = subprocess.Popen([sys.executable, "-P", str(main), *arguments])
+    child = subprocess.Popen(command_line(arguments))
     try:
         while True:
             try:

@@ -189,22 +189,30 @@ def train(config: Config, method: Method, components: Components, source: Source
     intervals = Intervals(config.method.steps, *every)
     if isinstance(components, OfflineComponents):
         assert isinstance(method, OfflineMethod)
-        learner = components.learner
-        if not train_offline(learner, intervals, run):
+        if not train_offline(components.learner, intervals, run):
             return False
-        if result := learner.finish():
+        if result := components.learner.finish():
             write_text(run.directory / f"{method.name}.json", json.dumps(result.figures, indent=2) + "\n")
             print(result.text)
         return True
     envs, policy = components.envs, components.agent.policy
     if isinstance(components, OnPolicyComponents):
-        rollout, ppo = components.rollout, components.learner
-        return train_on_policy(envs, policy, ppo, rollout, intervals, run, config.seed)
+        learner, rollout = components.learner, components.rollout
+        return train_on_policy(envs, policy, learner, rollout, intervals, run, config.seed)
     assert isinstance(method, OffPolicyMethod)
-    replay, sampler, critic = components.replay, components.sampler, components.learner
     if config.hil:
         return train_async(method, components, source, config.hil, intervals, run)
-    return train_online(envs, policy, critic, replay, sampler, method.config, intervals, run, config.seed)
+    return train_online(
+        envs,
+        policy,
+        components.learner,
+        components.replay,
+        components.sampler,
+        method.config,
+        intervals,
+        run,
+        config.seed,
+    )
 
 
 def policy_saver(method: Method, components: Components) -> Callable[[Path], None]:

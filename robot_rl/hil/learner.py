@@ -25,7 +25,7 @@ from robot_rl.hil.weight_publisher import WeightPublisher
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.runs import write_text
 from robot_rl.training.components import OffPolicyComponents, Source
-from robot_rl.training.loop import Intervals, Run, finite_metrics, is_due, restore_run
+from robot_rl.training.loop import Intervals, Run, is_due, restore_run
 from robot_rl.training.online import Updater, check_reward
 
 _WAIT_MS: Final = 20
@@ -242,13 +242,8 @@ class AsyncTraining:
             self._save()
 
     def _evaluate(self, before: int) -> None:
-        run, step = self._run, self._step
-        if run.evaluate and self._learner.warmed_up and is_due(self._intervals.eval_every, before, step):
-            finite_metrics(self._updater.metrics, step)
-            run.evaluate(step)
-        if run.keep and self._learner.warmed_up and is_due(self._intervals.save_every, before, step):
-            finite_metrics(self._updater.metrics, step)
-            run.keep(step)
+        if self._learner.warmed_up:
+            self._run.measure(self._intervals, self._updater.metrics, before, self._step)
 
     def _learn(self, limit: int | None = None) -> None:
         updates = self._updater.take_pending(limit)

@@ -54,7 +54,7 @@ class ReplayContent:
     """What the replay stores of each step besides observation, action, reward and ends."""
 
     decision: tuple[str, ...] = ()
-    """Fields of `PolicyOutput.record`."""
+    """Fields of `PolicyOutput.replay_fields`."""
     base_samples: int = 0
     """Samples of the base at each step; a base without noise gives one."""
     base_images: bool = False

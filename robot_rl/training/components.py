@@ -225,7 +225,7 @@ def replay_fields(content: ReplayContent, context: AgentContext, image_size: Seq
 
 
 def decision_shapes(base: BasePolicy, base_samples: int) -> Fields:
-    """Shapes and types of what `PolicyOutput.record` gives, per row."""
+    """Shapes and types of what `PolicyOutput.replay_fields` gives, per row."""
     spec = base.spec
     if spec.noise_shape is None:
         base_samples = min(base_samples, 1)
@@ -293,8 +293,6 @@ def _load_demonstrations(
     what = f"dataset {source.data}"
     check_same_environment(dataset.environment, envs.describe(), what, source.accept, cameras)
     base, samples = context.base, method.replay_content.base_samples
-    if base.spec.noise_shape is None:
-        samples = min(samples, 1)
     return demonstrations_to_replay(dataset, base, source.seed, fields, samples, source.device, switch)
 
 

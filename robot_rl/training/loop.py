@@ -50,6 +50,17 @@ class Run:
     def checkpoints(self) -> Path:
         return self.directory / "checkpoints"
 
+    def measure(self, intervals: Intervals, metrics: Mapping[str, Tensor], before: int, step: int) -> None:
+        """Evaluate and keep the policy where that is due between two steps of the run.
+
+        Raises:
+            NotFinite: if a metric of the policy's last update is NaN or infinite.
+        """
+        for action, every in ((self.evaluate, intervals.eval_every), (self.keep, intervals.save_every)):
+            if action and is_due(every, before, step):
+                finite_metrics(metrics, step)
+                action(step)
+
 
 class NotFinite(RuntimeError):
     """A loss, value or gradient became NaN or infinite; the last checkpoint is good."""

@@ -18,7 +18,7 @@ from robot_rl.training.online import check_reward
 
 
 class Rollout:
-    """The last T control steps of B num_envs, and the situation in which they ended.
+    """The last T control steps of B environments, and the situation in which they ended.
 
     Rows [T + 1, B, …] of observations and of what the policy knew and drew there; row T is where the
     last step led, and row 0 of what follows. Where an episode ended, `final.<name>` of its last step
@@ -167,9 +167,6 @@ def train_on_policy(
             run.progress.update(step, success=episodes.success)
         if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
             save()
-        if run.evaluate and is_due(intervals.eval_every, before, step):
-            run.evaluate(step)
-        if run.keep and is_due(intervals.save_every, before, step):
-            run.keep(step)
+        run.measure(intervals, metrics, before, step)
     save()
     return step >= intervals.total

@@ -193,12 +193,8 @@ def train_online(
             if step >= intervals.total:
                 # After the decision, so that a longer run goes on as if it had not paused here.
                 updater.update(updater.take_pending(), step)
-            if run.evaluate and learner.warmed_up and is_due(intervals.eval_every, before, step):
-                finite_metrics(updater.metrics, step)
-                run.evaluate(step)
-            if run.keep and learner.warmed_up and is_due(intervals.save_every, before, step):
-                finite_metrics(updater.metrics, step)
-                run.keep(step)
+            if learner.warmed_up:
+                run.measure(intervals, updater.metrics, before, step)
             if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                 save()
     save()

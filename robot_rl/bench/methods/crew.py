@@ -2,12 +2,11 @@
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import robot_rl
+from robot_rl.hardware.child_process import command_line
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
 
@@ -32,16 +31,13 @@ class Crew:
         Raises:
             Stopped: it was stopped, or was not begun.
         """
-        main = Path(robot_rl.__file__).with_name("__main__.py")
-        # -P: the folder of that file is no place to import from.
-        command = [sys.executable, "-P", str(main), *arguments]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             with self._lock:
                 if self._stopping:
                     raise Stopped
                 process = subprocess.Popen(
-                    command,
+                    command_line(arguments),
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,

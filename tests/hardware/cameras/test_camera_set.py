@@ -57,6 +57,8 @@ def test_a_killed_camera_is_reported_and_comes_back(bench: Bench) -> None:
     os.kill(pid, signal.SIGKILL)
     assert "SIGKILL" in bench.wait_for("camera_down", "wrist")
     bench.wait_for("camera_running", "wrist", times=2)
+    # Its status is that of the last check; images of the killed process may still be on their way.
+    until(lambda: bench.running("wrist").pid != pid)
     numbers = []
     while not numbers or bench.status("wrist").number != numbers[-1]:
         numbers.append(bench.frames("wrist", 1)[0][0].number)
