@@ -127,16 +127,16 @@ class DSRLPolicy(ActingPolicy):
         # The actor's chunk comes first, so argmax prefers it among equal values.
         noise = torch.cat([steered[:, None], base_samples.noise], 1)
         chunks = torch.cat([networks.decode(obs, steered)[:, None], base_samples.actions], 1)
-        alone = select_first(base_samples)
+        base_chunk = select_first(base_samples).base
         if not networks.spec.gate:
-            return SelectedChunk(chunks[:, 0], alone.base, noise[:, 0])
+            return SelectedChunk(chunks[:, 0], base_chunk, noise[:, 0])
         critic_action = noise if networks.spec.critic_action == "noise" else chunks
         scores = lower_confidence_bound(
             networks.critic, networks.codec, features, critic_action, networks.spec.uncertainty_penalty
         )
         picked = scores.argmax(1)
         at = torch.arange(len(picked), device=picked.device)
-        return SelectedChunk(chunks[at, picked], alone.base, noise[at, picked])
+        return SelectedChunk(chunks[at, picked], base_chunk, noise[at, picked])
 
 
 def scale_of_unit_noise(bound: float) -> float:

@@ -2,7 +2,7 @@
 
 EXPO (arXiv 2507.07986), on chunks as in EXPO-FT (arXiv 2605.25477): an edit policy pi_e(a_hat | s, A)
 moves a chunk by at most beta, A~ = clip(A + beta a_hat, -1, 1); of N samples of the base and their edits
-the one is executed that the critics value most. FASTER (arXiv 2604.19730): a critic of the latent noise
+the critics select the one that is executed. FASTER (arXiv 2604.19730): a critic of the latent noise
 ranks N seeds, so that only the best is denoised and edited.
 """
 
@@ -63,7 +63,7 @@ class Expo(FinetunedPolicy):
         del exploration  # the edit policy is stochastic
         return ExpoPolicy(self, num_envs, seed=seed)
 
-    def edited(self, chunk: Tensor, edit: Tensor) -> Tensor:
+    def apply_edit(self, chunk: Tensor, edit: Tensor) -> Tensor:
         """A~ = clip(A + beta a_hat, -1, 1): [B, h, A] of chunks [B, h, A] and edits [B, h A]."""
         return (chunk + self.scale * edit.view_as(chunk)).clamp(-1, 1)
 
@@ -78,7 +78,7 @@ class Expo(FinetunedPolicy):
         flat = chunks.flatten(0, 1)
         x = torch.cat([features.repeat_interleave(chunks.shape[1], 0), flat.flatten(1)], -1)
         edit = torch.tanh(self.edit(x)[0]) if noise is None else self.edit.sample(x, noise)[0]
-        return torch.cat([chunks, self.edited(flat, edit).view_as(chunks)], 1)
+        return torch.cat([chunks, self.apply_edit(flat, edit).view_as(chunks)], 1)
 
     def seed_values(self, features: Tensor, noise: Tensor) -> Tensor:
         """Predicted values [B, N] of the chunks that latent noise [B, N, Hn, Dn] would give."""
@@ -121,7 +121,7 @@ class SeedRankingBase(BasePolicy):
 
 
 class ExpoPolicy(ActingPolicy):
-    """Executes the best candidate; edits are sampled while exploring, else they are their mean."""
+    """Executes the best candidate; edits are sampled while exploring, otherwise their mean is used."""
 
     def __init__(self, networks: Expo, num_envs: int, *, seed: int = 0) -> None:
         base = SeedRankingBase(networks.base, self._best_seed) if networks.spec.faster else networks.base

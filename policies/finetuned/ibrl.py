@@ -103,10 +103,10 @@ class IBRLPolicy(ActingPolicy):
         networks, device = self.networks, self.base.device
         base = torch.from_numpy(planned).to(device)
         features = networks.encoder(self._tensors(frames))
-        own = networks.actor(features)
+        proposal = networks.actor(features)
         if explore:
-            own = (own + self.exploration * self._noise(*base.shape)).clamp(-1, 1)
-        actions = torch.stack([base, own], 1)
+            proposal = (proposal + self.exploration * self._noise(*base.shape)).clamp(-1, 1)
+        actions = torch.stack([base, proposal], 1)
         scores = lower_confidence_bound(
             networks.critic, networks.codec, features, actions, networks.spec.uncertainty_penalty
         )

@@ -87,7 +87,7 @@ class ResidualPolicy(ActingPolicy):
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
         self.progressive_steps = progressive_steps
-        self._joined = 0
+        self._explored_steps = 0
         """Environment steps explored while `active`."""
 
     def _correct_action(
@@ -95,39 +95,39 @@ class ResidualPolicy(ActingPolicy):
     ) -> NDArray[np.float32]:
         base = torch.from_numpy(planned).to(self.base.device)
         if not explore:
-            residual = self._mean(frames, base)
+            residual = self._residual(frames, base)
         else:
-            residual = self._explored(frames, base) * self._used(len(base)).to(base.device)
+            residual = self._noisy_residual(frames, base) * self._residual_mask(len(base)).to(base.device)
         return executed_action(base, residual).cpu().numpy()
 
-    def _mean(self, frames: Frames, base: Tensor) -> Tensor:
+    def _residual(self, frames: Frames, base: Tensor) -> Tensor:
         if not self.active:
             return torch.zeros_like(base)
         residual: Tensor = self.networks.actor(self._features(frames), base)
         return residual
 
-    def _explored(self, frames: Frames, base: Tensor) -> Tensor:
+    def _noisy_residual(self, frames: Frames, base: Tensor) -> Tensor:
         scale = self.networks.actor.scale
-        residual = self._mean(frames, base)
+        residual = self._residual(frames, base)
         if self.exploration > 0:
             residual = residual + self.exploration * scale * self._noise(*base.shape)
         return residual.clamp(-scale, scale)
 
-    def _used(self, count: int) -> Tensor:
+    def _residual_mask(self, count: int) -> Tensor:
         """1 where the residual is used and 0 where the base acts alone [B, 1]."""
         if not self.active or self.progressive_steps == 0:
             return torch.ones(count, 1)
-        chance = self._joined / self.progressive_steps
-        self._joined += count
-        return (torch.rand(count, 1, generator=self._generator) < chance).float()
+        probability = self._explored_steps / self.progressive_steps
+        self._explored_steps += count
+        return (torch.rand(count, 1, generator=self._generator) < probability).float()
 
     def _features(self, frames: Frames) -> Tensor:
         features: Tensor = self.networks.encoder(self._tensors(frames))
         return features
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "joined": self._joined}
+        return {**super().state_dict(), "joined": self._explored_steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._joined = state["joined"]
+        self._explored_steps = state["joined"]

@@ -40,6 +40,15 @@ class ChunkResidualActor(nn.Module):
         return self.scale * out.view_as(base)
 
 
+def corrected_chunks(actor: ChunkResidualActor, features: Tensor, base_samples: Chunk) -> Tensor:
+    """clip(A_k + r(s, z_k, A_k), -1, 1) [B, N, h, A] for N samples A_k of the base."""
+    base, noise = base_samples.actions, base_samples.noise
+    assert noise is not None
+    repeated = features.repeat_interleave(base.shape[1], 0)
+    residual = actor(repeated, noise.flatten(0, 1), base.flatten(0, 1))
+    return (base + residual.view_as(base)).clamp(-1, 1)
+
+
 class ResidualChunk(FinetunedPolicy):
     """A residual actor of chunks, and the critics that choose among candidates."""
 
@@ -64,13 +73,7 @@ class ResidualChunk(FinetunedPolicy):
 
     def candidates(self, features: Tensor, base_samples: Chunk) -> tuple[Tensor, Tensor]:
         """Candidates [B, 2N, h, A], samples of the base and corrected ones, and their values [B, 2N]."""
-        base, noise = base_samples.actions, base_samples.noise
-        assert noise is not None
-        repeated = features.repeat_interleave(base.shape[1], 0)
-        residual = self.actor(repeated, noise.flatten(0, 1), base.flatten(0, 1))
-        corrected = (base + residual.view_as(base)).clamp(-1, 1)
-        chunks = torch.cat([base, corrected], 1)
-
+        chunks = torch.cat([base_samples.actions, corrected_chunks(self.actor, features, base_samples)], 1)
         return chunks, lower_confidence_bound(
             self.critic, self.codec, features, chunks, self.spec.uncertainty_penalty
         )
@@ -93,10 +96,9 @@ class ResidualChunkPolicy(ActingPolicy):
     def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks = self.networks
         features = networks.encoder(latest_frame(obs))
-        plan = select_best(*networks.candidates(features, base_samples), base_samples)
+        selected = select_best(*networks.candidates(features, base_samples), base_samples)
         if explore and self.exploration > 0:
-            chunk = plan.actions
+            chunk = selected.actions
             noise = self.exploration * networks.actor.scale * self._noise(*chunk.shape)
-            chunk = (chunk + noise).clamp(-1, 1)
-            plan = replace(plan, actions=chunk)
-        return plan
+            selected = replace(selected, actions=(chunk + noise).clamp(-1, 1))
+        return selected

@@ -75,11 +75,11 @@ class GaussianResidualPolicy(ResidualPolicy):
         with_base_samples: bool = False,
         env_ids: NDArray[np.int64] | None = None,
     ) -> PolicyOutput:
-        decision = super().act(frames, explore=explore, with_base_samples=with_base_samples, env_ids=env_ids)
+        output = super().act(frames, explore=explore, with_base_samples=with_base_samples, env_ids=env_ids)
         if not explore:
-            return decision
+            return output
         sample, log_prob = self._sampled
-        return SampledPolicyOutput(**vars(decision), sample=sample, log_prob=log_prob)
+        return SampledPolicyOutput(**vars(output), sample=sample, log_prob=log_prob)
 
     def _correct_action(
         self, frames: Frames, planned: NDArray[np.float32], *, explore: bool

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from robot_rl.bench.methods.protocol import read_protocols
-from robot_rl.bench.methods.queue import queue, select
+from robot_rl.bench.methods.queue import run_queue, select_runs
 from robot_rl.bench.methods.results import read_result
-from robot_rl.bench.methods.runner import Runner, alone_in
+from robot_rl.bench.methods.runner import Runner, lock_runs_dir
 from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import mistakes
@@ -53,7 +53,7 @@ def run(config: Config) -> None:
         choose_device(config.device)
         split = check_split(config.split)
         protocols = read_protocols(Path(config.protocol), split)
-        planned = select(queue(protocols), config.tasks, config.only, config.seeds)
+        planned = select_runs(run_queue(protocols), config.tasks, config.only, config.seeds)
         todo = [run for run in planned if read_result(run, results) is None]
         if todo and split == TEST:
             check_committed(current_code())
@@ -61,17 +61,17 @@ def run(config: Config) -> None:
     if not todo:
         return
     with (
-        alone_in(Path(config.runs_dir)) as keep_open,
+        lock_runs_dir(Path(config.runs_dir)) as keep_open,
         stop_on_signal() as stop,
         progress(len(todo), "bench methods", "runs") as show,
     ):
         runner = Runner(Path(config.runs_dir), results, config.device, keep_open)
-        faults = runner.run(todo, config.workers, stop, show)
+        failures = runner.run(todo, config.workers, stop, show)
     if stop():
         print("stopped; the same command goes on from here", file=sys.stderr)
         raise KeyboardInterrupt
-    if faults:
-        what = "1 run has no result" if len(faults) == 1 else f"{len(faults)} runs have no result"
-        print(f"{what}; the same command tries again:", file=sys.stderr)
-        print("\n".join(faults), file=sys.stderr)
+    if failures:
+        count = "1 run has no result" if len(failures) == 1 else f"{len(failures)} runs have no result"
+        print(f"{count}; the same command tries again:", file=sys.stderr)
+        print("\n".join(failures), file=sys.stderr)
         raise SystemExit(1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from robot_rl.bench.methods.page import content, write_page
 from robot_rl.bench.methods.plots import write_plots
 from robot_rl.bench.methods.protocol import read_protocols
-from robot_rl.bench.methods.rows import Row, rows_of
+from robot_rl.bench.methods.rows import Row, read_rows
 from robot_rl.errors import mistakes
 from robot_rl.evaluation.initial_states import TEST, VALIDATION, Split
 
@@ -44,7 +44,7 @@ def run(config: Config) -> None:
 
 def _rows(config: Config, split: Split) -> list[list[Row]]:
     return [
-        rows_of(protocol, Path(config.results)) for protocol in read_protocols(Path(config.protocol), split)
+        read_rows(protocol, Path(config.results)) for protocol in read_protocols(Path(config.protocol), split)
     ]
 
 

@@ -1,8 +1,11 @@
-"""Options of methods whose critics choose among candidate chunks (EXPO, DICE-RL)."""
+"""Candidate selection by value (EXPO, DICE-RL): options, and target values of candidate chunks."""
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.critics import Critics
 from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.values import ValueSpec
@@ -54,3 +57,17 @@ class CandidatesConfig(OffPolicyConfig):
             uncertainty_penalty=self.uncertainty_penalty,
             execute_fraction=self.execute_fraction,
         )
+
+
+def candidate_target_values(critics: Critics, features: Tensor, chunks: Tensor, subset: Tensor) -> Tensor:
+    """Target values [B, M] of candidate chunks.
+
+    Args:
+        critics: critics of chunks.
+        features: of the target encoder [B, F].
+        chunks: candidates [B, M, h, A].
+        subset: indices [K] of the critics to aggregate.
+    """
+    b, m = chunks.shape[:2]
+    flat = chunks.flatten(0, 1).flatten(1)
+    return critics.target_value(features.repeat_interleave(m, 0), flat, subset).view(b, m)

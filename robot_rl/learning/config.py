@@ -115,3 +115,13 @@ class OffPolicyConfig:
         """
         lowest, highest = self.reward_offset - self.gripper_penalty, 1 + self.reward_offset
         return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)
+
+
+def check_residual_scale(scale: float) -> None:
+    """Check the option `residual_scale` of a per-step residual.
+
+    Raises:
+        ValueError: if it is outside (0, 2], where the residual does nothing or saturates every action.
+    """
+    if not 0 < scale <= 2:
+        raise ValueError(f"method.residual_scale={scale}: choose it in (0, 2]; 0.1 to 0.3 is usual")

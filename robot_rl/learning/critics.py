@@ -56,9 +56,15 @@ class Critics(nn.Module):
         return self.codec.decode(self.online(features, action, subset, frozen=True))
 
     @torch.no_grad()
-    def target_values(self, features: Tensor, action: Tensor, subset: Tensor | None = None) -> Tensor:
-        """Target values [E, B], or [K, B] of a subset of critics (indices [K])."""
-        return self.codec.decode(self.target(features, action, subset))
+    def target_value(self, features: Tensor, action: Tensor, subset: Tensor | None = None) -> Tensor:
+        """Target value [B] for the TD target: min_{j in subset} Q'_j(s, a), or another `aggregation`.
+
+        Args:
+            features: of the target encoder [B, F].
+            action: [B, D].
+            subset: indices [K] of the critics to aggregate; all if None.
+        """
+        return aggregate(self.codec.decode(self.target(features, action, subset)), self.config.aggregation)
 
     def sample_subset(self, generator: torch.Generator | None) -> Tensor:
         """Indices of `critics_per_target` random critics (REDQ, eq. 2)."""

@@ -33,18 +33,18 @@ class GripperLearner:
         self.target = copy.deepcopy(online).requires_grad_(False)
         self.optimizer = torch.optim.Adam(online.parameters(), config.critic_lr, fused=True)
 
-    def update(self, batch: Batch, features: Tensor, after: Tensor) -> dict[str, Tensor]:
+    def update(self, batch: Batch, features: Tensor, next_features: Tensor) -> dict[str, Tensor]:
         """One gradient step.
 
         Args:
             batch: windows; the action is the executed one.
             features: of its observations [B, F], without gradient.
-            after: features of the observations after the window [B, F].
+            next_features: features of the observations after the window [B, F].
         """
         none = features[:, :0]
         with torch.no_grad():
-            best = self.online(after, none).mean(0).argmax(-1)
-            value = self.target(after, none).amin(0).gather(-1, best[:, None]).squeeze(-1)
+            best = self.online(next_features, none).mean(0).argmax(-1)
+            value = self.target(next_features, none).amin(0).gather(-1, best[:, None]).squeeze(-1)
             y = (batch["reward"] + batch["discount"] * value).clamp(*self.config.value_range)
         command = (batch["action"][:, self.dimension] > 0).long()
         outputs = self.online(features, none)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import gradient_step, polyak_update
-from robot_rl.learning.off_policy import observation
+from robot_rl.learning.off_policy import base_observation
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.imitation import ImitationPolicy
 
@@ -42,14 +42,16 @@ class BaseFinetuner:
         """
         actions = batch["chunk"]
         mask = batch["chunk_mask"] * batch["success"][:, None]
-        loss = self.trained.loss({**_as_history(batch), "actions": actions, "mask": mask}, self._generator)
+        loss = self.trained.loss(
+            {**base_observation(batch), "actions": actions, "mask": mask}, self._generator
+        )
         gradient_step(self.optimizer, loss, list(self.trained.parameters()), self.max_grad_norm)
         polyak_update(self.base, self.trained, BASE_TAU)
         return {"base_loss": loss.detach()}
 
     def sample(self, batch: Batch, noise: Tensor | None, count: int, prefix: str = "") -> Chunk:
         """Executed parts [B, count, h, A] of new samples of the acting base, for noise [B, count, Hn, Dn]."""
-        chunk = self.base.sample(_as_history(batch, prefix), noise=noise, num_samples=count)
+        chunk = self.base.sample(base_observation(batch, prefix), noise=noise, num_samples=count)
         return Chunk(chunk.actions[:, :, : self.base.spec.execute], chunk.noise)
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,8 +77,3 @@ def bc_loss(chunk: Tensor, batch: Batch) -> Tensor:
     error = (chunk - batch["chunk"][:, :steps]).square().mean(-1)
     weight = batch["chunk_mask"][:, :steps] * batch["success"][:, None]
     return (error * weight).sum() / weight.sum().clamp(min=1)
-
-
-def _as_history(batch: Batch, prefix: str = "") -> dict[str, Tensor]:
-    """Observations [B, 1, …] for a base with one observation step."""
-    return {name: value[:, None] for name, value in observation(batch, prefix).items()}

@@ -41,10 +41,10 @@ class OffPolicyLearner(ABC):
         return self._learn(augment_images(batch, self.generator))
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
-        """`update` on a batch whose images are augment_images already."""
+        """`update` on a batch with augmented images."""
         features = self.critics.encoder(observation(batch))
         with torch.no_grad():
-            target = self._target(batch)
+            target = self._td_target(batch)
         metrics = self._update_critics(features, self._critic_action(batch), target)
         self.updates += 1
         if self.warmed_up and self.updates % self.config.actor_every == 0:
@@ -57,11 +57,12 @@ class OffPolicyLearner(ABC):
         """Action input of the critics: executed actions or flattened chunks [B, D]."""
 
     @abstractmethod
-    def _target(self, batch: Batch) -> Tensor:
+    def _td_target(self, batch: Batch) -> Tensor:
         """TD targets of the critics [B]."""
 
     @abstractmethod
-    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]: ...
+    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        """One step of the actor, for features [B, F] of the batch's observations without gradient."""
 
     def _update_critics(self, features: Tensor, critic_action: Tensor, target: Tensor) -> dict[str, Tensor]:
         loss, q = self.critics.loss(features, critic_action, target)
@@ -103,7 +104,7 @@ class OffPolicyLearner(ABC):
 def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.Generator) -> Chunk:
     """Random `count` of the base samples stored with an observation; `prefix` as for `observation`.
 
-    They are drawn anew in each update, since a maximum over fixed samples would overfit to their errors.
+    Each update draws other samples, since a maximum over fixed samples would overfit to their errors.
     """
     base_samples = batch[f"{prefix}base_samples"]
     rows, stored = base_samples.shape[:2]
@@ -131,3 +132,8 @@ def observation(batch: Batch, prefix: str = "") -> Observation:
         for name, value in batch.items()
         if name.startswith(tuple(prefix + start for start in names))
     }
+
+
+def base_observation(batch: Batch, prefix: str = "") -> Observation:
+    """Observation [B, 1, …] of a batch for a base policy with one observation step; `prefix` as above."""
+    return {name: value[:, None] for name, value in observation(batch, prefix).items()}

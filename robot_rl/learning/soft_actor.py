@@ -49,6 +49,16 @@ class SACConfig(OffPolicyConfig):
             )
 
 
+def check_alpha_min(alpha_min: float, init_alpha: float) -> None:
+    """Check the option `alpha_min`, the floor of the temperature.
+
+    Raises:
+        ValueError: if it is outside [0, init_alpha].
+    """
+    if not 0 <= alpha_min <= init_alpha:
+        raise ValueError(f"method.alpha_min={alpha_min}: choose it in [0, method.init_alpha={init_alpha}]")
+
+
 class Temperature(nn.Module):
     """Learned entropy weight alpha (its logarithm is the parameter), at least `floor`."""
 
@@ -169,15 +179,15 @@ class SACLearner(OffPolicyLearner):
     def _critic_action(self, batch: Batch) -> Tensor:
         return batch["action"]
 
-    def _target(self, batch: Batch) -> Tensor:
+    def _td_target(self, batch: Batch) -> Tensor:
         config, critics = self.config, self.critics
         after = observation(batch, "next.")
         action, log_prob = self.soft.sample(critics.encoder(after))
-        chosen = (
+        subset = (
             critics.sample_subset(self.generator) if config.critics_per_target < config.num_critics else None
         )
-        values = critics.target_values(critics.target_features(after), action, chosen)
-        return self.soft.td_target(critics, batch, aggregate(values, config.aggregation), log_prob)
+        value = critics.target_value(critics.target_features(after), action, subset)
+        return self.soft.td_target(critics, batch, value, log_prob)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         def value(action: Tensor) -> Tensor:

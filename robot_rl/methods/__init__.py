@@ -1,1 +1,1 @@
-"""Training methods, one module each, in the notation of their papers."""
+"""Training methods, one module each: configuration, learner and networks, in the notation of the paper."""

@@ -1,11 +1,11 @@
-"""Soft actor-critic in the noise of a frozen base (DSRL-SAC, arXiv 2506.15799).
+"""DSRL: soft actor-critic in the latent noise of a frozen base (DSRL-SAC, arXiv 2506.15799).
 
-    w ~ pi_W(s) = b_W tanh(N(mu(s), sigma(s))),  A = pi(s, w)
-    y = R_h + gamma^h (1 - terminated) min_{j in subset} Q'_j(s', w'),  w' ~ pi_W(s')
-    L_pi = E[alpha log pi_W(w|s) - mean_i Q_i(s, w)]
+    noise actor     w ~ pi_W(s) = b_W tanh(N(mu(s), sigma(s))),  A = pi(s, w)
+    critic target   y = R_h + gamma^h (1 - terminated) min_{j in subset} Q'_j(s', w'),  w' ~ pi_W(s')
+    actor loss      L_pi = E[alpha log pi_W(w|s) - mean_i Q_i(s, w)]
 
-To the learner the base is a part of the environment: an action is the noise of a decision, which lasts
-for the h steps of its chunk. Demonstrations have no noise and cannot be learned from.
+The base is part of the environment: an action is the noise w of a chunk, and lasts for the h executed steps
+of the chunk. Demonstrations contain no noise, so this variant cannot learn from them; `dsrl_na` can.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, aggregate
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
-from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature
+from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, check_alpha_min
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.uniform import UniformPolicy
@@ -30,33 +30,30 @@ from robot_rl.policies.probe import is_steered_by_noise, random_observations
 
 @dataclass
 class NoiseSACConfig(SACConfig):
-    """Options of both variants of DSRL."""
+    """Options of both DSRL variants."""
 
     gamma: float = 0.99
-    """Discount per environment step."""
+    """Discount factor per environment step."""
     actor_lr: float = 3e-4
     """Learning rate of the actor and of the temperature."""
     bound: float = 1.5
     """Largest noise b_W of the actor in each dimension; the base was trained with N(0, 1)."""
     init_alpha: float = 0.003
-    """Weight of the entropy at first, as a part of the range of possible returns."""
+    """Initial entropy weight alpha, as a fraction of the range of possible returns."""
     alpha_min: float = 0.001
-    """The least that it may fall to, in the same unit; 0 lets it fall to where the paper's fell."""
+    """Lower bound of alpha, in the same unit; 0 for none, as in the paper."""
     target_entropy: float = 0.0
-    """Entropy of w / b_W that the temperature aims at; uniform noise of D dimensions has D ln 2."""
+    """Target entropy of w / b_W; uniform noise of D dimensions has D ln 2."""
     gate: bool = True
-    """Whether the base's own samples are executed where the critics value them more than the actor's."""
+    """Whether the base's own samples are executed where the critics value them higher than the actor's."""
     uncertainty_penalty: float = 0.5
-    """Standard deviations of the ensemble below its mean at which both are valued."""
+    """Value in that comparison: ensemble mean minus this many standard deviations."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bound <= 0:
             raise ValueError(f"method.bound={self.bound}: it must be more than 0; 1.5 is usual")
-        if not 0 <= self.alpha_min <= self.init_alpha:
-            raise ValueError(
-                f"method.alpha_min={self.alpha_min}: choose it in [0, method.init_alpha={self.init_alpha}]"
-            )
+        check_alpha_min(self.alpha_min, self.init_alpha)
 
 
 @dataclass
@@ -66,45 +63,46 @@ class DSRLConfig(NoiseSACConfig):
     name: str = "dsrl"
     """Name of the method."""
     n_step: int = 0
-    """Steps of reward before the bootstrap, a multiple of the executed steps h; 0 for h itself."""
+    """Steps of the n-step return, a multiple of the executed steps h of a chunk; 0 for h."""
     demo_ratio: float = 0.0
-    """Must be 0: demonstrations have no noise."""
+    """Must be 0: demonstrations contain no noise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if max(self.demo_ratios) > 0:
             raise ValueError(
-                "method=dsrl learns of noise, which demonstrations have none of: leave out "
+                "method=dsrl learns from noise, and demonstrations contain none: leave out "
                 "method.demo_ratio and method.demo_ratio_end, or use method=dsrl_na"
             )
 
 
 class DSRLLearner(OffPolicyLearner):
-    """Critics of noise and a soft actor that follows them."""
+    """Critics of noise and the noise actor."""
 
     SAVED = ("soft",)
+    config: DSRLConfig
 
     def __init__(self, config: DSRLConfig, networks: DSRL, device: torch.device, seed: int) -> None:
         critics = Critics(config, networks.encoder, networks.noise_size, online=networks.critic)
         super().__init__(config, critics, device, seed)
-        self.config: DSRLConfig = config
         self.networks = networks.to(device)
-        self.soft = soft_actor(config, self.networks, self.noise)
+        self.soft = build_noise_actor(config, self.networks, self.noise)
 
     def _critic_action(self, batch: Batch) -> Tensor:
+        """The noise w of each chunk [B, Hn * Dn]."""
         return batch["noise"].flatten(1)
 
-    def _target(self, batch: Batch) -> Tensor:
-        critics, after = self.critics, observation(batch, "next.")
-        squashed, log_prob = self.soft.sample(critics.encoder(after))
+    def _td_target(self, batch: Batch) -> Tensor:
+        """Critic target y."""
+        critics, next_obs = self.critics, observation(batch, "next.")
+        squashed, log_prob = self.soft.sample(critics.encoder(next_obs))
         noise = self.networks.as_noise(squashed).flatten(1)
-        values = critics.target_values(
-            critics.target_features(after), noise, critics.sample_subset(self.generator)
-        )
-        value = aggregate(values, self.config.aggregation)
-        return self.soft.td_target(critics, batch, value, log_prob)
+        features, subset = critics.target_features(next_obs), critics.sample_subset(self.generator)
+        return self.soft.td_target(critics, batch, critics.target_value(features, noise, subset), log_prob)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        """One step on the actor loss L_pi and on the temperature."""
+
         def value(squashed: Tensor) -> Tensor:
             noise = self.networks.as_noise(squashed).flatten(1)
             return aggregate(self.critics.values(features, noise), self.config.actor_aggregation)
@@ -112,8 +110,10 @@ class DSRLLearner(OffPolicyLearner):
         return self.soft.update(features, value)
 
 
-def soft_actor(config: NoiseSACConfig, networks: DSRL, noise: Callable[[int, int], Tensor]) -> SoftActor:
-    """The actor of noise; its temperature is measured by the range of returns, and has a floor."""
+def build_noise_actor(
+    config: NoiseSACConfig, networks: DSRL, noise: Callable[[int, int], Tensor]
+) -> SoftActor:
+    """The noise actor; its temperature and the floor of it are in units of the range of returns."""
     low, high = config.value_range
     temperature = Temperature(
         config.init_alpha * (high - low), config.target_entropy, config.alpha_min * (high - low)
@@ -122,11 +122,11 @@ def soft_actor(config: NoiseSACConfig, networks: DSRL, noise: Callable[[int, int
 
 
 class NoiseMethod(OffPolicyMethod):
-    """Base class of both variants of DSRL; the base must be steerable by its noise."""
+    """Base class of both DSRL variants: checks that noise steers the base, builds the networks."""
 
     config: NoiseSACConfig
-    critic_input: ClassVar[str]
-    """What critics judge, `noise` or `chunk`; see `DSRLSpec.critic_action`."""
+    critic_action: ClassVar[str]
+    """Action of the critics, `noise` or `chunk`; see `DSRLSpec.critic_action`."""
 
     def check_base(self, base: BasePolicy, path: str) -> None:
         if isinstance(base, UniformPolicy):
@@ -148,7 +148,7 @@ class NoiseMethod(OffPolicyMethod):
             bound=config.bound,
             num_critics=config.num_critics,
             layer_norm=config.layer_norm,
-            critic_action=self.critic_input,
+            critic_action=self.critic_action,
             base_samples=self.replay_content.base_samples,
             gate=config.gate,
             uncertainty_penalty=config.uncertainty_penalty,
@@ -161,7 +161,7 @@ class DSRLMethod(NoiseMethod):
 
     config_type = DSRLConfig
     config: DSRLConfig
-    critic_input = "noise"
+    critic_action = "noise"
 
     def check_base(self, base: BasePolicy, path: str) -> None:
         super().check_base(base, path)

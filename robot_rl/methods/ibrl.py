@@ -1,18 +1,17 @@
-"""Imitation bootstrapped reinforcement learning (IBRL, arXiv 2311.02198).
+"""IBRL: imitation bootstrapped reinforcement learning (arXiv 2311.02198).
 
-A deterministic actor mu(s) learns beside the frozen base; at each step, and in the backup, the critics
-choose between the base's action and the actor's:
+A deterministic actor mu(s) is trained beside the frozen base. At each step, and in the target, the critics
+choose between the base's action a_b and the actor's:
 
-    a = argmax of Q(s, .) over {a_b, mu(s) + eps}                                   (actor proposal)
-    y = R_n + gamma^n (1 - terminated) max over {a_b', a'} of min_{j in subset} Q'_j(s', .)
-    a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)                                    (bootstrap proposal)
-    L_mu = -mean_i Q_i(s, mu(s)),  with dropout in mu
+    actor proposal  a = argmax of Q(s, .) over {a_b, mu(s) + eps}
+    bootstrap       a' = clip(mu'(s') + clip(eps, -c, c), -1, 1)
+    critic target   y = R_n + gamma^n (1 - terminated) max over {a_b', a'} of min_{j in subset} Q'_j(s', .)
+    actor loss      L_mu = -mean_i Q_i(s, mu(s)),  with dropout in mu
 
-`temperature` > 0 (soft IBRL) draws from softmax(Q / T) in place of the argmax, and bootstraps from the
-expectation over it.
+`temperature` T > 0 (soft IBRL) samples from softmax(Q / T) instead of the argmax, and bootstraps from the
+expected value under it.
 """
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -20,30 +19,31 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
-from robot_rl.learning.off_policy import OffPolicyLearner, observation
+from robot_rl.learning.critics import Critics
+from robot_rl.learning.deterministic_actor import DeterministicActorLearner
+from robot_rl.learning.off_policy import observation
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
-from robot_rl.policies.finetuned.ibrl import IBRL, IBRLSpec
+from robot_rl.policies.finetuned.ibrl import IBRL, DropoutActor, IBRLSpec
 from robot_rl.policies.nets.values import ValueSpec
 
 
 @dataclass
 class IBRLConfig(OffPolicyConfig):
-    """Choice between base and a new actor (IBRL)."""
+    """Choice between the base and a new actor (IBRL)."""
 
     name: str = "ibrl"
     """Name of the method."""
     exploration_std: float = 0.1
     """Standard deviation of the noise on the actor's action, in units of the normalised action."""
     target_noise: float = 0.1
-    """The same in targets, where it is clipped to three standard deviations."""
+    """Standard deviation of the target smoothing noise, clipped to three standard deviations."""
     dropout: float = 0.5
-    """Part of the actor's hidden units that is left out of each of its updates."""
+    """Probability that a hidden unit of the actor is dropped in an actor update."""
     temperature: float = 0.0
-    """Temperature of the choice in units of value: 0 takes the better action, soft IBRL has 0.1."""
+    """Temperature of the choice, in units of value: 0 takes the better action, soft IBRL uses 0.1."""
     uncertainty_penalty: float = 0.5
-    """Standard deviations of the ensemble below its mean at which an action is valued when acting."""
+    """Value of an action when acting: ensemble mean minus this many standard deviations."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,70 +53,62 @@ class IBRLConfig(OffPolicyConfig):
             raise ValueError(f"method.temperature={self.temperature}: choose 0 or more")
 
 
-class IBRLLearner(OffPolicyLearner):
-    """Critics of executed actions, a deterministic actor and its target (TD3)."""
+class IBRLLearner(DeterministicActorLearner):
+    """Critics of executed actions and a deterministic actor with dropout (TD3)."""
 
-    SAVED = ("actor", "target_actor", "actor_optimizer")
+    config: IBRLConfig
+    actor: DropoutActor
 
     def __init__(self, config: IBRLConfig, networks: IBRL, device: torch.device, seed: int) -> None:
-        size = networks.spec.action_size
-        super().__init__(
-            config, Critics(config, networks.encoder, size, online=networks.critic), device, seed
-        )
-        self.config: IBRLConfig = config
-        self.actor = networks.actor.to(device)
-        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
-        self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), config.actor_lr, fused=True)
+        critics = Critics(config, networks.encoder, networks.spec.action_size, online=networks.critic)
+        super().__init__(config, critics, networks.actor, device, seed)
 
     def _critic_action(self, batch: Batch) -> Tensor:
+        """Executed actions [B, A]."""
         return batch["action"]
 
-    def _target(self, batch: Batch) -> Tensor:
+    def _td_target(self, batch: Batch) -> Tensor:
+        """Critic target y, from the base's next action and the bootstrap proposal."""
         config, critics, base = self.config, self.critics, batch["next.base"]
         features = critics.target_features(observation(batch, "next."))
         noise = config.target_noise * self.noise(*base.shape).clamp(-3, 3)
-        own = (self.target_actor(features) + noise).clamp(-1, 1)
-        values = aggregate(
-            critics.target_values(
-                features.repeat(2, 1), torch.cat([base, own]), critics.sample_subset(self.generator)
-            ),
-            config.aggregation,
-        ).view(2, -1)
-        # An actor that is not trained yet does not act.
-        value = chosen_value(values, config.temperature) if self.warmed_up else values[0]
+        proposal = (self.target_actor(features) + noise).clamp(-1, 1)
+        actions, subset = torch.cat([base, proposal]), critics.sample_subset(self.generator)
+        values = critics.target_value(features.repeat(2, 1), actions, subset).view(2, -1)
+        # During the critics' warm-up the actor is untrained and does not act.
+        value = bootstrap_value(values, config.temperature) if self.warmed_up else values[0]
         return critics.td_target(batch, value)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
-        self.critics.online.requires_grad_(False)
-        action = self.actor(features, self._kept(len(features)))
+        """One step on the actor loss L_mu."""
+        action = self.actor(features, self._dropout_masks(len(features)))
         q = self.critics.values(features, action).mean()
-        norm = gradient_step(
-            self.actor_optimizer, -q, list(self.actor.parameters()), self.config.max_grad_norm
-        )
-        self.critics.online.requires_grad_(True)
-        polyak_update(self.target_actor, self.actor, self.config.tau)
+        norm = self._actor_step(-q)
         return {"actor_q": q.detach(), "actor_grad": norm}
 
-    def _kept(self, batch: int) -> list[Tensor] | None:
-        """Multipliers [B, width] of the hidden layers: 0 for units left out, else 1 / (1 - dropout)."""
-        part = 1 - self.config.dropout
-        if part == 1:
+    def _dropout_masks(self, batch: int) -> list[Tensor] | None:
+        """Multipliers [B, width] of the hidden layers: 0 for dropped units, otherwise 1 / (1 - dropout)."""
+        keep = 1 - self.config.dropout
+        if keep == 1:
             return None
-        # Drawn here rather than by nn.Dropout, so that a resumed run goes on with the same draws.
-        where, draws = self.generator.device, self.generator
-        drawn = [torch.rand(batch, n, generator=draws, device=where) < part for n in self.actor.widths]
-        return [(kept / part).to(self.device, non_blocking=True) for kept in drawn]
+        # Sampled here rather than by nn.Dropout, so that a resumed run continues with the same masks.
+        generator = self.generator
+        masks = [
+            torch.rand(batch, width, generator=generator, device=generator.device) < keep
+            for width in self.actor.widths
+        ]
+        return [(mask / keep).to(self.device, non_blocking=True) for mask in masks]
 
 
-def chosen_value(values: Tensor, temperature: float) -> Tensor:
-    """Value [B] of a choice between actions of values [K, B]: their maximum, or mean under a softmax."""
+def bootstrap_value(values: Tensor, temperature: float) -> Tensor:
+    """Value [B] of a choice among K actions of values [K, B]: their maximum, or mean under a softmax."""
     if temperature == 0:
         return values.amax(0)
     return ((values / temperature).softmax(0) * values).sum(0)
 
 
 class IBRLMethod(OffPolicyMethod):
-    """IBRL: an actor of its own beside the base, and a choice between both by value."""
+    """IBRL: an actor beside the base; the critics choose between the two at each step."""
 
     config_type = IBRLConfig
     config: IBRLConfig

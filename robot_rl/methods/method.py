@@ -1,7 +1,7 @@
-"""The interface of methods that act: their configuration, and the parts that they give to a training run.
+"""Interface of online RL methods: configuration, agent (networks and acting policy) and learner.
 
-A method knows neither processes nor training loops: the run asks it for an agent and a learner, and chooses
-the loop. `docs/architecture.md` shows how the parts fit together.
+A method does not depend on processes or training loops: `robot_rl.training` builds its agent and learner and
+selects the loop. `docs/architecture.md` shows how the parts fit together.
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ class AgentContext:
     base: BasePolicy
     """Frozen, on the device."""
     encoder: EncoderSpec
-    """The observations that reinforcement learning gets."""
+    """Observations of the RL networks."""
     action_spec: ActionSpec
     seed: int
     device: torch.device
@@ -36,14 +36,14 @@ class AgentContext:
     def action_size(self) -> int:
         return len(self.action_spec)
 
-    def scale(self, motion: float, gripper: float) -> tuple[float, ...]:
-        """One residual scale for each dimension of the action; of a pose's, in units of a full delta."""
+    def action_scale(self, motion: float, gripper: float) -> tuple[float, ...]:
+        """Residual scale of each action dimension; `motion` is in units of a full delta."""
         return tuple(gripper if dim.kind == "gripper" else motion * one_step(dim) for dim in self.action_spec)
 
 
 @dataclass(frozen=True)
 class Agent:
-    """Networks around a frozen base, and the policy that acts with them."""
+    """Networks around a frozen base policy, and the policy that acts with them."""
 
     networks: FinetunedPolicy
     policy: ActingPolicy
@@ -51,18 +51,18 @@ class Agent:
 
 @dataclass(frozen=True)
 class ReplayContent:
-    """What the replay stores of each step besides observation, action, reward and ends."""
+    """What the replay stores of each step besides observation, action, reward and episode ends."""
 
-    decision: tuple[str, ...] = ()
-    """Fields of `PolicyOutput.replay_fields`."""
+    policy_fields: tuple[str, ...] = ()
+    """Names of fields of `PolicyOutput.replay_fields`."""
     base_samples: int = 0
-    """Samples of the base at each step; a base without noise gives one."""
+    """Number of base samples at each step; a base without a noise input gives one."""
     base_images: bool = False
-    """Whether also the images that the base looks at, because learning runs it on stored observations."""
+    """Whether to store the base's images too, because updates run the base on stored observations."""
 
 
 class AgentConfig(Protocol):
-    """What a run reads of the configuration of a method that acts."""
+    """Options that every online method has."""
 
     name: str
     steps: int
@@ -70,27 +70,35 @@ class AgentConfig(Protocol):
 
 
 class AgentMethod(ABC):
-    """Trains an agent around a frozen base by acting in an environment."""
+    """Base class of methods that train an agent around a frozen base by acting in an environment."""
 
     config_type: ClassVar[type]
     config: AgentConfig
 
     @property
     def encoder(self) -> str:
-        """What looks at the task's images; see `OffPolicyConfig.encoder`."""
+        """Image encoder; see `OffPolicyConfig.encoder`."""
         return STATE_ALONE
 
     def check_base(self, base: BasePolicy, path: str) -> None:
-        """Raises ValueError where the method cannot improve this base, which was loaded from `path`."""
+        """Check that the method can improve this base.
+
+        Args:
+            base: the base policy.
+            path: where it was loaded from.
+
+        Raises:
+            ValueError: if the method cannot improve it; says what to use instead.
+        """
         del base, path
 
     @abstractmethod
     def build_agent(self, context: AgentContext) -> Agent:
-        """Networks, with first weights from torch's global generator, and the acting policy."""
+        """Build the networks, initialised with torch's global generator, and the acting policy."""
 
 
 class OffPolicyMethod(AgentMethod):
-    """Learns from a replay."""
+    """Base class of methods that learn from a replay buffer."""
 
     config_type: ClassVar[type[OffPolicyConfig]]
     config: OffPolicyConfig
@@ -104,7 +112,7 @@ class OffPolicyMethod(AgentMethod):
 
     @property
     def exploration(self) -> Exploration:
-        """How the policy explores; policies that draw from a density need nothing more."""
+        """Exploration noise; stochastic policies need none."""
         return NO_EXPLORATION
 
     @property
@@ -112,21 +120,21 @@ class OffPolicyMethod(AgentMethod):
         return ReplayContent()
 
     def check_base(self, base: BasePolicy, path: str) -> None:
-        lacking = {"noise", "base_sample_noise"} & set(self.replay_content.decision)
-        if lacking and base.spec.noise_shape is None:
+        noise_fields = {"noise", "base_sample_noise"} & set(self.replay_content.policy_fields)
+        if noise_fields and base.spec.noise_shape is None:
             raise ValueError(
                 f"the base policy {path} takes no noise, and {self.config.name} learns from its "
-                f"{lacking.pop()}: use method=residual, ibrl or residual_ppo, or base=diffusion or flow"
+                f"{noise_fields.pop()}: use method=residual, ibrl or residual_ppo, or base=diffusion or flow"
             )
 
     def window(self, base: BasePolicy) -> Window:
-        """Which windows of the replay a batch consists of."""
+        """Windows of the replay that batches consist of."""
         del base
         return Window()
 
     @abstractmethod
     def build_networks(self, context: AgentContext) -> FinetunedPolicy:
-        """The networks that are trained and saved."""
+        """Build the networks that are trained and saved."""
 
     def build_agent(self, context: AgentContext) -> Agent:
         networks = self.build_networks(context)
@@ -135,20 +143,20 @@ class OffPolicyMethod(AgentMethod):
 
     @abstractmethod
     def build_learner(self, agent: Agent, context: AgentContext) -> OnlineLearner:
-        """The learner of an agent of this method, whose encoder is normalised already."""
+        """Build the learner of an agent whose observation normaliser is fitted."""
 
 
 class OnPolicyMethod(AgentMethod):
-    """Learns from rollouts of its own policy."""
+    """Base class of methods that learn from rollouts of the current policy."""
 
     rollout_fields: ClassVar[tuple[str, ...]]
-    """What a rollout stores of observations and decisions."""
+    """Names of the observation and policy fields that a rollout stores."""
 
     @property
     @abstractmethod
     def rollout_steps(self) -> int:
-        """Steps of each environment between two updates."""
+        """Steps per environment between two updates."""
 
     @abstractmethod
     def build_learner(self, agent: Agent, context: AgentContext) -> OnPolicyLearner:
-        """The learner of an agent of this method."""
+        """Build the learner of an agent."""

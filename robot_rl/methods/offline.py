@@ -1,4 +1,4 @@
-"""The interface of methods that learn from a dataset and do not act."""
+"""Interface of offline methods, which learn from a dataset and do not act in an environment."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,25 +13,29 @@ from robot_rl.policies.bases.imitation import ImitationConfig
 
 @dataclass(frozen=True)
 class DatasetContext:
-    """What an offline method learns from."""
+    """Inputs from which an offline learner is built."""
 
     dataset: Dataset
     base: ImitationConfig | None
-    """Which base policy to train; None for a method that trains none."""
+    """Configuration of the base policy to train; None for a method that trains none."""
     seed: int
     device: torch.device
 
 
 class OfflineMethod(ABC):
-    """Learns from a dataset."""
+    """Base class of methods that learn from a dataset."""
 
     name: ClassVar[str]
     config_type: ClassVar[type]
     acts: ClassVar[bool] = True
-    """Whether the result is a policy, which must fit the task's environment."""
+    """Whether the result is a policy, so that it must match the task's environment."""
     next_step: ClassVar[str] = "Measure it with `robot-rl eval policy={run}`"
-    """What to do with the result."""
+    """Printed advice on what to do with the result."""
 
     @abstractmethod
     def build_learner(self, context: DatasetContext) -> OfflineLearner:
-        """Raises ValueError where the dataset does not suit the method."""
+        """Build the learner.
+
+        Raises:
+            ValueError: if the dataset does not suit the method.
+        """

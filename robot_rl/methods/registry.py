@@ -1,4 +1,4 @@
-"""Methods by name."""
+"""Registry of methods by name."""
 
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.methods.bc import BCConfig, BCMethod
@@ -32,7 +32,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def build_method(config: MethodConfig) -> Method:
-    """The method that a configuration is of."""
+    """Build the method of a configuration."""
     if isinstance(config, BCConfig):
         return BCMethod(config)
     if isinstance(config, ClassifierConfig):

@@ -1,47 +1,47 @@
-"""Residual on chunks with a choice among samples (DICE-RL, arXiv 2603.10263).
+"""DICE-RL: a residual on chunks of a frozen base, and selection of the best candidate (arXiv 2603.10263).
 
-    A~_k = clip(A_k + r(s, z_k, A_k), -1, 1),  A_k = pi(s, z_k)
-    y = R_n + gamma^n (1 - terminated) max over A'_k, A~'_k of min_{j in subset} Q'_j(s', .)
-    L_r = -mean_i Q_i(s, A~) / |Q| + imitation [successful] |A~ - A|^2 + beta |r / scale|^2
+    candidates      A_k = pi(s, z_k),  A~_k = clip(A_k + r(s, z_k, A_k), -1, 1),  z_k ~ N(0, I)
+    critic target   y = R_n + gamma^n (1 - terminated) max over A'_k, A~'_k of min_{j in subset} Q'_j(s', .)
+    actor loss      L_r = -mean_i Q_i(s, A~) / |Q| + bc_weight [success] |A~ - A|^2 + beta |r / scale|^2
 
-Critics judge executed chunks A, from windows that begin at every primitive step. The base is sampled
-when it acts and its samples are kept, so that an update needs no pass through it.
+Critics are trained on executed chunks A, in windows that begin at every environment step. Samples of the base
+are stored when it acts, so an update needs no pass through the base.
 """
 
-import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.candidates import CandidatesConfig
-from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
+from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
+from robot_rl.learning.critics import Critics
+from robot_rl.learning.deterministic_actor import DeterministicActorLearner
 from robot_rl.learning.imitation import bc_loss
-from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
+from robot_rl.learning.off_policy import observation, stored_base_samples
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
-from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
+from robot_rl.policies.finetuned.residual_chunk import ChunkResidualActor, ResidualChunk, corrected_chunks
 
 
 @dataclass
 class ResidualChunkConfig(CandidatesConfig):
-    """Residual on chunks, best of N by value (DICE-RL)."""
+    """Residual on chunks, best of 2N candidates by value (DICE-RL)."""
 
     name: str = "residual_chunk"
     """Name of the method."""
     gamma: float = 0.97
-    """Discount per environment step."""
+    """Discount factor per environment step."""
     bc_weight: float = 5.0
-    """Weight of the squared distance to the actions of successful episodes in the actor's loss."""
+    """Weight of the squared distance to the actions of successful episodes in the actor loss."""
     residual_scale: float = 0.5
     """Largest residual, in units of the normalised action."""
     exploration_std: float = 0.1
-    """Standard deviation of the exploration noise, as a part of the scale."""
+    """Standard deviation of the exploration noise, relative to the scale."""
     beta: float = 0.0
-    """Weight of the mean squared residual, as a part of the scale, in the actor's loss."""
+    """Weight of the mean squared residual, relative to the scale, in the actor loss."""
     backup: str = "max"
     """Value of the next state: `max` over base and corrected candidates, or `mean` over corrected ones."""
 
@@ -51,57 +51,47 @@ class ResidualChunkConfig(CandidatesConfig):
             raise ValueError(f"method.backup={self.backup}: choose max or mean")
 
 
-class ResidualChunkLearner(OffPolicyLearner):
-    """Critics of executed chunks and a deterministic actor of residuals."""
+class ResidualChunkLearner(DeterministicActorLearner):
+    """Critics of executed chunks and a deterministic actor of chunk residuals."""
 
-    SAVED = ("actor", "target_actor", "actor_optimizer")
+    config: ResidualChunkConfig
+    actor: ChunkResidualActor
+    target_actor: ChunkResidualActor
 
     def __init__(
         self, config: ResidualChunkConfig, networks: ResidualChunk, device: torch.device, seed: int
     ) -> None:
         size = networks.base.spec.execute * networks.base.spec.action_size
         critics = Critics(config, networks.encoder, size, online=networks.critic)
-        super().__init__(config, critics, device, seed)
-        self.config: ResidualChunkConfig = config
-        self.actor = networks.actor.to(device)
-        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
-        self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), config.actor_lr, fused=True)
+        super().__init__(config, critics, networks.actor, device, seed)
 
     def _critic_action(self, batch: Batch) -> Tensor:
+        """Executed chunks A [B, h * A]."""
         return batch["chunk"].flatten(1)
 
-    def _target(self, batch: Batch) -> Tensor:
+    def _td_target(self, batch: Batch) -> Tensor:
+        """Critic target y, from some of the base samples stored with the next state."""
         config = self.config
         features = self.critics.target_features(observation(batch, "next."))
         samples = stored_base_samples(batch, "next.", config.target_candidates, self.generator)
-        base, noise = samples.actions, samples.noise
-        assert noise is not None
-        repeated = features.repeat_interleave(base.shape[1], 0)
-        residual = self.target_actor(repeated, noise.flatten(0, 1), base.flatten(0, 1))
-        corrected = (base + residual.view_as(base)).clamp(-1, 1)
-        chunks = torch.cat([base, corrected], 1) if config.backup == "max" else corrected
-        m = chunks.shape[1]
-        values = self.critics.target_values(
-            features.repeat_interleave(m, 0),
-            chunks.flatten(0, 1).flatten(1),
-            self.critics.sample_subset(self.generator),
-        )
-        each = aggregate(values, config.aggregation).view(-1, m)
-        return self.critics.td_target(batch, each.amax(1) if config.backup == "max" else each.mean(1))
+        corrected = corrected_chunks(self.target_actor, features, samples)
+        chunks = torch.cat([samples.actions, corrected], 1) if config.backup == "max" else corrected
+        subset = self.critics.sample_subset(self.generator)
+        values = candidate_target_values(self.critics, features, chunks, subset)
+        return self.critics.td_target(batch, values.amax(1) if config.backup == "max" else values.mean(1))
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
+        """One step on the actor loss L_r, around the stored base samples in turn."""
         config = self.config
-        pick = self.updates // config.actor_every % config.candidates
-        base, noise = batch["base_samples"][:, pick], batch["base_sample_noise"][:, pick]
+        k = self.updates // config.actor_every % config.candidates
+        base, noise = batch["base_samples"][:, k], batch["base_sample_noise"][:, k]
         residual = self.actor(features, noise, base)
         chunk = (base + residual).clamp(-1, 1)
         q = self.critics.values(features, chunk.flatten(1)).mean(0)
-        effort = (residual / self.actor.scale).square().mean()
+        relative_q = q.mean() / q.detach().abs().mean().clamp(min=1e-3)
+        squared = (residual / self.actor.scale).square().mean()
         imitation = bc_loss(chunk, batch)
-        value = q.mean() / q.detach().abs().mean().clamp(min=1e-3)
-        loss = config.beta * effort + config.bc_weight * imitation - value
-        norm = gradient_step(self.actor_optimizer, loss, list(self.actor.parameters()), config.max_grad_norm)
-        polyak_update(self.target_actor, self.actor, config.tau)
+        norm = self._actor_step(config.beta * squared + config.bc_weight * imitation - relative_q)
         return {
             "actor_q": q.detach().mean(),
             "imitation": imitation.detach(),
@@ -111,7 +101,7 @@ class ResidualChunkLearner(OffPolicyLearner):
 
 
 class ResidualChunkMethod(OffPolicyMethod):
-    """DICE-RL: a residual on chunks, and a choice among samples of the base."""
+    """DICE-RL: a residual on chunks, and candidate selection among samples of the base and corrected ones."""
 
     config_type = ResidualChunkConfig
     config: ResidualChunkConfig
@@ -128,7 +118,7 @@ class ResidualChunkMethod(OffPolicyMethod):
         return Window(chunk=base.spec.execute)
 
     def build_networks(self, context: AgentContext) -> ResidualChunk:
-        scale = context.scale(self.config.residual_scale, self.config.gripper_scale)
+        scale = context.action_scale(self.config.residual_scale, self.config.gripper_scale)
         return ResidualChunk(context.base, self.config.spec(context.encoder, scale))
 
     def build_learner(self, agent: Agent, context: AgentContext) -> ResidualChunkLearner:

@@ -1,12 +1,13 @@
-"""On-policy residual reinforcement learning on a frozen base (ResiP, arXiv 2407.16677).
+"""ResiP: on-policy residual RL on a frozen base, with PPO (arXiv 2407.16677).
 
-    a = clip(a_b + scale * a_r, -1, 1),  a_r ~ N(mu(s, a_b), sigma^2)
-    delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}, a_b') - V(s_t, a_b)
-    A_t = delta_t + gamma lambda (1 - done_t) A_{t+1}                                (GAE, arXiv 1506.02438)
-    L_mu = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = N(a_r; mu) / N(a_r; mu_old)
-    L_V = mean (V - (A + V_old))^2                                                  (PPO, arXiv 1707.06347)
+    residual policy  a = clip(a_b + scale * a_r, -1, 1),  a_r ~ N(mu(s, a_b), sigma^2)
+    TD error         delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}, a_b') - V(s_t, a_b)
+    advantage (GAE)  A_t = delta_t + gamma lambda (1 - done_t) A_{t+1}            (arXiv 1506.02438)
+    actor loss       L_mu = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A)       (PPO, arXiv 1707.06347)
+                     rho = N(a_r; mu, sigma^2) / N(a_r; mu_old, sigma^2)
+    value loss       L_V = mean (V - (A + V_old))^2
 
-The base is a part of the environment: neither densities nor gradients go through it.
+The base is part of the environment: neither log densities nor gradients go through it.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robot_rl.learning.config import check_residual_scale
 from robot_rl.learning.critics import gradient_step
 from robot_rl.methods.method import Agent, AgentContext, OnPolicyMethod
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
@@ -33,56 +35,53 @@ class ResidualPPOConfig:
     steps: int = 200_000
     """Environment steps."""
     num_envs: int = 16
-    """Environments stepped together."""
+    """Number of environments stepped together."""
     rollout_steps: int = 128
-    """Steps of each environment between two updates."""
+    """Steps per environment between two updates."""
     residual_scale: float = 0.3
-    """Residual of 1, in units of the normalised action."""
+    """Largest mean residual, in units of the normalised action."""
     gripper_scale: float = 0.3
-    """The same for gripper commands, which count by their sign."""
+    """Largest mean residual of a gripper command, which counts by its sign."""
     std: float = 0.15
-    """Standard deviation of the residual, as a part of its scale."""
+    """Standard deviation of the residual, relative to its scale."""
     learn_std: bool = False
-    """Whether the standard deviation is learned; it is the same in all states."""
+    """Whether the standard deviation is learned; it does not depend on the state."""
     gamma: float = 0.99
-    """Discount per environment step."""
+    """Discount factor per environment step."""
     gae_lambda: float = 0.95
-    """Decay of the advantages' look-ahead."""
+    """Decay lambda of the generalised advantages (GAE)."""
     bootstrap_truncation: bool = True
-    """Whether value goes on where a time limit ended the episode."""
+    """Whether to bootstrap where a time limit ended the episode."""
     normalize_reward: bool = True
-    """Divide rewards by the running standard deviation of the discounted return."""
+    """Whether to divide rewards by the running standard deviation of the discounted return."""
     epochs: int = 10
-    """Passes over a rollout, at most."""
+    """Largest number of passes over a rollout."""
     minibatches: int = 4
     """Gradient steps per pass."""
     clip: float = 0.2
-    """How far the ratio of densities may move from 1."""
+    """Clipping range epsilon of the probability ratio."""
     target_kl: float = 0.1
-    """Mean divergence from the policy that acted at which the passes end early; 0 for never."""
+    """Mean KL divergence from the old policy above which the passes end early; 0 for no limit."""
     entropy: float = 0.0
-    """Weight of the entropy, of use with method.learn_std=true alone."""
+    """Weight of the entropy bonus, which has an effect only with method.learn_std=true."""
     hidden: list[int] = field(default_factory=lambda: [128, 128])
-    """Widths of the hidden layers of actor and value."""
+    """Widths of the hidden layers of actor and value function."""
     actor_lr: float = 3e-4
     """Learning rate of the actor."""
     value_lr: float = 1e-3
-    """Learning rate of the value."""
+    """Learning rate of the value function."""
     max_grad_norm: float = 1.0
-    """Largest norm of a gradient."""
+    """Gradient norm above which gradients are clipped."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.residual_scale <= 2:
-            raise ValueError(
-                f"method.residual_scale={self.residual_scale}: choose it in (0, 2]; 0.1 to 0.3 is usual"
-            )
+        check_residual_scale(self.residual_scale)
         if self.std <= 0:
-            raise ValueError(f"method.std={self.std}: it must be more than 0, or nothing new is ever tried")
+            raise ValueError(f"method.std={self.std}: it must be more than 0, because it is the exploration")
         if not 1 <= self.minibatches <= self.rollout_steps * self.num_envs:
             raise ValueError(
                 f"method.minibatches={self.minibatches}: a rollout of method.rollout_steps="
                 f"{self.rollout_steps} in method.num_envs={self.num_envs} has "
-                f"{self.rollout_steps * self.num_envs} steps to share out"
+                f"{self.rollout_steps * self.num_envs} steps; choose 1 to that many minibatches"
             )
         if self.rollout_steps * self.num_envs > self.steps:
             raise ValueError(
@@ -91,8 +90,8 @@ class ResidualPPOConfig:
             )
 
 
-class Value(nn.Module):
-    """V(s, a_b) [B]; zero at initialisation."""
+class ValueFunction(nn.Module):
+    """Value function V(s, a_b) [B]; zero at initialisation."""
 
     def __init__(self, size_in: int, hidden: list[int]) -> None:
         super().__init__()
@@ -106,11 +105,11 @@ class Value(nn.Module):
         return value
 
 
-class RewardScale:
-    """Running standard deviation of the discounted return, by which rewards are divided."""
+class RewardNormalizer:
+    """Divides rewards by the running standard deviation of the discounted return."""
 
     LARGEST = 5.0
-    """Where normalised rewards are clipped (as in ResiP)."""
+    """Normalised rewards are clipped to ± this value (as in ResiP)."""
 
     def __init__(self, num_envs: int, gamma: float) -> None:
         self._gamma = gamma
@@ -119,19 +118,19 @@ class RewardScale:
 
     @property
     def std(self) -> float:
-        """1 as long as no two returns differed."""
+        """Standard deviation of the returns so far; 1 while all of them are equal."""
         variance = self._m2 / max(self._count, 1.0)
         return float(np.sqrt(variance)) if variance > 1e-8 else 1.0
 
     def __call__(self, reward: Tensor, done: Tensor) -> Tensor:
-        """Take rewards [T, B] and ends of episodes into account, and give them normalised."""
+        """Update the statistics with rewards and episode ends [T, B], and return the normalised rewards."""
         for rewards, ended in zip(reward.cpu().double().numpy(), done.cpu().numpy(), strict=True):
             self._returns = self._gamma * self._returns + rewards
-            self._add(self._returns)
+            self._update(self._returns)
             self._returns = np.where(ended, 0.0, self._returns)
         return (reward / self.std).clamp(-self.LARGEST, self.LARGEST)
 
-    def _add(self, values: np.ndarray) -> None:
+    def _update(self, values: np.ndarray) -> None:
         """Chan's parallel update of mean and sum of squared deviations."""
         count, shift = len(values), float(values.mean()) - self._mean
         total = self._count + count
@@ -147,31 +146,39 @@ class RewardScale:
         self._count, self._mean, self._m2 = state["count"], state["mean"], state["m2"]
 
 
-def advantages(
-    reward: Tensor, value: Tensor, after: Tensor, stopped: Tensor, done: Tensor, gamma: float, decay: float
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    done: Tensor,
+    gamma: float,
+    gae_lambda: float,
 ) -> Tensor:
-    """Generalised advantages [T, B].
+    """Generalised advantage estimates A_t [T, B] (GAE, arXiv 1506.02438).
 
     Args:
         reward: [T, B].
-        value: of each step's situation [T, B].
-        after: of the situation that the step led to, be it an episode's last [T, B].
-        stopped: where nothing is to be gained afterwards [T, B].
-        done: where the next row is of another episode [T, B].
-        gamma: discount per step.
-        decay: lambda.
+        value: V of each observation [T, B].
+        next_value: V of the observation that the step led to, also if it is an episode's last [T, B].
+        terminated: whether the next observation has no value [T, B].
+        done: whether the next row belongs to another episode [T, B].
+        gamma: discount factor per step.
+        gae_lambda: decay.
     """
-    delta = reward + gamma * torch.where(stopped, 0.0, after) - value
+    delta = reward + gamma * torch.where(terminated, 0.0, next_value) - value
     out = torch.zeros_like(delta)
-    ahead = torch.zeros_like(delta[0])
+    advantage = torch.zeros_like(delta[0])
     for t in reversed(range(len(delta))):
-        ahead = delta[t] + gamma * decay * torch.where(done[t], 0.0, ahead)
-        out[t] = ahead
+        advantage = delta[t] + gamma * gae_lambda * torch.where(done[t], 0.0, advantage)
+        out[t] = advantage
     return out
 
 
 class ResidualPPOLearner:
-    """Gaussian residual and value; one `update` is one PPO iteration on a rollout."""
+    """Gaussian residual policy and value function; one `update` is one PPO iteration on a rollout."""
+
+    _SAVED = ("gaussian", "value", "actor_optimizer", "value_optimizer", "reward_scale")
 
     def __init__(
         self,
@@ -183,30 +190,33 @@ class ResidualPPOLearner:
     ) -> None:
         self.config, self.device = config, device
         self.encoder, self.gaussian = networks.encoder.to(device), gaussian.to(device)
-        self.value = Value(self.encoder.feature_size + networks.spec.action_size, config.hidden).to(device)
-        self._acting = [p for p in gaussian.parameters() if p.requires_grad]
-        self.actor_optimizer = torch.optim.Adam(self._acting, config.actor_lr, eps=1e-5)
+        size = self.encoder.feature_size + networks.spec.action_size
+        self.value = ValueFunction(size, config.hidden).to(device)
+        self._actor_parameters = [p for p in gaussian.parameters() if p.requires_grad]
+        self.actor_optimizer = torch.optim.Adam(self._actor_parameters, config.actor_lr, eps=1e-5)
         self.value_optimizer = torch.optim.Adam(self.value.parameters(), config.value_lr, eps=1e-5)
-        self.reward_scale = RewardScale(config.num_envs, config.gamma)
+        self.reward_scale = RewardNormalizer(config.num_envs, config.gamma)
         self.generator = torch.Generator().manual_seed(seed)
 
     def update(self, rollout: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Up to `epochs` passes over a rollout; see `Rollout` for what it holds."""
+        """Up to `epochs` passes over a rollout (`robot_rl.training.on_policy.Rollout.tensors`)."""
         config = self.config
-        flat, returns = self._prepare(rollout)
+        flat, returns = self._flatten(rollout)
         size = len(returns)
         sums: dict[str, Tensor] = {}
         steps, passes = 0, 0
         for _ in range(config.epochs):
-            divergence = torch.zeros((), device=self.device)
+            kl = torch.zeros((), device=self.device)
             for rows in torch.randperm(size, generator=self.generator).chunk(config.minibatches):
-                found = self._step({name: value[rows.to(self.device)] for name, value in flat.items()})
-                divergence += found["kl"] / config.minibatches
-                sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
+                metrics = self._minibatch_step(
+                    {name: value[rows.to(self.device)] for name, value in flat.items()}
+                )
+                kl += metrics["kl"] / config.minibatches
+                sums = {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
                 steps += 1
             passes += 1
-            # The one look at the device in a pass.
-            if config.target_kl and float(divergence) > config.target_kl:
+            # The only transfer from the device in a pass.
+            if config.target_kl and float(kl) > config.target_kl:
                 break
         explained = 1 - (returns - flat["value"]).var() / returns.var().clamp(min=1e-8)
         return {
@@ -219,54 +229,52 @@ class ResidualPPOLearner:
         }
 
     @torch.no_grad()
-    def _prepare(self, rollout: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Steps in one row each [T B, …], and what they returned [T B]."""
+    def _flatten(self, rollout: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Fields of all steps with their advantages [T * B, …], and the returns A + V [T * B]."""
         config = self.config
         reward, done = rollout["reward"], rollout["done"]
         if config.normalize_reward:
             reward = self.reward_scale(reward, done)
         features = self.encoder({"state": rollout["state"]})
         values = self.value(features, rollout["base"])
-        value, after = values[:-1], values[1:]
+        value, next_value = values[:-1], values[1:]
         if "final.state" in rollout:
-            ends = self.value(self.encoder({"state": rollout["final.state"]}), rollout["final.base"])
-            after = torch.where(done, ends, after)
-        stopped = rollout["terminated"] if config.bootstrap_truncation else done
-        advantage = advantages(reward, value, after, stopped, done, config.gamma, config.gae_lambda)
+            final_value = self.value(self.encoder({"state": rollout["final.state"]}), rollout["final.base"])
+            next_value = torch.where(done, final_value, next_value)
+        terminated = rollout["terminated"] if config.bootstrap_truncation else done
+        advantage = gae(reward, value, next_value, terminated, done, config.gamma, config.gae_lambda)
         returns = (advantage + value).flatten()
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        kept = {
+        fields = {
             "features": features,
             "value": value,
             "advantage": advantage,
             **{name: rollout[name] for name in ("base", "sample", "log_prob")},
         }
-        flat = {name: tensor[: len(reward)].flatten(0, 1) for name, tensor in kept.items()}
+        flat = {name: tensor[: len(reward)].flatten(0, 1) for name, tensor in fields.items()}
         return {**flat, "return": returns}, returns
 
-    def _step(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One gradient step of actor and value on some steps of the rollout."""
+    def _minibatch_step(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One gradient step on the actor loss L_mu and one on the value loss L_V."""
         config = self.config
         mean = self.gaussian(batch["features"], batch["base"])
         log_ratio = self.gaussian.log_prob(mean, batch["sample"]) - batch["log_prob"]
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
-        gain = torch.minimum(ratio * batch["advantage"], clipped * batch["advantage"]).mean()
-        loss = -gain - config.entropy * self.gaussian.entropy()
-        norm = gradient_step(self.actor_optimizer, loss, self._acting, config.max_grad_norm)
+        surrogate = torch.minimum(ratio * batch["advantage"], clipped * batch["advantage"]).mean()
+        loss = -surrogate - config.entropy * self.gaussian.entropy()
+        norm = gradient_step(self.actor_optimizer, loss, self._actor_parameters, config.max_grad_norm)
         value_loss = (self.value(batch["features"], batch["base"]) - batch["return"]).square().mean()
         gradient_step(self.value_optimizer, value_loss, list(self.value.parameters()), config.max_grad_norm)
         return {
             "actor_loss": loss.detach(),
             "value_loss": value_loss.detach(),
-            # Never negative, and of less variance than the mean of -log(ratio).
+            # Never negative, and has less variance than the mean of -log(ratio).
             "kl": (ratio - 1 - log_ratio).mean().detach(),
             "clipped": ((ratio - 1).abs() > config.clip).float().mean(),
             "residual_abs": mean.detach().abs().mean(),
             "actor_grad": norm,
         }
-
-    _SAVED = ("gaussian", "value", "actor_optimizer", "value_optimizer", "reward_scale")
 
     def state_dict(self) -> dict[str, Any]:
         states = {name: getattr(self, name).state_dict() for name in self._SAVED}
@@ -279,7 +287,7 @@ class ResidualPPOLearner:
 
 
 class ResidualPPOMethod(OnPolicyMethod):
-    """ResiP: a Gaussian residual, trained by PPO."""
+    """ResiP: a Gaussian residual on each action, trained by PPO."""
 
     config_type = ResidualPPOConfig
     rollout_fields = ("state", "base", "sample", "log_prob")
@@ -293,7 +301,7 @@ class ResidualPPOMethod(OnPolicyMethod):
 
     def build_agent(self, context: AgentContext) -> Agent:
         config = self.config
-        scale = context.scale(config.residual_scale, config.gripper_scale)
+        scale = context.action_scale(config.residual_scale, config.gripper_scale)
         spec = ResidualSpec(context.encoder, context.action_size, tuple(config.hidden), scale)
         networks = Residual(context.base, spec)
         gaussian = GaussianResidual(networks, config.std, learn_std=config.learn_std)

@@ -1,11 +1,13 @@
-"""Reinforcement learning with prior data and no base policy (RLPD, arXiv 2302.02948).
+"""RLPD: reinforcement learning from scratch with prior data (arXiv 2302.02948).
 
-Soft actor-critic whose batches are half demonstrations, with an ensemble of critics under LayerNorm:
+Soft actor-critic (`robot_rl.learning.soft_actor`) with half of each batch from demonstrations, and an
+ensemble of critics with LayerNorm:
 
-    y = sum_{k<n} gamma^k r_k + gamma^n (1 - terminated) min_{j in subset} Q'_j(s', a'),  a' ~ pi(s')
+    critic target   y = sum_{k<n} gamma^k r_k + gamma^n (1 - terminated) min_{j in subset} Q'_j(s', a')
+    actor loss      L_pi = E[alpha log pi(a|s) - mean_i Q_i(s, a)]
 
-The base acts in the warm-up alone: `base=uniform` at random, or `base=runs/…`, a trained one (WSRL,
-arXiv 2412.07762).
+The base only acts in the warm-up: `base=uniform` at random, or a trained policy, `base=runs/…` (WSRL,
+arXiv 2412.07762). A separate critic can decide the gripper command (HIL-SERL, arXiv 2410.21845).
 """
 
 from dataclasses import dataclass
@@ -33,34 +35,37 @@ class RLPDConfig(SACConfig):
     actor_lr: float = 3e-4
     """Learning rate of the actor and of the temperature."""
     gripper_critic: bool = False
-    """Whether a critic of its own opens and closes the gripper (HIL-SERL)."""
+    """Whether a separate critic opens and closes the gripper (HIL-SERL)."""
 
 
 class RLPDLearner(SACLearner):
-    """Critics and actor; a gripper's own critic takes its command out of what they judge and make."""
+    """SAC critics and actor; with a gripper critic they leave the gripper's dimension out."""
 
     def __init__(
         self, config: RLPDConfig, networks: RLPD, action_size: int, device: torch.device, seed: int
     ) -> None:
-        self._dimension = dimension = networks.spec.gripper
-        rest = action_size - (dimension is not None)
-        super().__init__(config, networks.encoder, networks.actor, rest, device, seed)
+        self._gripper_dim = networks.spec.gripper
+        actor_size = action_size - (self._gripper_dim is not None)
+        super().__init__(config, networks.encoder, networks.actor, actor_size, device, seed)
         self.gripper: GripperLearner | None = None
-        if networks.gripper is not None and dimension is not None:
-            self.gripper = GripperLearner(config, networks.gripper.to(device), dimension)
+        if networks.gripper is not None and self._gripper_dim is not None:
+            self.gripper = GripperLearner(config, networks.gripper.to(device), self._gripper_dim)
 
     def _critic_action(self, batch: Batch) -> Tensor:
-        action, dimension = batch["action"], self._dimension
-        if dimension is None:
+        """Executed actions without the dimension of the gripper critic [B, D]."""
+        action, dim = batch["action"], self._gripper_dim
+        if dim is None:
             return action
-        return torch.cat([action[:, :dimension], action[:, dimension + 1 :]], -1)
+        return torch.cat([action[:, :dim], action[:, dim + 1 :]], -1)
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         metrics = super()._learn(batch)
         if self.gripper:
             with torch.no_grad():
-                features, after = (self.critics.encoder(observation(batch, at)) for at in ("", "next."))
-            metrics |= self.gripper.update(batch, features, after)
+                features, next_features = (
+                    self.critics.encoder(observation(batch, prefix)) for prefix in ("", "next.")
+                )
+            metrics |= self.gripper.update(batch, features, next_features)
         return metrics
 
     @property
@@ -69,14 +74,14 @@ class RLPDLearner(SACLearner):
 
 
 class RLPDMethod(OffPolicyMethod):
-    """RLPD: an actor from scratch, with demonstrations in every batch."""
+    """RLPD: an actor trained from scratch, with demonstrations in every batch."""
 
     config_type = RLPDConfig
     config: RLPDConfig
 
     def build_networks(self, context: AgentContext) -> RLPD:
         config = self.config
-        gripper = _gripper_of(context.action_spec) if config.gripper_critic else None
+        gripper = _gripper_dim(context.action_spec) if config.gripper_critic else None
         hidden = tuple(config.hidden)
         spec = RLPDSpec(context.encoder, context.action_size, hidden, config.layer_norm, gripper)
         return RLPD(context.base, spec)
@@ -86,8 +91,11 @@ class RLPDMethod(OffPolicyMethod):
         return RLPDLearner(self.config, agent.networks, context.action_size, context.device, context.seed)
 
 
-def _gripper_of(action_spec: ActionSpec) -> int:
+def _gripper_dim(action_spec: ActionSpec) -> int:
+    """Index of the only gripper dimension of an action."""
     found = [i for i, dim in enumerate(action_spec) if dim.kind == "gripper"]
     if len(found) != 1:
-        raise ValueError(f"method.gripper_critic=true decides one gripper, and the task has {len(found)}")
+        raise ValueError(
+            f"method.gripper_critic=true needs a task with one gripper; this one has {len(found)}"
+        )
     return found[0]

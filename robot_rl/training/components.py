@@ -220,7 +220,7 @@ def replay_fields(content: ReplayContent, context: AgentContext, image_size: Seq
     return {
         "state": ((context.encoder.state_size,), torch.float32),
         **{f"{IMAGE_PREFIX}{camera}": ((*image_size, 3), torch.uint8) for camera in cameras},
-        **{name: shapes[name] for name in content.decision},
+        **{name: shapes[name] for name in content.policy_fields},
     }
 
 

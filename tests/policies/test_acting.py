@@ -1,4 +1,4 @@
-"""A wrapped policy executes its base in chunks, and switched off it is its base."""
+"""Acting policies: execution of chunks, corrections, seeds, independence of environments, restoring."""
 
 from collections.abc import Callable
 
@@ -64,7 +64,7 @@ def off(base: DiffusionPolicy) -> ActingPolicy:
     ],
     ids=["off", "fresh actor", "not exploring"],
 )
-def test_wrapper_switched_off_acts_exactly_as_its_base(
+def test_inactive_policy_acts_exactly_as_its_base(
     base: DiffusionPolicy, make: Callable[[DiffusionPolicy], ActingPolicy]
 ) -> None:
     wrapped, alone = make(base), ActingPolicy(base, 2)
@@ -99,7 +99,7 @@ def test_exploration_is_noise_within_the_scale(base: DiffusionPolicy, active: bo
     assert 0.4 < corrections.max() <= 0.5 + 1e-6
 
 
-def test_chunk_is_executed_for_h_steps_and_then_sampled_anew(base: DiffusionPolicy) -> None:
+def test_chunk_is_executed_for_h_steps_then_a_new_one_is_sampled(base: DiffusionPolicy) -> None:
     runner = ChunkRunner(base, 1)
     runner.reset([0], [3])
     generator = torch.Generator().manual_seed(3)
@@ -117,7 +117,7 @@ def test_chunk_is_executed_for_h_steps_and_then_sampled_anew(base: DiffusionPoli
         np.testing.assert_array_equal(step.base, step.action)
 
 
-def test_nothing_leaks_over_a_reset(base: DiffusionPolicy) -> None:
+def test_episodes_do_not_depend_on_earlier_ones(base: DiffusionPolicy) -> None:
     policy = ActingPolicy(base, 2)
     states = frames(5, 2)
     policy.reset([0, 1], [1, 2])
@@ -131,7 +131,7 @@ def test_nothing_leaks_over_a_reset(base: DiffusionPolicy) -> None:
     assert [d.chunk_step.tolist() for d in again] == [[0, 2], [1, 0], [2, 1], [0, 2], [1, 0]]
 
 
-def test_slot_acts_the_same_beside_others(base: DiffusionPolicy) -> None:
+def test_environment_acts_the_same_alone_and_with_others(base: DiffusionPolicy) -> None:
     states = frames(10, 4)
     together, alone = ActingPolicy(base, 4), ActingPolicy(base, 1)
     together.reset([3, 1, 0, 2], [13, 11, 10, 12])
@@ -145,7 +145,7 @@ def test_slot_acts_the_same_beside_others(base: DiffusionPolicy) -> None:
         np.testing.assert_allclose(beside.action[2], own.action[0], rtol=1e-5, atol=1e-6)
 
 
-def test_acting_in_some_slots_leaves_the_others_alone(base: DiffusionPolicy) -> None:
+def test_acting_in_some_environments_does_not_affect_the_others(base: DiffusionPolicy) -> None:
     policy, other = ActingPolicy(base, 3), ActingPolicy(base, 3)
     states = frames(6, 3)
     for one in (policy, other):
@@ -159,7 +159,7 @@ def test_acting_in_some_slots_leaves_the_others_alone(base: DiffusionPolicy) -> 
         np.testing.assert_allclose(one.action[1], two.action[1], rtol=1e-5, atol=1e-6)
 
 
-def test_seed_decides_the_noise(base: DiffusionPolicy) -> None:
+def test_noise_is_determined_by_the_seed(base: DiffusionPolicy) -> None:
     policy = ActingPolicy(base, 2)
     policy.reset([0, 1], [5, 6])
     noise = policy.act({"state": frames(1, 2)[0]}).noise
@@ -173,7 +173,7 @@ def chooser(base: DiffusionPolicy) -> ActingPolicy:
 
 
 class Chooser(ActingPolicy):
-    """Executes the last of its samples, moved by a little."""
+    """Executes the last base sample plus a constant."""
 
     def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         assert base_samples.noise is not None
@@ -181,7 +181,7 @@ class Chooser(ActingPolicy):
         return SelectedChunk((base + 0.1).clamp(-1, 1), base, base_samples.noise[:, -1])
 
 
-def test_samples_are_kept_at_every_step_and_the_first_of_a_decision_is_what_the_base_executes(
+def test_base_samples_are_returned_at_every_step_and_the_first_is_the_bases_chunk(
     base: DiffusionPolicy,
 ) -> None:
     many, one = ActingPolicy(base, 2, base_samples=3), ActingPolicy(base, 2)
@@ -212,7 +212,7 @@ def test_samples_are_kept_at_every_step_and_the_first_of_a_decision_is_what_the_
     }  # fmt: skip
 
 
-def test_plan_of_a_whole_chunk_is_executed_with_the_base_and_the_noise_it_came_from(
+def test_selected_chunk_is_executed_with_its_base_chunk_and_noise(
     base: DiffusionPolicy,
 ) -> None:
     policy = chooser(base)
@@ -225,7 +225,7 @@ def test_plan_of_a_whole_chunk_is_executed_with_the_base_and_the_noise_it_came_f
         np.testing.assert_array_equal(decision.action, np.clip(decision.base + np.float32(0.1), -1, 1))
 
 
-def test_chooser_switched_off_acts_as_its_base(base: DiffusionPolicy) -> None:
+def test_inactive_chunk_selection_acts_as_the_base(base: DiffusionPolicy) -> None:
     policy, alone = chooser(base), ActingPolicy(base, 2)
     policy.active = False
     for one in (policy, alone):
@@ -261,7 +261,7 @@ def test_restored_policy_continues_exactly(
             np.testing.assert_array_equal(value, everything(two)[name])
 
 
-def test_decision_does_not_change_afterwards(base: DiffusionPolicy) -> None:
+def test_output_does_not_change_afterwards(base: DiffusionPolicy) -> None:
     policy = chooser(base)
     policy.reset([0, 1], [1, 2])
     decision = policy.act({"state": frames(1, 2)[0]})

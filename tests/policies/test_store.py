@@ -1,4 +1,4 @@
-"""A saved policy is the same policy when it comes back, and nothing else is taken for one."""
+"""Saving and loading of policies: bit-identical, and damaged or foreign files are refused."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def edit(directory: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("denoiser", ["mlp", "unet"])
-def test_loaded_policy_samples_the_same_to_the_bit(tmp_path: Path, denoiser: str) -> None:
+def test_loaded_policy_samples_bit_identically(tmp_path: Path, denoiser: str) -> None:
     policy = make(denoiser)
     save_policy(policy, tmp_path, {})
     loaded, _ = load_base(tmp_path)
@@ -59,21 +59,21 @@ def test_loaded_policy_samples_the_same_to_the_bit(tmp_path: Path, denoiser: str
     assert fingerprint(loaded) == fingerprint(policy)
 
 
-def test_meta_comes_back(saved: Path) -> None:
+def test_metadata_is_loaded(saved: Path) -> None:
     assert load_policy_files(saved)[1] == {"task": "lift", "success": 0.5}
 
 
-def test_directory_holds_json_and_safetensors_only(saved: Path) -> None:
+def test_directory_contains_only_json_and_safetensors(saved: Path) -> None:
     assert sorted(p.name for p in saved.iterdir()) == ["policy.json", "weights.safetensors"]
 
 
-def test_saving_again_replaces(saved: Path) -> None:
+def test_saving_again_replaces_the_policy(saved: Path) -> None:
     other = make(seed=1)
     save_policy(other, saved, {})
     assert fingerprint(load_policy_files(saved)[0]) == fingerprint(other)
 
 
-def test_fingerprint_tells_weights_and_normalisers_apart() -> None:
+def test_fingerprint_depends_on_weights_and_normalisers() -> None:
     policy = make()
     prints = [fingerprint(policy)]
     with torch.no_grad():
@@ -98,13 +98,13 @@ def test_missing_directory_is_named(tmp_path: Path) -> None:
         load_policy_files(tmp_path / "nowhere")
 
 
-def test_foreign_version_is_refused(saved: Path) -> None:
+def test_other_format_version_is_refused(saved: Path) -> None:
     edit(saved, format_version=2)
     with pytest.raises(ValueError, match="format version 2, this program reads 1"):
         load_policy_files(saved)
 
 
-def test_unknown_kind_is_answered_with_the_nearest(saved: Path) -> None:
+def test_unknown_kind_suggests_the_nearest(saved: Path) -> None:
     edit(saved, kind="difusion")
     with pytest.raises(ValueError, match="did you mean 'diffusion'"):
         load_policy_files(saved)
@@ -114,7 +114,7 @@ def test_unknown_kind_is_answered_with_the_nearest(saved: Path) -> None:
     "text",
     ["", "{", "[]", "3", '{"model_type": "act"}', '{"format_version": 1}', b"\x80\x04\x95".decode("latin1")],
 )
-def test_foreign_record_is_refused(saved: Path, text: str) -> None:
+def test_invalid_json_is_refused(saved: Path, text: str) -> None:
     (saved / "policy.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"policy\.json"):
         load_policy_files(saved)
@@ -134,7 +134,7 @@ def test_foreign_record_is_refused(saved: Path, text: str) -> None:
         {"surplus": 1},
     ],
 )
-def test_record_that_does_not_fit_is_refused(saved: Path, change: dict[str, Any]) -> None:
+def test_mismatched_record_is_refused(saved: Path, change: dict[str, Any]) -> None:
     edit(saved, **change)
     with pytest.raises(ValueError, match=str(saved)):
         load_policy_files(saved)
@@ -169,7 +169,7 @@ def test_damaged_weights_are_refused(saved: Path, damage: Callable[[Path], None]
         load_policy_files(saved)
 
 
-def test_weights_that_do_not_fit_are_named(saved: Path) -> None:
+def test_mismatched_weights_are_named(saved: Path) -> None:
     weights = load_file(saved / "weights.safetensors")
     weights["denoiser.from_x.weight"] = torch.zeros(1, 1)
     record = store.read_record(saved)
@@ -180,7 +180,7 @@ def test_weights_that_do_not_fit_are_named(saved: Path) -> None:
         load_policy_files(saved)
 
 
-def test_meta_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_metadata_that_is_not_json_is_refused(tmp_path: Path) -> None:
     for meta in ({"path": tmp_path}, {"loss": float("nan")}):
         with pytest.raises(ValueError, match=r"JSON|json"):
             save_policy(make(), tmp_path / "policy", meta)
@@ -206,7 +206,7 @@ def test_every_registered_base_is_built_and_saved(tmp_path: Path) -> None:
 
 
 class Wrapper(nn.Module):
-    """What a wrapper does: weights of its own, and a base in `base/`."""
+    """Like a finetuned policy: own weights, and a base in `base/`."""
 
     def __init__(self, base: nn.Module) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ def load_wrapper(directory: Path, record: Record) -> Wrapper:
     return wrapper
 
 
-def test_wrappers_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finetuned_policies_can_be_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOADERS, "toy", load_wrapper)
     base = make()
     wrapper = Wrapper(base)

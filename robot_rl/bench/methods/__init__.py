@@ -1,1 +1,1 @@
-"""A table of methods, filled run by run: protocols, a queue, results, and the page that shows them."""
+"""Benchmark of methods: protocols, the queue of runs, their execution, result files, tables and plots."""

@@ -1,10 +1,10 @@
-"""The page of results: Markdown between two markers, from result files alone."""
+"""Writes the page of results: Markdown tables between two markers, from result files only."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from robot_rl.bench.methods.protocol import Protocol
-from robot_rl.bench.methods.record import WINDOW
+from robot_rl.bench.methods.result_writer import WINDOW
 from robot_rl.bench.methods.results import Result
 from robot_rl.bench.methods.rows import Row, interval, over_tasks
 from robot_rl.errors import UserError
@@ -16,16 +16,16 @@ BEGIN, END = "<!-- robot-rl bench table: begin -->", "<!-- robot-rl bench table:
 THRESHOLDS = (0.9, 0.95)
 _TITLE = "# Results\n\n"
 _NOTE = f"""\
-Options were chosen on the validation states, so success there is somewhat optimistic; the test states are
-others, and nothing was chosen on them. IQM: mean of the middle half of the seeds (of fewer than 4, of all),
-with a 95 % stratified bootstrap interval over seeds (Agarwal et al., 2021); none for one seed.
-Demonstration steps: environment steps in the demonstrations that the base and the run have seen, failed
-ones too, to be added to those of the run (≈ where counted in another machine's data, of the same command
-but not the same to the bit). “Steps to” is the first policy measured at or above, each seed in turn,
-without interpolation, and – where there was none. Dip: the lowest success over {WINDOW} training episodes
-in a row, exploration included, minus the base's success, of the seed where it was deepest; in brackets what
-the base alone is expected to show as its lowest in as many episodes, by chance. Wall-clock is training's,
-evaluations not counted.
+Options were chosen on the validation states, so success there is somewhat optimistic; nothing was chosen on
+the test states. IQM: interquartile mean over seeds (with fewer than 4, the mean), with a 95 % stratified
+bootstrap interval over seeds (Agarwal et al., 2021) if there are at least two.
+Demonstration steps: environment steps in the demonstrations that the base and the run learned from,
+including failed episodes; add them to the steps of the run (≈ if they were counted in data that another
+machine collected with the same command). “Steps to” is the step of the first evaluated policy at or above the
+threshold, for each seed, without interpolation; – if there is none. Dip: the lowest success rate over
+{WINDOW} consecutive training episodes, with exploration, minus the base's success, of the worst seed; in
+brackets the expected lowest of the base itself in as many episodes, by chance. Wall-clock is that of training,
+without evaluations.
 """
 _HEAD = (
     *("entry", "demonstration steps", "base", "final success, IQM", "each seed"),
@@ -35,22 +35,24 @@ _HEAD = (
 
 
 def write_page(path: Path, content: str) -> None:
-    """Put the content between the markers of a page, or make the page.
+    """Replace what is between the markers of a page, or create the page.
 
     Raises:
-        UserError: the page is there and has no markers.
+        UserError: if the page exists and has no markers.
     """
     old = path.read_text() if path.is_file() else f"{_TITLE}{BEGIN}\n{END}\n"
     before, begin, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise UserError(f"{path} has not the lines {BEGIN} and {END}, between which the table goes")
+        raise UserError(
+            f"{path} does not have the lines {BEGIN} and {END}, between which the table is written"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, f"{before}{BEGIN}\n{content}{END}{after}")
 
 
 def content(tables: Sequence[Sequence[Row]], images: Sequence[Sequence[str]]) -> str:
-    """The sections of all tasks and splits; `images` are the addresses of each section's figures."""
+    """Markdown of all tasks and splits; `images` are the paths of each section's figures."""
     parts = [_NOTE]
     parts += [_section(rows, paths) for rows, paths in zip(tables, images, strict=True)]
     for split in dict.fromkeys(rows[0].protocol.split for rows in tables):
@@ -63,19 +65,20 @@ def content(tables: Sequence[Sequence[Row]], images: Sequence[Sequence[str]]) ->
 def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
     protocol = rows[0].protocol
     results = [result for row in rows for result in row.results]
-    text = f"## {protocol.task.capitalize()}, {protocol.split} states\n\n{_measured(protocol)}\n"
+    text = f"## {protocol.task.capitalize()}, {protocol.split} states\n\n{_evaluation(protocol)}\n"
     text += "".join(f"\n![Success on {protocol.task}]({image})\n" for image in images)
     text += "\n" + _table([row for row in rows if row.entry.parent is None])
     for parent in [row for row in rows if row.entry.parent is None]:
         ablations = [row for row in rows if row.entry.parent == parent.entry.name]
         if ablations:
             text += f"\nAblations of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
-    return text + _imitation(rows) + _remarks(results)
+    return text + _bc_baselines(rows) + _remarks(results)
 
 
-def _measured(protocol: Protocol) -> str:
+def _evaluation(protocol: Protocol) -> str:
     text = (
-        f"{protocol.steps:,} environment steps, measured on {protocol.final_episodes} {protocol.split} states"
+        f"{protocol.steps:,} environment steps, evaluated on {protocol.final_episodes} "
+        f"{protocol.split} states"
     )
     if protocol.split == VALIDATION:
         return f"{text} every {protocol.eval_every:,}."
@@ -111,11 +114,11 @@ def _cells(row: Row) -> list[str]:
 
 def _demonstrations(row: Row) -> str:
     """Each number once: all runs of a table have the same demonstrations, unless they collect their own."""
-    told = {
+    numbers = {
         f"{'' if result.exact_demonstrations else '≈ '}{result.demonstration_steps:,}": None
         for result in row.results
     }
-    return ", ".join(told)
+    return ", ".join(numbers)
 
 
 def _success(row: Row) -> str:
@@ -151,34 +154,34 @@ def _range(values: Sequence[float]) -> str:
 
 
 def short(step: float) -> str:
-    """12500 as 12.5k."""
+    """Format a number of steps, 12500 as 12.5k."""
     return f"{step / 1000:g}k" if step >= 1000 else f"{step:g}"
 
 
-def _imitation(rows: Sequence[Row]) -> str:
-    """What steps and wall-clock are of the entries that collect for themselves and have results."""
-    told = []
+def _bc_baselines(rows: Sequence[Row]) -> str:
+    """Note on steps and wall-clock of the behaviour-cloning baselines that have results."""
+    notes = []
     for row in rows:
         if row.entry.collect is not None and row.done:
             steps = ", ".join(short(result.curve[-1].step) for result in row.done)
-            told.append(f"`{row.entry.name}` ({' '.join(row.entry.collect)}: {steps} steps)")
-    if not told:
+            notes.append(f"`{row.entry.name}` ({' '.join(row.entry.collect)}: {steps} steps)")
+    if not notes:
         return ""
     return (
-        f"\nBy imitation of more demonstrations alone: {'; '.join(told)}. Steps are those of the "
+        f"\nBehaviour cloning of more demonstrations: {'; '.join(notes)}. Steps are those of the "
         "demonstrations, wall-clock that of collecting and training.\n"
     )
 
 
 def _remarks(results: Sequence[Result]) -> str:
-    """What a reader must know to compare the rows."""
+    """Remarks on hardware, bases and failures, which matter for comparing the rows."""
     lines = []
     if hardware := sorted({result.hardware for result in results}):
         lines.append(f"Trained on: {'; '.join(hardware)}.")
     bases = {result.base_fingerprint for result in results}
     if len(bases) > 1:
-        lines.append(f"The runs have {len(bases)} different bases (made on several machines).")
-    # What follows the first `;` is where things are on the machine that it ran on.
+        lines.append(f"The runs have {len(bases)} different bases (trained on several machines).")
+    # After the first `;` are paths on the machine of the run.
     lines += [
         f"`{result.planned.name}` failed: {result.failure.partition(';')[0]}."
         for result in results
@@ -188,15 +191,15 @@ def _remarks(results: Sequence[Result]) -> str:
 
 
 def _all_tasks(tables: Sequence[Sequence[Row]]) -> str:
-    """Over all tasks; entries without a result in each of them are left out."""
+    """Table over all tasks, without entries that lack a result on some task."""
     names = ", ".join(rows[0].protocol.task for rows in tables)
     split = tables[0][0].protocol.split
     text = f"## All tasks, {split} states\n\n"
-    text += f"IQM over the runs of {names}, of the entries that have been run on each.\n\n"
+    text += f"IQM over the runs on {names}, for the entries with results on each.\n\n"
     lines = [_line(["entry", "final success, IQM"]), _line(["---", "---:"])]
-    found = over_tasks(tables)
-    lines += [_line([f"`{name}`", _with_interval(*figures)]) for name, figures in found.items()]
-    return text + ("\n".join(lines) if found else "None yet.") + "\n"
+    scores = over_tasks(tables)
+    lines += [_line([f"`{name}`", _with_interval(*score)]) for name, score in scores.items()]
+    return text + ("\n".join(lines) if scores else "None yet.") + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Success over environment steps and over wall-clock, as PNG in the style of the reports."""
+"""Plots success over environment steps and over wall-clock, as PNG in the style of the reports."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +23,9 @@ _COLORS = (
 
 
 def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """`<task>.png` with the entries and `<task>-<entry>.png` with its ablations, of what has results.
+    """Write `<task>.png` with the entries and `<task>-<entry>.png` with its ablations; returns the paths.
 
-    Those of test states are in a folder `test`.
+    Only rows with results are shown. Plots of test states are in the subfolder `test`.
     """
     task, split = rows[0].protocol.task, rows[0].protocol.split
     folder = folder / split if split == TEST else folder
@@ -65,14 +65,14 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         by_step.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         handles, labels = by_step.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-        # The same results give the same bytes.
+        # No software version, so that the same results give the same bytes.
         figure.savefig(path, dpi=150, metadata={"Software": None})
 
 
 def _draw(axes: Axes, x: np.ndarray, row: Row, success: np.ndarray, color: str) -> None:
-    """IQM over the seeds [n, T] at each evaluation, from the base's success at 0 where it begins as the base.
+    """Plot the IQM over the seeds of success [n, T]; it starts at the base's success if the run does.
 
-    What imitates demonstrations of its own is measured once: it is a point.
+    Behaviour-cloning baselines are evaluated once and are a point.
     """
     bounds = [interval(scores) for scores in success.T]
     label = f"{row.entry.name}, {len(success)} seed{'s' if len(success) > 1 else ''}"

@@ -1,35 +1,35 @@
-"""Protocols: what is run of a task, how long, and how it is measured. One YAML file per task.
+"""Reads benchmark protocols: entries, seeds, budget and evaluation of a task. One YAML file per task.
 
 collect: episodes=15 noise=0.3          # options of `robot-rl collect`
 base: base=diffusion method.steps=1000  # options of `robot-rl train method=bc`
 steps: 20000                            # environment steps of every run
 eval_every: 10000                       # a divisor of steps
 eval_episodes: 100                      # validation states
-save_every: 2000                        # a divisor of steps; eval_every if it is not there
-test_episodes: 500                      # test states at the end; 500 if it is not there
-curve_episodes: 100                     # test states on the way; as many as at the end if it is not there
+save_every: 2000                        # a divisor of steps; default eval_every
+test_episodes: 500                      # test states at the end; default 500
+curve_episodes: 100                     # test states for saved policies; default test_episodes
 entries:
   residual:
     options: method=residual            # options of `robot-rl train`
     seeds: [0, 1, 2, 3, 4]
-    priority: 1                         # lower is run earlier
-  residual-no_penalty:                  # an ablation: its parent's options, then its own
+    priority: 1                         # lower runs earlier
+  residual-no_penalty:                  # an ablation: the options of its parent, then these
     options: method.penalty=0
     seeds: [0, 1, 2]
     priority: 3
-  bc:                                   # imitation alone, of more demonstrations than the base has seen
+  bc:                                   # behaviour-cloning baseline with more demonstrations than the base
     collect: episodes=60 noise=0.3      # options of `robot-rl collect`; each seed collects its own
     options: method=bc base=diffusion method.steps=3000
     seeds: [0, 1, 2]
     priority: 4
 
-The last one is measured once, when it is trained; its steps are those of its demonstrations.
+A behaviour-cloning baseline is evaluated once, after training; its steps are those of its demonstrations.
 
-On validation states a run is measured while it trains, every `eval_every` steps. On test states, which are
-for what is settled, the policies that it saved every `save_every` steps are measured when it is finished.
+With validation states a run is evaluated while it trains, every `eval_every` steps. With test states the
+policies that it saved every `save_every` steps are evaluated when it is finished.
 
-Of the same commands a machine of another processor makes another base. A policy that is kept in a folder
-beside the file, named as the task is, is the base on every machine.
+The same commands give another base on another processor. A policy in a folder next to the file, named after
+the task, is used as the base on every machine.
 """
 
 import re
@@ -49,11 +49,11 @@ _KEYS = ("collect", "base", "steps", "eval_every", "eval_episodes", "entries")
 _ENTRY_KEYS = ("options", "seeds", "priority")
 _OPTIONAL = ("save_every", "test_episodes", "curve_episodes")
 _ENTRY_OPTIONAL = ("collect",)
-_OURS = {
+_PROTOCOL_OPTIONS = {
     *("task", "data", "name", "runs_dir", "seed", "device", "threads", "episodes", "method.steps"),
     *("checkpoint_every", "eval_every", "eval_episodes", "save_every"),
 }
-"""Options of a run that are the protocol's."""
+"""Options of a run that the protocol sets."""
 
 
 @dataclass(frozen=True)
@@ -62,26 +62,26 @@ class Entry:
 
     name: str
     options: tuple[str, ...]
-    """Of `robot-rl train`, an ablation's parent's first."""
+    """Options of `robot-rl train`; for an ablation first those of its parent."""
     seeds: tuple[int, ...]
     priority: int
     collect: tuple[str, ...] | None = None
-    """Of `robot-rl collect`, for an entry that imitates demonstrations of its own and does nothing else."""
+    """Options of `robot-rl collect` of a behaviour-cloning baseline; None for other entries."""
 
     @property
     def parent(self) -> str | None:
-        """The entry of which this is an ablation."""
+        """Name of the entry that this is an ablation of, or None."""
         return self.name.partition("-")[0] if "-" in self.name else None
 
     @property
     def from_base(self) -> bool:
-        """Whether it begins as the task's base policy, and not with one of its own choice, or with none."""
+        """Whether it starts from the task's base policy; False if its options choose another base or none."""
         return not any(option.startswith("base=") for option in self.options)
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the entries of one task are run and measured."""
+    """Protocol of one task: how its entries are trained and evaluated."""
 
     task: str
     collect: tuple[str, ...]
@@ -94,44 +94,46 @@ class Protocol:
     save_every: int
     """Environment steps."""
     test_episodes: int
-    """Test states for the end of a run."""
+    """Test states at the end of a run."""
     curve_episodes: int
-    """Test states for the policies on the way there."""
+    """Test states for the policies saved before the end."""
     entries: tuple[Entry, ...]
     kept_base: Path | None = None
-    """Directory of the base policy, if it is kept; else each machine trains its own."""
+    """Directory of a stored base policy; None if each machine trains its own."""
     split: Split = VALIDATION
-    """Whose states the runs are measured on."""
+    """Initial states that the runs are evaluated on."""
 
     @property
     def final_episodes(self) -> int:
-        """Initial states for the base and for the end of a run."""
+        """Number of initial states for the base and for the end of a run."""
         return self.test_episodes if self.split == TEST else self.eval_episodes
 
     def preparation(self) -> dict[str, Any]:
-        """What all runs of the task have in common."""
+        """Settings of demonstrations and base, which all runs of the task share."""
         episodes = "test_episodes" if self.split == TEST else "eval_episodes"
         return {"collect": list(self.collect), "base": list(self.base), episodes: self.final_episodes}
 
     def terms(self, entry: Entry) -> dict[str, Any]:
-        """All that a result depends on but its seed; a result is one of this protocol if its are these."""
-        own: dict[str, Any] = {"steps": self.steps, "eval_every": self.eval_every}
+        """All settings that a result of an entry depends on, except the seed; stored with each result."""
+        settings: dict[str, Any] = {"steps": self.steps, "eval_every": self.eval_every}
         if self.split == TEST:
-            own = {key: getattr(self, key) for key in ("steps", "save_every", "curve_episodes")}
+            settings = {key: getattr(self, key) for key in ("steps", "save_every", "curve_episodes")}
         if entry.collect is not None:
-            own = {"demonstrations": list(entry.collect)}
-        return {**self.preparation(), **own, "options": list(entry.options)}
+            settings = {"demonstrations": list(entry.collect)}
+        return {**self.preparation(), **settings, "options": list(entry.options)}
 
 
 def read_protocols(path: Path, split: Split = VALIDATION) -> list[Protocol]:
-    """The protocols of a folder (one file per task), or of one file, for the states of a split.
+    """Read the protocols of a folder (one file per task) or of one file, for the states of a split.
 
     Raises:
-        UserError: there is none, or one is wrong; says where and how.
+        UserError: if there is none, or one is invalid; says where and why.
     """
     files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
-        raise UserError(f"protocol={path}: no protocol is there; robot-rl's own are in benchmarks/protocol")
+        raise UserError(
+            f"protocol={path}: there is no protocol; those of robot-rl are in benchmarks/protocol"
+        )
     return [_read(file, split) for file in files]
 
 
@@ -153,13 +155,13 @@ def _read(file: Path, split: Split) -> Protocol:
             raise UserError(f"{file}: {key} is {number!r}; it must be a whole number above 0")
     for key in ("eval_every", "save_every"):
         if numbers["steps"] % numbers[key]:
-            raise UserError(f"{file}: {key} is no divisor of steps, so that the end would not be measured")
+            raise UserError(f"{file}: {key} must be a divisor of steps, so that the end is evaluated")
     if not isinstance(content["entries"], Mapping) or not content["entries"]:
-        raise UserError(f"{file}: entries must name at least one, each with {', '.join(_ENTRY_KEYS)}")
+        raise UserError(f"{file}: entries must have at least one entry, with {', '.join(_ENTRY_KEYS)}")
     return Protocol(
         file.stem,
-        _options(content["collect"], f"{file}: collect:", _OURS - {"episodes"}),
-        _options(content["base"], f"{file}: base:", _OURS - {"method.steps"}),
+        _options(content["collect"], f"{file}: collect:", _PROTOCOL_OPTIONS - {"episodes"}),
+        _options(content["base"], f"{file}: base:", _PROTOCOL_OPTIONS - {"method.steps"}),
         **numbers,
         entries=tuple(_entries(content["entries"], file)),
         kept_base=file.with_suffix("") if file.with_suffix("").is_dir() else None,
@@ -172,26 +174,26 @@ def _entries(entries: Mapping[str, Any], file: Path) -> Iterator[Entry]:
     for name, content in entries.items():
         where = f"{file}: entries: {name}:"
         if not re.fullmatch(r"\w+(-\w+)?", str(name)):
-            raise UserError(f"{where} a name is letters, digits and _, and `-` before what is ablated")
+            raise UserError(f"{where} a name has letters, digits and _, and one `-` before the ablation")
         content = _section(content, where, _ENTRY_KEYS, _ENTRY_OPTIONAL)
         parent, ablated, _ = str(name).partition("-")
         if ablated and parent not in read:
-            raise UserError(f"{where} it is an ablation of {parent}, which must be an entry above it")
+            raise UserError(f"{where} it is an ablation of {parent}, which must be an earlier entry")
         inherited = read[parent] if ablated else None
         collect = inherited.collect if inherited else None
         if "collect" in content:
-            own = _options(content["collect"], f"{where} collect:", _OURS - {"episodes"})
-            collect = (*(collect or ()), *own)
-        taken = _OURS if collect is None else _OURS - {"method.steps"}
+            added = _options(content["collect"], f"{where} collect:", _PROTOCOL_OPTIONS - {"episodes"})
+            collect = (*(collect or ()), *added)
+        taken = _PROTOCOL_OPTIONS if collect is None else _PROTOCOL_OPTIONS - {"method.steps"}
         options = (*(inherited.options if inherited else ()), *_options(content["options"], where, taken))
         methods = [option for option in options if option.startswith("method=")]
         if (methods[-1:] == ["method=bc"]) != (collect is not None):
-            raise UserError(f"{where} method=bc needs a collect of its own, and no other method has one")
+            raise UserError(f"{where} method=bc needs collect, and other methods must not have it")
         seeds, priority = content["seeds"], content["priority"]
         if not isinstance(seeds, list) or not seeds or not all(type(s) is int and s >= 0 for s in seeds):
             raise UserError(f"{where} seeds must be a list such as [0, 1, 2]")
         if len(set(seeds)) < len(seeds):
-            raise UserError(f"{where} a seed is there twice")
+            raise UserError(f"{where} a seed is repeated")
         if type(priority) is not int:
             raise UserError(f"{where} priority must be a whole number; the lowest is run first")
         read[str(name)] = Entry(str(name), options, tuple(seeds), priority, collect)
@@ -207,7 +209,7 @@ def _section(
     for key in content:
         if key not in known:
             spelled = nearest(str(key), known)
-            hint = f"; did you mean {spelled}?" if spelled else f"; there are {', '.join(known)}"
+            hint = f"; did you mean {spelled}?" if spelled else f"; choose from {', '.join(known)}"
             raise UserError(f"{where} unknown key {key}{hint}")
     for key in keys:
         if key not in content:
@@ -216,7 +218,7 @@ def _section(
 
 
 def _options(text: Any, where: str, taken: set[str]) -> tuple[str, ...]:
-    """Options of a command line, `key=value` each."""
+    """Split a line of options, `key=value` each; `taken` are those that the protocol sets."""
     try:
         options = tuple(shlex.split(text or ""))
     except (ValueError, AttributeError, TypeError):
@@ -226,5 +228,5 @@ def _options(text: Any, where: str, taken: set[str]) -> tuple[str, ...]:
         if not equals or not key[:1].isalpha():
             raise UserError(f"{where} {option} is not key=value")
         if key in taken:
-            raise UserError(f"{where} {key} is not an option here: the protocol sets it")
+            raise UserError(f"{where} {key} is set by the protocol and cannot be an option")
     return options

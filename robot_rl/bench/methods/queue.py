@@ -1,4 +1,4 @@
-"""The runs of all protocols in the order in which they are made."""
+"""The queue: the runs of all protocols in the order in which they are executed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from robot_rl.errors import UserError
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run: an entry of a protocol with one of its seeds."""
 
     protocol: Protocol
@@ -19,54 +19,54 @@ class Planned:
 
     @property
     def name(self) -> str:
-        """Of its directory and its result files, within the task."""
+        """Name of its directory and its result files, unique within a task."""
         return f"{self.entry.name}_s{self.seed}"
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """Name with its task, for messages."""
         return f"{self.protocol.task}/{self.name}"
 
     def result(self, results: Path) -> Path:
-        """Its result file, without `.csv` or `.json`."""
-        return self.home(results) / self.name
+        """Path of its result files without `.csv` or `.json`."""
+        return self.task_dir(results) / self.name
 
-    def home(self, folder: Path) -> Path:
-        """The part of a folder that belongs to the task and the split."""
+    def task_dir(self, folder: Path) -> Path:
+        """Subfolder of the split and the task."""
         return folder / self.protocol.split / self.protocol.task
 
 
-def queue(protocols: Sequence[Protocol]) -> list[Planned]:
-    """Every run, by priority; within one, first seeds first and short budgets first.
+def run_queue(protocols: Sequence[Protocol]) -> list[PlannedRun]:
+    """All runs, sorted by priority, then by position of the seed, then by number of steps.
 
-    So every entry has some seeds before any has all, and a table that is stopped is the most telling.
+    Every entry has a first seed before any has all seeds, so that an unfinished table is informative.
     """
     runs = [
-        (entry.priority, place, protocol.steps, number, Planned(protocol, entry, seed))
+        (entry.priority, position, protocol.steps, number, PlannedRun(protocol, entry, seed))
         for protocol in protocols
         for number, entry in enumerate(protocol.entries)
-        for place, seed in enumerate(entry.seeds)
+        for position, seed in enumerate(entry.seeds)
     ]
     return [planned for *_, planned in sorted(runs, key=lambda run: run[:4])]
 
 
-def select(
-    runs: Sequence[Planned], tasks: Sequence[str], only: Sequence[str], seeds: Sequence[int]
-) -> list[Planned]:
-    """The runs of these tasks, entries (patterns such as `residual*`) and seeds; an empty list is all.
+def select_runs(
+    runs: Sequence[PlannedRun], tasks: Sequence[str], only: Sequence[str], seeds: Sequence[int]
+) -> list[PlannedRun]:
+    """Select runs by task, entry (patterns such as `residual*`) and seed; an empty list selects all.
 
     Raises:
-        UserError: something that is asked for is nowhere in the protocols.
+        UserError: if the protocols have no such task, entry or seed.
     """
-    for key, asked, known in (
+    for key, wanted, known in (
         ("tasks", tasks, {run.protocol.task for run in runs}),
         ("only", only, {run.entry.name for run in runs}),
         ("seeds", seeds, {run.seed for run in runs}),
     ):
-        for value in asked:
+        for value in wanted:
             if not any(fnmatchcase(str(name), str(value)) for name in known):
-                have = ", ".join(map(str, sorted(known)))
-                raise UserError(f"{key}={value}: the protocols have no such run; they have {have}")
+                names = ", ".join(map(str, sorted(known)))
+                raise UserError(f"{key}={value}: the protocols have no such run; they have {names}")
     return [
         run
         for run in runs

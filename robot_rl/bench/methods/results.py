@@ -1,4 +1,4 @@
-"""Results read back and checked."""
+"""Reads and checks result files."""
 
 import csv
 import json
@@ -6,51 +6,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robot_rl.bench.methods.queue import Planned
-from robot_rl.bench.methods.record import COLUMNS, FORMAT
+from robot_rl.bench.methods.queue import PlannedRun
+from robot_rl.bench.methods.result_writer import COLUMNS, FORMAT
 from robot_rl.errors import UserError
 
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation in the course of a run."""
+    """One evaluation of a run."""
 
     step: int
-    """Environment steps; for imitation of its own demonstrations, theirs."""
+    """Environment steps of training; for a behaviour-cloning baseline, of its demonstrations."""
     success: float
     wall_seconds: float
-    """Of training and, where a run collects for itself, of collecting; evaluations not counted."""
+    """Seconds of training and, for a behaviour-cloning baseline, of collecting, without evaluations."""
 
 
 @dataclass(frozen=True)
 class Lowest:
-    """The lowest success over 40 training episodes in a row."""
+    """Lowest success rate over 40 consecutive training episodes."""
 
     step: int
     success: float
     minus_base: float
     base_by_chance: float
-    """The lowest that is expected of the base in as many episodes."""
+    """Expected lowest rate of the base in as many episodes."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run went."""
+    """Result of a run."""
 
-    planned: Planned
+    planned: PlannedRun
     failure: str | None
-    """Why it did not come to its end."""
+    """Reason why training failed, or None."""
     base_success: float
     base_fingerprint: str
     demonstration_steps: int
-    """Environment steps of the demonstrations that its base, or itself, has seen; failed ones count too."""
+    """Environment steps of the demonstrations that it or its base learned from, including failed ones."""
     exact_demonstrations: bool
-    """False where they were counted in the data of another machine, made by the same command."""
+    """False if they were counted in data that another machine collected with the same command."""
     curve: tuple[Point, ...]
     lowest: Lowest | None
     """None for fewer than 40 training episodes."""
     wall_seconds: float
-    """As that of a point, at the end."""
+    """As in `Point`, at the end of the run."""
     hardware: str
 
     @property
@@ -63,45 +63,45 @@ class Result:
         return next((point.step for point in self.curve if point.success >= success), None)
 
 
-def read_result(planned: Planned, results: Path) -> Result | None:
-    """The result of a run, or None if it has none yet.
+def read_result(planned: PlannedRun, results: Path) -> Result | None:
+    """Read the result of a run, or None if it has none yet.
 
     Raises:
-        UserError: the files are broken, or are of a run under other terms.
+        UserError: if the files are damaged or belong to another protocol.
     """
     path = planned.result(results).with_suffix(".json")
     if not path.is_file():
         return None
-    remedy = "remove it, and the run is made again"
+    remedy = "remove it to run it again"
     try:
         record = json.loads(path.read_text())
         if record["format"] != FORMAT:
             raise UserError(
-                f"{path} has format {record['format']}, and this program reads {FORMAT}; {remedy}"
+                f"{path} has format {record['format']}, and this version reads {FORMAT}; {remedy}"
             )
         if record["split"] != planned.protocol.split:
-            raise UserError(f"{path} was measured on {record['split']} states; {remedy}")
+            raise UserError(f"{path} was evaluated on {record['split']} states; {remedy}")
         terms = planned.protocol.terms(planned.entry)
         for key, value in terms.items():
             if record["protocol"].get(key) != value:
                 raise UserError(
-                    f"{path} is of another protocol ({key} was {_text(record['protocol'].get(key))}, "
+                    f"{path} belongs to another protocol ({key} was {_text(record['protocol'].get(key))}, "
                     f"now {_text(value)}); {remedy}"
                 )
         result = _result(planned, record, _curve(path.with_suffix(".csv")))
         if result.failure is None and (
             result.final != record["final"]["success"] or result.curve[-1].step < terms.get("steps", 0)
         ):
-            raise ValueError("it and its .csv end differently")
+            raise ValueError("its final success differs from its .csv")
     except UserError:
         raise
     except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} or its .csv is broken ({what}); {remedy}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} or its .csv is damaged ({reason}); {remedy}") from error
     return result
 
 
-def _result(planned: Planned, record: dict[str, Any], curve: tuple[Point, ...]) -> Result:
+def _result(planned: PlannedRun, record: dict[str, Any], curve: tuple[Point, ...]) -> Result:
     lowest = record["training"]["lowest"]
     machine = record["machine"]
     return Result(
@@ -122,7 +122,7 @@ def _curve(path: Path) -> tuple[Point, ...]:
     with path.open(newline="") as file:
         rows = csv.DictReader(file)
         if rows.fieldnames != list(COLUMNS):
-            raise ValueError(f"{path.name} has not the columns {','.join(COLUMNS)}")
+            raise ValueError(f"{path.name} does not have the columns {','.join(COLUMNS)}")
         return tuple(
             Point(int(row["step"]), float(row["success"]), float(row["wall_seconds"])) for row in rows
         )

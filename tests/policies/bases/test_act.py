@@ -1,4 +1,4 @@
-"""The ACT policy learns a chunk of the state, tells styles apart in training, and takes no noise."""
+"""ACT policy: learning, style variable (CVAE), no noise input, loss and padding."""
 
 from dataclasses import replace
 
@@ -31,8 +31,8 @@ def demonstrations(batch: int) -> dict[str, Tensor]:
     return {**observation(batch), "actions": actions, "mask": torch.ones(batch, SMALL.horizon)}
 
 
-def test_learns_the_chunk_that_the_newest_state_asks_for() -> None:
-    """Actions rise with the step in the chunk, at a slope that only the newest of two states says."""
+def test_policy_learns_chunks_from_the_newest_state() -> None:
+    """Actions rise with the step in the chunk, with a slope given by the newest of two states."""
     torch.manual_seed(0)
     policy = ACTPolicy(SMALL, 1, 1)
     policy.fit_normalizers(torch.tensor([[-1.0], [1.0]]), torch.tensor([[-1.0], [1.0]]))
@@ -51,8 +51,8 @@ def test_learns_the_chunk_that_the_newest_state_asks_for() -> None:
     assert (actions - state[:, -1:] * slope[:, None]).abs().mean() < 0.05
 
 
-def test_style_tells_two_ways_of_doing_it_apart() -> None:
-    """Half the demonstrations go left and half go right; told the style, the decoder knows which."""
+def test_style_variable_separates_two_modes() -> None:
+    """Half the demonstrations go left and half go right; given the style, the decoder knows which."""
     torch.manual_seed(0)
     policy = ACTPolicy(replace(SMALL, obs_steps=1, kl_weight=0.01), 1, 1)
     optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
@@ -73,7 +73,7 @@ def test_style_tells_two_ways_of_doing_it_apart() -> None:
         torch.testing.assert_close(actions, torch.full_like(actions, side), rtol=0, atol=0.15)
 
 
-def test_noise_is_refused_and_the_probe_finds_none() -> None:
+def test_noise_is_refused_and_the_probe_finds_no_steering() -> None:
     policy = make()
     assert policy.spec.noise_shape is None
     with pytest.raises(ValueError, match="takes no noise"):
@@ -83,7 +83,7 @@ def test_noise_is_refused_and_the_probe_finds_none() -> None:
     assert not is_steered_by_noise(policy, observation(3))
 
 
-def test_samples_of_an_observation_are_the_same() -> None:
+def test_all_samples_of_an_observation_are_equal() -> None:
     chunk = make().sample(observation(5), num_samples=3, generator=seeded(1))
     assert chunk.noise is None
     assert chunk.actions.shape == (5, 3, 4, 2)
@@ -95,7 +95,7 @@ def test_samples_of_an_observation_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_observations_in_one_call_do_not_see_each_other(training: bool) -> None:
+def test_observations_of_a_batch_are_independent(training: bool) -> None:
     policy = make().train(training)
     obs = observation(5)
     together = policy.sample(obs).actions
@@ -124,7 +124,7 @@ def test_loss_is_the_same_for_the_same_seed() -> None:
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_what_stands_in_padding_changes_nothing() -> None:
+def test_padding_does_not_affect_the_loss() -> None:
     policy = make()
     batch = demonstrations(6)
     batch["mask"][:, 3:] = 0
@@ -134,7 +134,7 @@ def test_what_stands_in_padding_changes_nothing() -> None:
     assert policy.loss(batch, seeded(1)) == loss
 
 
-def test_style_costs_its_divergence_from_the_prior() -> None:
+def test_style_loss_is_the_kl_divergence_from_the_prior() -> None:
     """A posterior N(1, I) over 4 dimensions is 4 x 1/2 nats away from N(0, I)."""
     policy = make(replace(SMALL, kl_weight=3.0))
     with torch.no_grad():
@@ -162,6 +162,6 @@ def test_every_weight_gets_a_gradient() -> None:
         ({"layers": 0}, "layers"),
     ],
 )
-def test_configurations_that_cannot_work_are_refused(change: dict[str, object], says: str) -> None:
+def test_invalid_configurations_are_refused(change: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make(replace(SMALL, **change))  # type: ignore[arg-type]

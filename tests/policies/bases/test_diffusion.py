@@ -1,4 +1,4 @@
-"""The diffusion policy learns what it is shown and is steered by its noise alone."""
+"""Diffusion policy: learning, sampling from noise, DDIM, loss and padding, refused inputs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ both = pytest.mark.parametrize("denoiser", ["mlp", "unet"])
 
 
 @both
-def test_learns_both_modes_of_the_demonstrations(denoiser: str) -> None:
+def test_policy_learns_both_modes_of_the_demonstrations(denoiser: str) -> None:
     """In the same state half the demonstrations go left and half go right; the mean is never seen."""
     config = DiffusionConfig(horizon=4, execute=2, denoiser=denoiser, width=64, depth=2, unet_dims=[16, 32])
     torch.manual_seed(0)
@@ -66,7 +66,7 @@ def test_learns_both_modes_of_the_demonstrations(denoiser: str) -> None:
 
 
 @both
-def test_noise_alone_decides_the_sample(denoiser: str) -> None:
+def test_sample_is_determined_by_the_noise(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     noise = policy.draw_noise(3, 2, seeded(1))
     first = policy.sample(observation(3), noise=noise, num_samples=2)
@@ -76,7 +76,7 @@ def test_noise_alone_decides_the_sample(denoiser: str) -> None:
     assert torch.equal(first.noise, noise)
 
 
-def test_same_seed_draws_the_same_sample_and_says_its_noise() -> None:
+def test_same_seed_gives_the_same_sample_and_noise() -> None:
     policy = make()
     first = policy.sample(observation(3), generator=seeded(1))
     assert torch.equal(first.actions, policy.sample(observation(3), generator=seeded(1)).actions)
@@ -84,12 +84,12 @@ def test_same_seed_draws_the_same_sample_and_says_its_noise() -> None:
 
 
 @both
-def test_probe_finds_that_noise_steers(denoiser: str) -> None:
+def test_probe_detects_that_noise_steers_the_policy(denoiser: str) -> None:
     assert is_steered_by_noise(make(replace(SMALL, denoiser=denoiser)), observation(3))
 
 
 @both
-def test_samples_in_one_call_are_those_of_separate_calls(denoiser: str) -> None:
+def test_several_samples_in_one_call_equal_separate_calls(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     noise = policy.draw_noise(3, 4, seeded(1))
     together = policy.sample(observation(3), noise=noise, num_samples=4).actions
@@ -98,7 +98,7 @@ def test_samples_in_one_call_are_those_of_separate_calls(denoiser: str) -> None:
         torch.testing.assert_close(together[:, i : i + 1], alone, rtol=0, atol=1e-5)
 
 
-def test_shapes_are_those_of_the_contract() -> None:
+def test_output_shapes() -> None:
     chunk = make().sample(observation(5), num_samples=3)
     assert chunk.actions.shape == (5, 3, 4, 2)
     assert chunk.actions.dtype == torch.float32
@@ -127,12 +127,12 @@ def test_observation_of_another_shape_is_refused(shape: tuple[int, ...]) -> None
         make().sample({"state": torch.zeros(shape)})
 
 
-def test_sampling_leaves_no_gradient() -> None:
+def test_sampling_computes_no_gradient() -> None:
     assert not make().sample(observation(2)).actions.requires_grad
 
 
 @both
-def test_what_noise_is_transported_to_is_the_sample_and_has_its_gradient(denoiser: str) -> None:
+def test_sampling_with_gradient_equals_sampling(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     noise = policy.draw_noise(3, 2, seeded(1)).requires_grad_()
     made = policy.sample_with_gradient(observation(3), noise)
@@ -149,7 +149,7 @@ def test_loss_is_the_same_for_the_same_seed(denoiser: str) -> None:
 
 
 @both
-def test_what_stands_in_padding_changes_nothing(denoiser: str) -> None:
+def test_padding_does_not_affect_the_loss(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     batch = demonstrations(6)
     batch["mask"][:, 3:] = 0
@@ -159,8 +159,8 @@ def test_what_stands_in_padding_changes_nothing(denoiser: str) -> None:
     assert policy.loss(batch, seeded(1)) == loss
 
 
-def test_loss_is_a_mean_over_real_actions_only() -> None:
-    """Error 1 at every real action is a loss of 1, however much padding there is."""
+def test_loss_is_a_mean_over_unpadded_actions() -> None:
+    """An error of 1 at every unpadded action is a loss of 1, for any amount of padding."""
     policy = make()
     policy.denoiser = Constant(1.0)
     batch = demonstrations(6)
@@ -169,7 +169,7 @@ def test_loss_is_a_mean_over_real_actions_only() -> None:
     assert policy.loss(batch, seeded(1)).item() == pytest.approx(1.0)
 
 
-def test_batch_without_a_real_action_costs_nothing() -> None:
+def test_loss_of_a_batch_of_padding_is_zero() -> None:
     batch = demonstrations(2)
     assert make().loss({**batch, "mask": torch.zeros_like(batch["mask"])}, seeded(1)).item() == 0.0
 
@@ -183,7 +183,7 @@ def test_every_weight_gets_a_gradient(denoiser: str) -> None:
 
 
 @pytest.mark.parametrize(("train_steps", "inference_steps"), [(64, 8), (100, 10), (20, 1), (16, 16)])
-def test_ddim_is_that_of_diffusers(train_steps: int, inference_steps: int) -> None:
+def test_ddim_equals_diffusers(train_steps: int, inference_steps: int) -> None:
     scheduler = DDIMScheduler(
         num_train_timesteps=train_steps,
         beta_schedule="squaredcos_cap_v2",
@@ -202,7 +202,7 @@ def test_ddim_is_that_of_diffusers(train_steps: int, inference_steps: int) -> No
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)
 
 
-def test_the_policy_samples_as_diffusers_does() -> None:
+def test_policy_samples_like_diffusers() -> None:
     policy = make()
     obs, noise = observation(3), policy.draw_noise(3, generator=seeded(1))
     scheduler = DDIMScheduler(
@@ -222,7 +222,7 @@ def test_the_policy_samples_as_diffusers_does() -> None:
 
 
 @pytest.mark.parametrize("horizon", [4, 8, 12, 20, 64])
-def test_unet_takes_every_multiple_of_four(horizon: int) -> None:
+def test_unet_accepts_horizons_that_are_multiples_of_four(horizon: int) -> None:
     unet = UNet1D(horizon, ACTION, 5, dims=(8, 16, 32))
     x = torch.zeros(2, horizon, ACTION)
     assert unet(x, unet.condition(torch.zeros(2, 5), torch.tensor([0, 9]))).shape == x.shape
@@ -244,19 +244,19 @@ def test_unet_refuses_other_horizons(horizon: int) -> None:
         ({"denoiser": "unet", "unet_dims": [12]}, "multiple of 8"),
     ],
 )
-def test_configurations_that_cannot_work_are_refused(change: dict[str, object], says: str) -> None:
+def test_invalid_configurations_are_refused(change: dict[str, object], says: str) -> None:
     config = replace(SMALL, **change)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=says):
         make(config)
 
 
-def test_normalisers_of_other_sizes_are_refused() -> None:
+def test_normalisers_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match="states have 4 dimensions, the policy 3"):
         make().fit_normalizers(torch.zeros(5, 4), torch.zeros(5, ACTION))
 
 
 class Ignoring(DiffusionPolicy):
-    """Takes noise, and looks at what `pick` makes of it."""
+    """Base policy whose actions are `pick` of the noise."""
 
     def __init__(self, pick: Callable[[Tensor], Tensor]) -> None:
         super().__init__(SMALL, STATE, ACTION)
@@ -267,11 +267,11 @@ class Ignoring(DiffusionPolicy):
         return super().sample(obs, noise=self.pick(noise), num_samples=num_samples)
 
 
-def test_probe_finds_noise_that_is_ignored() -> None:
+def test_probe_detects_ignored_noise() -> None:
     assert not is_steered_by_noise(Ignoring(torch.zeros_like), observation(3))
 
 
-def test_probe_finds_noise_that_is_drawn_inside() -> None:
+def test_probe_detects_internal_noise() -> None:
     assert not is_steered_by_noise(Ignoring(torch.randn_like), observation(3))
 
 

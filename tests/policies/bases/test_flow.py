@@ -1,4 +1,4 @@
-"""The flow policy learns what it is shown, along straight paths, and is steered by its noise alone."""
+"""Flow-matching policy: learning, sampling from noise, Euler integration, loss and padding."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +51,7 @@ def train(config: FlowConfig, batches: list[dict[str, Tensor]], low: float, high
 
 
 @both
-def test_learns_both_modes_of_the_demonstrations(denoiser: str) -> None:
+def test_policy_learns_both_modes_of_the_demonstrations(denoiser: str) -> None:
     """In the same state three demonstrations in four go right, the others left; the mean is never seen."""
 
     generator = seeded(1)
@@ -70,8 +70,8 @@ def test_learns_both_modes_of_the_demonstrations(denoiser: str) -> None:
     assert 0.6 < right < 0.9
 
 
-def test_learns_how_demonstrations_spread() -> None:
-    """Actions around a mean that the state says, with a standard deviation of 0.2."""
+def test_policy_learns_the_spread_of_the_demonstrations() -> None:
+    """Actions around a mean given by the state, with a standard deviation of 0.2."""
 
     generator = seeded(1)
     states = torch.rand(500, 128, 1, 1, generator=generator) * 2 - 1
@@ -91,7 +91,7 @@ def test_learns_how_demonstrations_spread() -> None:
 
 
 @both
-def test_noise_alone_decides_the_sample(denoiser: str) -> None:
+def test_sample_is_determined_by_the_noise(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     noise = policy.draw_noise(3, 2, seeded(1))
     first = policy.sample(observation(3), noise=noise, num_samples=2)
@@ -103,7 +103,7 @@ def test_noise_alone_decides_the_sample(denoiser: str) -> None:
     assert not first.actions.requires_grad
 
 
-def test_same_seed_draws_the_same_sample_and_says_its_noise() -> None:
+def test_same_seed_gives_the_same_sample_and_noise() -> None:
     policy = make()
     first = policy.sample(observation(3), generator=seeded(1))
     assert torch.equal(first.actions, policy.sample(observation(3), generator=seeded(1)).actions)
@@ -111,12 +111,12 @@ def test_same_seed_draws_the_same_sample_and_says_its_noise() -> None:
 
 
 @both
-def test_probe_finds_that_noise_steers(denoiser: str) -> None:
+def test_probe_detects_that_noise_steers_the_policy(denoiser: str) -> None:
     assert is_steered_by_noise(make(replace(SMALL, denoiser=denoiser)), observation(3))
 
 
 @both
-def test_samples_in_one_call_are_those_of_separate_calls(denoiser: str) -> None:
+def test_several_samples_in_one_call_equal_separate_calls(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     obs, noise = observation(3), policy.draw_noise(3, 4, seeded(1))
     together = policy.sample(obs, noise=noise, num_samples=4).actions
@@ -137,15 +137,15 @@ def test_actions_stay_in_range_for_extreme_noise_and_states() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 4, 10])
-def test_euler_follows_a_constant_velocity_to_its_end(steps: int) -> None:
+def test_euler_integrates_a_constant_velocity_exactly(steps: int) -> None:
     policy = make(replace(SMALL, inference_steps=steps))
     policy.denoiser = Known(lambda x, t: torch.full_like(x, 0.25))
     noise = torch.rand(3, 1, 4, 2, generator=seeded(1)) - 0.5
     torch.testing.assert_close(policy.sample(observation(3), noise=noise).actions, noise + 0.25)
 
 
-def test_euler_follows_the_true_flow_to_the_data() -> None:
-    """For data x_1 = c, v(x, t) = (c - x) / (1 - t) leads every noise to c, in however many steps."""
+def test_euler_integrates_the_true_flow_to_the_data() -> None:
+    """For data x_1 = c, v(x, t) = (c - x) / (1 - t) moves every noise to c, in any number of steps."""
     for steps in (1, 10):
         policy = make(replace(SMALL, inference_steps=steps))
         policy.denoiser = Known(lambda x, t: (0.3 - x) / (1 - t.view(-1, 1, 1)))
@@ -153,8 +153,8 @@ def test_euler_follows_the_true_flow_to_the_data() -> None:
         torch.testing.assert_close(actions, torch.full_like(actions, 0.3))
 
 
-def test_loss_is_zero_for_the_velocity_of_the_path() -> None:
-    """With one known chunk, the noise and so the velocity can be read off x_t and t."""
+def test_loss_of_the_true_velocity_is_zero() -> None:
+    """With a known chunk, x_t and t determine the noise and so the velocity."""
     policy = make()
     chunk = 0.3
     policy.denoiser = Known(lambda x, t: (chunk - x) / (1 - t.view(-1, 1, 1)))
@@ -170,7 +170,7 @@ def test_loss_is_the_same_for_the_same_seed(denoiser: str) -> None:
 
 
 @both
-def test_what_stands_in_padding_changes_nothing(denoiser: str) -> None:
+def test_padding_does_not_affect_the_loss(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     batch = demonstrations(6)
     batch["mask"][:, 3:] = 0
@@ -203,13 +203,13 @@ def test_noise_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
         ({"depth": 0}, "depth"),
     ],
 )
-def test_configurations_that_cannot_work_are_refused(change: dict[str, object], says: str) -> None:
+def test_invalid_configurations_are_refused(change: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make(replace(SMALL, **change))  # type: ignore[arg-type]
 
 
 class Known(Denoiser):
-    """A velocity that is known, of x [B, H, A] and t [B] in [0, 1]; its condition is the time."""
+    """Denoiser with a known velocity as a function of x [B, H, A] and t [B] in [0, 1]."""
 
     def __init__(self, velocity: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()

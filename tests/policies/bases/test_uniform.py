@@ -1,4 +1,4 @@
-"""No base as a base: uniformly random actions."""
+"""Uniform-random base policy."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def make(**config: int) -> UniformPolicy:
     return UniformPolicy(UniformConfig(**config), 5, 3)
 
 
-def test_actions_are_uniform_and_follow_from_the_noise() -> None:
+def test_actions_are_uniform_and_determined_by_the_noise() -> None:
     policy = make()
     assert (policy.spec.horizon, policy.spec.execute, policy.spec.noise_shape) == (1, 1, (1, 3))
     chunk = policy.sample(OBS, num_samples=2, generator=torch.Generator().manual_seed(0))
@@ -27,7 +27,7 @@ def test_actions_are_uniform_and_follow_from_the_noise() -> None:
     assert torch.equal(again.actions, chunk.actions)
 
 
-def test_it_weighs_nothing_and_survives_saving(tmp_path: Path) -> None:
+def test_policy_has_no_weights_and_can_be_saved(tmp_path: Path) -> None:
     policy = make(horizon=4, execute=2)
     assert not list(policy.parameters())
     assert policy.device == torch.device("cpu")
@@ -38,7 +38,7 @@ def test_it_weighs_nothing_and_survives_saving(tmp_path: Path) -> None:
     assert torch.equal(loaded.sample(OBS, noise=noise).actions, policy.sample(OBS, noise=noise).actions)
 
 
-def test_refusals() -> None:
+def test_wrong_shapes_are_refused() -> None:
     policy = make()
     with pytest.raises(ValueError, match="not trained; choose base="):
         policy.fit_normalizers(torch.zeros(4, 5), torch.zeros(4, 3))

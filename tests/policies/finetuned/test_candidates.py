@@ -1,4 +1,4 @@
-"""Candidates are valued below the ensemble's mean, and the best one is taken with what made it."""
+"""Candidate selection: lower confidence bound of the ensemble, best candidate with its base sample."""
 
 import torch
 
@@ -10,7 +10,7 @@ from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 FEATURES, STEPS, ACTION, MEMBERS = 4, 3, 2, 5
 
 
-def test_score_is_the_mean_less_deviations_of_the_ensemble() -> None:
+def test_score_is_the_mean_minus_the_penalised_standard_deviation() -> None:
     torch.manual_seed(0)
     critic = EnsembleCritic(MEMBERS, FEATURES, STEPS * ACTION, (8,))
     codec = ValueCodec(ValueSpec("mse", 0.0, 1.0))
@@ -21,11 +21,11 @@ def test_score_is_the_mean_less_deviations_of_the_ensemble() -> None:
     torch.testing.assert_close(scores[1, 4], values.mean() - 0.7 * values.std(unbiased=False))
 
 
-def test_a_single_member_has_no_deviation() -> None:
+def test_single_critic_has_zero_standard_deviation() -> None:
     assert torch.equal(ensemble_std(torch.rand(1, 4)), torch.zeros(4))
 
 
-def test_best_candidate_comes_with_the_sample_that_it_was_made_of() -> None:
+def test_best_candidate_is_returned_with_its_base_sample_and_noise() -> None:
     samples = torch.rand(2, 3, STEPS, ACTION)
     noise = torch.randn(2, 3, 4, 1)
     chunks = torch.cat([samples, samples + 1], 1)

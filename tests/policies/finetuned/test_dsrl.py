@@ -1,4 +1,4 @@
-"""A noise policy steers its base, and nothing else."""
+"""DSRL policy: noise of the actor, gate, initialisation, exact restoring."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def begin(policy: ActingPolicy) -> ActingPolicy:
 
 
 def prefer(networks: DSRL, sign: float) -> None:
-    """Critics that value what lies in the direction of all ones by `sign`, judging by that alone."""
+    """Make the critics' value `sign` times the sum of the action."""
 
     def critic(features: torch.Tensor, critic_action: torch.Tensor, chosen: object = None) -> torch.Tensor:
         return sign * critic_action.sum(-1, keepdim=True).expand(networks.spec.num_critics, -1, 1)
@@ -69,7 +69,7 @@ def prefer(networks: DSRL, sign: float) -> None:
 
 
 @pytest.mark.parametrize("critic_action", ["noise", "chunk"])
-def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, critic_action: str) -> None:
+def test_inactive_policy_acts_exactly_as_its_base(base: DiffusionPolicy, critic_action: str) -> None:
     policy, alone = begin(trained(base, critic_action).policy(2)), begin(ActingPolicy(base, 2))
     policy.active = False
     for one, two in zip(play(policy, states(8), explore=True), play(alone, states(8)), strict=True):
@@ -79,7 +79,7 @@ def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, critic_
 
 @pytest.mark.parametrize("critic_action", ["noise", "chunk"])
 @pytest.mark.parametrize("explore", [False, True])
-def test_executed_chunk_is_what_the_base_makes_of_the_noise(
+def test_executed_chunk_is_the_base_applied_to_the_noise(
     base: DiffusionPolicy, critic_action: str, explore: bool
 ) -> None:
     policy = begin(trained(base, critic_action).policy(2))
@@ -93,7 +93,7 @@ def test_executed_chunk_is_what_the_base_makes_of_the_noise(
             np.testing.assert_allclose(decisions[t + step].action, chunk[:, step], rtol=1e-5, atol=1e-6)
 
 
-def test_noise_is_the_mean_or_a_sample_within_the_bound(base: DiffusionPolicy) -> None:
+def test_noise_is_sampled_while_exploring_and_the_bounded_mean_otherwise(base: DiffusionPolicy) -> None:
     networks = trained(base, gate=False, bound=0.7)
     frames = states(1)
     decision = begin(networks.policy(2)).act({"state": frames[0]})
@@ -110,7 +110,7 @@ def test_noise_is_the_mean_or_a_sample_within_the_bound(base: DiffusionPolicy) -
 
 @pytest.mark.parametrize("critic_action", ["noise", "chunk"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_gate_executes_what_the_critics_value_most(
+def test_gate_executes_the_chunk_with_the_highest_value(
     base: DiffusionPolicy, critic_action: str, sign: float
 ) -> None:
     networks = trained(base, critic_action, base_samples=3)
@@ -135,9 +135,7 @@ def history(state: np.ndarray) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("bound", [1.6, 2.0, 3.0])
-def test_fresh_actor_draws_the_noise_that_the_base_was_trained_with(
-    base: DiffusionPolicy, bound: float
-) -> None:
+def test_new_actor_samples_unit_variance_noise(base: DiffusionPolicy, bound: float) -> None:
     networks = make(base, bound=bound)
     eps = torch.randn(4000, networks.noise_size)
     with torch.no_grad():
@@ -146,11 +144,11 @@ def test_fresh_actor_draws_the_noise_that_the_base_was_trained_with(
     assert noise.mean() == pytest.approx(0, abs=0.02)
 
 
-def test_small_bound_does_not_crowd_the_corners() -> None:
+def test_initial_scale_is_at_most_1_for_small_bounds() -> None:
     assert scale_of_unit_noise(0.5) == pytest.approx(1)
 
 
-def test_base_without_noise_is_refused() -> None:
+def test_base_without_noise_input_is_refused() -> None:
     base = ACTPolicy(ACTConfig(name="act", width=16, heads=2, layers=1), STATE, ACTION)
     with pytest.raises(ValueError, match="noise"):
         make(base)

@@ -1,4 +1,4 @@
-"""Edits stay within their scale, the best of samples and edits is executed, and off means off."""
+"""EXPO policy: bounded edits, candidate selection, seed ranking (FASTER), saving, exact restoring."""
 
 import math
 from dataclasses import replace
@@ -54,7 +54,7 @@ def play(policy: ActingPolicy, steps: int = 7, *, explore: bool = False) -> list
 
 
 @pytest.mark.parametrize("faster", [False, True])
-def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, faster: bool) -> None:
+def test_inactive_policy_acts_exactly_as_its_base(base: DiffusionPolicy, faster: bool) -> None:
     policy = trained(base, faster=faster).policy(SLOTS)
     policy.active = False
     for one, two in zip(play(policy, explore=True), play(ActingPolicy(base, SLOTS)), strict=True):
@@ -62,7 +62,7 @@ def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy, faster:
         np.testing.assert_array_equal(one.noise, two.noise)
 
 
-def test_an_untrained_edit_leaves_the_samples_as_they_are(base: DiffusionPolicy) -> None:
+def test_untrained_edit_does_not_change_the_samples(base: DiffusionPolicy) -> None:
     torch.manual_seed(1)
     for decision in play(Expo(base, SPEC).policy(SLOTS)):
         np.testing.assert_array_equal(decision.correction, 0)
@@ -79,7 +79,7 @@ def test_edits_are_bounded_by_their_scale_and_clipped(base: DiffusionPolicy) -> 
     assert both.abs().max() <= 1
 
 
-def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -> None:
+def test_candidate_with_the_highest_score_is_executed(base: DiffusionPolicy) -> None:
     networks = trained(base)
     policy = networks.policy(1)
     policy.reset([0], [3])
@@ -93,7 +93,7 @@ def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -
     torch.testing.assert_close(torch.from_numpy(decision.action[0]), best[0].detach())
 
 
-def test_only_the_seed_that_is_ranked_first_is_denoised(
+def test_only_the_best_ranked_seed_is_denoised(
     base: DiffusionPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks = trained(base, faster=True)
@@ -135,7 +135,7 @@ def test_restored_policy_continues_exactly(base: DiffusionPolicy, faster: bool) 
 
 
 @pytest.mark.parametrize("faster", [False, True])
-def test_saved_and_loaded_it_acts_the_same(base: DiffusionPolicy, tmp_path: Path, faster: bool) -> None:
+def test_loaded_policy_acts_identically(base: DiffusionPolicy, tmp_path: Path, faster: bool) -> None:
     networks = trained(base, faster=faster)
     save_finetuned(networks, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
@@ -144,7 +144,7 @@ def test_saved_and_loaded_it_acts_the_same(base: DiffusionPolicy, tmp_path: Path
         np.testing.assert_array_equal(one.action, two.action)
 
 
-def test_a_base_without_noise_offers_its_chunk_and_an_edit() -> None:
+def test_base_without_noise_input_gives_its_chunk_and_an_edit() -> None:
     torch.manual_seed(0)
     act = ACTPolicy(ACTConfig(width=16, heads=2, horizon=6, execute=EXECUTE), STATE, ACTION).eval()
     policy = trained(act).policy(SLOTS)
@@ -157,7 +157,7 @@ def test_a_base_without_noise_offers_its_chunk_and_an_edit() -> None:
         Expo(act, replace(SPEC, faster=True))
 
 
-def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: DiffusionPolicy) -> None:
+def test_new_candidates_are_selected_after_the_executed_fraction_of_a_chunk(base: DiffusionPolicy) -> None:
     torch.manual_seed(1)
     policy = Expo(base, replace(SPEC, execute_fraction=0.5)).policy(SLOTS)
     committed = -(-EXECUTE // 2)

@@ -1,4 +1,4 @@
-"""The better of the base's action and the actor's is executed, and off means off."""
+"""IBRL policy: choice between base and actor by value, exploration, saving, exact restoring."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +66,7 @@ def prefer_actor(networks: IBRL, sign: float) -> None:
     networks.critic.forward = value  # type: ignore[method-assign]
 
 
-def test_switched_off_it_acts_exactly_as_its_base(base: Base) -> None:
+def test_inactive_policy_acts_exactly_as_its_base(base: Base) -> None:
     policy = trained(base).policy(SLOTS, exploration=Exploration(0.5))
     policy.active = False
     pairs = zip(play(policy, explore=True), play(ActingPolicy(base, SLOTS)), strict=True)
@@ -75,7 +75,7 @@ def test_switched_off_it_acts_exactly_as_its_base(base: Base) -> None:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_action_of_higher_value_is_executed(base: Base, sign: float) -> None:
+def test_action_with_the_higher_value_is_executed(base: Base, sign: float) -> None:
     networks = trained(base)
     prefer_actor(networks, sign)
     for state, decision in play(networks.policy(SLOTS)):
@@ -83,12 +83,12 @@ def test_the_action_of_higher_value_is_executed(base: Base, sign: float) -> None
         np.testing.assert_allclose(decision.action, own if sign > 0 else decision.base, atol=1e-6)
 
 
-def test_both_are_chosen_where_each_is_better(base: Base) -> None:
+def test_choice_depends_on_the_state(base: Base) -> None:
     corrected = [(d.correction != 0).any(1) for _, d in play(trained(base).policy(SLOTS))]
     assert 0 < np.mean(corrected) < 1
 
 
-def test_a_high_temperature_chooses_evenly_while_exploring_alone(base: Base) -> None:
+def test_high_temperature_chooses_at_random_only_while_exploring(base: Base) -> None:
     networks = trained(base, temperature=1e3)
     prefer_actor(networks, -1.0)
     explored = [(d.correction != 0).any(1) for _, d in play(networks.policy(SLOTS), explore=True)]
@@ -97,7 +97,7 @@ def test_a_high_temperature_chooses_evenly_while_exploring_alone(base: Base) -> 
         np.testing.assert_array_equal(decision.correction, 0)
 
 
-def test_exploration_is_noise_on_the_actor_alone(base: Base) -> None:
+def test_exploration_noise_is_added_only_to_the_actor(base: Base) -> None:
     networks = trained(base)
     prefer_actor(networks, -1.0)
     with torch.no_grad():
@@ -106,7 +106,7 @@ def test_exploration_is_noise_on_the_actor_alone(base: Base) -> None:
         np.testing.assert_array_equal(decision.correction, 0)
 
 
-def test_an_untrained_actor_does_nothing_and_left_out_units_change_a_trained_one(base: Base) -> None:
+def test_untrained_actor_gives_zero_and_dropout_changes_a_trained_one(base: Base) -> None:
     features = torch.randn(5, STATE)
     assert not IBRL(base, SPEC).actor(features).any()
     actor = trained(base).actor
@@ -127,7 +127,7 @@ def test_restored_policy_continues_exactly(base: Base) -> None:
         np.testing.assert_array_equal(one.action, two.action)
 
 
-def test_saved_and_loaded_it_acts_the_same(base: Base, tmp_path: Path) -> None:
+def test_loaded_policy_acts_identically(base: Base, tmp_path: Path) -> None:
     networks = trained(base)
     save_finetuned(networks, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)

@@ -1,4 +1,4 @@
-"""What a residual does while it explores: the two actors, and joining bit by bit."""
+"""Residual policy: exploration noise, progressive exploration, saving."""
 
 from pathlib import Path
 
@@ -41,22 +41,22 @@ def frames(seed: int) -> dict[str, np.ndarray]:
     return {"state": np.random.default_rng(seed).normal(size=(SLOTS, STATE)).astype(np.float32)}
 
 
-def test_a_fresh_residual_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
+def test_untrained_residual_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
     policy = begun(networks(base, trained=False).policy(SLOTS, exploration=Exploration(0.3)))
     alone = begun(ActingPolicy(base, SLOTS))
     for t in range(8):
         np.testing.assert_array_equal(policy.act(frames(t)).action, alone.act(frames(t)).action)
 
 
-def test_in_the_warm_up_the_noise_is_that_of_exploration(base: DiffusionPolicy) -> None:
+def test_inactive_policy_explores_with_the_same_noise(base: DiffusionPolicy) -> None:
     policy = begun(networks(base).policy(SLOTS, exploration=Exploration(0.1)))
     policy.active = False
     corrections = np.array([policy.act(frames(t), explore=True).correction for t in range(50)])
     assert np.std(corrections[..., 0]) == pytest.approx(0.05, rel=0.25)
 
 
-def test_the_actor_joins_bit_by_bit(base: DiffusionPolicy) -> None:
-    """Used with probability t / H, t the environment steps since it was switched on; else the base alone."""
+def test_progressive_exploration_uses_the_residual_with_rising_probability(base: DiffusionPolicy) -> None:
+    """With probability t / H, where t counts environment steps since activation; otherwise the base acts."""
     horizon = 400 * SLOTS
     policy = begun(networks(base).policy(SLOTS, exploration=Exploration(0.3, horizon)))
     policy.active = False
@@ -74,14 +74,14 @@ def test_the_actor_joins_bit_by_bit(base: DiffusionPolicy) -> None:
     assert len(np.unique(used, axis=0)) > 2  # each slot for itself
 
 
-def test_not_exploring_the_residual_is_always_used(base: DiffusionPolicy) -> None:
+def test_residual_is_always_used_without_exploration(base: DiffusionPolicy) -> None:
     policy = begun(networks(base).policy(SLOTS, exploration=Exploration(progressive_steps=1000)))
     plain = begun(networks(base).policy(SLOTS))
     for t in range(5):
         np.testing.assert_array_equal(policy.act(frames(t)).action, plain.act(frames(t)).action)
 
 
-def test_a_restored_one_joins_as_it_would_have(base: DiffusionPolicy) -> None:
+def test_restored_policy_continues_the_progressive_schedule(base: DiffusionPolicy) -> None:
     def make(seed: int) -> ResidualPolicy:
         return networks(base).policy(SLOTS, seed=seed, exploration=Exploration(0.3, 100))
 
@@ -96,7 +96,7 @@ def test_a_restored_one_joins_as_it_would_have(base: DiffusionPolicy) -> None:
         np.testing.assert_array_equal(one.action, two.action)
 
 
-def test_saved_and_loaded_it_acts_the_same(base: DiffusionPolicy, tmp_path: Path) -> None:
+def test_loaded_policy_acts_identically(base: DiffusionPolicy, tmp_path: Path) -> None:
     assert Residual in FINETUNED_POLICIES
     made = networks(base)
     save_finetuned(made, tmp_path, {})

@@ -1,4 +1,4 @@
-"""A chunk residual starts as its base, is bounded, executes the best candidate, and off means off."""
+"""Chunk residual policy (DICE-RL): bounded residuals, candidate selection, exploration, saving."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def play(policy: ActingPolicy, steps: int = 7, *, explore: bool = False) -> list
     return [policy.act({"state": state}, explore=explore, with_base_samples=True) for state in states]
 
 
-def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
+def test_inactive_policy_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
     policy = build(base).policy(SLOTS, exploration=Exploration(0.3))
     policy.active = False
     for one, two in zip(play(policy, explore=True), play(ActingPolicy(base, SLOTS)), strict=True):
@@ -62,7 +62,7 @@ def test_switched_off_it_acts_exactly_as_its_base(base: DiffusionPolicy) -> None
         np.testing.assert_array_equal(one.noise, two.noise)
 
 
-def test_an_untrained_residual_leaves_the_samples_as_they_are(base: DiffusionPolicy) -> None:
+def test_untrained_residual_does_not_change_the_samples(base: DiffusionPolicy) -> None:
     for decision in play(build(base, trained=False).policy(SLOTS)):
         np.testing.assert_array_equal(decision.correction, 0)
 
@@ -79,7 +79,7 @@ def test_residuals_are_bounded_by_their_scale(base: DiffusionPolicy) -> None:
 
 
 @torch.no_grad()
-def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -> None:
+def test_candidate_with_the_highest_score_is_executed(base: DiffusionPolicy) -> None:
     networks = build(base)
     policy = networks.policy(1)
     policy.reset([0], [0])
@@ -96,7 +96,7 @@ def test_the_candidate_of_the_highest_score_is_executed(base: DiffusionPolicy) -
     np.testing.assert_array_equal(decision.noise[0], kept.noise[0, best % N])
 
 
-def test_exploration_is_only_for_who_asks(base: DiffusionPolicy) -> None:
+def test_exploration_noise_is_only_added_while_exploring(base: DiffusionPolicy) -> None:
     still = play(build(base).policy(SLOTS, exploration=Exploration(0.3)))
     again = play(build(base).policy(SLOTS, exploration=Exploration(0.3), seed=9))
     noisy = play(build(base).policy(SLOTS, exploration=Exploration(0.3)), explore=True)
@@ -104,7 +104,7 @@ def test_exploration_is_only_for_who_asks(base: DiffusionPolicy) -> None:
     assert not all(np.array_equal(a.action, b.action) for a, b in zip(still, noisy, strict=True))
 
 
-def test_it_is_saved_with_its_base_and_acts_the_same(base: DiffusionPolicy, tmp_path: Path) -> None:
+def test_loaded_policy_acts_identically(base: DiffusionPolicy, tmp_path: Path) -> None:
     networks = build(base)
     save_finetuned(networks, tmp_path / "policy", {})
     loaded, _ = load_policy_files(tmp_path / "policy")
@@ -113,8 +113,8 @@ def test_it_is_saved_with_its_base_and_acts_the_same(base: DiffusionPolicy, tmp_
         np.testing.assert_array_equal(one.action, two.action)
 
 
-def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: DiffusionPolicy) -> None:
-    """Half of three steps, rounded up; exploring, or where the base acts alone, it is the whole chunk."""
+def test_new_candidates_are_selected_after_the_executed_fraction_of_a_chunk(base: DiffusionPolicy) -> None:
+    """Half of three steps, rounded up; the whole chunk while exploring or while the base acts alone."""
     torch.manual_seed(1)
     policy = ResidualChunk(base, replace(SPEC, execute_fraction=0.5)).policy(SLOTS)
     assert [list(decision.chunk_step) for decision in play(policy, 5)] == [[0] * 2, [1] * 2] * 2 + [[0] * 2]
@@ -123,7 +123,7 @@ def test_candidates_compete_anew_after_the_committed_part_of_a_chunk(base: Diffu
     assert [decision.chunk_step[0] for decision in play(policy, 5)] == [0, 1, 2, 0, 1]
 
 
-def test_a_policy_saved_before_there_was_a_commitment_executes_whole_chunks(
+def test_policy_saved_without_execute_fraction_executes_whole_chunks(
     base: DiffusionPolicy, tmp_path: Path
 ) -> None:
     save_finetuned(build(base), tmp_path, {})
@@ -135,13 +135,13 @@ def test_a_policy_saved_before_there_was_a_commitment_executes_whole_chunks(
     assert [decision.chunk_step[0] for decision in play(loaded.policy(SLOTS), 4)] == [0, 1, 2, 0]
 
 
-def test_a_base_without_noise_is_refused() -> None:
+def test_base_without_noise_input_is_refused() -> None:
     act = ACTPolicy(ACTConfig(width=16, layers=1, horizon=4, execute=2), STATE, ACTION)
     with pytest.raises(ValueError, match="method=residual"):
         ResidualChunk(act, SPEC)
 
 
-def test_a_policy_of_an_older_format_is_refused_in_one_line(base: DiffusionPolicy, tmp_path: Path) -> None:
+def test_policy_of_an_older_format_is_refused_in_one_line(base: DiffusionPolicy, tmp_path: Path) -> None:
     save_finetuned(build(base), tmp_path, {})
     path = tmp_path / "policy.json"
     record = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""The drawn residual: its density, and that it is the deterministic one wherever it does not explore."""
+"""Gaussian residual policy (residual PPO): samples, log density, entropy, deterministic mean."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def states(steps: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(steps, 2, STATE)).astype(np.float32)
 
 
-def test_not_exploring_a_fresh_one_acts_exactly_as_its_base(base: DiffusionPolicy) -> None:
+def test_untrained_policy_acts_exactly_as_its_base_without_exploration(base: DiffusionPolicy) -> None:
     policy, alone = drawn(base), ActingPolicy(base, 2)
     for one in (policy, alone):
         one.reset([0, 1], [7, 8])
@@ -44,7 +44,7 @@ def test_not_exploring_a_fresh_one_acts_exactly_as_its_base(base: DiffusionPolic
         np.testing.assert_array_equal(policy.act({"state": state}).action, alone.act({"state": state}).action)
 
 
-def test_the_deployed_policy_acts_as_the_mean(base: DiffusionPolicy) -> None:
+def test_deployed_policy_executes_the_mean(base: DiffusionPolicy) -> None:
     policy = drawn(base, trained=True)
     deployed = policy.networks.policy(2)
     for one in (policy, deployed):
@@ -55,7 +55,7 @@ def test_the_deployed_policy_acts_as_the_mean(base: DiffusionPolicy) -> None:
         assert np.abs(one.correction).max() > 0.01
 
 
-def test_an_action_is_the_base_and_the_scaled_sample_whose_density_it_tells(base: DiffusionPolicy) -> None:
+def test_output_has_the_sampled_residual_and_its_log_density(base: DiffusionPolicy) -> None:
     policy = drawn(base, trained=True)
     policy.reset([0, 1], [7, 8])
     deviations = []
@@ -81,7 +81,7 @@ def test_entropy_is_that_of_the_gaussian(base: DiffusionPolicy) -> None:
     assert float(drawn(base).gaussian.entropy()) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_restored_one_draws_the_same(base: DiffusionPolicy) -> None:
+def test_restored_policy_samples_identically(base: DiffusionPolicy) -> None:
     policy, other = drawn(base, trained=True), drawn(base, trained=True, seed=5)
     policy.reset([0, 1], [7, 8])
     for state in states(4):

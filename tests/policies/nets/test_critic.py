@@ -1,4 +1,4 @@
-"""The batched ensemble is an ensemble of separate networks, and so is its hand-written derivative."""
+"""Critic ensemble: outputs and hand-written gradients equal those of separate networks."""
 
 import copy
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def make(*, layer_norm: bool = True, num_critics: int = MEMBERS, outputs: int = 
 
 
 def member(critic: EnsembleCritic, index: int) -> nn.Sequential:
-    """One critic as an ordinary network, whose parameters are views of the ensemble's."""
+    """One critic as a torch.nn network with views of the ensemble's parameters."""
     layers: list[nn.Module] = []
     for i, batched in enumerate(critic.layers):
         linear = nn.Linear(*batched.weight.shape[1:])
@@ -45,12 +45,12 @@ def batch(size: int = 7) -> tuple[Tensor, Tensor]:
 
 
 def least(outputs: Tensor) -> Tensor:
-    """Something that depends on each row's least member alone."""
+    """A loss that depends only on the smallest critic of each row."""
     return (outputs.sum(-1).amin(0) * torch.arange(outputs.shape[1])).sum()
 
 
 def everything(outputs: Tensor) -> Tensor:
-    """Something to which every output contributes differently."""
+    """A loss to which every output contributes differently."""
     return (outputs * torch.linspace(-1, 1, outputs.numel()).view_as(outputs)).sum()
 
 
@@ -97,7 +97,7 @@ def test_gradients_equal_those_of_separate_networks(layer_norm: bool, outputs: i
 @sizes
 @pytest.mark.parametrize("of", [least, everything])
 @pytest.mark.parametrize("num_critics", [1, MEMBERS])
-def test_frozen_critics_pass_on_the_same_gradient_and_keep_none(
+def test_frozen_critics_give_the_same_input_gradient_and_no_weight_gradient(
     of: Callable[[Tensor], Tensor], layer_norm: bool, num_critics: int, outputs: int
 ) -> None:
     critic = make(layer_norm=layer_norm, num_critics=num_critics, outputs=outputs)
@@ -110,7 +110,7 @@ def test_frozen_critics_pass_on_the_same_gradient_and_keep_none(
     assert all(parameter.grad is None for parameter in critic.parameters())
 
 
-def test_gradient_of_one_member_leaves_the_others_alone() -> None:
+def test_loss_of_one_critic_gives_the_others_no_gradient() -> None:
     critic = make()
     critic(*batch())[2].sum().backward()
     for parameter in critic.parameters():
@@ -118,7 +118,7 @@ def test_gradient_of_one_member_leaves_the_others_alone() -> None:
         assert touched.tolist() == [False, False, True, False]
 
 
-def test_chosen_members_are_those_of_the_whole() -> None:
+def test_subset_equals_those_critics_of_the_whole_ensemble() -> None:
     critic = make()
     chosen = torch.tensor([3, 1])
     torch.testing.assert_close(critic(*batch(), chosen), critic(*batch())[chosen])
@@ -126,7 +126,7 @@ def test_chosen_members_are_those_of_the_whole() -> None:
     assert [bool(g.abs().sum() > 0) for g in critic.head.weight.grad] == [False, True, False, True]
 
 
-def test_a_copy_and_a_loaded_critic_use_their_own_weights() -> None:
+def test_copied_and_loaded_critics_use_their_own_weights() -> None:
     critic, inputs = make(), batch()
     copied = copy.deepcopy(critic)
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_a_copy_and_a_loaded_critic_use_their_own_weights() -> None:
         assert copied.double()(*(x.double() for x in inputs)).dtype == torch.float64
 
 
-def test_state_far_outside_of_the_data_is_clamped() -> None:
+def test_state_far_outside_the_data_is_clamped() -> None:
     encoder = ObservationEncoder(EncoderSpec(FEATURES))
     far = torch.full((7, FEATURES), 1e6)
     assert torch.equal(encoder({"state": far}), encoder({"state": 10 * far}))

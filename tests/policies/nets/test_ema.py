@@ -1,4 +1,4 @@
-"""The average of the weights follows its formula and survives a restart."""
+"""Exponential moving average of weights: formula, buffers, exact resumption."""
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ def step(module: Toy, seed: int) -> None:
             p.add_(torch.randn(p.shape, generator=generator))
 
 
-def test_average_is_that_of_the_formula() -> None:
+def test_average_equals_the_formula() -> None:
     module = Toy()
     ema = EMA(module, power=0.75, max_decay=0.6)
     expected = module.layer.weight.detach().clone()
@@ -33,7 +33,7 @@ def test_average_is_that_of_the_formula() -> None:
         torch.testing.assert_close(ema.average.layer.weight, expected)
 
 
-def test_first_update_forgets_the_random_beginning() -> None:
+def test_first_update_replaces_the_random_initialisation() -> None:
     module = Toy()
     ema = EMA(module)
     step(module, 0)
@@ -41,7 +41,7 @@ def test_first_update_forgets_the_random_beginning() -> None:
     assert torch.equal(ema.average.layer.weight, module.layer.weight)
 
 
-def test_average_is_apart_from_the_module_and_frozen() -> None:
+def test_average_is_a_frozen_copy() -> None:
     module = Toy()
     ema = EMA(module)
     before = ema.average.layer.weight.clone()
@@ -58,7 +58,7 @@ def test_buffers_are_copied_not_averaged() -> None:
     assert ema.average.get_buffer("scale").tolist() == [5.0, 5.0]
 
 
-def test_resumed_average_ends_where_the_uninterrupted_one_does() -> None:
+def test_resumed_average_equals_an_uninterrupted_one() -> None:
     module = Toy()
     straight = EMA(module)
     for n in range(5):

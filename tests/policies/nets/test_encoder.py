@@ -1,4 +1,4 @@
-"""What actors and critics see: the state, and the images of whatever cameras they were made for."""
+"""Observation encoder of actors and critics: state, cameras, saving."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def chunk_residual(encoder: EncoderSpec, cameras: tuple[str, ...] = ()) -> Resid
     return made
 
 
-def test_without_a_camera_features_are_the_standardised_state_alone() -> None:
+def test_without_cameras_features_are_the_standardised_state() -> None:
     before = torch.get_rng_state()
     encoder = ObservationEncoder(EncoderSpec(STATE))
     assert torch.equal(torch.get_rng_state(), before)  # nothing is drawn, so runs stay what they were
@@ -61,7 +61,7 @@ def test_without_a_camera_features_are_the_standardised_state_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(ENCODERS))
-def test_features_are_the_state_and_then_each_camera(kind: str) -> None:
+def test_features_are_the_state_followed_by_each_camera(kind: str) -> None:
     torch.manual_seed(0)
     encoder = ObservationEncoder(EncoderSpec(STATE, CAMERAS, SIZE, kind))
     obs = observation()
@@ -77,18 +77,18 @@ def test_features_are_the_state_and_then_each_camera(kind: str) -> None:
         assert not changed[~own].any()
 
 
-def test_cameras_that_it_was_not_made_for_are_not_looked_at() -> None:
+def test_other_cameras_are_ignored() -> None:
     encoder = ObservationEncoder(EncoderSpec(STATE, ("hand",), SIZE))
     obs = observation()
     assert torch.equal(encoder(obs), encoder({key: obs[key] for key in ("state", "images.hand")}))
 
 
-def test_cameras_need_the_size_of_their_images() -> None:
+def test_cameras_need_an_image_size() -> None:
     with pytest.raises(ValueError, match="front, hand need the size"):
         ObservationEncoder(EncoderSpec(STATE, CAMERAS))
 
 
-def test_saved_and_loaded_with_its_cameras(tmp_path: Path) -> None:
+def test_cameras_are_saved_and_loaded(tmp_path: Path) -> None:
     made = chunk_residual(EncoderSpec(STATE, CAMERAS, SIZE, "vit"))
     save_finetuned(made, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
@@ -97,7 +97,7 @@ def test_saved_and_loaded_with_its_cameras(tmp_path: Path) -> None:
     assert torch.equal(loaded.encoder(observation()), made.encoder(observation()))
 
 
-def test_what_was_saved_before_there_were_images_still_loads(tmp_path: Path) -> None:
+def test_policy_saved_without_image_fields_still_loads(tmp_path: Path) -> None:
     made = chunk_residual(EncoderSpec(STATE))
     save_finetuned(made, tmp_path, {})
     record = json.loads((tmp_path / RECORD_FILE).read_text())
@@ -108,11 +108,11 @@ def test_what_was_saved_before_there_were_images_still_loads(tmp_path: Path) -> 
     assert loaded.spec == made.spec
 
 
-@pytest.mark.parametrize("base_looks", [True, False])
-@pytest.mark.parametrize("wrapper_looks", [True, False])
-def test_base_and_wrapper_each_look_at_what_they_were_made_for(base_looks: bool, wrapper_looks: bool) -> None:
-    spec = EncoderSpec(STATE, ("front",), SIZE) if wrapper_looks else EncoderSpec(STATE)
-    made = chunk_residual(spec, ("front",) if base_looks else ())
+@pytest.mark.parametrize("base_images", [True, False])
+@pytest.mark.parametrize("policy_images", [True, False])
+def test_base_and_finetuned_policy_use_their_own_observations(base_images: bool, policy_images: bool) -> None:
+    spec = EncoderSpec(STATE, ("front",), SIZE) if policy_images else EncoderSpec(STATE)
+    made = chunk_residual(spec, ("front",) if base_images else ())
 
     def acted(seed: int, policy: ActingPolicy) -> tuple[np.ndarray, np.ndarray]:
         policy.reset([0, 1], [7, 8])
@@ -122,6 +122,6 @@ def test_base_and_wrapper_each_look_at_what_they_were_made_for(base_looks: bool,
         return decision.action, decision.base
 
     one, other = (acted(seed, made.policy(2)) for seed in (1, 2))
-    assert np.array_equal(one[0], other[0]) is not (base_looks or wrapper_looks)
+    assert np.array_equal(one[0], other[0]) is not (base_images or policy_images)
     alone, again = (acted(seed, ActingPolicy(made.base, 2)) for seed in (1, 2))
-    assert np.array_equal(alone[0], again[0]) is not base_looks
+    assert np.array_equal(alone[0], again[0]) is not base_images

@@ -1,4 +1,4 @@
-"""Normalisation keeps numbers finite, bounded and recoverable."""
+"""Normaliser: range, inverse, constant dimensions, refused data."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ arrays = hnp.arrays(
 
 @settings(max_examples=60)
 @given(arrays, st.sampled_from([1e-2, 0.1, 2.0]))
-def test_round_trip_gives_the_data_back_and_stays_in_range(data: np.ndarray, min_range: float) -> None:
+def test_normalising_is_invertible_and_stays_in_range(data: np.ndarray, min_range: float) -> None:
     normalizer = Normalizer.fit(data, min_range=min_range)
     x = torch.from_numpy(data)
     normalized = normalizer.normalize(x)
@@ -36,19 +36,19 @@ def test_constant_dimension_maps_to_zero() -> None:
     assert torch.equal(normalizer.normalize(torch.full((1, 2), 3.0)), torch.zeros(1, 2))
 
 
-def test_almost_constant_dimension_is_not_blown_up() -> None:
+def test_almost_constant_dimension_is_not_amplified() -> None:
     normalizer = Normalizer.fit([[0.0], [1e-6]], min_range=0.1)
     assert normalizer.normalize(torch.tensor([[1e-6]])).abs().max() < 1e-4
 
 
-def test_bound_clamps_what_lies_far_outside_and_nothing_else() -> None:
+def test_bound_clamps_only_values_far_outside_the_data() -> None:
     normalizer = Normalizer.fit([[-2.0], [2.0]], min_range=1e-2)
     got = normalizer.normalize(torch.tensor([[-100.0], [2.5], [100.0]]), bound=1.5)
     assert got.flatten().tolist() == [-1.5, 1.25, 1.5]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_data_that_is_not_finite_is_refused_by_dimension(value: float) -> None:
+def test_non_finite_data_is_refused_and_names_the_dimension(value: float) -> None:
     with pytest.raises(ValueError, match="dimension 1"):
         Normalizer.fit([[0.0, value], [1.0, 2.0]], min_range=1e-2)
 

@@ -1,4 +1,4 @@
-"""Values as scalars and as distributions over bins."""
+"""Value representations: scalars with mse or huber loss, and HL-Gauss bins."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ RANGES = [(0.0, 1.0), (-50.0, 0.0), (-2.0, 7.0)]
 
 @pytest.mark.parametrize(("low", "high"), RANGES)
 @pytest.mark.parametrize("bins", [21, 51, 101])
-def test_hl_gauss_decodes_what_it_encoded(low: float, high: float, bins: int) -> None:
+def test_hl_gauss_decoding_inverts_encoding(low: float, high: float, bins: int) -> None:
     codec = ValueCodec(ValueSpec("hl_gauss", low, high, bins))
     target = torch.linspace(low, high, 301)
     probabilities = codec.encode(target)

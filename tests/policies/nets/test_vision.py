@@ -1,4 +1,4 @@
-"""Images become features, and policies that look at them learn from them and are stored with them."""
+"""Image encoders, random shifts, and base policies with images: learning, gradients, saving."""
 
 from pathlib import Path
 
@@ -47,8 +47,8 @@ def demonstrations(batch: int) -> dict[str, Tensor]:
     return {**observation(batch), "actions": actions, "mask": torch.ones(batch, 4)}
 
 
-def test_shift_is_that_of_brute_force() -> None:
-    """Pad by repeating the edge, then cut the old size out at a place that is drawn."""
+def test_random_shift_equals_padding_and_cropping() -> None:
+    """Edge padding followed by a random crop."""
     images = pictures(20, 5, 7)
     shifted = random_shift(images, seeded(1), pad=2)
     assert shifted.dtype == torch.uint8
@@ -63,7 +63,7 @@ def test_shift_is_that_of_brute_force() -> None:
     assert len(found) > 10
 
 
-def test_a_history_moves_together_and_neighbours_do_not() -> None:
+def test_images_of_a_history_are_shifted_together() -> None:
     frame = pictures(1, 1, 30, 30).expand(8, 3, -1, -1, -1)
     shifted = random_shift(frame, seeded(0))
     assert torch.equal(shifted[:, 0], shifted[:, 1])
@@ -71,7 +71,7 @@ def test_a_history_moves_together_and_neighbours_do_not() -> None:
     assert len(torch.unique(shifted[:, 0].flatten(1), dim=0)) > 4
 
 
-def test_no_shift_changes_nothing() -> None:
+def test_zero_shift_changes_nothing() -> None:
     images = pictures(3, 2, *SIZE)
     assert torch.equal(random_shift(images, pad=0), images)
 
@@ -92,7 +92,7 @@ def test_features_of_an_image_do_not_depend_on_the_others(
 
 
 @encoders
-def test_encoder_learns_where_something_is(make_encoder: type[ConvEncoder] | type[ViTEncoder]) -> None:
+def test_encoder_learns_the_position_of_an_object(make_encoder: type[ConvEncoder] | type[ViTEncoder]) -> None:
     """The position of a square of 8 pixels, to within three pixels."""
     torch.manual_seed(0)
     generator = seeded(0)
@@ -117,7 +117,7 @@ def test_encoder_learns_where_something_is(make_encoder: type[ConvEncoder] | typ
 
 
 @policies
-def test_policy_looks_at_every_camera(name: str) -> None:
+def test_policy_uses_every_camera(name: str) -> None:
     policy = make(name).eval()
     assert policy.spec.cameras == CAMERAS
     assert policy.spec.image_size == SIZE
@@ -139,14 +139,14 @@ def test_every_weight_gets_a_gradient(name: str) -> None:
 
 
 @policies
-def test_training_shifts_images_by_the_generator(name: str) -> None:
+def test_image_augmentation_in_training_depends_on_the_generator(name: str) -> None:
     policy = make(name)
     losses = [policy.loss(demonstrations(6), seeded(seed)).item() for seed in (1, 1, 2)]
     assert losses[0] == losses[1] != losses[2]
 
 
 @policies
-def test_learns_what_only_the_image_says(name: str) -> None:
+def test_policy_learns_from_the_image_alone(name: str) -> None:
     """Left or right, by the side of the image that is bright."""
     torch.manual_seed(0)
     extra = {"act": {"width": 32, "layers": 1}}.get(name, {"width": 64, "depth": 1})
@@ -175,7 +175,7 @@ def test_learns_what_only_the_image_says(name: str) -> None:
 
 
 @policies
-def test_saved_policy_comes_back_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_loaded_policy_samples_bit_identically(name: str, tmp_path: Path) -> None:
     policy = make(name)
     save_policy(policy, tmp_path, {})
     loaded, _ = load_base(tmp_path)
@@ -195,7 +195,7 @@ def test_saved_policy_comes_back_to_the_bit(name: str, tmp_path: Path) -> None:
         (torch.zeros(3, 2, 3, 84, 84, dtype=torch.uint8), r"uint8 \(3, 2, 84, 84, 3\)"),
     ],
 )
-def test_other_images_are_refused(images: Tensor | None, says: str) -> None:
+def test_images_of_another_shape_are_refused(images: Tensor | None, says: str) -> None:
     obs = observation(3)
     del obs["images.agentview"]
     if images is not None:

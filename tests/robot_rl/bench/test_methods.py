@@ -1,4 +1,4 @@
-"""The table of methods: what is run in which order, what is written, and what is shown of it."""
+"""Benchmark of methods: protocols, order of the runs, result files, and the tables and plots made of them."""
 
 import contextlib
 import csv
@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from robot_rl.bench.methods import runner
-from robot_rl.bench.methods.commands import own_data
-from robot_rl.bench.methods.crew import Crew, Stopped
-from robot_rl.bench.methods.imitation import read_collection, timed_collection
+from robot_rl.bench.methods.bc_baseline import read_collection, timed_collection
+from robot_rl.bench.methods.commands import collected_data
 from robot_rl.bench.methods.page import BEGIN, END
+from robot_rl.bench.methods.process_pool import ProcessPool, Stopped
 from robot_rl.bench.methods.protocol import Entry, Protocol, read_protocols
-from robot_rl.bench.methods.queue import Planned, queue, select
-from robot_rl.bench.methods.record import COLUMNS
+from robot_rl.bench.methods.queue import PlannedRun, run_queue, select_runs
+from robot_rl.bench.methods.result_writer import COLUMNS
 from robot_rl.bench.methods.results import read_result
-from robot_rl.bench.methods.rows import rows_of
+from robot_rl.bench.methods.rows import read_rows
 from robot_rl.cli import main as cli
 from robot_rl.commands import bench_methods
 from robot_rl.data.dataset import Dataset
@@ -83,7 +83,7 @@ PROTOCOL = Protocol(
         Entry("other", ("method=rlpd",), (0,), 1),
     ),
 )
-"""The same as `YAML`."""
+"""The protocol in `YAML`."""
 YAML = """
 collect: episodes=3
 base:
@@ -101,7 +101,7 @@ entries:
 
 
 TESTING = ("save_every", "test_episodes", "curve_episodes")
-WITH_IMITATION = f"""{YAML}
+WITH_BC = f"""{YAML}
   bc: {{collect: episodes=9 noise=0.1, options: method=bc method.steps=5, seeds: [0, 1], priority: 1}}
   bc-exact: {{collect: noise=0, options: method.lr=1, seeds: [0], priority: 2}}
 """
@@ -118,14 +118,14 @@ def protocol_file(folder: Path, text: str = YAML, task: str = "lift") -> Path:
 # Protocols and the queue.
 
 
-def test_a_protocol_is_read(tmp_path: Path) -> None:
+def test_protocol_file_is_read(tmp_path: Path) -> None:
     assert read_protocols(protocol_file(tmp_path)) == read_protocols(tmp_path) == [PROTOCOL]
 
 
-def test_an_ablation_of_imitation_has_the_demonstrations_of_its_parent_but_for_its_own_options(
+def test_ablation_of_bc_baseline_appends_its_options_to_those_of_its_parent(
     tmp_path: Path,
 ) -> None:
-    (protocol,) = read_protocols(protocol_file(tmp_path, WITH_IMITATION))
+    (protocol,) = read_protocols(protocol_file(tmp_path, WITH_BC))
     *others, bc, exact = protocol.entries
     assert tuple(others) == PROTOCOL.entries
     assert bc == BC
@@ -133,7 +133,7 @@ def test_an_ablation_of_imitation_has_the_demonstrations_of_its_parent_but_for_i
     assert exact.collect == ("episodes=9", "noise=0.1", "noise=0")
 
 
-def test_terms_of_imitation_have_its_demonstrations_and_not_the_budget_of_the_others() -> None:
+def test_terms_of_bc_baseline_contain_its_demonstrations_but_not_the_rl_budget() -> None:
     terms = PROTOCOL.terms(BC)
     assert terms["demonstrations"] == ["episodes=9", "noise=0.1"]
     assert terms == replace(PROTOCOL, steps=400).terms(BC)
@@ -142,7 +142,7 @@ def test_terms_of_imitation_have_its_demonstrations_and_not_the_budget_of_the_ot
     }
 
 
-def test_terms_on_test_states_have_what_is_saved_and_measured_afterwards() -> None:
+def test_terms_on_test_states_contain_save_interval_and_curve_episodes_but_not_eval_every() -> None:
     tested = replace(PROTOCOL, split="test")
     assert set(tested.terms(PROTOCOL.entries[0])) == {
         *("collect", "base", "test_episodes", "steps", "save_every", "curve_episodes", "options"),
@@ -150,20 +150,20 @@ def test_terms_on_test_states_have_what_is_saved_and_measured_afterwards() -> No
     assert tested.terms(PROTOCOL.entries[0]) == replace(tested, eval_every=200).terms(PROTOCOL.entries[0])
 
 
-def test_what_a_protocol_does_not_say_of_test_states(tmp_path: Path) -> None:
+def test_protocol_defaults_for_test_states(tmp_path: Path) -> None:
     text = "\n".join(line for line in YAML.split("\n") if line.partition(":")[0] not in TESTING)
     (protocol,) = read_protocols(protocol_file(tmp_path, text), "test")
     assert (protocol.save_every, protocol.test_episodes, protocol.curve_episodes) == (100, 500, 500)
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_the_shipped_results_are_of_the_shipped_protocols(split: Split) -> None:
+def test_shipped_results_match_the_shipped_protocols(split: Split) -> None:
     for protocol in read_protocols(SHIPPED, split):
-        rows_of(protocol, SHIPPED.parent / "results" / "methods")
+        read_rows(protocol, SHIPPED.parent / "results" / "methods")
 
 
-def test_the_shipped_results_are_of_the_states_of_their_split() -> None:
-    """By the bits of the states, so that no result can be in the wrong folder."""
+def test_shipped_results_used_the_initial_states_of_their_split() -> None:
+    """Compared by the hash of the states, so that no result can be in the wrong folder."""
     for protocol in read_protocols(SHIPPED):
         env = make_env(protocol.task)
         known = {split: load_states(env, split=split).sha256 for split in ("validation", "test")}
@@ -178,87 +178,87 @@ def test_the_shipped_results_are_of_the_states_of_their_split() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("eval_every: 100", "eval_every: 150", "eval_every is no divisor of steps"),
-        ("save_every: 50", "save_every: 150", "save_every is no divisor of steps"),
+        ("eval_every: 100", "eval_every: 150", "eval_every must be a divisor of steps"),
+        ("save_every: 50", "save_every: 150", "save_every must be a divisor of steps"),
         ("save_every: 50", "save_every: 0", "save_every is 0"),
         ("test_episodes: 30", "test_episods: 30", "unknown key test_episods; did you mean test_episodes"),
         ("steps: 200", "steps: many", "steps is 'many'"),
         ("steps: 200", "step: 200", "unknown key step; did you mean steps"),
         ("collect: episodes=3\n", "", "collect is missing"),
-        ("good-less", "bad-less", "ablation of bad, which must be an entry above"),
-        ("method.utd=1", "seed=3", "seed is not an option here"),
+        ("good-less", "bad-less", "ablation of bad, which must be an earlier entry"),
+        ("method.utd=1", "seed=3", "seed is set by the protocol"),
         ("method.utd=1", "method.utd", "method.utd is not key=value"),
-        ("[0, 1]", "[0, 0]", "a seed is there twice"),
+        ("[0, 1]", "[0, 0]", "a seed is repeated"),
         ("[0, 1]", "3", r"seeds must be a list such as \[0, 1, 2\]"),
-        ("method=rlpd", "method=bc", "method=bc needs a collect of its own"),
-        ("{options: method=rlpd", "{collect: , options: method=rlpd", "no other method has one"),
-        ("{options: method=rlpd", "{collect: seed=1, options: method=bc", "collect: seed is not an option"),
+        ("method=rlpd", "method=bc", "method=bc needs collect"),
+        ("{options: method=rlpd", "{collect: , options: method=rlpd", "other methods must not have it"),
+        ("{options: method=rlpd", "{collect: seed=1, options: method=bc", "seed is set by the protocol"),
         ("{options: method=rlpd", "{colect: , options: method=bc", "unknown key colect; did you mean col"),
         ("priority: 2", "priority: soon", "priority must be a whole number"),
-        ("  good:", "  a/b:", "a name is letters"),
+        ("  good:", "  a/b:", "a name has letters"),
         ("entries:", "entries: [", "is not YAML"),
     ],
 )
-def test_a_wrong_protocol_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_invalid_protocol_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_protocols(protocol_file(tmp_path, YAML.replace(old, new)))
 
 
-def test_no_protocol(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no protocol is there"):
+def test_missing_protocol_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no protocol"):
         read_protocols(tmp_path)
 
 
-def test_the_shipped_protocols_are_read() -> None:
+def test_shipped_protocols_are_valid() -> None:
     assert read_protocols(SHIPPED)
 
 
-def test_entries_with_a_base_of_their_own_do_not_begin_as_the_tasks() -> None:
+def test_only_rlpd_and_bc_do_not_start_from_the_base_of_the_task() -> None:
     entries = [entry for protocol in read_protocols(SHIPPED) for entry in protocol.entries]
     assert {entry.name for entry in entries if not entry.from_base} == {"rlpd", "bc"}
 
 
-def test_the_shipped_bases_are_of_the_shipped_results() -> None:
+def test_shipped_bases_are_those_of_the_shipped_results() -> None:
     for protocol in read_protocols(SHIPPED):
         assert protocol.kept_base is not None
         load_base(protocol.kept_base)
-        results = [read_result(run, SHIPPED.parent / "results" / "methods") for run in queue([protocol])]
+        results = [read_result(run, SHIPPED.parent / "results" / "methods") for run in run_queue([protocol])]
         bases = [result.base_fingerprint for result in results if result]
         assert read_record(protocol.kept_base).fingerprint in bases
 
 
-def test_order_of_the_queue() -> None:
+def test_queue_is_sorted_by_priority_then_seed_then_budget() -> None:
     longer = replace(PROTOCOL, task="can", steps=400)
-    assert [run.label for run in queue([longer, PROTOCOL])] == [
+    assert [run.label for run in run_queue([longer, PROTOCOL])] == [
         *("lift/good_s0", "lift/other_s0", "can/good_s0", "can/other_s0"),
         *("lift/good_s1", "can/good_s1", "lift/good-less_s0", "can/good-less_s0"),
     ]
 
 
-def test_filters() -> None:
-    runs = queue([PROTOCOL])
-    assert [run.name for run in select(runs, [], ["good*"], [0])] == ["good_s0", "good-less_s0"]
-    assert select(runs, ["lift"], [], []) == runs
+def test_runs_are_selected_by_task_entry_and_seed() -> None:
+    runs = run_queue([PROTOCOL])
+    assert [run.name for run in select_runs(runs, [], ["good*"], [0])] == ["good_s0", "good-less_s0"]
+    assert select_runs(runs, ["lift"], [], []) == runs
     with pytest.raises(UserError, match="only=bad: the protocols have no such run; they have good, good-l"):
-        select(runs, [], ["bad"], [])
+        select_runs(runs, [], ["bad"], [])
 
 
 # Real runs.
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Where a short protocol was run from its first to its last run, and what was said of it."""
-    home = tmp_path_factory.mktemp("bench")
-    protocol_file(home / "protocol", SMALL)
+def finished_benchmark(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Directory and stderr of a small benchmark with all of its runs finished."""
+    workspace = tmp_path_factory.mktemp("bench")
+    protocol_file(workspace / "protocol", SMALL)
     with contextlib.redirect_stderr(io.StringIO()) as written:
-        assert bench(home, "workers=2") == 1
-    return home, written.getvalue()
+        assert bench(workspace, "workers=2") == 1
+    return workspace, written.getvalue()
 
 
 @pytest.mark.full
-def test_saved_policies_are_measured_on_test_states_after_training(tmp_path: Path) -> None:
-    """By a copy that is in no checkout, as an installed program is."""
+def test_saved_policies_are_evaluated_on_test_states_after_training(tmp_path: Path) -> None:
+    """By a copy outside any checkout, like an installed program."""
     root = SHIPPED.parents[1]
     for part in ("hardware", "envs", "policies", "robot_rl", "configs", "sim_assets"):
         shutil.copytree(root / part, tmp_path / "installed" / part)
@@ -296,22 +296,26 @@ def test_saved_policies_are_measured_on_test_states_after_training(tmp_path: Pat
         ("120", "3"),
     ]
     assert float(rows[-1]["wall_seconds"]) <= results["residual_s0"]["wall_seconds"]
-    assert all(read_result(run, tmp_path / "results") for run in queue([protocol]) if run.name in results)
+    assert all(read_result(run, tmp_path / "results") for run in run_queue([protocol]) if run.name in results)
 
 
-def test_test_states_are_refused_where_the_program_has_changes(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_test_states_need_committed_code(
+    workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_methods, "current_code", lambda: Code("abc", dirty=True))
-    assert bench(home, "split=test") == 2
+    assert bench(workspace, "split=test") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "split=test: the checkout has changes that are not committed" in error
-    assert not (home / "runs").exists()
+    assert not (workspace / "runs").exists()
 
 
-def bench(home: Path, *options: str) -> int:
-    folders = (f"protocol={home / 'protocol'}", f"results={home / 'results'}", f"runs_dir={home / 'runs'}")
+def bench(workspace: Path, *options: str) -> int:
+    folders = (
+        f"protocol={workspace / 'protocol'}",
+        f"results={workspace / 'results'}",
+        f"runs_dir={workspace / 'runs'}",
+    )
     try:
         return cli.main(["bench", "methods", *folders, "device=cpu", *options])
     except SystemExit as end:
@@ -319,10 +323,10 @@ def bench(home: Path, *options: str) -> int:
 
 
 @pytest.mark.full
-def test_results_of_a_run(filled: tuple[Path, str]) -> None:
-    home, told = filled
-    assert "lift/residual_s0: base 0." in told
-    path = home / "results" / "validation" / "lift" / "residual_s0.json"
+def test_result_files_of_a_run(finished_benchmark: tuple[Path, str]) -> None:
+    workspace, output = finished_benchmark
+    assert "lift/residual_s0: base 0." in output
+    path = workspace / "results" / "validation" / "lift" / "residual_s0.json"
     record = json.loads(path.read_text())
     with path.with_suffix(".csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -337,43 +341,47 @@ def test_results_of_a_run(filled: tuple[Path, str]) -> None:
     assert record["config"]["method"]["num_critics"] == 3
     assert record["training"]["episodes"] == 6  # of 20 steps each
     assert record["training"]["lowest"] is None
-    assert not list((home / "results").rglob("*.part"))
+    assert not list((workspace / "results").rglob("*.part"))
 
 
 @pytest.mark.full
-def test_the_last_evaluation_is_that_of_robot_rl_eval(filled: tuple[Path, str], robot_rl: RunCommand) -> None:
-    """Though it has other networks, environments and neighbours."""
-    home, _ = filled
-    run = home / "runs" / "validation" / "lift" / "residual_s0"
+def test_final_result_equals_that_of_robot_rl_eval(
+    finished_benchmark: tuple[Path, str], robot_rl: RunCommand
+) -> None:
+    """Although networks and environments are built again and episodes run next to others."""
+    workspace, _ = finished_benchmark
+    run = workspace / "runs" / "validation" / "lift" / "residual_s0"
     # The task of the run has shorter episodes, which the policy's files say too.
     robot_rl("eval", f"policy={run}", "episodes=2", "device=cpu")
     with (run / "eval" / "episodes.csv").open(newline="") as file:
         tuned = [row for row in csv.DictReader(file) if row["policy"] == "tuned"]
-    final = json.loads((home / "results" / "validation" / "lift" / "residual_s0.json").read_text())["final"]
+    final = json.loads((workspace / "results" / "validation" / "lift" / "residual_s0.json").read_text())[
+        "final"
+    ]
     assert [row["success"] for row in tuned] == list(final["outcomes"])
     assert [int(row["length"]) for row in tuned] == final["lengths"]
 
 
 @pytest.mark.full
-def test_a_run_whose_training_failed_is_a_result(filled: tuple[Path, str]) -> None:
-    home, told = filled
-    record = json.loads((home / "results" / "validation" / "lift" / "residual-nan_s0.json").read_text())
+def test_failed_training_is_recorded_as_a_result(finished_benchmark: tuple[Path, str]) -> None:
+    workspace, output = finished_benchmark
+    record = json.loads((workspace / "results" / "validation" / "lift" / "residual-nan_s0.json").read_text())
     assert record["status"] == "failed"
     assert "became NaN or infinite at step" in record["reason"]
-    assert "lift/residual-nan_s0: failed, " in told
+    assert "lift/residual-nan_s0: failed, " in output
 
 
 @pytest.mark.full
-def test_a_run_that_could_not_begin_is_none(filled: tuple[Path, str]) -> None:
-    home, told = filled
-    assert not (home / "results" / "validation" / "lift" / "residual-typo_s0.json").exists()
-    assert "unknown key method.critik_lr; did you mean method.critic_lr" in told
-    assert "1 run has no result" in told
+def test_run_with_invalid_options_has_no_result(finished_benchmark: tuple[Path, str]) -> None:
+    workspace, output = finished_benchmark
+    assert not (workspace / "results" / "validation" / "lift" / "residual-typo_s0.json").exists()
+    assert "unknown key method.critik_lr; did you mean method.critic_lr" in output
+    assert "1 run has no result" in output
 
 
 @pytest.mark.full
-def test_a_base_that_is_kept_is_not_trained(filled: tuple[Path, str], tmp_path: Path) -> None:
-    trained = policy_directory(filled[0] / "runs" / "validation" / "lift" / "base")
+def test_stored_base_is_not_trained_again(finished_benchmark: tuple[Path, str], tmp_path: Path) -> None:
+    trained = policy_directory(finished_benchmark[0] / "runs" / "validation" / "lift" / "base")
     shutil.copytree(trained, protocol_file(tmp_path / "protocol", SMALL).with_suffix(""))
     assert bench(tmp_path, "only=residual") == 0
     record = json.loads((tmp_path / "results" / "validation" / "lift" / "residual_s0.json").read_text())
@@ -382,22 +390,24 @@ def test_a_base_that_is_kept_is_not_trained(filled: tuple[Path, str], tmp_path: 
 
 
 @pytest.mark.full
-def test_what_has_a_result_is_not_run_again(
-    filled: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_runs_with_a_result_are_skipped(
+    finished_benchmark: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, _ = filled
-    monkeypatch.setattr(Crew, "run", lambda *_: pytest.fail("something was run"))
-    assert bench(home, "only=residual,residual-nan") == 0
+    workspace, _ = finished_benchmark
+    monkeypatch.setattr(ProcessPool, "run", lambda *_: pytest.fail("something was run"))
+    assert bench(workspace, "only=residual,residual-nan") == 0
     assert "2 of 2 runs have results" in capsys.readouterr().out
 
 
 @pytest.mark.full
-def test_a_finished_run_without_its_result_is_only_read(filled: tuple[Path, str]) -> None:
-    home, _ = filled
-    path = home / "results" / "validation" / "lift" / "residual_s0.json"
+def test_deleted_result_of_a_finished_run_is_written_again_without_training(
+    finished_benchmark: tuple[Path, str],
+) -> None:
+    workspace, _ = finished_benchmark
+    path = workspace / "results" / "validation" / "lift" / "residual_s0.json"
     before = path.read_text()
     path.unlink()
-    assert bench(home, "only=residual") == 0
+    assert bench(workspace, "only=residual") == 0
     before_record, record = json.loads(before), json.loads(path.read_text())
     for varying in ("started", "commit", "dirty"):
         del before_record[varying], record[varying]
@@ -405,19 +415,19 @@ def test_a_finished_run_without_its_result_is_only_read(filled: tuple[Path, str]
 
 
 @pytest.mark.full
-def test_imitation_is_measured_once_at_the_steps_of_the_demonstrations_of_its_seed(
-    filled: tuple[Path, str],
+def test_bc_baseline_is_evaluated_once_at_the_number_of_steps_of_its_demonstrations(
+    finished_benchmark: tuple[Path, str],
 ) -> None:
-    home, told = filled
-    assert "lift/bc_s1: base 0." in told
-    (protocol,) = read_protocols(home / "protocol")
-    planned = next(run for run in queue([protocol]) if run.name == "bc_s1")
-    runs = home / "runs" / "validation" / "lift"
-    result = read_result(planned, home / "results")
+    workspace, output = finished_benchmark
+    assert "lift/bc_s1: base 0." in output
+    (protocol,) = read_protocols(workspace / "protocol")
+    planned = next(run for run in run_queue([protocol]) if run.name == "bc_s1")
+    runs = workspace / "runs" / "validation" / "lift"
+    result = read_result(planned, workspace / "results")
     collection = read_collection(planned, runs)
     assert result is not None
     assert collection is not None
-    demonstrations = Dataset(own_data(planned, runs))
+    demonstrations = Dataset(collected_data(planned, runs))
     assert (demonstrations.num_episodes, demonstrations.collection["seed"]) == (2, 1)
     assert [point.step for point in result.curve] == [demonstrations.num_steps]
     _, training, _ = read_metrics(runs / "bc_s1" / "metrics.csv")["learn/loss"][-1]
@@ -428,26 +438,26 @@ def test_imitation_is_measured_once_at_the_steps_of_the_demonstrations_of_its_se
     assert result.lowest is None
     with (runs / "bc_s1" / "eval" / "episodes.csv").open(newline="") as file:
         successes = [row["success"] for row in csv.DictReader(file)]
-    final = json.loads((home / "results" / "validation" / "lift" / "bc_s1.json").read_text())["final"]
+    final = json.loads((workspace / "results" / "validation" / "lift" / "bc_s1.json").read_text())["final"]
     assert final["outcomes"] == "".join(successes)
 
 
 @pytest.mark.full
-def test_imitation_whose_result_is_gone_does_not_collect_again(
-    filled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+def test_bc_baseline_without_result_reuses_its_demonstrations(
+    finished_benchmark: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, _ = filled
-    path = home / "results" / "validation" / "lift" / "bc_s1.json"
+    workspace, _ = finished_benchmark
+    path = workspace / "results" / "validation" / "lift" / "bc_s1.json"
     before = json.loads(path.read_text())
     path.unlink()
-    run, commands = Crew.run, []
+    run, commands = ProcessPool.run, []
 
-    def noted(crew: Crew, arguments: list[str], log: Path) -> int:
+    def noted(pool: ProcessPool, arguments: list[str], log: Path) -> int:
         commands.append(arguments[0])
-        return run(crew, arguments, log)
+        return run(pool, arguments, log)
 
-    monkeypatch.setattr(Crew, "run", noted)
-    assert bench(home, "only=bc") == 0
+    monkeypatch.setattr(ProcessPool, "run", noted)
+    assert bench(workspace, "only=bc") == 0
     assert commands == ["train", "eval"]
     after = json.loads(path.read_text())
     assert (after["final"], after["wall_seconds"]) == (before["final"], before["wall_seconds"])
@@ -455,19 +465,19 @@ def test_imitation_whose_result_is_gone_does_not_collect_again(
 
 @pytest.mark.full
 def test_demonstrations_of_another_protocol_are_refused(
-    filled: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_benchmark: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home, _ = filled
+    workspace, _ = finished_benchmark
     protocol_file(tmp_path / "protocol", SMALL.replace("episodes=2 ", "episodes=1 "))
-    (tmp_path / "runs").symlink_to(home / "runs")
+    (tmp_path / "runs").symlink_to(workspace / "runs")
     assert bench(tmp_path, "only=bc") == 1
-    assert "bc_s1.zarr is of another protocol; remove it" in capsys.readouterr().err
+    assert "bc_s1.zarr belongs to another protocol; remove it" in capsys.readouterr().err
 
 
-def test_collecting_that_was_stopped_goes_on_and_so_does_its_time(tmp_path: Path) -> None:
-    """The start of the program that makes the dataset is not counted, nor one with nothing left to do."""
-    planned = Planned(PROTOCOL, BC, 0)
-    data = own_data(planned, tmp_path)
+def test_duration_of_collecting_adds_up_over_restarts(tmp_path: Path) -> None:
+    """Without the start of the program, and without a restart that has nothing left to collect."""
+    planned = PlannedRun(PROTOCOL, BC, 0)
+    data = collected_data(planned, tmp_path)
     ends = data / "meta" / "episode_ends"
     now = time.time()
     with contextlib.suppress(Stopped), timed_collection(planned, tmp_path):
@@ -492,51 +502,51 @@ def test_collecting_that_was_stopped_goes_on_and_so_does_its_time(tmp_path: Path
     assert complete.seconds == pytest.approx(12, abs=1)
 
 
-def test_collecting_whose_time_nobody_knows_begins_anew(tmp_path: Path) -> None:
-    """Nor does it go on with what other options began."""
-    planned = Planned(PROTOCOL, BC, 0)
-    data = own_data(planned, tmp_path)
+def test_demonstrations_with_unknown_duration_or_other_options_are_deleted(tmp_path: Path) -> None:
+    """An interrupted collection is only continued with the same options."""
+    planned = PlannedRun(PROTOCOL, BC, 0)
+    data = collected_data(planned, tmp_path)
     data.mkdir()
     with timed_collection(planned, tmp_path):
         assert not data.exists()
         data.mkdir()
-    with timed_collection(Planned(PROTOCOL, replace(BC, collect=("noise=0",)), 0), tmp_path) as collection:
+    with timed_collection(PlannedRun(PROTOCOL, replace(BC, collect=("noise=0",)), 0), tmp_path) as collection:
         assert not data.exists()
         assert collection.seconds == 0
 
 
 @pytest.mark.full
-def test_a_base_of_another_protocol_is_refused(
-    filled: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_base_of_another_protocol_is_refused(
+    finished_benchmark: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home, _ = filled
+    workspace, _ = finished_benchmark
     protocol_file(tmp_path / "protocol", SMALL.replace("noise=0.1", "noise=0.2"))
-    (tmp_path / "runs").symlink_to(home / "runs")
+    (tmp_path / "runs").symlink_to(workspace / "runs")
     assert bench(tmp_path, "only=residual") == 1
-    assert "has demonstrations and a base of another protocol" in capsys.readouterr().err
+    assert "belong to another protocol" in capsys.readouterr().err
 
 
-def test_one_sitting_at_a_time(tmp_path: Path) -> None:
+def test_only_one_process_uses_a_working_directory(tmp_path: Path) -> None:
     with (
-        runner.alone_in(tmp_path) as descriptor,
-        pytest.raises(UserError, match="another `robot-rl bench methods` is at work"),
-        runner.alone_in(tmp_path),
+        runner.lock_runs_dir(tmp_path) as descriptor,
+        pytest.raises(UserError, match="another `robot-rl bench methods` is using"),
+        runner.lock_runs_dir(tmp_path),
     ):
         pass
     with pytest.raises(OSError, match="Bad file descriptor"):
         fcntl.fcntl(descriptor, fcntl.F_GETFD)
-    with runner.alone_in(tmp_path):
+    with runner.lock_runs_dir(tmp_path):
         pass
 
 
-def test_a_crew_stops_cleanly(tmp_path: Path) -> None:
+def test_process_pool_stops_its_commands_cleanly(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
-        crew = Crew(lock.fileno())
+        pool = ProcessPool(lock.fileno())
         stopped: list[bool] = []
 
         def work() -> None:
             try:
-                crew.run(["collect", f"data={tmp_path / 'd.zarr'}", "episodes=10000"], tmp_path / "log")
+                pool.run(["collect", f"data={tmp_path / 'd.zarr'}", "episodes=10000"], tmp_path / "log")
             except Stopped:
                 stopped.append(True)
 
@@ -546,22 +556,22 @@ def test_a_crew_stops_cleanly(tmp_path: Path) -> None:
         while not (tmp_path / "d.zarr" / "meta").exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(1)
-        crew.stop()
+        pool.stop()
         thread.join(60)
         assert stopped == [True]
         assert "stopped; the same command adds the rest" in (tmp_path / "log").read_text()
         with pytest.raises(Stopped):
-            crew.run(["doctor"], tmp_path / "log")
+            pool.run(["doctor"], tmp_path / "log")
 
 
 # Evaluation while training.
 
 
 @pytest.mark.full
-def test_evaluation_leaves_no_trace_in_training(
+def test_evaluating_while_training_does_not_change_the_training(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
-    """Nor does a run that is stopped, or ends without a word, lose any of it when it goes on."""
+    """A run that is stopped or killed continues with the same evaluations and results."""
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "plain", 120))
     evaluated = ("eval_every=40", "eval_episodes=2")
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "straight", 120), *evaluated)
@@ -570,7 +580,7 @@ def test_evaluation_leaves_no_trace_in_training(
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "resumed", 120), *often)
     plain, straight, resumed, cut = (tmp_path / name for name in ("plain", "straight", "resumed", "cut"))
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "cut", 120), *often)
-    # As if it had ended between step 80, where it was evaluated and saved, and 120.
+    # As if killed between step 80, where it was evaluated and saved, and step 120.
     shutil.rmtree(cut / "checkpoints" / "00000120")
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "cut", 120), *often)
     for run in (straight, resumed, cut):
@@ -579,14 +589,14 @@ def test_evaluation_leaves_no_trace_in_training(
     assert metrics(straight) == metrics(resumed)
     without = {name: rows for name, rows in metrics(straight).items() if not name.startswith("eval/")}
     assert without == metrics(plain)
-    # Not at 40, where the critics have learned nothing yet and it would be the base.
+    # Not at 40, during the critics' warm-up, where the policy is the base.
     assert [step for step, _ in metrics(straight)["eval/success"]] == [80, 120]
     evaluations = [json.loads(p.read_text()) for p in sorted((straight / "evaluations").glob("*.json"))]
     seconds = read_metrics(straight / "metrics.csv")["eval/success"][-1][1]
     assert evaluations[-1]["wall_seconds"] == pytest.approx(seconds, abs=0.1)
 
 
-def test_what_cannot_be_evaluated_is_refused(
+def test_invalid_evaluation_options_are_refused(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     options = residual(demonstrations, base_run, tmp_path, "run", 120)
@@ -602,10 +612,10 @@ def test_what_cannot_be_evaluated_is_refused(
 # The table.
 
 
-def put(
-    results: Path, planned: Planned, success: list[float], every: int | None = None, **changes: Any
+def write_result_files(
+    results: Path, planned: PlannedRun, success: list[float], every: int | None = None, **changes: Any
 ) -> Path:
-    """Write result files with these successes at each evaluation and a minute of training in all."""
+    """Write result files with these success rates at each evaluation and one minute of training."""
     path = planned.result(results)
     path.parent.mkdir(parents=True, exist_ok=True)
     steps = [(every or planned.protocol.eval_every) * (i + 1) for i in range(len(success))]
@@ -636,33 +646,33 @@ def put(
     return path.with_suffix(".json")
 
 
-def table(home: Path) -> int:
+def table(workspace: Path) -> int:
     return cli.main(
         [
-            *("bench", "table", f"protocol={home / 'protocol'}", f"results={home / 'results'}"),
-            *(f"out={home / 'page.md'}", f"plots={home / 'plots'}"),
+            *("bench", "table", f"protocol={workspace / 'protocol'}", f"results={workspace / 'results'}"),
+            *(f"out={workspace / 'page.md'}", f"plots={workspace / 'plots'}"),
         ]
     )
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """Two seeds of one entry, one failed run, and nothing of the third entry."""
+def workspace(tmp_path: Path) -> Path:
+    """Results of two seeds of one entry and of one failed run; none of the third entry."""
     protocol_file(tmp_path / "protocol")
     good, less, _ = PROTOCOL.entries
-    put(tmp_path / "results", Planned(PROTOCOL, good, 0), [0.9, 0.9])
+    write_result_files(tmp_path / "results", PlannedRun(PROTOCOL, good, 0), [0.9, 0.9])
     lowest = {"step": 1500, "success": 0.55, "minus_base": 0.05, "base_by_chance": 0.35}
-    put(
+    write_result_files(
         tmp_path / "results",
-        Planned(PROTOCOL, good, 1),
+        PlannedRun(PROTOCOL, good, 1),
         [0.7, 1.0],
         training={"lowest": lowest},
         wall_seconds=120.0,
         device="cuda",
     )
-    put(
+    write_result_files(
         tmp_path / "results",
-        Planned(PROTOCOL, less, 0),
+        PlannedRun(PROTOCOL, less, 0),
         [0.6],
         status="failed",
         reason="loss became NaN; the batch is in /somewhere",
@@ -673,16 +683,16 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two runs of 0.9 and 1.0: IQM 0.95, and resamples from twice the one to twice the other."""
-    assert table(home) == 0
-    page = (home / "page.md").read_text()
+def test_table_of_results(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two runs of 0.9 and 1.0 have an IQM of 0.95, and resampled IQMs from 0.9 to 1.0."""
+    assert table(workspace) == 0
+    page = (workspace / "page.md").read_text()
     assert "page.md: 3 of 4 runs have results" in capsys.readouterr().out
     good = (
         "| `good` | 321 | 0.50 | **0.950** [0.900, 1.000] | 0.90, 1.00 | 100, 200 | –, 200 "
         "| -0.20 at 120 (-0.15) | 1.5 min | 2 |"
     )
-    assert page.count(good) == 2  # and again above its ablations
+    assert page.count(good) == 2  # again above its ablations
     assert "| `good-less` | 321 | 0.55 | failed | failed |  |  | – | – | 0 of 1, 1 failed |" in page
     assert "| `other` |  |  | not run |  |  |  |  |  | 0 of 1 |" in page
     assert "Trained on: a card; a processor." in page
@@ -690,27 +700,37 @@ def test_the_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "`good-less_s0` failed: loss became NaN.\n" in page
     assert "/somewhere" not in page
     assert "![Success on lift](plots/lift.png)" in page
-    assert [path.name for path in (home / "plots").iterdir()] == ["lift.png"]
+    assert [path.name for path in (workspace / "plots").iterdir()] == ["lift.png"]
 
 
-def test_demonstrations_of_another_machine_are_counted_as_about_as_many(home: Path) -> None:
-    (protocol,) = read_protocols(home / "protocol")
-    put(home / "results", Planned(protocol, protocol.entries[2], 0), [0.5, 0.5], config={"data_sha256": "b"})
-    assert table(home) == 0
-    assert "| `other` | ≈ 321 | 0.50 |" in (home / "page.md").read_text()
+def test_demonstration_steps_of_another_machine_are_marked_as_approximate(workspace: Path) -> None:
+    (protocol,) = read_protocols(workspace / "protocol")
+    write_result_files(
+        workspace / "results",
+        PlannedRun(protocol, protocol.entries[2], 0),
+        [0.5, 0.5],
+        config={"data_sha256": "b"},
+    )
+    assert table(workspace) == 0
+    assert "| `other` | ≈ 321 | 0.50 |" in (workspace / "page.md").read_text()
 
 
-def test_test_states_have_tables_of_their_own_with_what_was_measured_there(
-    home: Path, capsys: pytest.CaptureFixture[str]
+def test_results_on_test_states_have_separate_tables(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (protocol,) = read_protocols(home / "protocol", "test")
+    (protocol,) = read_protocols(workspace / "protocol", "test")
     success = [0.6, 0.85, 0.92, 0.88]
-    put(home / "results", Planned(protocol, protocol.entries[0], 1), success, every=protocol.save_every)
-    assert table(home) == 0
+    write_result_files(
+        workspace / "results",
+        PlannedRun(protocol, protocol.entries[0], 1),
+        success,
+        every=protocol.save_every,
+    )
+    assert table(workspace) == 0
     assert "page.md: 1 of 2 runs have results on test states" in capsys.readouterr().out
-    page = (home / "page.md").read_text()
+    page = (workspace / "page.md").read_text()
     tested = page[page.index("## Lift, test states") : page.index("## Lift, validation states")]
-    assert "200 environment steps, measured on 30 test states; policies saved every 50 steps on the" in tested
+    assert "200 environment steps, evaluated on 30 test states; policies saved every 50 steps on" in tested
     assert (
         "| `good` | 321 | 0.50 | **0.880** | 0.88 | 150 | – | -0.20 at 120 (-0.15) | 1.0 min | 1 of 2 |"
         in tested
@@ -720,96 +740,100 @@ def test_test_states_have_tables_of_their_own_with_what_was_measured_there(
     assert "| `good` | 321 | 0.50 | **0.950**" in page[page.index("## Lift, validation states") :]
 
 
-def test_the_same_results_give_the_same_files(home: Path) -> None:
-    table(home)
-    files = [home / "page.md", home / "plots" / "lift.png"]
+def test_same_results_give_the_same_bytes(workspace: Path) -> None:
+    table(workspace)
+    files = [workspace / "page.md", workspace / "plots" / "lift.png"]
     before = [path.read_bytes() for path in files]
-    table(home)
+    table(workspace)
     assert [path.read_bytes() for path in files] == before
 
 
-def test_only_what_is_between_the_markers_is_replaced(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = home / "page.md"
+def test_only_text_between_the_markers_is_replaced(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = workspace / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert table(home) == 0
+    assert table(workspace) == 0
     text = page.read_text()
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
     page.write_text("no markers\n")
-    assert table(home) == 2
-    assert "between which the table goes" in capsys.readouterr().err
+    assert table(workspace) == 2
+    assert "between which the table is written" in capsys.readouterr().err
     assert page.read_text() == "no markers\n"
 
 
-def test_several_tasks(home: Path) -> None:
-    """An entry with 0.9 and 1.0 on one task, 0.0 and 0.1 on another: the middle two of four."""
+def test_table_over_all_tasks_has_the_iqm_over_all_runs(workspace: Path) -> None:
+    """0.9 and 1.0 on one task, 0.0 and 0.1 on another: the mean of the middle two of four."""
     can = replace(PROTOCOL, task="can")
-    protocol_file(home / "protocol", task="can")
+    protocol_file(workspace / "protocol", task="can")
     for seed, success in enumerate((0.0, 0.1)):
-        put(home / "results", Planned(can, can.entries[0], seed), [success] * 2)
-    assert table(home) == 0
-    page = (home / "page.md").read_text()
+        write_result_files(workspace / "results", PlannedRun(can, can.entries[0], seed), [success] * 2)
+    assert table(workspace) == 0
+    page = (workspace / "page.md").read_text()
     assert "| `good` | **0.500** [0.450, 0.550] |" in page[page.index("## All tasks, validation states") :]
     assert "`other`" not in page[page.index("## All tasks, validation states") :]
 
 
-def test_imitation_stands_in_the_table_at_the_steps_of_its_demonstrations(home: Path) -> None:
-    protocol_file(home / "protocol", WITH_IMITATION)
-    table(home)
-    page, plot = (home / "page.md").read_text(), (home / "plots" / "lift.png").read_bytes()
+def test_bc_baseline_is_shown_at_the_steps_of_its_demonstrations(workspace: Path) -> None:
+    protocol_file(workspace / "protocol", WITH_BC)
+    table(workspace)
+    page, plot = (workspace / "page.md").read_text(), (workspace / "plots" / "lift.png").read_bytes()
     assert "| `bc` |  |  | not run |" in page
-    assert "By imitation" not in page
-    (protocol,) = read_protocols(home / "protocol")
+    assert "Behaviour cloning" not in page
+    (protocol,) = read_protocols(workspace / "protocol")
     nothing: dict[str, Any] = {"training": {"lowest": None}}
     for seed, (success, steps) in enumerate(((0.92, 1200), (1.0, 1300))):
-        put(home / "results", Planned(protocol, BC, seed), [success], every=steps, **nothing)
-    assert table(home) == 0
-    page = (home / "page.md").read_text()
+        write_result_files(
+            workspace / "results", PlannedRun(protocol, BC, seed), [success], every=steps, **nothing
+        )
+    assert table(workspace) == 0
+    page = (workspace / "page.md").read_text()
     row = "| 0.92, 1.00 | 1.2k, 1.3k | –, 1.3k | – | 1.0 min | 2 |"
     assert f"| `bc` | 321 | 0.50 | **0.960** [0.920, 1.000] {row}" in page
-    assert "alone: `bc` (episodes=9 noise=0.1: 1.2k, 1.3k steps). Steps are those of the demon" in page
-    bc = next(row for row in rows_of(protocol, home / "results") if row.entry == BC)
+    assert "demonstrations: `bc` (episodes=9 noise=0.1: 1.2k, 1.3k steps). Steps are those of the" in page
+    bc = next(row for row in read_rows(protocol, workspace / "results") if row.entry == BC)
     assert bc.curve()[0].tolist() == [1250]
-    assert (home / "plots" / "lift.png").read_bytes() != plot
+    assert (workspace / "plots" / "lift.png").read_bytes() != plot
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda path: path.write_text("{"), "is broken"),
-        (lambda path: path.write_text("[]"), "is broken"),
-        (lambda path: path.with_suffix(".csv").unlink(), "is broken"),
-        (lambda path: path.with_suffix(".csv").write_text("step\n1\n"), "has not the columns"),
-        (lambda path: path.with_suffix(".csv").write_text(",".join(COLUMNS) + "\n"), "is broken"),
-        (lambda path: edit(path, final={"success": 0.1}), "end differently"),
+        (lambda path: path.write_text("{"), "is damaged"),
+        (lambda path: path.write_text("[]"), "is damaged"),
+        (lambda path: path.with_suffix(".csv").unlink(), "is damaged"),
+        (lambda path: path.with_suffix(".csv").write_text("step\n1\n"), "does not have the columns"),
+        (lambda path: path.with_suffix(".csv").write_text(",".join(COLUMNS) + "\n"), "is damaged"),
+        (lambda path: edit(path, final={"success": 0.1}), "final success differs"),
         (lambda path: edit(path, format=2), "has format 2"),
-        (lambda path: edit(path, protocol={}), "is of another protocol"),
-        (lambda path: edit(path, machine=None), "is broken"),
-        (lambda path: edit(path, split="test"), "was measured on test states"),
+        (lambda path: edit(path, protocol={}), "belongs to another protocol"),
+        (lambda path: edit(path, machine=None), "is damaged"),
+        (lambda path: edit(path, split="test"), "was evaluated on test states"),
     ],
 )
-def test_a_broken_result_is_refused_in_one_line(
-    home: Path, capsys: pytest.CaptureFixture[str], change: Any, message: str
+def test_damaged_result_is_refused_in_one_line(
+    workspace: Path, capsys: pytest.CaptureFixture[str], change: Any, message: str
 ) -> None:
-    path = home / "results" / "validation" / "lift" / "good_s0.json"
+    path = workspace / "results" / "validation" / "lift" / "good_s0.json"
     change(path)
-    assert table(home) == 2
+    assert table(workspace) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error
     assert str(path) in error
-    assert "remove it, and the run is made again" in error
-    assert bench(home) == 2  # it is neither made anew nor passed over
-    assert not (home / "page.md").exists()
+    assert "remove it to run it again" in error
+    assert bench(workspace) == 2  # it is neither run again nor skipped
+    assert not (workspace / "page.md").exists()
 
 
 def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_a_result_is_read_as_it_was_written(home: Path) -> None:
-    result = read_result(Planned(PROTOCOL, PROTOCOL.entries[0], 1), home / "results")
+def test_result_is_read_as_it_was_written(workspace: Path) -> None:
+    result = read_result(PlannedRun(PROTOCOL, PROTOCOL.entries[0], 1), workspace / "results")
     assert result is not None
     assert (result.final, result.first_at(0.7), result.first_at(1.1)) == (1.0, 100, None)
     assert [point.wall_seconds for point in result.curve] == [30, 60]

@@ -1,4 +1,4 @@
-"""`robot-rl bench record` and `bench data` in miniature; nothing here says how fast anything is."""
+"""`robot-rl bench record` and `bench data` in short runs; no timing is asserted."""
 
 import json
 
@@ -9,7 +9,7 @@ from tests.conftest import RunCommand
 
 @pytest.mark.full
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])
-def test_the_figures_of_recording_are_complete(
+def test_bench_record_reports_every_figure(
     robot_rl: RunCommand, capsys: pytest.CaptureFixture[str], encoding: str
 ) -> None:
     robot_rl("bench record", "seconds=6", f"encoding={encoding}", "json=true")
@@ -26,9 +26,7 @@ def test_the_figures_of_recording_are_complete(
 
 
 @pytest.mark.full
-def test_the_figures_of_reading_are_complete(
-    robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_data_reports_every_figure(robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]) -> None:
     robot_rl("bench data", "seconds=0.1", "image_size=[32,48]", "device=cpu", "json=true")
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     for kind in ("zarr", "video"):

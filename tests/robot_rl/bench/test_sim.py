@@ -1,4 +1,4 @@
-"""What the benchmark of the simulation measures and how it says it; never how fast anything is."""
+"""`robot-rl bench sim`: what it measures and prints; no timing is asserted."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ MACHINE = {"cpu": "a processor", "cores": 4, "versions": {"mujoco": "3.9.0"}}
 
 @pytest.fixture(scope="module")
 def output() -> list[str]:
-    """The lines that a short real run writes."""
+    """Lines printed by a short real run."""
     with contextlib.redirect_stdout(io.StringIO()) as written:
         assert cli.main(["bench", "sim", "--tasks", "Lift", "--seconds", "1", "--json"]) == 0
     return written.getvalue().splitlines()
@@ -47,24 +47,24 @@ def test_last_line_is_json(output: list[str]) -> None:
     assert {"asked_ms", "reset_stock_ms", "reset_ours_ms"} <= set(lift)
 
 
-def test_before_it_is_a_table_for_people(output: list[str]) -> None:
+def test_table_is_printed_before_the_json(output: list[str]) -> None:
     text = "\n".join(output[:-1])
     for words in ("cores; robot-rl", "ms/step", "stock/ours", "Lift", "equal", "2 threads"):
         assert words in text
     assert not any(line.startswith("{") for line in output[:-1])
 
 
-def test_two_arms_without_images() -> None:
+def test_task_with_two_arms_is_measured_without_images() -> None:
     speed = measure_task("TwoArmPegInHole", 0.1, 0, images=False)
     assert speed.equal
     assert speed.render_stock_ms is speed.render_ours_ms is None
 
 
-def test_numbers_of_threads() -> None:
+def test_thread_counts_double_up_to_the_number_of_cores() -> None:
     assert [thread_counts(cores) for cores in (1, 2, 7, 8)] == [[1, 2], [1, 2], [1, 2, 4], [1, 2, 4, 8]]
 
 
-def test_turns() -> None:
+def test_candidates_take_turns() -> None:
     calls: list[str] = []
     found = take_turns(
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
@@ -79,7 +79,7 @@ def test_turns() -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """No measurement is made; what is asked for is noted here."""
+    """Replaces the measurements and records their arguments."""
     asked: dict[str, Any] = {"speed": SPEED, "images": None}
 
     def measure(task: str, seconds: float, seed: int, *, images: bool) -> TaskSpeed:
@@ -102,7 +102,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ["tasks=[Lift,Door]", "seconds=3", "json=true"],
     ],
 )
-def test_ways_to_ask(quick: dict, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_options_reach_the_measurement(
+    quick: dict, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     assert cli.main(["bench", "sim", *arguments]) == 0
     assert (quick["Lift"], quick["Door"], quick["images"]) == (3, 3, True)
     out = capsys.readouterr().out
@@ -110,7 +112,7 @@ def test_ways_to_ask(quick: dict, capsys: pytest.CaptureFixture[str], arguments:
     assert "robosuite says" not in out
 
 
-def test_without_json_there_is_the_table_alone(quick: dict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_json_only_the_table_is_printed(quick: dict, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "sim"]) == 0
     out = capsys.readouterr().out
     assert "{" not in out
@@ -121,13 +123,13 @@ def test_without_json_there_is_the_table_alone(quick: dict, capsys: pytest.Captu
     assert "busy" not in out
 
 
-def test_a_busy_machine_is_told_of(quick: dict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_on_a_busy_machine(quick: dict, capsys: pytest.CaptureFixture[str]) -> None:
     quick["speed"] = replace(SPEED, processor_share=0.6)
     assert cli.main(["bench", "sim"]) == 0
     assert "busy: at worst this process had 60 % of a processor" in capsys.readouterr().out
 
 
-def test_where_nothing_can_be_rendered(
+def test_without_rendering_images_are_not_measured(
     quick: dict, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_sim, "try_backend", lambda backend: Trial(backend, "the frame is black"))
@@ -139,7 +141,7 @@ def test_where_nothing_can_be_rendered(
     assert json.loads(lines[-1])["tasks"]["Lift"]["render_stock_ms"] is None
 
 
-def test_other_states_are_a_fault(quick: dict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_states_fail_the_benchmark(quick: dict, capsys: pytest.CaptureFixture[str]) -> None:
     quick["speed"] = replace(SPEED, equal=False, max_deviation=np.float64(1e-9).item())
     with pytest.raises(SystemExit) as exit_:
         cli.main(["bench", "sim", "--tasks", "Lift", "--json"])
@@ -162,7 +164,9 @@ def test_other_states_are_a_fault(quick: dict, capsys: pytest.CaptureFixture[str
         (["--second", "3"], "unknown key second; did you mean seconds=3?"),
     ],
 )
-def test_mistakes(capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str) -> None:
+def test_invalid_options_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
+) -> None:
     assert cli.main(["bench", "sim", *arguments]) == 2
     written = capsys.readouterr()
     assert written.out == ""

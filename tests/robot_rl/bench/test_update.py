@@ -1,4 +1,4 @@
-"""`robot-rl bench update` in miniature; nothing here says how fast anything is."""
+"""`robot-rl bench update` in short runs; no timing is asserted."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ TINY = [
 ]
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_line_is_json_with_every_case(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("stable_baselines3")
     assert cli.main([*TINY, "methods=[rlpd]", "--json"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -34,7 +34,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["cases"]["rlpd_8_e2"]["sb3_ms"] is None
 
 
-def test_without_stable_baselines(
+def test_without_stable_baselines_only_ours_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
@@ -49,7 +49,7 @@ def test_without_stable_baselines(
         assert "GPU figures were not run here" in written.err
 
 
-def test_operations_are_counted() -> None:
+def test_floating_point_operations_equal_a_count_by_hand() -> None:
     """Passes of one critic and of the actor, by hand, for a network without hidden width."""
     size = Size(width=1, num_critics=2, batch=1)
     critic, first_critic, actor, first_actor = 2 * (26 + 2 + 1), 2 * 26, 2 * (19 + 2 + 14), 2 * 19
@@ -72,11 +72,11 @@ def test_operations_are_counted() -> None:
         ("threads=0", "threads=0: it must be at least 1"),
     ],
 )
-def test_mistakes(capsys: pytest.CaptureFixture[str], argument: str, answer: str) -> None:
+def test_invalid_options_are_refused(capsys: pytest.CaptureFixture[str], argument: str, answer: str) -> None:
     assert cli.main(["bench", "update", argument]) == 2
     assert answer in capsys.readouterr().err
 
 
-def test_methods_with_a_replay_are_measured() -> None:
+def test_off_policy_methods_are_measured() -> None:
     assert {"rlpd", "residual"} <= set(off_policy_methods())
     assert "bc" not in off_policy_methods()

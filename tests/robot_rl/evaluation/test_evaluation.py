@@ -1,4 +1,4 @@
-"""An evaluation's outcomes do not depend on how many environments run it."""
+"""Evaluation: outcomes do not depend on the number of environments; progress, summary, files."""
 
 import csv
 import json
@@ -78,7 +78,7 @@ def test_outcomes_do_not_depend_on_the_number_of_environments(num_envs: int) -> 
     assert run(num_envs)[0] == alone
 
 
-def test_every_state_is_used_once_and_in_order() -> None:
+def test_each_state_is_evaluated_once_and_outcomes_are_in_order() -> None:
     outcomes, envs = run(1)
     np.testing.assert_allclose(envs.begun, STATES[:, 0])
     assert [outcome.episode for outcome in outcomes] == list(range(11))
@@ -88,11 +88,11 @@ def test_every_state_is_used_once_and_in_order() -> None:
         assert set(envs.begun) == set(STATES[:, 0])
 
 
-def test_an_episode_does_not_depend_on_the_rest_of_the_list() -> None:
+def test_outcome_of_an_episode_does_not_depend_on_other_episodes() -> None:
     assert run(2, STATES[:4])[0] == run(2)[0][:4]
 
 
-def test_seed_decides_the_noise_and_is_reported() -> None:
+def test_policy_seed_is_reported_for_each_episode() -> None:
     one, two = run(2)[0], run(2, seed=1)[0]
     assert run(2)[0] == one
     assert [outcome.length for outcome in one] != [outcome.length for outcome in two]
@@ -114,13 +114,13 @@ def test_progress_is_shown_after_each_episode() -> None:
 OUTCOMES = [Outcome(0, True, 10, 5), Outcome(1, False, 20, 6), Outcome(2, True, 12, 7)]
 
 
-def test_summary_counts() -> None:
+def test_summary_has_success_rate_interval_and_mean_length() -> None:
     summary = Summary.of(OUTCOMES, "abc")
     assert summary == Summary(2 / 3, wilson(2, 3), 14.0, "abc")
     assert summary.interval[0] < 2 / 3 < summary.interval[1]
 
 
-def test_files_hold_every_outcome_and_which_states_they_began_from(tmp_path: Path) -> None:
+def test_files_contain_every_outcome_and_the_initial_states(tmp_path: Path) -> None:
     states = InitialStates("lift.safetensors", "lift", STATES)
     results = {"base": OUTCOMES, "tuned": OUTCOMES[::-1]}
     summaries = {name: Summary.of(outcomes, name) for name, outcomes in results.items()}

@@ -1,4 +1,4 @@
-"""A list of initial states is the same list, bit for bit, wherever it is used."""
+"""Lists of initial states: saved and loaded bit-identically, splits, refusals."""
 
 import json
 from collections.abc import Callable
@@ -40,14 +40,14 @@ def some() -> np.ndarray:
 @pytest.mark.parametrize(
     "states", [some(), some()[:1], np.zeros((4, 3))], ids=["many", "one", "all the same"]
 )
-def test_list_comes_back_to_the_bit(tmp_path: Path, states: np.ndarray) -> None:
+def test_saved_states_are_loaded_bit_identically(tmp_path: Path, states: np.ndarray) -> None:
     save_states(tmp_path / "new" / "list.safetensors", states, ENVIRONMENT)
     loaded = load_states(env(), tmp_path / "new" / "list.safetensors")
     assert loaded.states.tobytes() == states.tobytes()
     assert (loaded.task, loaded.name) == ("lift", "list.safetensors")
 
 
-def test_hash_tells_lists_apart(tmp_path: Path) -> None:
+def test_hash_differs_between_different_lists(tmp_path: Path) -> None:
     hashes = []
     for i, states in enumerate((some(), some(), some()[::-1].copy())):
         save_states(tmp_path / f"{i}", states, ENVIRONMENT)
@@ -61,7 +61,7 @@ def test_list_of_another_environment_is_refused(tmp_path: Path) -> None:
         load_states(env(controller="X"), tmp_path / "list")
 
 
-def test_list_serves_whatever_is_observed(tmp_path: Path) -> None:
+def test_list_does_not_depend_on_observations_or_rendering(tmp_path: Path) -> None:
     save_states(tmp_path / "list", some(), {**ENVIRONMENT, "observation_spec": {"cameras": []}})
     seeing = env(observation_spec={"cameras": ["agentview"]}, render="quick")
     assert len(load_states(seeing, tmp_path / "list").states) == len(some())
@@ -76,7 +76,7 @@ def test_list_serves_whatever_is_observed(tmp_path: Path) -> None:
         lambda path: save_file({"x": np.zeros(3)}, path, metadata={"environment": "{"}),
     ],
 )
-def test_what_is_no_list_is_refused(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+def test_damaged_list_is_refused(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     save_states(tmp_path / "list", some(), ENVIRONMENT)
     damage(tmp_path / "list")
     with pytest.raises(ValueError, match="is not a list of initial states"):
@@ -88,15 +88,15 @@ def test_missing_list_is_refused_with_the_command_that_makes_it(tmp_path: Path) 
         load_states(env(), tmp_path / "none")
 
 
-def test_columns_that_are_equal_are_stored_once(tmp_path: Path) -> None:
+def test_equal_columns_are_stored_once(tmp_path: Path) -> None:
     states = some()
     save_states(tmp_path / "list", np.concatenate([states, states], axis=1), ENVIRONMENT)
     with safe_open(tmp_path / "list", framework="numpy") as file:
         assert file.get_tensor("varying").shape == (6, 7)
 
 
-def test_lists_that_repeat_equal_columns_are_read(tmp_path: Path) -> None:
-    """As they were written before."""
+def test_older_lists_with_repeated_columns_are_read(tmp_path: Path) -> None:
+    """The format without deduplicated columns."""
     states = some()
     varying = np.array([1, 2, 3, 5, 6, 7, 8])
     parts = {
@@ -115,8 +115,8 @@ def test_splits_have_no_seed_in_common() -> None:
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_shipped_list_is_what_its_seeds_give(split: Split) -> None:
-    """To rounding: the bits can differ between machines, which is why they are shipped."""
+def test_shipped_list_equals_resets_with_its_seeds(split: Split) -> None:
+    """Up to rounding, since the last bits can differ between machines."""
     lift = make_env("lift")
     shipped = load_states(lift, split=split)
     assert (shipped.split, len(shipped.states)) == (split, COUNTS[split])
@@ -128,6 +128,6 @@ def test_shipped_list_is_what_its_seeds_give(split: Split) -> None:
     lift.close()
 
 
-def test_a_list_of_the_users_own_is_of_no_split(tmp_path: Path) -> None:
+def test_list_of_a_user_has_no_split(tmp_path: Path) -> None:
     save_states(tmp_path / "list", some(), ENVIRONMENT)
     assert load_states(env(), tmp_path / "list").split is None

@@ -1,4 +1,4 @@
-"""Policies that a run keeps on its way, and what they are worth on the states of a split."""
+"""Policies saved while a run trains, and their evaluation on validation and test states."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ def write(text: str) -> Any:
     return lambda folder: (folder / "policy").write_text(text)
 
 
-def test_kept_policies_come_in_the_order_of_their_steps(tmp_path: Path) -> None:
+def test_saved_policies_are_ordered_by_step(tmp_path: Path) -> None:
     for step in (200, 100, 1000):
         keep_policy(tmp_path, step, step / 2, write(str(step)))
     found = saved_policies(tmp_path)
@@ -31,14 +31,14 @@ def test_kept_policies_come_in_the_order_of_their_steps(tmp_path: Path) -> None:
     assert [(path / "policy").read_text() for path, _ in found] == ["100", "200", "1000"]
 
 
-def test_a_run_that_went_back_replaces_what_it_kept(tmp_path: Path) -> None:
+def test_run_resumed_from_an_earlier_checkpoint_replaces_saved_policies(tmp_path: Path) -> None:
     keep_policy(tmp_path, 100, 1.0, write("old"))
     keep_policy(tmp_path, 100, 2.0, write("new"))
     ((path, saved),) = saved_policies(tmp_path)
     assert ((path / "policy").read_text(), saved.wall_seconds) == ("new", 2.0)
 
 
-def test_a_policy_that_could_not_be_written_is_not_there(tmp_path: Path) -> None:
+def test_failed_save_leaves_no_policy(tmp_path: Path) -> None:
     def fail(folder: Path) -> None:
         (folder / "policy").write_text("half")
         raise OSError("the disk is full")
@@ -48,7 +48,7 @@ def test_a_policy_that_could_not_be_written_is_not_there(tmp_path: Path) -> None
     assert not list((tmp_path / "policies").iterdir())
 
 
-def test_none_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+def test_missing_and_damaged_policies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="train it with save_every=N"):
         saved_policies(tmp_path)
     (tmp_path / "policies" / "00000100").mkdir(parents=True)
@@ -60,7 +60,7 @@ def test_none_and_damaged_ones_are_refused(tmp_path: Path) -> None:
 def run(
     tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> Path:
-    """A finished run of a clean commit that kept its policy twice."""
+    """A finished run of committed code with two saved policies."""
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_command, "current_code", lambda: Code("abc", dirty=False))
@@ -72,15 +72,15 @@ def fingerprints(run: Path) -> list[tuple[int, str]]:
     return [(at.step, read_record(policy_directory(path)).fingerprint) for path, at in saved_policies(run)]
 
 
-def test_the_last_kept_policy_is_that_of_the_last_checkpoint(run: Path) -> None:
+def test_last_saved_policy_equals_the_final_policy(run: Path) -> None:
     *_, (step, fingerprint) = fingerprints(run)
     assert (step, fingerprint) == (120, read_record(policy_directory(run)).fingerprint)
 
 
-def test_keeping_policies_leaves_no_trace_in_training(
+def test_saving_policies_does_not_change_the_training(
     run: Path, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
-    """And a run that was cut off, and goes on from its last checkpoint, keeps the same ones."""
+    """A run that was killed and resumed saves the same policies."""
     plain = residual(demonstrations, base_run, tmp_path, "run", 120)
     robot_rl("train", *plain, "checkpoint_every=60")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "00000120")
@@ -89,7 +89,7 @@ def test_keeping_policies_leaves_no_trace_in_training(
     assert fingerprints(tmp_path / "run") == fingerprints(run)
 
 
-def test_each_kept_policy_is_measured_on_test_states_and_once(
+def test_each_saved_policy_is_evaluated_once_on_test_states(
     run: Path, tmp_path: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eval_command, "current_code", lambda: Code("def", dirty=False))
@@ -113,10 +113,10 @@ def test_each_kept_policy_is_measured_on_test_states_and_once(
     robot_rl("eval", *options)
 
 
-def test_the_states_of_a_split_are_all_used_unless_fewer_are_asked_for(
+def test_all_states_of_a_split_are_used_by_default(
     run: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Test results do not replace those on validation states, and say which states they are of."""
+    """Results on test states do not replace those on validation states, and name their states."""
     monkeypatch.setattr(eval_command, "current_code", lambda: Code("def", dirty=False))
     robot_rl("eval", f"policy={run}", "episodes=2")
     robot_rl("eval", f"policy={run}", "split=test", "episodes=3")
@@ -135,7 +135,7 @@ def test_the_states_of_a_split_are_all_used_unless_fewer_are_asked_for(
     assert asked == [100, 500]
 
 
-def test_test_states_are_refused_for_a_changed_program(
+def test_test_states_need_committed_code(
     run: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eval_command, "current_code", lambda: Code("def", dirty=True))
@@ -153,7 +153,7 @@ def test_test_states_are_refused_for_a_changed_program(
         (("episodes=101",), r"episodes=101: lift\.safetensors has 100 states"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(
+def test_invalid_evaluation_options_are_refused(
     run: Path, robot_rl: RunCommand, options: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):

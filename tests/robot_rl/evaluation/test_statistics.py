@@ -26,55 +26,55 @@ counts = st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), s
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_published_values(successes: int, n: int, low: float, high: float) -> None:
+def test_wilson_interval_equals_published_values(successes: int, n: int, low: float, high: float) -> None:
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_bounds_solve_wilsons_equation() -> None:
-    """|p - bound| is z standard errors, the standard error taken at the bound."""
+def test_wilson_bounds_solve_wilsons_equation() -> None:
+    """|p - bound| equals z standard errors at the bound."""
     for bound in wilson(55, 100):
         assert abs(0.55 - bound) / math.sqrt(bound * (1 - bound) / 100) == pytest.approx(1.959964, abs=1e-6)
 
 
 @given(counts)
-def test_contains_the_proportion_and_stays_in_range(count: tuple[int, int]) -> None:
+def test_wilson_interval_contains_the_proportion_and_stays_in_range(count: tuple[int, int]) -> None:
     low, high = wilson(*count)
     assert 0 <= low <= count[0] / count[1] <= high <= 1
     assert low < high
 
 
 @given(counts)
-def test_failures_mirror_successes(count: tuple[int, int]) -> None:
+def test_wilson_interval_is_symmetric_in_successes_and_failures(count: tuple[int, int]) -> None:
     low, high = wilson(*count)
     assert wilson(count[1] - count[0], count[1]) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
 @given(counts, st.floats(0.5, 0.94))
-def test_less_confidence_is_narrower(count: tuple[int, int], confidence: float) -> None:
+def test_wilson_interval_is_narrower_for_less_confidence(count: tuple[int, int], confidence: float) -> None:
     low, high = wilson(*count)
     inner = wilson(*count, confidence)
     assert low <= inner[0]
     assert inner[1] <= high
 
 
-def test_ends_are_exact() -> None:
+def test_wilson_interval_ends_at_0_and_1_exactly() -> None:
     assert wilson(0, 7)[0] == 0.0
     assert wilson(7, 7)[1] == 1.0
 
 
 @pytest.mark.parametrize("count", [(0, 0), (-1, 5), (6, 5)])
-def test_refuses_impossible_counts(count: tuple[int, int]) -> None:
+def test_wilson_refuses_impossible_counts(count: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="successes"):
         wilson(*count)
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
-def test_refuses_confidence_out_of_range(confidence: float) -> None:
+def test_wilson_refuses_confidence_out_of_range(confidence: float) -> None:
     with pytest.raises(ValueError, match="confidence"):
         wilson(1, 2, confidence)
 
 
-def test_mcnemar() -> None:
+def test_mcnemar_equals_the_binomial_test() -> None:
     assert mcnemar(0, 0) == 1.0
     assert mcnemar(1, 1) == 1.0
     assert mcnemar(0, 5) == pytest.approx(2 * 0.5**5)
@@ -91,35 +91,35 @@ def test_mcnemar() -> None:
         ([[0, 100, 2, 3], [4, 5, 6, 1]], 3.5),
     ],
 )
-def test_iqm(scores: list, middle: float) -> None:
+def test_iqm_is_the_mean_of_the_middle_half(scores: list, middle: float) -> None:
     assert iqm(scores) == pytest.approx(middle)
 
 
-def test_interval_of_two_runs() -> None:
+def test_iqm_interval_of_two_runs() -> None:
     """A quarter of the resamples are twice the worse run, a quarter twice the better."""
     assert iqm_interval([[0.8, 1.0]]) == (0.8, 1.0)
     assert iqm_interval([[0.8, 1.0]], confidence=0.4) == (0.9, 0.9)
 
 
-def test_runs_are_drawn_within_their_task() -> None:
+def test_iqm_interval_resamples_runs_within_their_task() -> None:
     low, high = iqm_interval([[0.0, 0.0], [1.0, 1.0]])
     assert low == high == 0.5
     assert iqm_interval([[0.0, 0.0, 1.0, 1.0]]) == (0.0, 1.0)
 
 
-def test_interval_is_the_same_again_and_narrows_with_runs() -> None:
+def test_iqm_interval_is_repeatable_and_narrows_with_more_runs() -> None:
     few, many = [0.5, 0.7, 0.9], [0.5, 0.7, 0.9] * 10
     assert iqm_interval([few]) == iqm_interval([few])
     (low, high), (inner_low, inner_high) = iqm_interval([few]), iqm_interval([many])
     assert low < inner_low < inner_high < high
 
 
-def test_rolling_success() -> None:
+def test_rolling_success_is_the_mean_over_each_window() -> None:
     assert rolling_success([1, 0, 1, 1], 2).tolist() == [0.5, 0.5, 1.0]
     assert rolling_success([1, 0], 3).tolist() == rolling_success([], 3).tolist() == []
 
 
-def test_lowest_by_chance() -> None:
+def test_lowest_by_chance_is_below_the_success_rate() -> None:
     assert lowest_by_chance(1.0, 100, 40) == 1.0
     assert lowest_by_chance(0.0, 100, 40) == 0.0
     # Both of two coins, and one window of 40.

@@ -1,4 +1,4 @@
-"""What the off-policy learners share: what they draw of a batch, and what of it they imitate."""
+"""Parts shared by off-policy learners: stored base samples, imitation loss, demonstration schedule."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from robot_rl.learning.sampling import MixedSampler, Window
 ROWS, KEPT = 5, 4
 
 
-def test_targets_are_made_of_other_samples_at_each_update() -> None:
+def test_stored_base_samples_are_redrawn_for_each_target() -> None:
     number = torch.arange(ROWS * KEPT, dtype=torch.float32).view(ROWS, KEPT, 1, 1)
     batch = {"next.base_samples": number.expand(-1, -1, 2, 3), "next.base_sample_noise": -number}
     generator = torch.Generator().manual_seed(0)
@@ -29,14 +29,14 @@ def test_targets_are_made_of_other_samples_at_each_update() -> None:
     assert seen == [set(range(row * KEPT, (row + 1) * KEPT)) for row in range(ROWS)]
 
 
-def test_samples_without_noise_are_drawn_and_no_more_than_there_are() -> None:
+def test_base_samples_without_noise_are_drawn_up_to_the_stored_number() -> None:
     drawn = stored_base_samples({"base_samples": torch.zeros(ROWS, 1, 2, 3)}, "", 2, torch.Generator())
     assert drawn.actions.shape == (ROWS, 1, 2, 3)
     assert drawn.noise is None
 
 
-def test_what_was_not_executed_is_not_imitated() -> None:
-    """The end of an episode's last chunks is what the base would have done."""
+def test_padding_after_the_end_of_an_episode_is_not_imitated() -> None:
+    """Padding is what the base would have done after the end of the episode."""
     chunk = torch.zeros(3, 4, 2)
     executed = torch.full((3, 4, 2), 0.5)
     executed[0, 2:] = 100.0
@@ -56,7 +56,7 @@ def test_what_was_not_executed_is_not_imitated() -> None:
         ({"demo_ratio": 0.5, "demo_ratio_end": 0.1}, (0.5, 0.1)),
     ],
 )
-def test_the_part_of_demonstrations_goes_from_first_to_last(
+def test_demonstration_fraction_follows_its_schedule(
     options: dict[str, float], parts: tuple[float, float]
 ) -> None:
     config = OffPolicyConfig(**options, demo_ratio_steps=100)
@@ -79,6 +79,6 @@ def test_the_part_of_demonstrations_goes_from_first_to_last(
         ("residual", "actor=sac"),
     ],
 )
-def test_a_method_refuses_options_that_it_does_not_use(method: str, option: str) -> None:
+def test_methods_refuse_options_that_they_do_not_have(method: str, option: str) -> None:
     with pytest.raises(ValueError, match=option.split("=")[0]):
         compose(load_command("train"), [f"method={method}", "base=uniform", f"method.{option}"])

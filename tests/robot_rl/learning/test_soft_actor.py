@@ -1,4 +1,4 @@
-"""Soft actor-critic: against formulas written out, and resumed."""
+"""Soft actor-critic: update against the equations, temperature, TD targets, exact resumption."""
 
 import math
 from typing import Any
@@ -35,7 +35,7 @@ def batch(seed: int, size: int = 32) -> dict[str, Tensor]:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two trees of tensors are equal to the bit."""
+    """Whether two trees of tensors are bit-identical."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
@@ -43,7 +43,7 @@ def equal(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if isinstance(a, Tensor) else a == b
 
 
-def test_density_is_that_of_the_squashed_gaussian() -> None:
+def test_log_density_is_that_of_the_squashed_gaussian() -> None:
     actor = make().soft.actor
     torch.nn.init.normal_(actor.head.weight, std=0.1)
     x = torch.randn(6, STATE)
@@ -62,8 +62,8 @@ def test_density_is_that_of_the_squashed_gaussian() -> None:
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("aggregation", ["mean", "min"])
-def test_an_update_is_what_the_formulas_say(aggregation: str, layer_norm: bool) -> None:
-    """Against autograd alone, without what makes it fast."""
+def test_update_equals_the_sac_equations(aggregation: str, layer_norm: bool) -> None:
+    """Compared with a plain autograd implementation."""
     options = {"backup_entropy": True, "actor_aggregation": aggregation, "layer_norm": layer_norm}
     ours, plain = (
         make(critics_per_target=3, critic_warmup=0, actor_every=1, max_grad_norm=math.inf, **options)
@@ -102,7 +102,7 @@ def test_an_update_is_what_the_formulas_say(aggregation: str, layer_norm: bool) 
 
 
 def by_hand(critic: Any, features: Tensor, action: Tensor) -> Tensor:
-    """Values [E, B] by autograd's own layers."""
+    """Critic values [E, B] with plain torch layers."""
     x = torch.cat([features, action], -1)
     x = x.expand(critic.num_critics, *x.shape)
     for i, layer in enumerate(critic.layers):
@@ -116,7 +116,7 @@ def by_hand(critic: Any, features: Tensor, action: Tensor) -> Tensor:
     return (x @ critic.head.weight + critic.head.bias).squeeze(-1)
 
 
-def test_the_temperature_holds_the_entropy() -> None:
+def test_temperature_update_tracks_the_target_entropy() -> None:
     learner = make(critic_warmup=0, actor_every=1, actor_lr=1e-2, init_alpha=0.5)
     for _ in range(400):
         metrics = learner.update(batch(0))
@@ -124,21 +124,21 @@ def test_the_temperature_holds_the_entropy() -> None:
     assert float(metrics["entropy"]) == pytest.approx(-ACTION / 2, abs=0.5)
 
 
-def test_the_actor_waits_until_the_critics_are_warm() -> None:
+def test_actor_is_not_trained_during_the_critics_warmup() -> None:
     learner = make(critic_warmup=3, actor_every=2)
     updated = ["actor_q" in learner.update(batch(i)) for i in range(8)]
     assert updated == [False, False, False, True, False, True, False, True]
     assert learner.updates == 8
 
 
-def test_targets_stay_among_possible_returns_unless_they_hold_entropy() -> None:
+def test_td_targets_are_clamped_to_possible_returns_unless_they_include_entropy() -> None:
     for backup_entropy, bounded in ((False, True), (True, False)):
         learner = make(backup_entropy=backup_entropy, init_alpha=100.0)
-        target = learner._target(batch(0))
+        target = learner._td_target(batch(0))
         assert bool((target.abs() <= 1).all()) is bounded
 
 
-def test_resuming_gives_the_same_weights() -> None:
+def test_resumed_learner_continues_exactly() -> None:
     straight, first = make(), make()
     for i in range(4):
         straight.update(batch(i))
@@ -159,6 +159,6 @@ def test_resuming_gives_the_same_weights() -> None:
         ({"backup_entropy": True, "critic_loss": "hl_gauss"}, "use mse or huber"),
     ],
 )
-def test_refusals(options: dict[str, Any], answer: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], answer: str) -> None:
     with pytest.raises(ValueError, match=answer):
         SACConfig(name="sac", **options)

@@ -1,4 +1,4 @@
-"""A success classifier finds what was labelled, and says how often it would give a false reward."""
+"""Success classifier: labels, splits, threshold, error rates on held-out episodes, resumption."""
 
 import json
 from pathlib import Path
@@ -66,14 +66,14 @@ def trained(robot_rl: RunCommand, dataset: Path, runs: Path, name: str, *more: s
     return runs / name
 
 
-def test_the_last_steps_of_successes_show_it_and_those_before_are_unclear() -> None:
+def test_last_steps_of_successful_episodes_are_labelled_and_those_before_excluded() -> None:
     config = ClassifierConfig(success_steps=2, unclear_steps=1)
     shown, other = label(np.array([True, False, True]), [slice(0, 5), slice(5, 8), slice(8, 10)], config)
     assert shown.tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 1, 1]
     assert other.tolist() == [1, 1, 0, 0, 0, 1, 1, 1, 0, 0]
 
 
-def test_episodes_are_dealt_out_once_and_each_part_has_successes_and_failures() -> None:
+def test_split_uses_each_episode_once_and_is_stratified_by_success() -> None:
     success = np.arange(30) % 3 == 0
     parts = split(success, 0.4, seed=1)
     assert sorted(np.concatenate(parts).tolist()) == list(range(30))
@@ -86,13 +86,13 @@ def test_episodes_are_dealt_out_once_and_each_part_has_successes_and_failures() 
 @pytest.mark.parametrize(
     ("part", "threshold"), [(0.0, 3.0), (0.24, 3.0), (0.25, 2.0), (0.5, 0.5), (0.75, 0.0)]
 )
-def test_no_more_false_alarms_than_asked_for(part: float, threshold: float) -> None:
+def test_threshold_keeps_the_allowed_fraction_of_false_alarms(part: float, threshold: float) -> None:
     highest = np.array([2.0, -1.0, 3.0, 0.5])
     assert threshold_for(highest, part) == threshold
     assert (highest > threshold).sum() <= part * len(highest)
 
 
-def test_it_finds_success_on_episodes_that_it_has_not_seen(
+def test_classifier_detects_success_in_held_out_episodes(
     robot_rl: RunCommand, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = trained(robot_rl, dataset, tmp_path, "good", "method.steps=60", "method.unclear_steps=2")
@@ -115,7 +115,7 @@ def test_it_finds_success_on_episodes_that_it_has_not_seen(
         assert bool(classifier.judge(obs)) is shows
 
 
-def test_a_resumed_training_ends_in_the_same_weights(
+def test_resumed_training_ends_in_the_same_weights(
     robot_rl: RunCommand, dataset: Path, tmp_path: Path
 ) -> None:
     runs = [
@@ -132,7 +132,7 @@ def test_a_resumed_training_ends_in_the_same_weights(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_classifier_is_no_policy_and_a_policy_no_classifier(
+def test_classifiers_and_policies_are_not_loaded_as_each_other(
     robot_rl: RunCommand, dataset: Path, tmp_path: Path, base_run: Path
 ) -> None:
     run = trained(robot_rl, dataset, tmp_path, "short", "method.steps=1", "method.encoder=state")
@@ -142,7 +142,7 @@ def test_a_classifier_is_no_policy_and_a_policy_no_classifier(
         load_classifier(str(base_run))
 
 
-def test_without_images_or_data_it_says_what_to_do(
+def test_datasets_without_images_or_episodes_are_refused(
     robot_rl: RunCommand, demonstrations: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"has no images: choose method\.encoder=state"):
@@ -152,7 +152,7 @@ def test_without_images_or_data_it_says_what_to_do(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_threshold_decides() -> None:
+def test_success_is_a_logit_above_the_threshold() -> None:
     classifier = SuccessClassifier(EncoderSpec(1), hidden=4).eval()
     obs = {"state": torch.linspace(-2, 2, 9)[:, None]}
     with torch.no_grad():

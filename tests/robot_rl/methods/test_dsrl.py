@@ -1,4 +1,4 @@
-"""Both variants of DSRL learn what their equations say, and refuse what they cannot."""
+"""DSRL and DSRL-NA: critic target, distillation, temperature, exact resumption, refused options."""
 
 import copy
 from pathlib import Path
@@ -71,13 +71,13 @@ def batch(seed: int = 0) -> Batch:
 
 
 @pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
-def test_target_is_the_papers(config: NoiseSACConfig) -> None:
+def test_critic_target_equals_the_equation_of_the_paper(config: NoiseSACConfig) -> None:
     learner, data = make(config), batch()
     networks, critics = learner.networks, learner.critics
     with torch.no_grad():
         for parameter in critics.target.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        got = learner._target(data)
+        got = learner._td_target(data)
         eps = torch.randn(B, H * ACTION, generator=torch.Generator().manual_seed(0))
         features = networks.encoder({"state": data["next.state"]})
         noise = config.bound * networks.actor.sample(features, eps)[0]
@@ -96,7 +96,7 @@ def test_target_is_the_papers(config: NoiseSACConfig) -> None:
 
 
 @pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
-def test_resumed_learner_ends_in_the_same_weights(config: NoiseSACConfig) -> None:
+def test_resumed_learner_continues_exactly(config: NoiseSACConfig) -> None:
     straight = make(config)
     for i in range(4):
         straight.update(batch(i))
@@ -112,7 +112,7 @@ def test_resumed_learner_ends_in_the_same_weights(config: NoiseSACConfig) -> Non
 
 
 @pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
-def test_base_stays_as_it_is(config: NoiseSACConfig) -> None:
+def test_base_is_not_changed(config: NoiseSACConfig) -> None:
     learner = make(config)
     before = {name: value.clone() for name, value in learner.networks.base.state_dict().items()}
     actor = [p.clone() for p in learner.networks.actor.parameters()]
@@ -123,7 +123,7 @@ def test_base_stays_as_it_is(config: NoiseSACConfig) -> None:
     assert any(not torch.equal(a, b) for a, b in zip(actor, learner.networks.actor.parameters(), strict=True))
 
 
-def test_noise_critics_learn_what_the_chunk_critics_say_of_noise_never_seen() -> None:
+def test_distilled_noise_critics_predict_the_chunk_critics_for_unseen_noise() -> None:
     learner, data = make(DSRLNAConfig(**SMALL, base_samples=N)), batch()
     assert isinstance(learner, DSRLNALearner)
     networks = learner.networks
@@ -136,7 +136,7 @@ def test_noise_critics_learn_what_the_chunk_critics_say_of_noise_never_seen() ->
             chunk = networks.decode({"state": obs["state"][:, None]}, noise)
             critic_action = learner.critics.values(features, chunk.flatten(1))
             known = learner.noise_critic(features, noise.flatten(1)).squeeze(-1)
-        # Head by head: the members differ.
+        # Critic by critic, since they differ.
         return float((critic_action - known).square().mean() / critic_action.var(1).mean())
 
     before = error()
@@ -146,8 +146,8 @@ def test_noise_critics_learn_what_the_chunk_critics_say_of_noise_never_seen() ->
 
 
 @pytest.mark.parametrize("offset", [0.0, -1.0])
-def test_temperature_has_a_floor_in_units_of_the_returns(offset: float) -> None:
-    # An entropy that is always exceeded lets alpha fall.
+def test_temperature_floor_is_in_units_of_the_range_of_returns(offset: float) -> None:
+    # With an entropy above its target alpha falls.
     config = DSRLConfig(**SMALL, reward_offset=offset, alpha_min=0.0029, actor_lr=0.1, target_entropy=-1e4)
     learner = make(config)
     low, high = config.value_range
@@ -158,7 +158,7 @@ def test_temperature_has_a_floor_in_units_of_the_returns(offset: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["demo_ratio", "demo_ratio_end"])
-def test_demonstrations_are_refused_without_noise_aliasing(name: str) -> None:
+def test_dsrl_refuses_demonstrations(name: str) -> None:
     with pytest.raises(ValueError, match="dsrl_na"):
         DSRLConfig(**{name: 0.5})
 
@@ -172,13 +172,13 @@ def test_demonstrations_are_refused_without_noise_aliasing(name: str) -> None:
         ({"base_samples": 0}, "base_samples"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DSRLNAConfig(**options)
 
 
 @pytest.mark.parametrize("method", ["dsrl", "dsrl_na"])
-def test_base_that_noise_does_not_steer_is_refused_before_training(
+def test_base_without_noise_input_is_refused_before_training(
     method: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, act_run: Path
 ) -> None:
     common = [f"data={demonstrations}", f"runs_dir={tmp_path}"]
@@ -187,13 +187,13 @@ def test_base_that_noise_does_not_steer_is_refused_before_training(
     assert not (tmp_path / "rl").exists()
 
 
-def test_windows_must_be_whole_chunks(tmp_path: Path, robot_rl: RunCommand, base_run: Path) -> None:
+def test_n_step_must_be_a_multiple_of_the_chunk(tmp_path: Path, robot_rl: RunCommand, base_run: Path) -> None:
     common = [f"base={base_run}", f"runs_dir={tmp_path}", "name=rl", *SMALL_RL]
     with pytest.raises(ValueError, match="multiple of 4"):
         robot_rl("train", "method=dsrl", "method.n_step=6", *common)
 
 
-def test_the_actors_chunks_come_nearer_to_what_succeeded() -> None:
+def test_bc_weight_moves_the_actors_chunks_towards_successful_ones() -> None:
     learner = make(DSRLNAConfig(**SMALL, base_samples=N, bc_weight=100.0, actor_lr=1e-2))
     assert isinstance(learner, DSRLNALearner)
     data = {**batch(), "success": (torch.arange(B) % 2).float()}

@@ -1,4 +1,4 @@
-"""EXPO learns by its equations, and a resumed run goes on as if it had never stopped."""
+"""EXPO: critic target, edit loss, FASTER's noise critic, finetuning of the base, exact resumption."""
 
 import copy
 from collections.abc import Iterator
@@ -78,20 +78,20 @@ def batches(kept: int = N) -> Iterator[dict[str, Tensor]]:
 
 
 def target_minimum(learner: ExpoLearner, state: Tensor, chunks: Tensor, chosen: Tensor) -> Tensor:
-    """min over the chosen members of Q'(s, A), [B, K] for chunks [B, K, h, A]."""
+    """min over the sampled critics of Q'(s, A) [B, K] for chunks [B, K, h, A]."""
     columns = [
         learner.critics.target(state, chunk.flatten(1), chosen)[..., 0].amin(0) for chunk in chunks.unbind(1)
     ]
     return torch.stack(columns, 1)
 
 
-def test_target_is_of_the_best_of_samples_and_edits() -> None:
+def test_critic_target_is_the_value_of_the_best_candidate() -> None:
     learner, batch = build(), next(batches())
     learner.updates = 1
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
     with torch.no_grad():
-        target = learner._target(batch)
+        target = learner._td_target(batch)
         samples = stored_base_samples(batch, "next.", 2, generator).actions
         noise = torch.randn(B * 2, EXECUTE * ACTION, generator=generator).view(B, 2, -1)
         edits = []
@@ -107,7 +107,7 @@ def test_target_is_of_the_best_of_samples_and_edits() -> None:
     torch.testing.assert_close(target, expected)
 
 
-def test_until_the_critics_are_warm_the_base_is_judged() -> None:
+def test_critic_target_during_warmup_is_the_mean_value_of_the_base_samples() -> None:
     learner, batch = build(replace(SMALL, critic_warmup=5)), next(batches())
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
@@ -117,15 +117,15 @@ def test_until_the_critics_are_warm_the_base_is_judged() -> None:
     with torch.no_grad():
         values = target_minimum(learner, batch["next.state"], samples, chosen)
         expected = (batch["reward"] + batch["discount"] * values.mean(1)).clamp(0, 1)
-        torch.testing.assert_close(learner._target(batch), expected)
+        torch.testing.assert_close(learner._td_target(batch), expected)
 
 
-def test_executed_chunks_are_judged_not_what_a_base_learns_from() -> None:
+def test_critics_learn_from_the_executed_part_of_a_chunk() -> None:
     batch = next(batches())
     torch.testing.assert_close(build()._critic_action(batch), batch["chunk"][:, :EXECUTE].flatten(1))
 
 
-def test_edits_come_nearer_to_what_succeeded() -> None:
+def test_bc_weight_moves_edits_towards_successful_actions() -> None:
     learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6, bc_weight=1e3)), next(batches())
     batch["success"] = (torch.arange(len(batch["success"])) % 2).float()
     chunk, state = batch["base_samples"][:, 0], batch["state"]
@@ -133,7 +133,7 @@ def test_edits_come_nearer_to_what_succeeded() -> None:
     def distance() -> float:
         with torch.no_grad():
             edit = torch.tanh(learner.networks.edit(torch.cat([state, chunk.flatten(1)], -1))[0])
-            return float(bc_loss(learner.networks.edited(chunk, edit), batch))
+            return float(bc_loss(learner.networks.apply_edit(chunk, edit), batch))
 
     before = distance()
     for _ in range(40):
@@ -141,15 +141,15 @@ def test_edits_come_nearer_to_what_succeeded() -> None:
     assert distance() < 0.9 * before
 
 
-def test_edits_learn_around_every_sample_that_competes_not_only_around_those_of_a_target() -> None:
+def test_edit_policy_is_trained_around_every_candidate_not_only_those_in_targets() -> None:
     learner, batch = build(replace(SMALL, bc_weight=1.0)), next(batches())
     assert SMALL.target_candidates < N
     for number in range(N):
         learner.updates = number
-        torch.testing.assert_close(learner._edited(batch), batch["base_samples"][:, number])
+        torch.testing.assert_close(learner._chunks_to_edit(batch), batch["base_samples"][:, number])
 
 
-def test_edits_climb_the_critics_around_executed_chunks() -> None:
+def test_edit_loss_increases_the_value_of_edited_chunks() -> None:
     learner, batch = build(replace(SMALL, actor_lr=1e-2, init_alpha=1e-6)), next(batches())
     chunk, state = batch["chunk"][:, :EXECUTE], batch["state"]
 
@@ -157,7 +157,7 @@ def test_edits_climb_the_critics_around_executed_chunks() -> None:
         with torch.no_grad():
             edit = torch.tanh(learner.networks.edit(torch.cat([state, chunk.flatten(1)], -1))[0])
             return float(
-                learner.critics.values(state, learner.networks.edited(chunk, edit).flatten(1)).mean()
+                learner.critics.values(state, learner.networks.apply_edit(chunk, edit).flatten(1)).mean()
             )
 
     before, critics = value(), {k: v.clone() for k, v in learner.critics.state_dict().items()}
@@ -168,23 +168,23 @@ def test_edits_climb_the_critics_around_executed_chunks() -> None:
         torch.testing.assert_close(tensor, critics[name], rtol=0, atol=0)
 
 
-def test_seeds_are_valued_as_what_becomes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_critic_predicts_the_value_of_the_denoised_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(SMALL, faster=True, critic_lr=1e-2)
     learner, batch = build(config), next(batches())
     with torch.no_grad():
-        # Certain edits and a single pair of critics: nothing is left to chance.
+        # Deterministic edits and a fixed pair of critics.
         learner.networks.edit.head.bias[EXECUTE * ACTION :] = -50.0
         learner.networks.edit.head.weight.zero_()
         monkeypatch.setattr(learner.critics, "sample_subset", lambda _: torch.tensor([0, 1]))
         chosen = torch.tensor([0, 1])
-        worth = target_minimum(learner, batch["state"], batch["base_samples"], chosen)
+        expected = target_minimum(learner, batch["state"], batch["base_samples"], chosen)
     for _ in range(300):
         learner._update_noise_critic(batch, batch["state"])
     found = learner.networks.seed_values(batch["state"], batch["base_sample_noise"])
-    assert (found - worth).abs().mean() < 0.2 * worth.std()
+    assert (found - expected).abs().mean() < 0.2 * expected.std()
 
 
-def test_base_learns_from_successes_alone_and_its_average_acts() -> None:
+def test_base_is_finetuned_on_successes_only_and_its_moving_average_acts() -> None:
     learner = build(replace(SMALL, base_lr=1e-3))
     assert learner.imitation is not None
     assert learner.imitation.base is learner.networks.base
@@ -204,11 +204,11 @@ def test_base_learns_from_successes_alone_and_its_average_acts() -> None:
     assert any(not torch.equal(before[name], trained[name]) for name in before)
 
 
-def test_samples_of_a_base_that_learns_are_drawn_anew() -> None:
+def test_base_samples_are_drawn_again_while_the_base_is_finetuned() -> None:
     learner, batch = build(replace(SMALL, base_lr=1e-3)), next(batches())
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
-    samples = learner._samples(batch, "next.")
+    samples = learner._base_samples(batch, "next.")
     noise = torch.randn(B, 2, HORIZON, ACTION, generator=generator)
     expected = learner.networks.base.sample(
         {"state": batch["next.state"][:, None]}, noise=noise, num_samples=2
@@ -247,12 +247,12 @@ def test_resumed_learner_continues_exactly(changes: dict) -> None:
         ({"alpha_min": 1.0}, "alpha_min"),
     ],
 )
-def test_values_that_cannot_work_are_refused(changes: dict, message: str) -> None:
+def test_invalid_options_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **changes)
 
 
-def test_bases_that_cannot_work_are_refused_before_training(
+def test_unsuitable_bases_are_refused_before_training(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path, act_run: Path
 ) -> None:
     def train(base: Path, *changes: str) -> None:

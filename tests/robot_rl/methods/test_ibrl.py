@@ -1,4 +1,4 @@
-"""IBRL learns by its equations, and a resumed run goes on as if it had never stopped."""
+"""IBRL: critic target, actor update, dropout, exact resumption, refused options."""
 
 import copy
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.methods.ibrl import IBRLConfig, IBRLLearner, chosen_value
+from robot_rl.methods.ibrl import IBRLConfig, IBRLLearner, bootstrap_value
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.ibrl import IBRL, IBRLSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
@@ -61,7 +61,9 @@ def batches() -> Iterator[dict[str, Tensor]]:
 
 @pytest.mark.parametrize("warm", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 0.1])
-def test_target_is_of_the_choice_between_base_and_warm_actor(temperature: float, warm: bool) -> None:
+def test_critic_target_is_the_value_of_the_choice_between_base_and_actor(
+    temperature: float, warm: bool
+) -> None:
     learner, batch = (
         build(replace(SMALL, temperature=temperature, critic_warmup=0 if warm else 5)),
         next(batches()),
@@ -70,7 +72,7 @@ def test_target_is_of_the_choice_between_base_and_warm_actor(temperature: float,
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
     with torch.no_grad():
-        target = learner._target(batch)
+        target = learner._td_target(batch)
         noise = (0.1 * torch.randn(B, ACTION, generator=generator)).clamp(-0.3, 0.3)
         own = (learner.target_actor(batch["next.state"]) + noise).clamp(-1, 1)
         chosen = learner.critics.sample_subset(generator)
@@ -88,13 +90,13 @@ def test_target_is_of_the_choice_between_base_and_warm_actor(temperature: float,
     torch.testing.assert_close(target, (batch["reward"] + batch["discount"] * value).clamp(0, 1))
 
 
-def test_low_temperature_is_the_better_of_both() -> None:
+def test_soft_bootstrap_approaches_the_maximum_at_low_temperature() -> None:
     values = torch.tensor([[0.1, 0.9], [0.3, 0.2]])
-    torch.testing.assert_close(chosen_value(values, 1e-3), chosen_value(values, 0.0))
-    torch.testing.assert_close(chosen_value(values, 1e6), values.mean(0))
+    torch.testing.assert_close(bootstrap_value(values, 1e-3), bootstrap_value(values, 0.0))
+    torch.testing.assert_close(bootstrap_value(values, 1e6), values.mean(0))
 
 
-def test_actor_climbs_the_critics_and_leaves_them_alone() -> None:
+def test_actor_update_increases_the_value_and_does_not_change_the_critics() -> None:
     learner, batch = build(replace(SMALL, actor_lr=1e-2)), next(batches())
 
     def value() -> float:
@@ -109,14 +111,14 @@ def test_actor_climbs_the_critics_and_leaves_them_alone() -> None:
         torch.testing.assert_close(tensor, critics[name], rtol=0, atol=0)
 
 
-def test_dropout_keeps_its_part_of_units_and_their_mean() -> None:
-    kept = build(replace(SMALL, dropout=0.25))._kept(4000)
-    assert kept is not None
-    assert len(kept) == 2
-    for layer in kept:
+def test_dropout_masks_have_the_right_rate_and_mean() -> None:
+    masks = build(replace(SMALL, dropout=0.25))._dropout_masks(4000)
+    assert masks is not None
+    assert len(masks) == 2
+    for layer in masks:
         assert layer.unique().tolist() == pytest.approx([0, 4 / 3])
         assert float(layer.mean()) == pytest.approx(1, abs=0.02)
-    assert build(replace(SMALL, dropout=0.0))._kept(4) is None
+    assert build(replace(SMALL, dropout=0.0))._dropout_masks(4) is None
 
 
 def test_resumed_learner_continues_exactly() -> None:
@@ -136,6 +138,6 @@ def test_resumed_learner_continues_exactly() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"), [({"dropout": 1.0}, "dropout"), ({"temperature": -1.0}, "temp")]
 )
-def test_values_that_cannot_work_are_refused(changes: dict, message: str) -> None:
+def test_invalid_options_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **changes)

@@ -1,4 +1,4 @@
-"""Learning from images: who trains the encoder, what is augment_images, and that runs resume to the bit."""
+"""RL from images: training of the encoder, augmentation, exact resumption, refused configurations."""
 
 import copy
 from pathlib import Path
@@ -64,7 +64,7 @@ def same(one: list[Tensor], two: list[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("who", ["critics", "actor"])
-def test_the_encoder_is_trained_by_the_critics_alone(who: str) -> None:
+def test_encoder_is_trained_by_the_critic_loss_only(who: str) -> None:
     lr = {"critic_lr": 1e-3, "actor_lr": 0.0} if who == "critics" else {"critic_lr": 0.0, "actor_lr": 1e-3}
     one = learner(**lr)
     encoder, actor = weights(one.critics.encoder), weights(one.actor)
@@ -75,7 +75,7 @@ def test_the_encoder_is_trained_by_the_critics_alone(who: str) -> None:
     assert same(weights(one.actor), actor) is (who == "critics")
 
 
-def test_the_target_encoder_follows() -> None:
+def test_target_encoder_is_a_moving_average() -> None:
     one = learner(critic_lr=1e-2)
     before = weights(one.critics.target_encoder)
     one.update(batch())
@@ -84,7 +84,7 @@ def test_the_target_encoder_follows() -> None:
     assert not same(before, followed)
 
 
-def test_images_are_shifted_by_the_generator_and_by_nothing_else() -> None:
+def test_image_augmentation_depends_only_on_the_generator() -> None:
     data = batch()
     data["next.images.front"] = data["images.front"].clone()
     first, again, other = (augment_images(data, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
@@ -97,7 +97,7 @@ def test_images_are_shifted_by_the_generator_and_by_nothing_else() -> None:
     assert not torch.equal(first["images.front"], first["next.images.front"])
 
 
-def test_without_images_nothing_is_drawn() -> None:
+def test_batch_without_images_draws_no_random_numbers() -> None:
     draws = torch.Generator().manual_seed(0)
     before = draws.get_state()
     data = {name: value for name, value in batch().items() if "images" not in name}
@@ -105,7 +105,7 @@ def test_without_images_nothing_is_drawn() -> None:
     assert torch.equal(draws.get_state(), before)
 
 
-def test_a_restored_learner_goes_on_the_same() -> None:
+def test_resumed_learner_continues_exactly() -> None:
     one, other = learner(), learner()
     for seed in range(2):
         one.update(batch(seed))
@@ -125,7 +125,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, seen: Path) -> Path:
-    """The run of a small base that looks at them."""
+    """Run of a small base that uses the images."""
     runs = tmp_path_factory.mktemp("seeing")
     short = ("method.steps=2", "method.batch_size=8", "threads=1")
     robot_rl(
@@ -141,7 +141,7 @@ def command(method: str, base: Path, data: Path, runs: Path, name: str, *more: s
 
 
 @pytest.mark.parametrize("method", [pytest.param("residual", marks=pytest.mark.full), "dsrl_na"])
-def test_a_resumed_run_ends_where_the_straight_one_does(
+def test_resumed_run_equals_an_uninterrupted_one(
     method: str, tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
 ) -> None:
     for name, steps in (("straight", 48), ("resumed", 26), ("resumed", 48)):
@@ -170,7 +170,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_whatever_a_method_learns_from_is_shifted(
+def test_every_method_augments_all_images_of_a_batch(
     name: str, tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[Tensor] = []
@@ -202,10 +202,10 @@ def test_whatever_a_method_learns_from_is_shifted(
     assert not any((images == 7).all() for images in acted)
 
 
-def test_images_for_the_method_alone_or_for_the_base_alone(
+def test_only_the_method_or_only_the_base_uses_images(
     tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path, base_run: Path
 ) -> None:
-    """And demonstrations that have more images than are looked at."""
+    """Demonstrations may have more cameras than are used."""
     looks: dict[str, tuple[Any, Any]] = {}
     for name, base, *more in (
         ("method", base_run, "method=residual_chunk", "method.steps=20"),
@@ -223,7 +223,7 @@ def test_images_for_the_method_alone_or_for_the_base_alone(
     assert kept == {"method": True, "base": True, "neither": False}
 
 
-def test_what_cannot_work_is_refused_before_training(
+def test_unsuitable_images_are_refused_before_training(
     tmp_path: Path,
     robot_rl: RunCommand,
     demonstrations: Path,
@@ -251,8 +251,8 @@ def test_what_cannot_work_is_refused_before_training(
         robot_rl("train", *ppo)
 
 
-def test_two_arms(tmp_path: Path, robot_rl: RunCommand) -> None:
-    """One policy of both arms and grippers, on a task with neither an expert nor demonstrations."""
+def test_two_arms_train_one_policy(tmp_path: Path, robot_rl: RunCommand) -> None:
+    """One policy for both arms and grippers, on a task without expert or demonstrations."""
     keys = ("robot0_right_eef_pos", "robot0_left_eef_pos", "pot_pos")
     task = [
         "task=lift",

@@ -1,4 +1,4 @@
-"""The learner of a residual: targets as by hand, an actor that climbs, exact resumption, refusals."""
+"""Residual (ResFiT): critic target, actor update, exact resumption, refused options."""
 
 import copy
 from typing import Any
@@ -46,7 +46,7 @@ def batch(seed: int = 0) -> dict[str, Tensor]:
 
 
 def drawn(one: ResidualLearner) -> tuple[Tensor, Tensor]:
-    """The noise [B, A] and the two critics that the next target will draw."""
+    """The noise [B, A] and the two critics that the next target will sample."""
     state = one.generator.get_state()
     found = one.noise(B, ACTION), one.critics.sample_subset(one.generator)
     one.generator.set_state(state)
@@ -54,7 +54,7 @@ def drawn(one: ResidualLearner) -> tuple[Tensor, Tensor]:
     return found
 
 
-def test_td3_target_is_that_by_hand() -> None:
+def test_critic_target_equals_td3_by_hand() -> None:
     one, data = learner(), batch()
     noise, chosen = drawn(one)
     scale, base = torch.tensor(SCALE), data["next.base"]
@@ -64,10 +64,10 @@ def test_td3_target_is_that_by_hand() -> None:
         action = (base + residual).clamp(-1, 1)
         q = one.critics.target(data["next.state"], action).squeeze(-1)[chosen]
         expected = (data["reward"] + data["discount"] * q.min(0).values).clamp(0, 1)
-        torch.testing.assert_close(one._target(data), expected)
+        torch.testing.assert_close(one._td_target(data), expected)
 
 
-def test_the_actor_climbs_the_value_of_the_executed_action(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actor_update_increases_the_value_of_the_executed_action(monkeypatch: pytest.MonkeyPatch) -> None:
     one = learner(actor_lr=1e-2, penalty=0.0)
     # The best executed action is 0.2, wherever the base is.
     monkeypatch.setattr(
@@ -80,11 +80,11 @@ def test_the_actor_climbs_the_value_of_the_executed_action(monkeypatch: pytest.M
         deployed = one.actor(data["state"], data["base"])
     torch.testing.assert_close(deployed, torch.full_like(deployed, 0.2), atol=0.06, rtol=0)
     assert 0 < metrics["residual_abs"] < 1
-    # Critics learn from their own loss alone.
+    # The actor loss gives the critics no gradient.
     assert all(p.grad is None for p in one.critics.online.parameters())
 
 
-def test_a_restored_learner_goes_on_the_same() -> None:
+def test_resumed_learner_continues_exactly() -> None:
     one, other = learner(), learner()
     for seed in range(3):
         one.update(batch(seed))
@@ -94,7 +94,7 @@ def test_a_restored_learner_goes_on_the_same() -> None:
     assert_same(one.state_dict(), other.state_dict())
 
 
-def test_a_single_critic_learns() -> None:
+def test_ensemble_of_one_critic_works() -> None:
     metrics = learner(num_critics=1, critics_per_target=1).update(batch())
     assert all(value.isfinite() for value in metrics.values())
     assert metrics["q_spread"] == 0
@@ -107,6 +107,6 @@ def test_a_single_critic_learns() -> None:
         ({"residual_scale": 0.0}, r"method\.residual_scale=0\.0: choose it in \(0, 2\]"),
     ],
 )
-def test_mistakes_are_refused_with_what_to_change(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ResidualConfig(**options)

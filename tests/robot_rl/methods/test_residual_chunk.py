@@ -1,4 +1,4 @@
-"""The chunk residual learns by its equations, and a resumed learner goes on as if it had never stopped."""
+"""Chunk residual (DICE-RL): critic target, imitation, critic warm-up, exact resumption, refused options."""
 
 import copy
 from collections.abc import Iterator
@@ -74,12 +74,12 @@ def batches() -> Iterator[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("backup", ["max", "mean"])
-def test_target_is_of_the_candidates_at_the_next_state(backup: str) -> None:
+def test_critic_target_is_the_max_or_mean_value_of_the_next_candidates(backup: str) -> None:
     learner, batch = build(replace(SMALL, backup=backup)), next(batches())
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
     with torch.no_grad():
-        target = learner._target(batch)
+        target = learner._td_target(batch)
         samples = stored_base_samples(batch, "next.", 2, generator)
         chosen = learner.critics.sample_subset(generator)
         columns = {"base": [], "corrected": []}
@@ -96,7 +96,7 @@ def test_target_is_of_the_candidates_at_the_next_state(backup: str) -> None:
     torch.testing.assert_close(target, (batch["reward"] + batch["discount"] * value).clamp(0, 1))
 
 
-def test_without_success_there_is_nothing_to_imitate() -> None:
+def test_failed_episodes_are_not_imitated() -> None:
     batch = next(batches())
     failed = {**batch, "success": torch.zeros(B)}
     weak, strong = build(replace(SMALL, bc_weight=0.0)), build(replace(SMALL, bc_weight=50.0))
@@ -107,7 +107,7 @@ def test_without_success_there_is_nothing_to_imitate() -> None:
         torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
-def test_imitation_moves_the_chunks_towards_those_that_succeeded() -> None:
+def test_bc_weight_moves_chunks_towards_successful_ones() -> None:
     learner = build(replace(SMALL, bc_weight=1000.0, actor_lr=1e-2), trained=False)
     batch = {**next(batches()), "chunk": torch.full((B, EXECUTE, ACTION), 0.3)}
     batch["base_samples"] = torch.zeros_like(batch["base_samples"])
@@ -117,7 +117,7 @@ def test_imitation_moves_the_chunks_towards_those_that_succeeded() -> None:
     assert after < 0.1 * before
 
 
-def test_the_actor_waits_for_warm_critics() -> None:
+def test_actor_is_not_trained_during_the_critics_warmup() -> None:
     learner, data = build(replace(SMALL, critic_warmup=2)), batches()
     before = copy.deepcopy(learner.actor.state_dict())
     for _ in range(2):
@@ -129,7 +129,7 @@ def test_the_actor_waits_for_warm_critics() -> None:
     assert not all(torch.equal(before[name], value) for name, value in learner.actor.state_dict().items())
 
 
-def test_the_critics_that_choose_are_the_ones_that_learn() -> None:
+def test_critics_of_the_policy_are_those_that_are_trained() -> None:
     learner = build()
     before = learner.critics.online.head.weight.clone()
     learner.update(next(batches()))
@@ -137,7 +137,7 @@ def test_the_critics_that_choose_are_the_ones_that_learn() -> None:
     assert not any(p.requires_grad for p in learner.critics.target.parameters())
 
 
-def test_a_resumed_learner_ends_where_an_uninterrupted_one_does() -> None:
+def test_resumed_learner_continues_exactly() -> None:
     whole, data = build(), batches()
     first = [next(data) for _ in range(8)]
     for batch in first[:4]:
@@ -163,6 +163,6 @@ def test_a_resumed_learner_ends_where_an_uninterrupted_one_does() -> None:
         ({"critics_per_target": 11}, "critics_per_target"),
     ],
 )
-def test_what_cannot_work_is_refused(options: dict, says: str) -> None:
+def test_invalid_options_are_refused(options: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ResidualChunkConfig(**options)

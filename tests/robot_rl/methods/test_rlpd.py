@@ -1,4 +1,4 @@
-"""RLPD: no base, or one that only warms up."""
+"""RLPD: acting, training with and without a base, and the gripper critic."""
 
 import shutil
 from pathlib import Path
@@ -29,7 +29,7 @@ def make() -> RLPD:
     return networks
 
 
-def test_the_actor_acts_in_place_of_the_base() -> None:
+def test_actor_acts_instead_of_the_base() -> None:
     networks = make()
     policy = networks.policy(2)
     policy.reset([0, 1], [0, 1])
@@ -44,7 +44,7 @@ def test_the_actor_acts_in_place_of_the_base() -> None:
     assert np.abs(explored).max() <= 1
 
 
-def test_switched_off_the_base_acts() -> None:
+def test_base_acts_during_the_warmup() -> None:
     policy = make().policy(2)
     policy.reset([0, 1], [0, 1])
     policy.active = False
@@ -53,7 +53,7 @@ def test_switched_off_the_base_acts() -> None:
     assert not np.array_equal(decision.action[0], decision.action[1])
 
 
-def test_exploration_resumes() -> None:
+def test_restored_policy_explores_identically() -> None:
     policy, other = make().policy(2), make().policy(2, seed=5)
     policy.reset([0, 1], [0, 1])
     policy.act(FRAMES, explore=True)
@@ -62,7 +62,7 @@ def test_exploration_resumes() -> None:
         assert np.array_equal(policy.act(FRAMES, explore=True).action, other.act(FRAMES, explore=True).action)
 
 
-def test_saved_and_loaded(tmp_path: Path) -> None:
+def test_policy_is_saved_and_loaded(tmp_path: Path) -> None:
     networks = make()
     save_finetuned(networks, tmp_path, {})
     loaded, _ = load_policy_files(tmp_path)
@@ -96,12 +96,12 @@ def with_gripper(dimension: int = 1) -> RLPD:
     torch.nn.init.normal_(networks.actor.head.weight)
     assert networks.gripper is not None
     torch.nn.init.normal_(networks.gripper.head.weight)
-    # Which command is better shall depend on the state.
+    # The better command depends on the state.
     networks.gripper.head.weight.data[..., 1] = -networks.gripper.head.weight.data[..., 0].flip(1)
     return networks
 
 
-def test_a_critic_of_its_own_decides_the_gripper(tmp_path: Path) -> None:
+def test_gripper_critic_decides_the_gripper_command(tmp_path: Path) -> None:
     networks = with_gripper()
     assert networks.gripper is not None
     save_finetuned(networks, tmp_path, {})
@@ -118,14 +118,14 @@ def test_a_critic_of_its_own_decides_the_gripper(tmp_path: Path) -> None:
     assert set(expected) == {-1.0, 1.0}
     mean = torch.tanh(networks.actor(features)[0]).detach().numpy()
     np.testing.assert_allclose(action[:, [0, 2]], mean, rtol=1e-5)
-    # Exploring, it does the other thing now and then.
+    # Exploration sometimes flips the command.
     explored = np.stack([policy.act(frames, explore=True).action[:, 1] for _ in range(40)])
     assert set(np.unique(explored)) == {-1.0, 1.0}
     assert 0.02 < (explored != expected).mean() < 0.1
 
 
-def test_the_grippers_critic_learns_which_command_pays() -> None:
-    """What closing at positive states and opening at others earns, and nothing else."""
+def test_gripper_critic_learns_the_rewarded_command() -> None:
+    """The reward is 1 for closing at positive states and opening at others."""
     config = RLPDConfig(gamma=0.9, critic_lr=3e-3, max_grad_norm=10)
     networks = with_gripper()
     assert networks.gripper is not None
@@ -146,8 +146,8 @@ def test_the_grippers_critic_learns_which_command_pays() -> None:
     assert learner.dimension == 1
 
 
-def test_the_grippers_target_looks_ahead_by_double_q() -> None:
-    """The online critic chooses, the slowly moving one says what that is worth."""
+def test_gripper_target_is_double_dqn() -> None:
+    """The online critic selects the next command, the target critic evaluates it."""
     config = RLPDConfig(gamma=0.9)
     networks = with_gripper()
     assert networks.gripper is not None
@@ -165,7 +165,7 @@ def test_the_grippers_target_looks_ahead_by_double_q() -> None:
 
 
 @pytest.mark.parametrize("every", [40, 16])
-def test_trains_and_resumes_with_a_grippers_critic(
+def test_trains_and_resumes_with_a_gripper_critic(
     every: int, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
 ) -> None:
     small = ["method.steps=40", "method.warmup_steps=8", f"checkpoint_every={every}"]

@@ -56,7 +56,7 @@ def edit_json(path: Path, change: dict[str, Any]) -> None:
     write_json(path, json.loads(path.read_text()) | change)
 
 
-def test_the_page_needs_nothing_from_outside(run: Path) -> None:
+def test_page_has_no_external_resources(run: Path) -> None:
     page = Page(write_report(run))
     assert not re.search(r"https?://", page.source)
     assert not re.search(r"@import|url\((?!#)", page.source)
@@ -67,7 +67,7 @@ def test_the_page_needs_nothing_from_outside(run: Path) -> None:
             assert value == "" or value.startswith(("data:", "#")), (tag, name, value[:80])
 
 
-def test_every_reference_in_the_drawings_has_its_target_once(run: Path) -> None:
+def test_svg_references_are_unique_and_resolved(run: Path) -> None:
     page = Page(write_report(run))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -76,7 +76,7 @@ def test_every_reference_in_the_drawings_has_its_target_once(run: Path) -> None:
     assert references <= set(ids)
 
 
-def test_figures_on_the_page_are_those_of_the_files(run: Path) -> None:
+def test_numbers_on_the_page_equal_those_in_the_files(run: Path) -> None:
     page = Page(write_report(run))
     policies = json.loads((run / "eval" / "summary.json").read_text())["policies"]
     for policy in policies.values():
@@ -93,7 +93,7 @@ def test_figures_on_the_page_are_those_of_the_files(run: Path) -> None:
     assert page.count("svg") >= 1 + 2 + 4
 
 
-def test_paired_outcomes_are_counted_from_the_episodes(run: Path) -> None:
+def test_paired_outcomes_are_counted_by_episode(run: Path) -> None:
     with open(run / "eval" / "episodes.csv") as file:
         rows = list(csv.DictReader(file))
     success = {(row["policy"], row["episode"]): row["success"] for row in rows}
@@ -103,7 +103,7 @@ def test_paired_outcomes_are_counted_from_the_episodes(run: Path) -> None:
     assert re.search(rf"gained {gained} states and lost {lost} \(", Page(write_report(run)).text)
 
 
-def test_report_json(run: Path) -> None:
+def test_report_json_has_results_and_run(run: Path) -> None:
     write_report(run)
     report = json.loads((run / "report.json").read_text())
     info = json.loads((run / "run.json").read_text())
@@ -115,7 +115,7 @@ def test_report_json(run: Path) -> None:
         assert report[key] == info[key]
 
 
-def test_what_the_user_wrote_is_escaped(run: Path) -> None:
+def test_user_text_is_escaped(run: Path) -> None:
     evil = "<script>alert('1')</script>"
     edit_json(run / "run.json", {"command": evil, "task": evil})
     (run / "config.yaml").write_text(f"name: {evil}\n")
@@ -126,12 +126,12 @@ def test_what_the_user_wrote_is_escaped(run: Path) -> None:
     assert page.text.count(evil) >= 3
 
 
-def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
+def test_same_run_gives_the_same_bytes(run: Path) -> None:
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
 
 
-def test_a_run_with_only_a_base(tmp_path: Path) -> None:
+def test_run_with_only_a_base(tmp_path: Path) -> None:
     run = make_run(tmp_path / "base", tuned=False, videos=False, episodes=20)
     page = Page(write_report(run))
     assert "Paired outcomes" not in page.text
@@ -140,7 +140,7 @@ def test_a_run_with_only_a_base(tmp_path: Path) -> None:
     assert json.loads((run / "report.json").read_text())["tuned"] is None
 
 
-def test_the_verdict_is_not_rosier_than_the_intervals(run: Path) -> None:
+def test_verdict_agrees_with_the_intervals(run: Path) -> None:
     summary = json.loads((run / "eval" / "summary.json").read_text())
     assert "interval lies above" in Page(write_report(run)).text
     policies = summary["policies"]
@@ -149,7 +149,7 @@ def test_the_verdict_is_not_rosier_than_the_intervals(run: Path) -> None:
     assert "intervals overlap" in Page(write_report(run)).text
 
 
-def test_captions_say_how_the_shown_episode_went(run: Path) -> None:
+def test_video_captions_state_the_outcome_of_the_episode(run: Path) -> None:
     with open(run / "eval" / "episodes.csv") as file:
         rows = [row for row in csv.DictReader(file) if row["episode"] == "7"]
     write_json(run / "videos" / "episode.json", {"episode": 7})
@@ -169,16 +169,14 @@ def test_captions_say_how_the_shown_episode_went(run: Path) -> None:
         ("eval/episodes.csv", "eval"),
     ],
 )
-def test_a_missing_file_is_named_with_the_command_that_makes_it(
-    run: Path, missing: str, command: str
-) -> None:
+def test_missing_file_is_named_with_the_command_that_writes_it(run: Path, missing: str, command: str) -> None:
     (run / missing).unlink()
     with pytest.raises(UserError, match=rf"{missing} is missing: `robot-rl {command}`"):
         write_report(run)
     assert not list(run.glob("*report*"))
 
 
-def test_what_is_no_run_is_not_sent_to_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, file = tmp_path / "folder", tmp_path / "file"
     folder.mkdir()
     file.write_text("")
@@ -194,7 +192,7 @@ def test_what_is_no_run_is_not_sent_to_eval(tmp_path: Path, capsys: pytest.Captu
         assert said.count("\n") == 1
 
 
-def test_a_run_that_was_not_evaluated_is_sent_to_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_evaluation_names_the_eval_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "eval" / "episodes.csv").unlink()
     assert main(["report", f"run={run}"]) == 2
     assert f"`robot-rl eval policy={run}` first" in capsys.readouterr().err
@@ -221,14 +219,14 @@ def test_a_run_that_was_not_evaluated_is_sent_to_eval(run: Path, capsys: pytest.
         ),
     ],
 )
-def test_a_broken_file_is_named(run: Path, file: str, content: str, message: str) -> None:
+def test_damaged_file_is_named(run: Path, file: str, content: str, message: str) -> None:
     (run / file).write_text(content)
     with pytest.raises(UserError, match=message):
         write_report(run)
 
 
 @pytest.mark.parametrize("key", ["cores", "cpu", "gpu", "platform"])
-def test_a_run_that_does_not_say_what_it_ran_on_is_named(run: Path, key: str) -> None:
+def test_run_without_machine_or_versions_is_refused(run: Path, key: str) -> None:
     record = json.loads((run / "run.json").read_text())
     del record["machine"][key]
     write_json(run / "run.json", record)
@@ -243,7 +241,7 @@ def test_policies_evaluated_on_different_episodes_are_not_paired(run: Path) -> N
         write_report(run)
 
 
-def test_metrics_without_rows_or_without_finite_values(run: Path) -> None:
+def test_empty_and_non_finite_metrics_are_drawn(run: Path) -> None:
     (run / "metrics.csv").write_text("step,seconds,name,value\n")
     assert "Learning curve" not in Page(write_report(run)).text
     (run / "metrics.csv").write_text(
@@ -252,7 +250,7 @@ def test_metrics_without_rows_or_without_finite_values(run: Path) -> None:
     assert "1 of 1 values are not finite" in Page(write_report(run)).text
 
 
-def test_rolling_mean() -> None:
+def test_rolling_mean_uses_fewer_values_at_the_start() -> None:
     np.testing.assert_allclose(rolling_mean(np.array([1.0, 0, 0, 1, 1]), 2), [1, 0.5, 0, 0.5, 1])
 
 
@@ -266,7 +264,7 @@ def test_thinning_keeps_extremes_and_gaps() -> None:
     assert (low[1], high[1], high[-1]) == (10, 19, 2999)
 
 
-def test_time_units() -> None:
+def test_time_unit_depends_on_the_duration() -> None:
     assert [time_unit(s)[1] for s in (90, 900, 90000)] == ["seconds", "minutes", "hours"]
 
 

@@ -1,4 +1,4 @@
-"""`robot-rl` commands as programs of their own, which run side by side and stop together."""
+"""Runs `robot-rl` commands as child processes that can be stopped together."""
 
 import os
 import subprocess
@@ -12,24 +12,27 @@ _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPEN
 
 
 class Stopped(Exception):
-    """The command did not come to its end, because the crew was told to stop."""
+    """A command was stopped, or not started, because the pool is stopping."""
 
 
-class Crew:
-    """Runs commands from several threads; `stop` may be called from another one."""
+class ProcessPool:
+    """Runs commands from several threads; `stop` and `kill` may be called from another thread.
+
+    Args:
+        keep_open: file descriptor that every child process inherits and keeps open.
+    """
 
     def __init__(self, keep_open: int) -> None:
-        """`keep_open`: a file descriptor that every program holds as long as it lives."""
         self._keep_open = keep_open
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopping = False
 
     def run(self, arguments: Sequence[str], log: Path) -> int:
-        """Run a command to its end, its words appended to `log`. Returns its exit code.
+        """Run a command to its end, append its output to `log`, and return its exit code.
 
         Raises:
-            Stopped: it was stopped, or was not begun.
+            Stopped: if it was stopped or not started.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
@@ -53,9 +56,9 @@ class Crew:
         return code
 
     def stop(self) -> None:
-        """Ask all to finish their step, save and end.
+        """Ask all processes to finish their step, save and exit.
 
-        By SIGTERM: a terminal's Ctrl-C has reached them already, and a second one would cut them off.
+        By SIGTERM: they have already received a terminal's Ctrl-C, and a second one would end them at once.
         """
         with self._lock:
             self._stopping = True
@@ -63,7 +66,7 @@ class Crew:
                 process.terminate()
 
     def kill(self) -> None:
-        """End all at once; they go on from their last checkpoints."""
+        """End all processes at once; they resume from their last checkpoints."""
         with self._lock:
             self._stopping = True
             for process in self._running:

@@ -1,7 +1,7 @@
-"""Result files: `<entry>_s<seed>.csv` with every evaluation, `.json` with all else about the run.
+"""Writes result files: `<entry>_s<seed>.csv` with every evaluation, `.json` with everything else of a run.
 
-They are in `<split>/<task>/`, by the initial states that the run was measured on. A run counts as made once
-its `.json` is there, which is written last.
+They are in `<split>/<task>/`, where the split is that of the initial states. A run has a result once its
+`.json` exists, which is written last.
 """
 
 import csv
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from robot_rl.bench.methods.commands import BASE, curve_of, data_of, results_of
-from robot_rl.bench.methods.imitation import wall_seconds
-from robot_rl.bench.methods.queue import Planned
+from robot_rl.bench.methods.bc_baseline import wall_seconds
+from robot_rl.bench.methods.commands import BASE, demonstrations_path, eval_directory, evaluations_directory
+from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.data.dataset import Dataset
 from robot_rl.evaluation.statistics import lowest_by_chance, rolling_success, wilson
 from robot_rl.runs import write_text
@@ -25,18 +25,21 @@ FORMAT = 1
 WINDOW = 40
 """Training episodes of a rolling success rate."""
 COLUMNS = ("step", "success", "episodes", "ci_low", "ci_high", "mean_length", "wall_seconds")
-_POINTS = 100  # of the training curve that is kept
+_POINTS = 100
+"""Stored points of the training curve."""
 
 
-def write_result(planned: Planned, home: Path, results: Path) -> dict[str, Any]:
-    """Write the files of a run that has come to its end, be it good or bad, and return the `.json`'s."""
-    run = home / planned.name
+def write_result(planned: PlannedRun, task_dir: Path, results: Path) -> dict[str, Any]:
+    """Write the files of a finished or failed run and return the content of the `.json`."""
+    run = task_dir / planned.name
     facts = json.loads((run / "run.json").read_text())
     metrics = read_metrics(run / "metrics.csv")
-    evaluations = [_evaluation(path) for path in sorted(curve_of(planned, home).glob("[0-9]*.json"))]
+    evaluations = [
+        _evaluation(path) for path in sorted(evaluations_directory(planned, task_dir).glob("[0-9]*.json"))
+    ]
     rows = [_row(evaluation) for evaluation in evaluations]
-    base = json.loads((results_of(home / BASE, planned.protocol) / "summary.json").read_text())
-    data = Dataset(data_of(planned, home))
+    base = json.loads((eval_directory(task_dir / BASE, planned.protocol) / "summary.json").read_text())
+    data = Dataset(demonstrations_path(planned, task_dir))
     base_success = base["policies"]["base"]["success"]
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -52,8 +55,10 @@ def write_result(planned: Planned, home: Path, results: Path) -> dict[str, Any]:
         "demonstrations": {"steps": data.num_steps, "sha256": data.sha256},
         "final": _final(evaluations),
         "training": _training(metrics.get("train/success", []), base_success),
-        # The last policy may be kept after the last metric was logged.
-        "wall_seconds": max([wall_seconds(planned, home, metrics), *(row["wall_seconds"] for row in rows)]),
+        # The last policy may be saved after the last metric was logged.
+        "wall_seconds": max(
+            [wall_seconds(planned, task_dir, metrics), *(row["wall_seconds"] for row in rows)]
+        ),
         "eval_seconds": sum(evaluation["eval_seconds"] for evaluation in evaluations),
         **{key: facts[key] for key in ("method", "started", "machine", "versions")},
         "device": facts.get("device"),
@@ -78,7 +83,7 @@ def _evaluation(path: Path) -> dict[str, Any]:
 
 
 def _row(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """`wall_seconds` leaves evaluations out."""
+    """Row of the CSV file; `wall_seconds` does not include evaluations."""
     wins, n = sum(evaluation["success"]), len(evaluation["success"])
     length = float(np.mean(evaluation["length"]))
     values = (evaluation["step"], wins / n, n, *wilson(wins, n), length, evaluation["wall_seconds"])
@@ -86,7 +91,7 @@ def _row(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 
 def _final(evaluations: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Outcomes of the last evaluation, by initial state: "1" is success."""
+    """Outcomes of the last evaluation, one character per initial state: 1 is success."""
     if not evaluations:
         return None
     last = evaluations[-1]
@@ -101,7 +106,7 @@ def _final(evaluations: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _training(series: Series, base_success: float) -> dict[str, Any]:
-    """Success while training, explored actions included, over the last 40 episodes at each episode."""
+    """Success rate while training, with exploration, over the last 40 episodes at each episode."""
     rates = rolling_success([success for *_, success in series], WINDOW)
     ends = series[WINDOW - 1 :]
     lowest = None
@@ -113,9 +118,9 @@ def _training(series: Series, base_success: float) -> dict[str, Any]:
             "step": ends[at][0],
             "success": success,
             "minus_base": success - base_success,
-            # What the base itself would have shown at its lowest in as many episodes, measured the same way.
+            # Expected lowest rate of the base itself in as many episodes, measured the same way.
             "base_by_chance": lowest_by_chance(base_success, len(series), WINDOW),
         }
-        kept = np.unique(np.linspace(0, len(rates) - 1, _POINTS).astype(int))
-        curve = [[ends[i][0], round(ends[i][1], 1), round(float(rates[i]), 4)] for i in kept]
+        stored = np.unique(np.linspace(0, len(rates) - 1, _POINTS).astype(int))
+        curve = [[ends[i][0], round(ends[i][1], 1), round(float(rates[i]), 4)] for i in stored]
     return {"episodes": len(series), "window": WINDOW, "lowest": lowest, "rolling": curve}
