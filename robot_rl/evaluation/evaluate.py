@@ -70,32 +70,32 @@ def evaluate(
     def begin(free: Sequence[int]) -> dict[str, np.ndarray]:
         mask = np.zeros(envs.num_envs, bool)
         starts: list[np.ndarray | None] = [None] * envs.num_envs
-        for slot in free:
-            # A slot without an episode repeats a state, so that all slots can step together.
+        for env_id in free:
+            # An environment without an episode repeats a state, so that all can step together.
             episode = waiting.pop() if waiting else None
             if episode is not None:
-                running[slot] = episode
-            starts[slot] = states[episode if episode is not None else 0]
-            mask[slot] = True
-            lengths[slot] = 0
+                running[env_id] = episode
+            starts[env_id] = states[episode if episode is not None else 0]
+            mask[env_id] = True
+            lengths[env_id] = 0
         obs, _ = envs.reset(options={"reset_mask": mask, "states": starts})
-        policy.reset(free, [episode_seed(seed, "eval", running.get(slot, 0)) for slot in free])
+        policy.reset(free, [episode_seed(seed, "eval", running.get(env_id, 0)) for env_id in free])
         return obs
 
     obs = begin(range(envs.num_envs))
     while running:
-        decision = policy.act(obs)
-        obs, _, terminated, truncated, info = envs.step(decision.action)
+        output = policy.act(obs)
+        obs, _, terminated, truncated, info = envs.step(output.action)
         lengths += 1
         done = np.flatnonzero(terminated | truncated)
-        for slot in done.tolist():
-            if slot in running:
-                episode = running.pop(slot)
+        for env_id in done.tolist():
+            if env_id in running:
+                episode = running.pop(env_id)
                 outcomes.append(
                     Outcome(
                         episode,
-                        bool(info["success"][slot]),
-                        int(lengths[slot]),
+                        bool(info["success"][env_id]),
+                        int(lengths[env_id]),
                         episode_seed(seed, "eval", episode),
                     )
                 )

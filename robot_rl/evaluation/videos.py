@@ -50,8 +50,8 @@ def act_episode(env: RobosuiteEnv, policy: ActingPolicy, state: np.ndarray, seed
     states = [env.get_state()]
     done = False
     while not done:
-        decision = policy.act({key: value[None] for key, value in obs.items()})
-        obs, _, terminated, truncated, _ = env.step(decision.action[0])
+        output = policy.act({key: value[None] for key, value in obs.items()})
+        obs, _, terminated, truncated, _ = env.step(output.action[0])
         states.append(env.get_state())
         done = terminated or truncated
     return states

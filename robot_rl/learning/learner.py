@@ -53,6 +53,6 @@ class OnlineLearner(Learner, Protocol):
 
 
 class OnPolicyLearner(Learner, Protocol):
-    """Learns from rollouts of its own policy."""
+    """Learns from rollouts of the current policy."""
 
     def update(self, rollout: Mapping[str, Tensor]) -> dict[str, Tensor]: ...

@@ -272,7 +272,7 @@ class ClassifierMethod(OfflineMethod):
     name = "classifier"
     config_type = ClassifierConfig
     acts = False
-    next_step = "Let it judge with `robot-rl deploy … success={run}`"
+    next_step = "Use it as the reward with `robot-rl deploy … success={run}`"
 
     def __init__(self, config: ClassifierConfig) -> None:
         self.config = config

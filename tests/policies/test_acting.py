@@ -37,16 +37,16 @@ def trained(base: DiffusionPolicy, *, exploration: float = 0.0, seed: int = 0) -
     return networks.policy(2, exploration=Exploration(exploration), seed=seed)
 
 
-def frames(steps: int, slots: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(steps, slots, STATE)).astype(np.float32)
+def frames(steps: int, num_envs: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(steps, num_envs, STATE)).astype(np.float32)
 
 
 def play(policy: ActingPolicy, states: np.ndarray, *, explore: bool = False) -> list[PolicyOutput]:
     return [policy.act({"state": state}, explore=explore, with_base_samples=True) for state in states]
 
 
-def everything(decision: PolicyOutput) -> dict[str, np.ndarray]:
-    return {"action": decision.action, **decision.replay_fields()}
+def everything(output: PolicyOutput) -> dict[str, np.ndarray]:
+    return {"action": output.action, **output.replay_fields()}
 
 
 def off(base: DiffusionPolicy) -> ActingPolicy:
@@ -67,11 +67,11 @@ def off(base: DiffusionPolicy) -> ActingPolicy:
 def test_inactive_policy_acts_exactly_as_its_base(
     base: DiffusionPolicy, make: Callable[[DiffusionPolicy], ActingPolicy]
 ) -> None:
-    wrapped, alone = make(base), ActingPolicy(base, 2)
-    for policy in (wrapped, alone):
+    finetuned, alone = make(base), ActingPolicy(base, 2)
+    for policy in (finetuned, alone):
         policy.reset([0, 1], [7, 8])
     states = frames(8, 2)
-    for one, two in zip(play(wrapped, states), play(alone, states), strict=True):
+    for one, two in zip(play(finetuned, states), play(alone, states), strict=True):
         np.testing.assert_array_equal(one.action, two.action)
         np.testing.assert_array_equal(one.base, two.base)
         np.testing.assert_array_equal(one.correction, 0)
@@ -81,13 +81,13 @@ def test_residual_is_added_to_the_base_and_clipped(base: DiffusionPolicy) -> Non
     policy = trained(base)
     policy.reset([0, 1], [7, 8])
     for state in frames(5, 2):
-        decision = policy.act({"state": state})
+        output = policy.act({"state": state})
         with torch.no_grad():
             residual = policy.networks.actor(
-                policy.networks.encoder({"state": torch.from_numpy(state)}), torch.from_numpy(decision.base)
+                policy.networks.encoder({"state": torch.from_numpy(state)}), torch.from_numpy(output.base)
             ).numpy()
-        np.testing.assert_allclose(decision.action, np.clip(decision.base + residual, -1, 1), rtol=1e-6)
-        assert np.abs(decision.correction).max() > 0.01
+        np.testing.assert_allclose(output.action, np.clip(output.base + residual, -1, 1), rtol=1e-6)
+        assert np.abs(output.correction).max() > 0.01
 
 
 @pytest.mark.parametrize("active", [True, False])
@@ -95,7 +95,7 @@ def test_exploration_is_noise_within_the_scale(base: DiffusionPolicy, active: bo
     policy = trained(base, exploration=5.0)
     policy.active = active
     policy.reset([0, 1], [7, 8])
-    corrections = np.abs([decision.correction for decision in play(policy, frames(20, 2), explore=True)])
+    corrections = np.abs([output.correction for output in play(policy, frames(20, 2), explore=True)])
     assert 0.4 < corrections.max() <= 0.5 + 1e-6
 
 
@@ -122,7 +122,7 @@ def test_episodes_do_not_depend_on_earlier_ones(base: DiffusionPolicy) -> None:
     states = frames(5, 2)
     policy.reset([0, 1], [1, 2])
     first = play(policy, states)
-    # In the middle of a chunk; only slot 0 begins anew.
+    # In the middle of a chunk; only environment 0 is reset.
     policy.reset([0], [1])
     again = play(policy, states)
     for one, two in zip(first, again, strict=True):
@@ -137,7 +137,7 @@ def test_environment_acts_the_same_alone_and_with_others(base: DiffusionPolicy) 
     together.reset([3, 1, 0, 2], [13, 11, 10, 12])
     alone.reset([0], [12])
     many = play(together, states[:2])
-    together.reset([1], [99])  # its neighbour begins anew in the middle
+    together.reset([1], [99])  # the other environment is reset in the middle
     many += play(together, states[2:])
     for beside, own in zip(many, play(alone, states[:, 2:3]), strict=True):
         np.testing.assert_array_equal(beside.noise[2], own.noise[0])
@@ -206,7 +206,7 @@ def test_base_samples_are_returned_at_every_step_and_the_first_is_the_bases_chun
             np.testing.assert_array_equal(noise[:, 0], beside.noise)
             np.testing.assert_array_equal(kept[:, 0, 0], beside.action)
         seen += list(noise.reshape(6, -1))
-    assert len(np.unique(seen, axis=0)) == len(seen)  # each of them is drawn anew
+    assert len(np.unique(seen, axis=0)) == len(seen)  # all samples differ
     assert set(many.act({"state": states[0]}, with_base_samples=True).replay_fields()) == {
         "base", "chunk_step", "noise", "base_samples", "base_sample_noise",
     }  # fmt: skip
@@ -217,12 +217,12 @@ def test_selected_chunk_is_executed_with_its_base_chunk_and_noise(
 ) -> None:
     policy = chooser(base)
     policy.reset([0, 1], [5, 6])
-    for t, decision in enumerate(play(policy, frames(8, 2))):
+    for t, output in enumerate(play(policy, frames(8, 2))):
         if t % 3 == 0:
-            first = decision.base_samples
-        np.testing.assert_array_equal(decision.base, first.chunks[:, -1, t % 3])
-        np.testing.assert_array_equal(decision.noise, first.noise[:, -1])
-        np.testing.assert_array_equal(decision.action, np.clip(decision.base + np.float32(0.1), -1, 1))
+            first = output.base_samples
+        np.testing.assert_array_equal(output.base, first.chunks[:, -1, t % 3])
+        np.testing.assert_array_equal(output.noise, first.noise[:, -1])
+        np.testing.assert_array_equal(output.action, np.clip(output.base + np.float32(0.1), -1, 1))
 
 
 def test_inactive_chunk_selection_acts_as_the_base(base: DiffusionPolicy) -> None:
@@ -264,8 +264,8 @@ def test_restored_policy_continues_exactly(
 def test_output_does_not_change_afterwards(base: DiffusionPolicy) -> None:
     policy = chooser(base)
     policy.reset([0, 1], [1, 2])
-    decision = policy.act({"state": frames(1, 2)[0]})
-    before = {name: value.copy() for name, value in everything(decision).items()}
+    output = policy.act({"state": frames(1, 2)[0]})
+    before = {name: value.copy() for name, value in everything(output).items()}
     play(policy, frames(7, 2, seed=1))
     for name, value in before.items():
-        np.testing.assert_array_equal(value, everything(decision)[name])
+        np.testing.assert_array_equal(value, everything(output)[name])

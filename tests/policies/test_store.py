@@ -205,7 +205,7 @@ def test_every_registered_base_is_built_and_saved(tmp_path: Path) -> None:
         assert type(load_policy_files(tmp_path / kind)[0]) is base.policy
 
 
-class Wrapper(nn.Module):
+class ToyFinetuned(nn.Module):
     """Like a finetuned policy: own weights, and a base in `base/`."""
 
     def __init__(self, base: nn.Module) -> None:
@@ -214,22 +214,22 @@ class Wrapper(nn.Module):
         self.head = nn.Linear(2, 2)
 
 
-def load_wrapper(directory: Path, record: Record) -> Wrapper:
-    wrapper = Wrapper(load_base(directory / "base")[0])
-    read_weights(directory, record, wrapper.head)
-    return wrapper
+def load_wrapper(directory: Path, record: Record) -> ToyFinetuned:
+    toy_policy = ToyFinetuned(load_base(directory / "base")[0])
+    read_weights(directory, record, toy_policy.head)
+    return toy_policy
 
 
 def test_finetuned_policies_can_be_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOADERS, "toy", load_wrapper)
     base = make()
-    wrapper = Wrapper(base)
+    toy_policy = ToyFinetuned(base)
     write_files(
-        tmp_path, kind="toy", config={}, spec={}, meta={"method": "toy"}, weights=wrapper.head.state_dict()
+        tmp_path, kind="toy", config={}, spec={}, meta={"method": "toy"}, weights=toy_policy.head.state_dict()
     )
     save_policy(base, tmp_path / "base", {})
     loaded, meta = load_policy_files(tmp_path)
     assert meta == {"method": "toy"}
-    assert fingerprint(loaded) == fingerprint(wrapper)
+    assert fingerprint(loaded) == fingerprint(toy_policy)
     with pytest.raises(ValueError, match="base"):
         load_base(tmp_path)

@@ -24,8 +24,8 @@ including failed episodes; add them to the steps of the run (≈ if they were co
 machine collected with the same command). “Steps to” is the step of the first evaluated policy at or above the
 threshold, for each seed, without interpolation; – if there is none. Dip: the lowest success rate over
 {WINDOW} consecutive training episodes, with exploration, minus the base's success, of the worst seed; in
-brackets the expected lowest of the base itself in as many episodes, by chance. Wall-clock is that of training,
-without evaluations.
+brackets the expected lowest of the base itself in as many episodes, by chance. Wall-clock is that of
+training, without evaluations.
 """
 _HEAD = (
     *("entry", "demonstration steps", "base", "final success, IQM", "each seed"),

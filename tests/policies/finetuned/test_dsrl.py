@@ -84,27 +84,27 @@ def test_executed_chunk_is_the_base_applied_to_the_noise(
 ) -> None:
     policy = begin(trained(base, critic_action).policy(2))
     frames = states(6)
-    decisions = play(policy, frames, explore=explore)
+    outputs = play(policy, frames, explore=explore)
     for t in (0, 3):
         history = torch.from_numpy(np.stack([frames[max(t - 1, 0)], frames[t]], 1))
-        noise = torch.from_numpy(decisions[t].noise)[:, None]
+        noise = torch.from_numpy(outputs[t].noise)[:, None]
         chunk = base.sample({"state": history}, noise=noise).actions[:, 0]
         for step in range(3):
-            np.testing.assert_allclose(decisions[t + step].action, chunk[:, step], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(outputs[t + step].action, chunk[:, step], rtol=1e-5, atol=1e-6)
 
 
 def test_noise_is_sampled_while_exploring_and_the_bounded_mean_otherwise(base: DiffusionPolicy) -> None:
     networks = trained(base, gate=False, bound=0.7)
     frames = states(1)
-    decision = begin(networks.policy(2)).act({"state": frames[0]})
+    output = begin(networks.policy(2)).act({"state": frames[0]})
     mean = networks.actor(torch.from_numpy(frames[0]))[0]
     np.testing.assert_allclose(
-        decision.noise, (0.7 * torch.tanh(mean)).view(2, 6, ACTION).detach(), rtol=1e-5, atol=1e-6
+        output.noise, (0.7 * torch.tanh(mean)).view(2, 6, ACTION).detach(), rtol=1e-5, atol=1e-6
     )
     sampled = begin(networks.policy(2, seed=3)).act({"state": frames[0]}, explore=True)
     other = begin(networks.policy(2, seed=4)).act({"state": frames[0]}, explore=True)
     assert np.abs(sampled.noise).max() <= 0.7
-    assert not np.allclose(sampled.noise, decision.noise)
+    assert not np.allclose(sampled.noise, output.noise)
     assert not np.allclose(sampled.noise, other.noise)
 
 

@@ -64,8 +64,8 @@ def test_inactive_policy_acts_exactly_as_its_base(base: DiffusionPolicy, faster:
 
 def test_untrained_edit_does_not_change_the_samples(base: DiffusionPolicy) -> None:
     torch.manual_seed(1)
-    for decision in play(Expo(base, SPEC).policy(SLOTS)):
-        np.testing.assert_array_equal(decision.correction, 0)
+    for output in play(Expo(base, SPEC).policy(SLOTS)):
+        np.testing.assert_array_equal(output.correction, 0)
 
 
 def test_edits_are_bounded_by_their_scale_and_clipped(base: DiffusionPolicy) -> None:
@@ -84,13 +84,13 @@ def test_candidate_with_the_highest_score_is_executed(base: DiffusionPolicy) -> 
     policy = networks.policy(1)
     policy.reset([0], [3])
     state = torch.randn(1, STATE)
-    decision = policy.act({"state": state.numpy()}, with_base_samples=True)
-    assert decision.base_samples is not None
-    chunks = networks.candidates(state, torch.from_numpy(decision.base_samples.chunks), None)[0]
+    output = policy.act({"state": state.numpy()}, with_base_samples=True)
+    assert output.base_samples is not None
+    chunks = networks.candidates(state, torch.from_numpy(output.base_samples.chunks), None)[0]
     with torch.no_grad():
         values = networks.critic(state.expand(8, -1), chunks.flatten(1))[..., 0]
     best = chunks[(values.mean(0) - 0.5 * values.std(0)).argmax()]
-    torch.testing.assert_close(torch.from_numpy(decision.action[0]), best[0].detach())
+    torch.testing.assert_close(torch.from_numpy(output.action[0]), best[0].detach())
 
 
 def test_only_the_best_ranked_seed_is_denoised(
@@ -108,16 +108,16 @@ def test_only_the_best_ranked_seed_is_denoised(
     policy = networks.policy(1)
     policy.reset([0], [3])
     state = np.zeros((1, STATE), np.float32)
-    decision = policy.act({"state": state}, with_base_samples=True)
+    output = policy.act({"state": state}, with_base_samples=True)
     assert denoised == [(1, 1, 6, ACTION)]
 
     # The seeds are those of the runner: the base's own first, then further ones.
     own, extra = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
     seeds = torch.cat([base.draw_noise(1, generator=own), base.draw_noise(1, 3, generator=extra)], 1)
     best = networks.seed_values(torch.from_numpy(state), seeds)[0].argmax()
-    assert decision.base_samples is not None
-    np.testing.assert_array_equal(decision.base_samples.noise[0, 0], seeds[0, best].numpy())
-    np.testing.assert_array_equal(decision.noise[0], seeds[0, best].numpy())
+    assert output.base_samples is not None
+    np.testing.assert_array_equal(output.base_samples.noise[0, 0], seeds[0, best].numpy())
+    np.testing.assert_array_equal(output.noise[0], seeds[0, best].numpy())
 
 
 @pytest.mark.parametrize("faster", [False, True])
@@ -149,10 +149,10 @@ def test_base_without_noise_input_gives_its_chunk_and_an_edit() -> None:
     act = ACTPolicy(ACTConfig(width=16, heads=2, horizon=6, execute=EXECUTE), STATE, ACTION).eval()
     policy = trained(act).policy(SLOTS)
     assert isinstance(policy, ExpoPolicy)
-    decisions = play(policy, explore=True)
-    assert decisions[0].base_samples is not None
-    assert decisions[0].base_samples.chunks.shape == (SLOTS, 1, EXECUTE, ACTION)
-    assert max(np.abs(d.correction[:, :2]).max() for d in decisions) <= 0.2 + 1e-6
+    outputs = play(policy, explore=True)
+    assert outputs[0].base_samples is not None
+    assert outputs[0].base_samples.chunks.shape == (SLOTS, 1, EXECUTE, ACTION)
+    assert max(np.abs(d.correction[:, :2]).max() for d in outputs) <= 0.2 + 1e-6
     with pytest.raises(ValueError, match="no seeds"):
         Expo(act, replace(SPEC, faster=True))
 
@@ -162,7 +162,7 @@ def test_new_candidates_are_selected_after_the_executed_fraction_of_a_chunk(base
     policy = Expo(base, replace(SPEC, execute_fraction=0.5)).policy(SLOTS)
     committed = -(-EXECUTE // 2)
     assert 1 <= committed < EXECUTE
-    steps = [decision.chunk_step[0] for decision in play(policy)]
+    steps = [output.chunk_step[0] for output in play(policy)]
     assert steps == [i % committed for i in range(len(steps))]
 
 

@@ -78,9 +78,9 @@ def test_inactive_policy_acts_exactly_as_its_base(base: Base) -> None:
 def test_action_with_the_higher_value_is_executed(base: Base, sign: float) -> None:
     networks = trained(base)
     prefer_actor(networks, sign)
-    for state, decision in play(networks.policy(SLOTS)):
+    for state, output in play(networks.policy(SLOTS)):
         own = networks.actor(torch.from_numpy(state)).detach().numpy()
-        np.testing.assert_allclose(decision.action, own if sign > 0 else decision.base, atol=1e-6)
+        np.testing.assert_allclose(output.action, own if sign > 0 else output.base, atol=1e-6)
 
 
 def test_choice_depends_on_the_state(base: Base) -> None:
@@ -93,8 +93,8 @@ def test_high_temperature_chooses_at_random_only_while_exploring(base: Base) -> 
     prefer_actor(networks, -1.0)
     explored = [(d.correction != 0).any(1) for _, d in play(networks.policy(SLOTS), explore=True)]
     assert 0.25 < np.mean(explored) < 0.75
-    for _, decision in play(networks.policy(SLOTS)):
-        np.testing.assert_array_equal(decision.correction, 0)
+    for _, output in play(networks.policy(SLOTS)):
+        np.testing.assert_array_equal(output.correction, 0)
 
 
 def test_exploration_noise_is_added_only_to_the_actor(base: Base) -> None:
@@ -102,8 +102,8 @@ def test_exploration_noise_is_added_only_to_the_actor(base: Base) -> None:
     prefer_actor(networks, -1.0)
     with torch.no_grad():
         networks.actor.head.bias.fill_(5.0)  # far from the base
-    for _, decision in play(networks.policy(SLOTS, exploration=Exploration(0.01)), explore=True):
-        np.testing.assert_array_equal(decision.correction, 0)
+    for _, output in play(networks.policy(SLOTS, exploration=Exploration(0.01)), explore=True):
+        np.testing.assert_array_equal(output.correction, 0)
 
 
 def test_untrained_actor_gives_zero_and_dropout_changes_a_trained_one(base: Base) -> None:

@@ -71,7 +71,7 @@ def test_progressive_exploration_uses_the_residual_with_rising_probability(base:
     assert not np.array(used)[0].any()
     np.testing.assert_allclose(part[:4], [0.125, 0.375, 0.625, 0.875], atol=0.08)
     assert part[4:].min() == 1
-    assert len(np.unique(used, axis=0)) > 2  # each slot for itself
+    assert len(np.unique(used, axis=0)) > 2  # independently in each environment
 
 
 def test_residual_is_always_used_without_exploration(base: DiffusionPolicy) -> None:

@@ -63,8 +63,8 @@ def test_inactive_policy_acts_exactly_as_its_base(base: DiffusionPolicy) -> None
 
 
 def test_untrained_residual_does_not_change_the_samples(base: DiffusionPolicy) -> None:
-    for decision in play(build(base, trained=False).policy(SLOTS)):
-        np.testing.assert_array_equal(decision.correction, 0)
+    for output in play(build(base, trained=False).policy(SLOTS)):
+        np.testing.assert_array_equal(output.correction, 0)
 
 
 def test_residuals_are_bounded_by_their_scale(base: DiffusionPolicy) -> None:
@@ -84,16 +84,16 @@ def test_candidate_with_the_highest_score_is_executed(base: DiffusionPolicy) -> 
     policy = networks.policy(1)
     policy.reset([0], [0])
     state = np.random.default_rng(0).normal(size=(1, STATE)).astype(np.float32)
-    decision = policy.act({"state": state}, with_base_samples=True)
-    kept = decision.base_samples
+    output = policy.act({"state": state}, with_base_samples=True)
+    kept = output.base_samples
     assert kept is not None
     assert kept.noise is not None
     base_samples = Chunk(torch.from_numpy(kept.chunks), torch.from_numpy(kept.noise))
     chunks, scores = networks.candidates(torch.from_numpy(state), base_samples)
     best = int(scores[0].argmax())
-    np.testing.assert_allclose(decision.action[0], chunks[0, best, 0].numpy(), atol=1e-6)
-    np.testing.assert_array_equal(decision.base[0], kept.chunks[0, best % N, 0])
-    np.testing.assert_array_equal(decision.noise[0], kept.noise[0, best % N])
+    np.testing.assert_allclose(output.action[0], chunks[0, best, 0].numpy(), atol=1e-6)
+    np.testing.assert_array_equal(output.base[0], kept.chunks[0, best % N, 0])
+    np.testing.assert_array_equal(output.noise[0], kept.noise[0, best % N])
 
 
 def test_exploration_noise_is_only_added_while_exploring(base: DiffusionPolicy) -> None:
@@ -117,10 +117,10 @@ def test_new_candidates_are_selected_after_the_executed_fraction_of_a_chunk(base
     """Half of three steps, rounded up; the whole chunk while exploring or while the base acts alone."""
     torch.manual_seed(1)
     policy = ResidualChunk(base, replace(SPEC, execute_fraction=0.5)).policy(SLOTS)
-    assert [list(decision.chunk_step) for decision in play(policy, 5)] == [[0] * 2, [1] * 2] * 2 + [[0] * 2]
-    assert [decision.chunk_step[0] for decision in play(policy, 5, explore=True)] == [0, 1, 2, 0, 1]
+    assert [list(output.chunk_step) for output in play(policy, 5)] == [[0] * 2, [1] * 2] * 2 + [[0] * 2]
+    assert [output.chunk_step[0] for output in play(policy, 5, explore=True)] == [0, 1, 2, 0, 1]
     policy.active = False
-    assert [decision.chunk_step[0] for decision in play(policy, 5)] == [0, 1, 2, 0, 1]
+    assert [output.chunk_step[0] for output in play(policy, 5)] == [0, 1, 2, 0, 1]
 
 
 def test_policy_saved_without_execute_fraction_executes_whole_chunks(
@@ -132,7 +132,7 @@ def test_policy_saved_without_execute_fraction_executes_whole_chunks(
     (tmp_path / "policy.json").write_text(json.dumps(record))
     loaded, _ = load_policy_files(tmp_path)
     assert isinstance(loaded, ResidualChunk)
-    assert [decision.chunk_step[0] for decision in play(loaded.policy(SLOTS), 4)] == [0, 1, 2, 0]
+    assert [output.chunk_step[0] for output in play(loaded.policy(SLOTS), 4)] == [0, 1, 2, 0]
 
 
 def test_base_without_noise_input_is_refused() -> None:

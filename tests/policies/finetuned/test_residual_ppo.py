@@ -60,15 +60,15 @@ def test_output_has_the_sampled_residual_and_its_log_density(base: DiffusionPoli
     policy.reset([0, 1], [7, 8])
     deviations = []
     for state in states(200):
-        decision = policy.act({"state": state}, explore=True)
-        assert isinstance(decision, SampledPolicyOutput)
-        record = decision.replay_fields()
+        output = policy.act({"state": state}, explore=True)
+        assert isinstance(output, SampledPolicyOutput)
+        record = output.replay_fields()
         scale = np.array([0.5, 0.2, 0.5], np.float32)
-        expected = np.clip(decision.base + scale * record["sample"], -1, 1)
-        np.testing.assert_allclose(decision.action, expected, atol=1e-6)
+        expected = np.clip(output.base + scale * record["sample"], -1, 1)
+        np.testing.assert_allclose(output.action, expected, atol=1e-6)
         with torch.no_grad():
             features = policy.networks.encoder({"state": torch.from_numpy(state)})
-            mean = policy.gaussian(features, torch.from_numpy(decision.base))
+            mean = policy.gaussian(features, torch.from_numpy(output.base))
         normal = torch.distributions.Normal(mean, 0.4)
         log_prob = normal.log_prob(torch.from_numpy(record["sample"])).sum(-1)
         np.testing.assert_allclose(record["log_prob"], log_prob, rtol=1e-4, atol=1e-4)

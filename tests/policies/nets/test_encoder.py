@@ -118,8 +118,8 @@ def test_base_and_finetuned_policy_use_their_own_observations(base_images: bool,
         policy.reset([0, 1], [7, 8])
         frames = {key: value.numpy() for key, value in observation(2, seed).items()}
         frames["state"] = np.zeros((2, STATE), np.float32)
-        decision = policy.act(frames)
-        return decision.action, decision.base
+        output = policy.act(frames)
+        return output.action, output.base
 
     one, other = (acted(seed, made.policy(2)) for seed in (1, 2))
     assert np.array_equal(one[0], other[0]) is not (base_images or policy_images)

@@ -33,10 +33,10 @@ class Walks:
         return {"state": self.at.astype(np.float32)[:, None]}
 
     def reset(self, *, options: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict]:
-        for slot in np.flatnonzero(options["reset_mask"]):
-            self.at[slot] = options["states"][slot][0]
-            self.steps[slot], self.done[slot] = 0, False
-            self.begun.append(float(self.at[slot]))
+        for env_id in np.flatnonzero(options["reset_mask"]):
+            self.at[env_id] = options["states"][env_id][0]
+            self.steps[env_id], self.done[env_id] = 0, False
+            self.begun.append(float(self.at[env_id]))
         return self._obs(), {}
 
     def step(self, action: np.ndarray) -> tuple:

@@ -31,9 +31,9 @@ def by_hand(
     gae_lambda: float,
 ) -> np.ndarray:
     """sum_l (gamma lambda)^l delta_{t+l}, up to the end of the episode (arXiv 1506.02438, eq. 16)."""
-    steps, slots = reward.shape
-    out = np.zeros((steps, slots))
-    for b in range(slots):
+    steps, num_envs = reward.shape
+    out = np.zeros((steps, num_envs))
+    for b in range(num_envs):
         for t in range(steps):
             for k in range(t, steps):
                 following = 0.0 if terminal[k, b] else after[k, b]

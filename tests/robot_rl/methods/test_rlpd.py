@@ -36,9 +36,9 @@ def test_actor_acts_instead_of_the_base() -> None:
     features = networks.encoder({"state": torch.zeros(2, STATE)})
     expected = torch.tanh(networks.actor(features)[0]).detach().numpy()
     for _ in range(2):
-        decision = policy.act(FRAMES)
-        np.testing.assert_allclose(decision.action, expected, rtol=1e-6)
-        assert not np.allclose(decision.base, decision.action)
+        output = policy.act(FRAMES)
+        np.testing.assert_allclose(output.action, expected, rtol=1e-6)
+        assert not np.allclose(output.base, output.action)
     explored = [policy.act(FRAMES, explore=True).action for _ in range(2)]
     assert not np.array_equal(*explored)
     assert np.abs(explored).max() <= 1
@@ -48,9 +48,9 @@ def test_base_acts_during_the_warmup() -> None:
     policy = make().policy(2)
     policy.reset([0, 1], [0, 1])
     policy.active = False
-    decision = policy.act(FRAMES, explore=True)
-    assert np.array_equal(decision.action, decision.base)
-    assert not np.array_equal(decision.action[0], decision.action[1])
+    output = policy.act(FRAMES, explore=True)
+    assert np.array_equal(output.action, output.base)
+    assert not np.array_equal(output.action[0], output.action[1])
 
 
 def test_restored_policy_explores_identically() -> None:
