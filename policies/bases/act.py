@@ -66,7 +66,7 @@ class ACTPolicy(ImitationPolicy):
 
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
         """Mean absolute error over the real actions, and the weighted KL (algorithm 1 of the paper)."""
-        frames = self._encode_shifted(batch, generator)
+        frames = self._encode(batch)
         actions, mask = self._real_actions(batch)
         # The posterior sees no images, as in the paper: the actions show the style.
         state = frames[..., : self.spec.state_size]

@@ -68,7 +68,7 @@ class GenerativePolicy(ImitationPolicy):
 
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
         """Mean squared error of the network's prediction, over the real actions."""
-        obs = self._encode_shifted(batch, generator).flatten(1)
+        obs = self._encode(batch).flatten(1)
         clean, mask = self._real_actions(batch)
         times = self._draw_times(len(clean), generator).to(self.device)
         noise = torch.randn(clean.shape, generator=generator).to(self.device)

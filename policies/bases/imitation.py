@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Batch, check_images, check_observation
 from robot_rl.policies.nets.normalizer import ACTION_MIN_RANGE, OBSERVATION_BOUND, STATE_MIN_RANGE, Normalizer
-from robot_rl.policies.nets.vision import FEATURE_SIZE, ConvEncoder, random_shift
+from robot_rl.policies.nets.vision import FEATURE_SIZE, ConvEncoder
 
 
 @dataclass
@@ -106,15 +106,7 @@ class ImitationPolicy(BasePolicy):
 
     def _encode(self, obs: Batch) -> Tensor:
         """Encode observations as [B, To, F]: normalised, clamped state, then features of each image."""
-        return self._features(obs, check_images(obs, self.spec))
-
-    def _encode_shifted(self, obs: Batch, generator: torch.Generator | None) -> Tensor:
-        """`_encode` with randomly shifted images, the augmentation used in training."""
-        return self._features(
-            obs, [random_shift(images, generator) for images in check_images(obs, self.spec)]
-        )
-
-    def _features(self, obs: Batch, cameras: list[Tensor]) -> Tensor:
+        cameras = check_images(obs, self.spec)
         state = check_observation(obs, self.spec).to(self.device, torch.float32)
         parts = [self.state_normalizer.normalize(state, bound=OBSERVATION_BOUND)]
         for encoder, images in zip(self.vision, cameras, strict=True):

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
+from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, gradient_step
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.finetuned.candidates import ensemble_std
 from robot_rl.policies.nets.encoder import Observation
-from robot_rl.policies.nets.vision import random_shift
 
 
 class OffPolicyLearner(ABC):
@@ -112,16 +112,6 @@ def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.
     row = torch.arange(rows, device=base_samples.device)[:, None]
     noise = batch.get(f"{prefix}base_sample_noise")
     return Chunk(base_samples[row, order], None if noise is None else noise[row, order])
-
-
-def augment_images(batch: Batch, generator: torch.Generator) -> Batch:
-    """Shift the images of both observations at random (DrQ, arXiv 2004.13649), against overfitting."""
-    images = {
-        name: random_shift(value, generator)
-        for name, value in batch.items()
-        if name.removeprefix("next.").startswith("images.")
-    }
-    return {**batch, **images} if images else batch
 
 
 def observation(batch: Batch, prefix: str = "") -> Observation:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from robot_rl.data.windows import Windows, make_windows
 from robot_rl.envs.observation import IMAGE_PREFIX
+from robot_rl.learning.augmentation import augment_images
 from robot_rl.methods.offline import DatasetContext, OfflineMethod
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.ema import EMA
@@ -72,6 +73,7 @@ class BCLearner:
         batch = {name: values[index] for name, values in self._data.items()}
         rows = self._rows[index]
         batch.update({name: images[rows] for name, images in self._images.items()})
+        batch = augment_images(batch, self._generator)
         self.updates += 1
         for group in self.optimizer.param_groups:
             group["lr"] = config.lr * min(1.0, self.updates / max(1, config.lr_warmup))

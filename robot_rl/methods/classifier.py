@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 from torch import Tensor, nn
 
+from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.config import STATE_ALONE
 from robot_rl.learning.learner import Result
 from robot_rl.methods.offline import DatasetContext, OfflineMethod
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.vision import random_shift
 
 _ROWS = 512
 """Frames per forward pass when measuring."""
@@ -185,10 +185,7 @@ class ClassifierLearner:
         half = self.config.batch_size // 2
         rows = torch.cat([r[torch.randint(len(r), (half,), generator=self._generator)] for r in self._rows])
         obs = {name: values[rows].to(self.device) for name, values in self._obs.items()}
-        obs = {
-            name: random_shift(values, self._generator) if values.ndim == 4 else values
-            for name, values in obs.items()
-        }
+        obs = augment_images(obs, self._generator)
         shows = torch.arange(2 * half, device=self.device) < half
         logits = self.classifier(obs)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, shows.float())

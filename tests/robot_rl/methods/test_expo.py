@@ -20,6 +20,7 @@ from robot_rl.policies.nets.values import ValueSpec
 from tests.conftest import SMALL_RL, RunCommand
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
+IMAGE = (24, 24)
 SMALL = ExpoConfig(
     num_critics=4,
     hidden=[16],
@@ -33,14 +34,14 @@ SMALL = ExpoConfig(
 )
 
 
-def build(config: ExpoConfig = SMALL, seed: int = 0) -> ExpoLearner:
+def build(config: ExpoConfig = SMALL, seed: int = 0, cameras: tuple[str, ...] = ()) -> ExpoLearner:
     torch.manual_seed(seed)
     small = DiffusionConfig(
         width=16, depth=1, train_steps=8, inference_steps=2, horizon=HORIZON, execute=EXECUTE
     )
-    base = DiffusionPolicy(small, STATE, ACTION).eval()
+    base = DiffusionPolicy(small, STATE, ACTION, cameras, IMAGE if cameras else None).eval()
     spec = ExpoSpec(
-        encoder=EncoderSpec(STATE),
+        encoder=EncoderSpec(STATE, cameras, IMAGE if cameras else None),
         value=ValueSpec(config.critic_loss, *config.value_range),
         hidden=tuple(config.hidden),
         scale=(0.2,) * ACTION,
@@ -214,6 +215,27 @@ def test_base_samples_are_drawn_again_while_the_base_is_finetuned() -> None:
         {"state": batch["next.state"][:, None]}, noise=noise, num_samples=2
     )
     torch.testing.assert_close(samples.actions, expected.actions[:, :, :EXECUTE])
+
+
+def test_a_trained_base_sees_the_images_that_the_critics_see() -> None:
+    """An update shifts each image once."""
+    learner = build(replace(SMALL, base_lr=1e-3), cameras=("front",))
+    generator = torch.Generator().manual_seed(0)
+    images = {
+        f"{prefix}images.front": torch.randint(0, 256, (B, *IMAGE, 3), dtype=torch.uint8, generator=generator)
+        for prefix in ("", "next.")
+    }
+    assert learner.imitation is not None
+    seen: dict[str, list[Tensor]] = {"critics": [], "base": []}
+    for name, encoder in (
+        ("critics", learner.critics.encoder.vision[0]),
+        ("base", learner.imitation.trained.vision[0]),
+    ):
+        encoder.register_forward_pre_hook(lambda _, inputs, name=name: seen[name].append(inputs[0]))
+    learner.update({**next(batches()), **images})
+    assert len(seen["base"]) == 1
+    assert torch.equal(seen["base"][0], seen["critics"][0])
+    assert not torch.equal(seen["base"][0], images["images.front"])
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,25 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
+from robot_rl.data.windows import Windows
 from robot_rl.factory import load_networks, load_policy, make_env
-from robot_rl.learning import off_policy as offpolicy
-from robot_rl.learning.off_policy import augment_images
+from robot_rl.learning import augmentation
+from robot_rl.learning.augmentation import augment_images
+from robot_rl.methods.bc import BCConfig, BCLearner
 from robot_rl.methods.residual import ResidualConfig, ResidualLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.encoder import EncoderSpec, Observation, ObservationEncoder
+from robot_rl.policies.nets.vision import random_shift
 from robot_rl.policies.store import save_policy
 from robot_rl.training import components
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
@@ -105,6 +109,28 @@ def test_batch_without_images_draws_no_random_numbers() -> None:
     assert torch.equal(draws.get_state(), before)
 
 
+def test_behaviour_cloning_shifts_each_image_once() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(256, size=(B, *SIZE, 3), dtype=np.uint8)
+    windows = Windows(
+        state=rng.normal(size=(B, 1, STATE)).astype(np.float32),
+        actions=rng.uniform(-1, 1, (B, 2, ACTION)).astype(np.float32),
+        mask=np.ones((B, 2), np.float32),
+        rows=np.arange(B)[:, None],
+        images={"front": images},
+    )
+    base = DiffusionConfig(horizon=2, execute=2, width=8, depth=1, train_steps=4, inference_steps=2)
+    policy = DiffusionPolicy(base, STATE, ACTION, ("front",), SIZE)
+    cloning = BCLearner(BCConfig(batch_size=B), policy, windows, torch.device("cpu"), seed=0)
+    drawn = np.random.default_rng([0, 2]).integers(B, size=B)
+    shifted = random_shift(torch.from_numpy(images[drawn]), torch.Generator().manual_seed(0))
+    seen: list[Tensor] = []
+    policy.vision[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    cloning.update()
+    assert len(seen) == 1
+    assert torch.equal(seen[0], shifted)
+
+
 def test_resumed_learner_continues_exactly() -> None:
     one, other = learner(), learner()
     for seed in range(2):
@@ -180,15 +206,15 @@ def test_every_method_augments_all_images_of_a_batch(
         looks.extend(value for key, value in obs.items() if "images" in key)
         return forward(self, obs)
 
-    features = DiffusionPolicy._features
+    encode = DiffusionPolicy._encode
 
-    def watched_base(self: DiffusionPolicy, obs: Observation, cameras: list[Tensor]) -> Tensor:
-        looks.extend(cameras)
-        return features(self, obs, cameras)
+    def watched_base(self: DiffusionPolicy, obs: Observation) -> Tensor:
+        looks.extend(value for key, value in obs.items() if "images" in key)
+        return encode(self, obs)
 
     monkeypatch.setattr(ObservationEncoder, "forward", watched)
-    monkeypatch.setattr(DiffusionPolicy, "_features", watched_base)
-    monkeypatch.setattr(offpolicy, "random_shift", lambda images, _: torch.full_like(images, 7))
+    monkeypatch.setattr(DiffusionPolicy, "_encode", watched_base)
+    monkeypatch.setattr(augmentation, "random_shift", lambda images, _: torch.full_like(images, 7))
     method = name.split()[0]
     robot_rl(
         "train",
