@@ -16,10 +16,10 @@ _NOTHING = int(mujoco.mjtGeom.mjGEOM_LABEL)
 """Geom type of an empty label, which draws nothing."""
 
 
-class View:
+class CameraRenderer:
     """Renders the current view of a camera of a model; a context manager.
 
-    The first view of a task creates an OpenGL context, which takes about a second; others share it.
+    The first renderer of a task creates an OpenGL context, which takes about a second; others share it.
     Reflections and shadows are off: robosuite's lights cast no shadow, yet the passes for them
     double the time. Everything in view is drawn.
 
@@ -85,7 +85,7 @@ class View:
         self.close()
 
 
-class Renderer(View):
+class EnvCameraRenderer(CameraRenderer):
     """Renders the current view of a camera of an environment."""
 
     def __init__(
@@ -101,9 +101,11 @@ class Renderer(View):
         super().__init__(sim.model._model, sim.data._data, camera, height, width, quick=quick)
 
 
-def quick_view(model: mujoco.MjModel, data: mujoco.MjData, camera: str, height: int, width: int) -> View:
-    """A view with the settings of observed images, for `robot_rl.hardware.cameras.settings.Sim`."""
-    return View(model, data, camera, height, width, quick=True)
+def quick_renderer(
+    model: mujoco.MjModel, data: mujoco.MjData, camera: str, height: int, width: int
+) -> CameraRenderer:
+    """A renderer with the settings of observed images, for `robot_rl.hardware.cameras.settings.Sim`."""
+    return CameraRenderer(model, data, camera, height, width, quick=True)
 
 
 def overview() -> mujoco.MjvCamera:

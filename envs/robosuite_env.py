@@ -22,7 +22,7 @@ from robot_rl.envs.observation import (
     observation_space,
 )
 from robot_rl.envs.playback_start import begin_as_played_back
-from robot_rl.envs.renderer import Renderer
+from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.robosuite_actions import PoseActions, action_spec
 from robot_rl.envs.robosuite_task import make_sim
 from robot_rl.envs.task import TaskConfig
@@ -86,9 +86,9 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
                 stack.enter_context(self._observe_camera(camera))
             return stack.pop_all()
 
-    def _observe_camera(self, camera: str) -> Renderer:
+    def _observe_camera(self, camera: str) -> EnvCameraRenderer:
         """Add the observable `<camera>_image`, which samples when robosuite's own would."""
-        renderer = Renderer(self, camera, *self.task.image_size, quick=True)
+        renderer = EnvCameraRenderer(self, camera, *self.task.image_size, quick=True)
 
         @sensor(modality="image")
         def image(cache: Mapping[str, Any]) -> np.ndarray:
@@ -189,8 +189,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         return make_observation(self._raw, self.observation_spec)
 
     def image(self, camera: str, height: int, width: int) -> np.ndarray:
-        """Current image of a camera, uint8 [H, W, 3], with multisampling; for many images use `Renderer`."""
-        with Renderer(self, camera, height, width) as renderer:
+        """Current image of a camera, uint8 [H, W, 3], multisampled; use `EnvCameraRenderer` for many."""
+        with EnvCameraRenderer(self, camera, height, width) as renderer:
             return renderer.frame()
 
     def describe(self) -> dict[str, Any]:

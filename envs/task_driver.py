@@ -21,15 +21,17 @@ from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.sim import WorldState
 from robot_rl.hardware.spec import RobotSpec
 
-DRAWING: Final = "robot_rl.envs.renderer:quick_view"
-"""Renderer of the task's cameras, for `robot_rl.hardware.cameras.settings.Sim`."""
+RENDERER_FACTORY: Final = "robot_rl.envs.renderer:quick_renderer"
+"""Makes the renderer of a camera of the task, for `robot_rl.hardware.cameras.settings.Sim`."""
 # Ticks that one `read` simulates at most; longer delays are skipped and counted.
 _CATCH_UP: Final = 5
 _DIVERGED: Final = tuple(
     int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{what}")) for what in ("QPOS", "QVEL", "QACC")
 )
 
-Phase = Literal["closed", "standing", "following", "stopped"]
+Phase = Literal["closed", "idle", "enabled", "stopped"]
+"""`closed`: not opened. `idle`: opened or reset, time stands still. `enabled`: time passes, the arm follows
+setpoints. `stopped`: time passes, the arm holds its pose, after `stop` or while only the gripper moves."""
 
 
 class TaskDriver:
@@ -110,7 +112,7 @@ class TaskDriver:
 
     def open(self) -> None:
         if self._phase == "closed":
-            self._phase = "standing"
+            self._phase = "idle"
 
     def reset(self, start: int) -> None:
         """Begin an episode.
@@ -121,7 +123,7 @@ class TaskDriver:
         Raises:
             ValueError: if there is no such state, or the arm is enabled.
         """
-        if self._phase == "following" and not self._halt.is_set():
+        if self._phase == "enabled" and not self._halt.is_set():
             raise ValueError("a scene is reset with the arm disarmed")
         if self.starts is None:
             self._env.reset(seed=start)
@@ -131,7 +133,7 @@ class TaskDriver:
             raise ValueError(f"start={start}: there are {len(self.starts)} saved states, from 0")
         self._start = start
         if self._phase != "closed":
-            self._phase = "standing"
+            self._phase = "idle"
         self._settle()
 
     def enable(self) -> None:
@@ -139,19 +141,19 @@ class TaskDriver:
         self._require_valid()
         self._halt.clear()
         self._hold()
-        self._begin("following")
+        self._begin("enabled")
 
     def read(self) -> Measurement:
         self._require_open()
-        if self._phase == "standing" and self._gripper and self._gripper.wanted:
+        if self._phase == "idle" and self._gripper and self._gripper.wanted:
             self._begin("stopped")
-        if self._phase == "standing":
+        if self._phase == "idle":
             return self._measure(self._clock.now())
-        if self._halt.is_set() and self._phase == "following":
+        if self._halt.is_set() and self._phase == "enabled":
             self._hold()
             self._phase = "stopped"
         self._run(self._clock.now())
-        return self._measure(self._anchor + self._ran * self._substep)
+        return self._measure(self._started_at + self._substeps_done * self._substep)
 
     def write(self, setpoint: Array | Pose) -> None:
         self._require_open()
@@ -159,7 +161,7 @@ class TaskDriver:
             raise DriverError("this arm takes poses as setpoints, not joints")
         if not (np.isfinite(setpoint.position).all() and np.isfinite(setpoint.quaternion).all()):
             raise DriverError(f"a setpoint that is not finite: {setpoint}")
-        if self._phase == "following" and not self._halt.is_set():
+        if self._phase == "enabled" and not self._halt.is_set():
             self._control.arms[0].set_pose_goal(setpoint.position, matrix_of(setpoint.quaternion))
 
     def stop(self) -> None:
@@ -199,8 +201,8 @@ class TaskDriver:
 
     def _begin(self, phase: Phase) -> None:
         """Enter a phase in which simulation time passes."""
-        if self._phase == "standing":
-            self._anchor, self._ran = self._clock.now(), 0
+        if self._phase == "idle":
+            self._started_at, self._substeps_done = self._clock.now(), 0
         self._phase = phase
 
     def _hold(self) -> None:
@@ -209,10 +211,10 @@ class TaskDriver:
         arm.set_pose_goal(*arm.pose())
 
     def _run(self, now: int) -> None:
-        due = (now - self._anchor) // self._substep - self._ran
+        due = (now - self._started_at) // self._substep - self._substeps_done
         if due > self._max_substeps:
             dropped = (due - self._max_substeps) * self._substep
-            self._anchor += dropped
+            self._started_at += dropped
             self.dropped_ns += dropped
             due = self._max_substeps
         self._require_valid()
@@ -220,7 +222,7 @@ class TaskDriver:
             while due > 0:
                 ahead = self._gripper.step(due) if self._gripper else due
                 self._control.advance(ahead)
-                self._ran += ahead
+                self._substeps_done += ahead
                 due -= ahead
         except ValueError as error:
             self._failure = str(error)

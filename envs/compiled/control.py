@@ -258,7 +258,7 @@ class CompiledControl:
             self._arrays = records, np.zeros((6, model.nv)), osc.new_scratch()
             self.batch["exact"] = self._exact
             self.batch["model"], self.batch["sensorless"] = self._model.full, self._model.sensorless
-            substep_batch.describe(self.batch, model, data, *self._arrays)
+            substep_batch.fill_addresses(self.batch, model, data, *self._arrays)
             self.batch["substeps"] = 0
             self._run()
             arithmetic.compile_all(np.zeros(1, dtype=kernel.ARM))
@@ -276,7 +276,7 @@ class CompiledControl:
         for arm in self._arms:
             arm.load_goal()
         trial = self.batch.copy()
-        substep_batch.describe(trial, self._sim.model._model, copied, *self._arrays)
+        substep_batch.fill_addresses(trial, self._sim.model._model, copied, *self._arrays)
         trial["substeps"], trial["begun"] = 1, True
         worker_pool.run(worker_pool.single_job(trial))
         for arm in self._arms:

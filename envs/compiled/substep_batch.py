@@ -49,8 +49,8 @@ _DATA: Final = ("qpos", "qvel", "qfrc_bias", "qM", "site_xpos", "site_xmat", "ct
 _SIZES: Final = ("nq", "nv", "nM", "nsite", "nu")
 
 
-def describe(batch: Array, model: Any, data: Any, arms: Array, work: Array, scratch: Array) -> None:
-    """Fills in addresses and sizes.
+def fill_addresses(batch: Array, model: Any, data: Any, arms: Array, work: Array, scratch: Array) -> None:
+    """Fill in addresses and sizes.
 
     Args:
         batch: array of one `SUBSTEP_BATCH`.
@@ -71,7 +71,7 @@ def describe(batch: Array, model: Any, data: Any, arms: Array, work: Array, scra
 
 @intrinsic
 def pointer(_: Any, address: Any) -> Any:
-    """Converts an address to a pointer."""
+    """Convert an address to a pointer."""
 
     def convert(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
@@ -80,14 +80,14 @@ def pointer(_: Any, address: Any) -> Any:
 
 
 @njit(error_model="numpy")
-def run(batch: Record, most: int) -> bool:
-    """Runs at most so many substeps.
+def run(batch: Record, max_substeps: int) -> bool:
+    """Run at most `max_substeps` substeps.
 
     Returns:
-        whether the batch has ended. `failed` says afterwards whether that is because the arms' torques
+        Whether the batch has ended. `failed` says afterwards whether that is because the arms' torques
         could not be computed.
     """
-    substeps = min(batch.substeps, most)
+    substeps = min(batch.substeps, max_substeps)
     last = substeps == batch.substeps
     try:
         kernel.advance(

@@ -21,13 +21,13 @@ POS_SCALE, ROT_SCALE = 0.05, 0.5  # m and rad of a full action, as in robosuite'
 GAIN = 1.6  # goals are relative to the achieved pose; above 2 the closed loop overshoots
 NOISE_MEMORY = 0.6  # correlation of the action noise from one step to the next (about 0.1 s)
 HELD = 0.035  # m; an object farther than this from the hand has been lost
-EMPTY, PART_OPEN = 0.004, 0.072  # m between the fingers: closed on nothing, and beginning to close
+MIN_HELD_WIDTH, MAX_HELD_WIDTH = 0.004, 0.072  # m between the fingers while they hold an object
 # Fingers down, opening along world y: the Panda's home orientation.
 HAND_DOWN = Rotation.from_matrix([[0, 1, 0], [1, 0, 0], [0, 0, -1]])
 
 
 @dataclass(frozen=True)
-class Pose:
+class WorldPose:
     """Position [3] in m, rotation in the world frame."""
 
     pos: np.ndarray
@@ -63,17 +63,19 @@ class Errors:
     reaction_steps: int  # steps before a lost object is noticed
 
 
-def hand(sim: ManipulationEnv) -> Pose:
+def hand(sim: ManipulationEnv) -> WorldPose:
     """Pose of the grip site."""
     site = sim.robots[0].eef_site_id["right"]
     data = sim.sim.data
-    return Pose(data.site_xpos[site].copy(), Rotation.from_matrix(data.site_xmat[site].reshape(3, 3)))
+    return WorldPose(data.site_xpos[site].copy(), Rotation.from_matrix(data.site_xmat[site].reshape(3, 3)))
 
 
-def body(sim: ManipulationEnv, body_id: int) -> Pose:
+def body(sim: ManipulationEnv, body_id: int) -> WorldPose:
     """Pose of a body of the model."""
     data = sim.sim.data
-    return Pose(data.body_xpos[body_id].copy(), Rotation.from_matrix(data.body_xmat[body_id].reshape(3, 3)))
+    return WorldPose(
+        data.body_xpos[body_id].copy(), Rotation.from_matrix(data.body_xmat[body_id].reshape(3, 3))
+    )
 
 
 def finger_speed(sim: ManipulationEnv) -> np.ndarray:
@@ -92,9 +94,9 @@ def hand_down(yaw: float) -> Rotation:
     return Rotation.from_euler("z", yaw) * HAND_DOWN
 
 
-def hand_yaw(hand: Pose) -> float:
+def hand_yaw(hand: WorldPose) -> float:
     """The `yaw` for which `hand_down(yaw)` is nearest to the hand's rotation, rad."""
-    return Pose(hand.pos, hand.rot * HAND_DOWN.inv()).yaw
+    return WorldPose(hand.pos, hand.rot * HAND_DOWN.inv()).yaw
 
 
 def nearest_angle(angle: float, to: float, period: float, *, other: bool = False) -> float:
@@ -127,16 +129,17 @@ class Expert(ABC):
     def reset(self, sim: ManipulationEnv) -> None:
         """Start an episode from the current state of `sim`, and draw its style."""
         weak, rng = 1 - self.skill, self.rng
-        side = rng.uniform(-np.pi, np.pi)
-        reach = rng.uniform(0.0, 0.02 + 0.10 * weak)
+        # Direction and distance of the detour point `via`.
+        angle = rng.uniform(-np.pi, np.pi)
+        radius = rng.uniform(0.0, 0.02 + 0.10 * weak)
         self.style = Style(
             speed=rng.uniform(0.8, 1.0) * (1 - weak * rng.uniform(0.2, 0.7)),
             hover=rng.uniform(0.05, 0.08 + 0.07 * weak),
-            via=np.array([reach * np.cos(side), reach * np.sin(side), rng.uniform(0, reach)]),
+            via=np.array([radius * np.cos(angle), radius * np.sin(angle), rng.uniform(0, radius)]),
             other_yaw=bool(rng.random() < 0.5 * weak),
             linger=int(rng.integers(0, 3)),
         )
-        self.drift = self.noise * rng.standard_normal(6)
+        self.action_noise = self.noise * rng.standard_normal(6)
         self.pause = 0
         self.held_at, self.offset = hand(sim), np.zeros(3)
         self.begin("via")
@@ -144,7 +147,7 @@ class Expert(ABC):
     def act(self, sim: ManipulationEnv) -> np.ndarray:
         """The action of this control step: float32 [7] in [-1, 1], the last one the gripper."""
         action = self.decide(sim)
-        self.clock += 1
+        self.phase_steps += 1
         weak = 1 - self.skill
         if self.pause == 0 and self.rng.random() < 0.04 * weak:
             self.pause = int(self.rng.integers(3, 13))
@@ -153,8 +156,8 @@ class Expert(ABC):
             action[:6] = 0.0
         if self.noise > 0:
             fresh = self.noise * self.rng.standard_normal(6)
-            self.drift = NOISE_MEMORY * self.drift + np.sqrt(1 - NOISE_MEMORY**2) * fresh
-            action[:6] += self.drift
+            self.action_noise = NOISE_MEMORY * self.action_noise + np.sqrt(1 - NOISE_MEMORY**2) * fresh
+            action[:6] += self.action_noise
         return np.clip(action, -1, 1).astype(np.float32)
 
     def take_over(self, sim: ManipulationEnv) -> None:
@@ -174,7 +177,7 @@ class Expert(ABC):
     def holds(self, sim: ManipulationEnv) -> bool:
         """Whether the object is between the fingers and keeps them from closing."""
         near = np.linalg.norm(self.grasp_and_target(sim)[0] - hand(sim).pos) < HELD
-        return bool(near and EMPTY < opening(sim) < PART_OPEN)
+        return bool(near and MIN_HELD_WIDTH < opening(sim) < MAX_HELD_WIDTH)
 
     @abstractmethod
     def decide(self, sim: ManipulationEnv) -> np.ndarray:
@@ -182,7 +185,7 @@ class Expert(ABC):
 
     def begin(self, phase: str) -> None:
         """Enter a phase. The first phase of an attempt also draws the attempt's errors."""
-        self.phase, self.clock, self.stall, self.still, self.closest = phase, 0, 0, 0, np.inf
+        self.phase, self.phase_steps, self.stall, self.still, self.closest = phase, 0, 0, 0, np.inf
         if phase in ("via", self.retry_phase):
             self.errors, self.away = self._draw_errors(), 0
 
@@ -228,9 +231,9 @@ class Expert(ABC):
         parts = (_limited(step[:2], limit), _limited(step[2:], limit), _limited(turn, limit))
         return np.concatenate([*parts, [grip]])
 
-    def grip(self, sim: ManipulationEnv, pose: Pose, grip: float, *, then: str, wait: int) -> np.ndarray:
+    def grip(self, sim: ManipulationEnv, pose: WorldPose, grip: float, *, then: str, wait: int) -> np.ndarray:
         """Hold a pose until the fingers have stood still for `wait` steps."""
-        still = np.abs(finger_speed(sim)).max() < 0.01 and self.clock >= 3
+        still = np.abs(finger_speed(sim)).max() < 0.01 and self.phase_steps >= 3
         self.still = self.still + 1 if still else 0
         if self.still > wait:
             self.begin(then)
@@ -251,7 +254,7 @@ class Expert(ABC):
                 goal = np.array([*above[:2], max(above[2], now[2])]) if far else above
                 return self.move(sim, goal, rot, OPEN, then="down", tol=0.02)
             case "down":
-                self.held_at = Pose(np.array([*point[:2], max(point[2], now[2])]), rot)
+                self.held_at = WorldPose(np.array([*point[:2], max(point[2], now[2])]), rot)
                 tol = 0.008 + self.errors.close_early
                 return self.move(sim, point, rot, OPEN, then="close", tol=tol)
             case "close":
@@ -289,7 +292,7 @@ class Expert(ABC):
             case "carry":
                 return self.move(sim, above, rot, CLOSE, then="lower", tol=tol, rot_tol=0.05)
             case "lower":
-                self.held_at = Pose(now.pos, rot)
+                self.held_at = WorldPose(now.pos, rot)
                 drop = tol + self.errors.drop_early
                 return self.move(sim, goal, rot, CLOSE, then="release", tol=drop, speed=0.7)
             case "release":

@@ -3,7 +3,7 @@
 import numpy as np
 from robosuite.environments.manipulation.pick_place import PickPlaceCan
 
-from robot_rl.envs.experts.base import PICK, Expert, Pose, body, hand, hand_down, hand_yaw, nearest_angle
+from robot_rl.envs.experts.base import PICK, Expert, WorldPose, body, hand, hand_down, hand_yaw, nearest_angle
 
 GRIP_ABOVE = np.array([0, 0, 0.02])  # m from the can's centre; lower, the palm hits the bin's walls
 GRIP_LYING = np.array([0, 0, 0.002])  # the same for a can that was knocked over
@@ -37,5 +37,5 @@ class CanExpert(Expert):
         return nearest_angle(float(np.arctan2(axis[1], axis[0])), hand_yaw(hand(sim)), np.pi)
 
 
-def _lies(can: Pose) -> bool:
+def _lies(can: WorldPose) -> bool:
     return bool(abs(can.rot.as_matrix()[2, 2]) < LYING)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from robot_rl.bench.clock import take_turns
-from robot_rl.envs.renderer import Renderer
+from robot_rl.envs.renderer import EnvCameraRenderer
 
 CAMERA = "agentview"
 SIZE = 84
@@ -38,7 +38,7 @@ def _stock(env: Any) -> Callable[[], np.ndarray]:
     return lambda: sensor(env._obs_cache)
 
 
-def _renderer(env: Any) -> Renderer:
+def _renderer(env: Any) -> EnvCameraRenderer:
     # It needs an environment of ours, for the name of its task.
     ours: Any = SimpleNamespace(sim=env, task=SimpleNamespace(name=type(env).__name__))
-    return Renderer(ours, CAMERA, SIZE, SIZE, quick=True)
+    return EnvCameraRenderer(ours, CAMERA, SIZE, SIZE, quick=True)

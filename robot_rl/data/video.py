@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from PIL import Image
 
-from robot_rl.envs.renderer import Renderer
+from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.hardware.durable import make_folder, publish
 
@@ -18,7 +18,7 @@ def render_states(
     env: RobosuiteEnv, states: Sequence[np.ndarray], camera: str | mujoco.MjvCamera, height: int, width: int
 ) -> Iterator[np.ndarray]:
     """Render saved simulator states to images uint8 [H, W, 3], in order. `env` stays in the last state."""
-    with Renderer(env, camera, height, width) as renderer:
+    with EnvCameraRenderer(env, camera, height, width) as renderer:
         for state in states:
             env.set_state(state)
             yield renderer.frame()

@@ -86,7 +86,7 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
         ValueError: if the task cannot be driven, or the states belong to another task.
     """
     # Imported here: robosuite need not be installed on a robot's machine.
-    from robot_rl.envs.task_driver import DRAWING, TaskDriver
+    from robot_rl.envs.task_driver import RENDERER_FACTORY, TaskDriver
     from robot_rl.evaluation.initial_states import load_states, states_path
 
     driver = TaskDriver(task, MonotonicClock())
@@ -96,7 +96,7 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
         driver.starts = load_states(driver.env, Path(states) if states else None).states
     if not driver.spec.cameras:
         return ServedRobot(driver)
-    scene = SimCameras(driver, driver.spec.cameras, DRAWING)
+    scene = SimCameras(driver, driver.spec.cameras, RENDERER_FACTORY)
     ended.callback(scene.close)
     return ServedRobot(driver, scene.settings, [scene.show])
 

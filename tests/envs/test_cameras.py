@@ -15,7 +15,7 @@ from robot_rl.cli.compose import load_group
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs import offscreen, renderer
 from robot_rl.envs.offscreen import coarsen
-from robot_rl.envs.renderer import Renderer, overview
+from robot_rl.envs.renderer import EnvCameraRenderer, overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import ThreadVectorEnv
@@ -94,9 +94,9 @@ def test_quick_images_are_taken_at_the_instant_of_robosuites() -> None:
 def test_size_is_height_by_width_and_larger_buffers_change_nothing(env: RobosuiteEnv) -> None:
     obs, _ = env.reset(seed=0)
     assert {obs[f"images.{camera}"].shape for camera in CAMERAS} == {(48, 64, 3)}
-    with Renderer(env, "agentview", 40, 30) as small:
+    with EnvCameraRenderer(env, "agentview", 40, 30) as small:
         before = small.frame()
-        with Renderer(env, "agentview", 200, 300) as large:
+        with EnvCameraRenderer(env, "agentview", 200, 300) as large:
             assert large.frame().shape == (200, 300, 3)
         after = small.frame()
     assert before.shape == (40, 30, 3)
@@ -173,7 +173,7 @@ def test_nothing_in_the_picture_is_left_out(
 
     out_of_sight = renderer.out_of_sight
     env.reset(seed=0)
-    with Renderer(env, camera, 60, 90, quick=True) as view:
+    with EnvCameraRenderer(env, camera, 60, 90, quick=True) as view:
         some = view.frame()
         monkeypatch.setattr(renderer, "out_of_sight", none_hidden)
         np.testing.assert_array_equal(view.frame(), some)
@@ -184,7 +184,7 @@ def test_nothing_in_the_picture_is_left_out(
 def test_coarse_meshes_fill_the_same_space(env: RobosuiteEnv) -> None:
     model = env.sim.sim.model._model
     faces, vertices = model.mesh_facenum.copy(), model.mesh_vert.copy()
-    with Renderer(env, "agentview", 84, 84, quick=True) as view:
+    with EnvCameraRenderer(env, "agentview", 84, 84, quick=True) as view:
         view.frame()
     np.testing.assert_array_equal(model.mesh_vert, vertices)  # the environment's own is left alone
     coarsen(model := mujoco.MjModel.from_xml_string(env.sim.sim.model.get_xml()), 84)
@@ -217,7 +217,7 @@ def test_contexts_are_shared_and_freed_with_their_last_user() -> None:
 
 
 def test_closed_renderer_refuses(env: RobosuiteEnv) -> None:
-    view = Renderer(env, "agentview", 32, 32)
+    view = EnvCameraRenderer(env, "agentview", 32, 32)
     view.close()
     with pytest.raises(RuntimeError, match="closed"):
         view.frame()

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from robot_rl.envs.experts import make_expert
-from robot_rl.envs.experts.base import Pose, hand_down, hand_yaw, nearest_angle
+from robot_rl.envs.experts.base import WorldPose, hand_down, hand_yaw, nearest_angle
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 
@@ -118,7 +118,7 @@ def test_wrong_arguments_are_refused(bad: dict) -> None:
 def test_angles() -> None:
     assert nearest_angle(3.0, 0.0, np.pi) == pytest.approx(3.0 - np.pi)
     assert nearest_angle(0.2, 0.0, np.pi / 2, other=True) == pytest.approx(0.2 - np.pi / 2)
-    assert hand_yaw(Pose(np.zeros(3), hand_down(0.7))) == pytest.approx(0.7)
+    assert hand_yaw(WorldPose(np.zeros(3), hand_down(0.7))) == pytest.approx(0.7)
 
 
 def carried_away(env: RobosuiteEnv, name: str, *, steps: int) -> tuple[bool, bool]:

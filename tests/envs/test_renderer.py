@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from robot_rl.envs.renderer import Renderer, overview
+from robot_rl.envs.renderer import EnvCameraRenderer, overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 
@@ -21,7 +21,7 @@ def env() -> Iterator[RobosuiteEnv]:
 @pytest.mark.parametrize("camera", ["agentview", overview()])
 def test_a_frame_is_a_picture(env: RobosuiteEnv, camera: str | mujoco.MjvCamera) -> None:
     env.reset(seed=0)
-    with Renderer(env, camera, 96, 128) as renderer:
+    with EnvCameraRenderer(env, camera, 96, 128) as renderer:
         frame = renderer.frame()
     assert frame.shape == (96, 128, 3)
     assert frame.dtype == np.uint8
@@ -37,7 +37,7 @@ def test_a_frame_is_a_picture(env: RobosuiteEnv, camera: str | mujoco.MjvCamera)
 def test_frames_follow_the_state(env: RobosuiteEnv) -> None:
     env.reset(seed=0)
     start = env.get_state()
-    with Renderer(env, "agentview", 64, 64) as renderer:
+    with EnvCameraRenderer(env, "agentview", 64, 64) as renderer:
         before = renderer.frame()
         for _ in range(5):
             env.step(np.array([0, 1, -1, 0, 0, 0, 0], np.float32))
@@ -52,7 +52,7 @@ def test_observed_images_are_not_changed_by_a_renderer(env: RobosuiteEnv) -> Non
     env.reset(seed=0)
     state = env.get_state()
     alone = env.set_state(state)["images.agentview"]
-    with Renderer(env, "frontview", 64, 64) as renderer:
+    with EnvCameraRenderer(env, "frontview", 64, 64) as renderer:
         renderer.frame()
         beside = env.set_state(state)["images.agentview"]
         renderer.frame()
@@ -63,18 +63,18 @@ def test_observed_images_are_not_changed_by_a_renderer(env: RobosuiteEnv) -> Non
 
 def test_image_is_one_frame(env: RobosuiteEnv) -> None:
     env.reset(seed=0)
-    with Renderer(env, "agentview", 64, 48) as renderer:
+    with EnvCameraRenderer(env, "agentview", 64, 48) as renderer:
         np.testing.assert_array_equal(env.image("agentview", 64, 48), renderer.frame())
 
 
 def test_larger_than_the_models_own_buffer(env: RobosuiteEnv) -> None:
-    with Renderer(env, "agentview", 720, 720) as renderer:
+    with EnvCameraRenderer(env, "agentview", 720, 720) as renderer:
         assert renderer.frame().shape == (720, 720, 3)
 
 
 def test_an_unknown_camera_is_answered_with_those_there_are(env: RobosuiteEnv) -> None:
     with pytest.raises(ValueError, match="frontview"):
-        Renderer(env, "agentveiw")
+        EnvCameraRenderer(env, "agentveiw")
 
 
 def test_two_environments_with_cameras_see_each_its_own_scene(env: RobosuiteEnv) -> None:

@@ -10,7 +10,7 @@ import pytest
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.task_driver import DRAWING, TaskDriver
+from robot_rl.envs.task_driver import RENDERER_FACTORY, TaskDriver
 from robot_rl.hardware.cameras.sim import SimCamera
 from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.sim_cameras import SimCameras
@@ -30,7 +30,7 @@ class Served:
         self.clock = SteppedClock()
         self.plain = RobosuiteEnv(seen(name))
         self.driver = TaskDriver(seen(name), self.clock)
-        self.cameras = SimCameras(self.driver, self.driver.spec.cameras, DRAWING)
+        self.cameras = SimCameras(self.driver, self.driver.spec.cameras, RENDERER_FACTORY)
         self.devices = {}
         for settings in self.cameras.settings:
             self.devices[settings.spec.name] = device = SimCamera(settings.spec, settings.source)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from robot_rl.envs.experts import make_expert
-from robot_rl.envs.experts.base import EMPTY, PICK, Expert, hand, opening
+from robot_rl.envs.experts.base import MIN_HELD_WIDTH, PICK, Expert, hand, opening
 from robot_rl.hil.operators.operator import OperatorInput, Outcome, Readiness, may_take_over
 from robot_rl.hil.takeover import Cue
 
@@ -45,7 +45,7 @@ class FaultDetector:
             self._best, self._since = remaining, now
         if remaining <= self._best + LOST_GROUND:
             self._fine_at["lost ground"] = now
-        if width > EMPTY:
+        if width > MIN_HELD_WIDTH:
             self._fine_at["closed on nothing"] = now
         for fault, since in self._fine_at.items():
             if now - since >= FAULT_DURATION_S * 1e9:
