@@ -1,4 +1,4 @@
-"""The actor of `hil=on`: chooses actions, lets the operator take over, steps the scene, sends each step."""
+"""The actor of `hil=on`: chooses actions, lets the operator take over, acts, and sends each step."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -13,12 +13,12 @@ from robot_rl.envs.observation import Observation
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
+from robot_rl.hil.actor_environment import ActorEnvironment
 from robot_rl.hil.actor_job import ActorJob
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import End, Step, Weights, pack, pack_all, unpack_tensors
 from robot_rl.hil.operators.operator import Operator, OperatorInput, Outcome
-from robot_rl.hil.scene import Scene
-from robot_rl.hil.takeover import SOURCE, Driver, Takeover
+from robot_rl.hil.takeover import SOURCE, ControlState, Takeover
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.controller import LATE_FRACTION
@@ -27,7 +27,7 @@ from robot_rl.seeds import episode_seed
 
 _POLL_NS: Final = 200_000_000
 _STOP_ATTEMPTS: Final = 3
-_INTERVENTION: Final = (Driver.HUMAN, Driver.HOLD)
+_INTERVENTION: Final = (ControlState.HUMAN, ControlState.HOLD)
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Actor:
 
     def __init__(
         self,
-        scene: Scene,
+        env: ActorEnvironment,
         operator: Operator,
         policy: ActingPolicy,
         networks: FinetunedPolicy,
@@ -83,7 +83,7 @@ class Actor:
         """Create without starting; the caller closes the arguments.
 
         Args:
-            scene: environment to act in.
+            env: environment to act in.
             operator: operator who may take over.
             policy: acting policy of one environment, made of `networks`.
             networks: networks that receive the learner's weights.
@@ -94,10 +94,10 @@ class Actor:
             stop: polled at each step; True ends the actor.
             say: shows a line to the user.
         """
-        self._scene, self._policy, self._networks, self._operator = scene, policy, networks, operator
+        self._env, self._policy, self._networks, self._operator = env, policy, networks, operator
         self._client, self._outbox, self._clock, self._job = client, client.outbox, clock, job
         self._steps, self._stop, self._say = steps, stop, say
-        self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in scene.action_spec]))
+        self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in env.action_spec]))
         self._expected_weights = networks.state_dict()
         self._version, self._warm = 0, False
         self._late_ms = LATE_FRACTION * 1000 / job.task.control_freq
@@ -113,11 +113,11 @@ class Actor:
         number = first
         try:
             while not self._stopping and self._wait_for_learner():
-                with realtime_priority(COMMANDS) if self._scene.realtime else nullcontext():
+                with realtime_priority(COMMANDS) if self._env.realtime else nullcontext():
                     self._run_episode(number)
                 number += 1
         finally:
-            self._scene.halt()
+            self._env.halt()
 
     def load_weights(self, weights: Weights) -> None:
         """Act with these weights from now on.
@@ -138,7 +138,7 @@ class Actor:
         reported = False
         while self._outbox.unacknowledged >= self._job.hil.ahead:
             if not reported:
-                self._scene.halt()
+                self._env.halt()
                 self._say(f"{self._outbox.unacknowledged} steps ahead of the learner: waiting for it")
                 reported = True
             self._exchange()
@@ -163,7 +163,7 @@ class Actor:
         self._end(episode)
 
     def _begin(self, number: int, seed: int) -> Observation | None:
-        """Reset the scene once operator and robot are ready; None if the actor must stop."""
+        """Reset the environment once operator and robot are ready; None if the actor must stop."""
         reported = ""
         while not self._stopping:
             readiness = self._operator.begin(number)
@@ -171,10 +171,10 @@ class Actor:
                 if readiness.request == "stop":
                     self._stop_arm()
                 elif readiness.request == "arm":
-                    self._scene.acknowledge()
-                if not (reason := readiness.blocked or self._scene.blocked()):
+                    self._env.acknowledge()
+                if not (reason := readiness.blocked or self._env.blocked()):
                     with self._operator.monitor_stop(self._stop_arm):
-                        return self._scene.reset(number, seed)
+                        return self._env.reset(number, seed)
             except RequestRefused as refusal:
                 reason = str(refusal)
             except Stopped:
@@ -192,19 +192,19 @@ class Actor:
         if self._stopping:
             episode.interrupted = "the run pauses"
             return
-        user, now = self._operator.read(self._scene.now()), self._scene.now()
-        before, driver = self._takeover.driver, self._takeover.step(user.cue, now)
-        self._judge(episode, user, driver)
+        user, now = self._operator.read(self._env.now()), self._env.now()
+        before, state = self._takeover.state, self._takeover.step(user.cue, now)
+        self._judge(episode, user, state)
         if episode.over:
             return
-        if driver is Driver.RETURN and before is not Driver.RETURN:
+        if state is ControlState.RETURN and before is not ControlState.RETURN:
             # The chunk was planned before the person moved the arm.
             self._policy.replan(0)
-        episode.interventions += driver in _INTERVENTION and before not in _INTERVENTION
+        episode.interventions += state in _INTERVENTION and before not in _INTERVENTION
         proposed, fields = self._act(episode.obs)
         action = self._takeover.action(proposed, user.action, now)
-        episode.obs, reward, terminated, episode.truncated, info = self._scene.step(action, driver)
-        source = SOURCE[driver]
+        episode.obs, reward, terminated, episode.truncated, info = self._env.step(action, state)
+        source = SOURCE[state]
         if source == "policy" and not self._policy.active:
             source = "base"
         self._outbox.add(
@@ -225,11 +225,11 @@ class Actor:
         episode.late += info["late_ms"] > self._late_ms
         episode.success, episode.interrupted = info["success"], info.get("interrupted", "")
 
-    def _judge(self, episode: _Episode, user: OperatorInput, driver: Driver) -> None:
+    def _judge(self, episode: _Episode, user: OperatorInput, state: ControlState) -> None:
         """Apply the operator's verdict, or the loss of the device, to the episode."""
         if user.verdict == "stop":
             self._stop_arm()
-        if driver is Driver.LOST or user.verdict in ("stop", "discard"):
+        if state is ControlState.LOST or user.verdict in ("stop", "discard"):
             episode.interrupted = user.verdict or "the operator's device is silent"
         else:
             episode.failed = user.verdict == "failure"
@@ -238,7 +238,7 @@ class Actor:
         """Bring the arm to rest if the episode did not end by itself, and send its end."""
         if episode.interrupted or episode.failed:
             # First of all: an arm without commands soon goes into fault.
-            self._scene.halt()
+            self._env.halt()
         if episode.interrupted:
             self._say(f"episode {episode.number} ended: {episode.interrupted}")
         _, fields = self._act(episode.obs, explore=False)
@@ -264,7 +264,7 @@ class Actor:
         """Trigger the software e-stop; raises NoAnswer if the robot answers none of several attempts."""
         for left in reversed(range(_STOP_ATTEMPTS)):
             try:
-                return self._scene.stop("the operator's device")
+                return self._env.stop("the operator's device")
             except NoAnswer:
                 if not left:
                     raise

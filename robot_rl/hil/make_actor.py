@@ -21,6 +21,7 @@ from robot_rl.hardware.teleop.devices import make_device
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.actor import Actor
+from robot_rl.hil.actor_environment import ActorEnvironment, RobotActorEnvironment, SimActorEnvironment
 from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
@@ -30,7 +31,6 @@ from robot_rl.hil.operators.device import device_settings
 from robot_rl.hil.operators.operator import NoOperator, Operator
 from robot_rl.hil.operators.person import Person
 from robot_rl.hil.operators.scripted import ScriptedOperator
-from robot_rl.hil.scene import RobotScene, Scene, SimScene
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.cameras import camera_reader
 from robot_rl.robot.deploy.deployment import check_robot_fits
@@ -90,9 +90,9 @@ def make_actor(
         say(line)
         display.say(line)
 
-    operator, scene = _SceneBuilder(job, envs, display, stop, show, resources).build()
+    operator, env = _EnvironmentBuilder(job, envs, display, stop, show, resources).build()
     actor = Actor(
-        scene, operator, policy, networks, client, job, clock, steps=welcome.steps, stop=stop, say=show
+        env, operator, policy, networks, client, job, clock, steps=welcome.steps, stop=stop, say=show
     )
     actor.load_weights(welcome.weights)
     return actor
@@ -103,8 +103,8 @@ def _robot_keys(config: HilConfig) -> ClientKeys | None:
 
 
 @dataclass
-class _SceneBuilder:
-    """Creates operator and scene of a job; `resources` closes what is opened."""
+class _EnvironmentBuilder:
+    """Creates operator and environment of a job; `resources` closes what is opened."""
 
     job: ActorJob
     envs: RobosuiteVectorEnv
@@ -113,25 +113,25 @@ class _SceneBuilder:
     say: Callable[[str], None]
     resources: ExitStack
 
-    def build(self) -> tuple[Operator, Scene]:
+    def build(self) -> tuple[Operator, ActorEnvironment]:
         config = self.job.hil
         person = self._person() if config.has_person else None
         if config.robot:
             robot = self._robot_client(config.robot)
-            scene: Scene = self._robot_scene(config.robot, robot, person)
+            env: ActorEnvironment = self._robot_environment(config.robot, robot, person)
             sim = self._mirror(robot).update if config.operator == SCRIPTED else None
         else:
             assert isinstance(self.envs, ThreadVectorEnv)
-            env = self.envs.envs[0]
+            simulated = self.envs.envs[0]
             realtime = config.has_person if config.realtime is None else config.realtime
-            scene = SimScene(env, realtime=realtime)
-            sim = lambda: env.sim  # noqa: E731
+            env = SimActorEnvironment(simulated, realtime=realtime)
+            sim = lambda: simulated.sim  # noqa: E731
         if person:
-            return person, scene
+            return person, env
         if config.operator == NO_OPERATOR:
-            return NoOperator(), scene
+            return NoOperator(), env
         assert sim is not None
-        return self._scripted_operator(sim), scene
+        return self._scripted_operator(sim), env
 
     def _person(self) -> Person:
         job, config = self.job, self.job.hil
@@ -172,7 +172,9 @@ class _SceneBuilder:
         client = RobotClient(address, name, role, keys=self.display.keys, timeout=_TIMEOUT)
         return self.resources.enter_context(client)
 
-    def _robot_scene(self, address: str, robot: RobotClient, person: Person | None) -> RobotScene:
+    def _robot_environment(
+        self, address: str, robot: RobotClient, person: Person | None
+    ) -> RobotActorEnvironment:
         config, environment = self.job.hil, self.envs.describe()
         check_robot_fits(robot.spec, robot.lease_ms, environment)
         reset = config.reset or default_reset(robot.spec)
@@ -186,7 +188,7 @@ class _SceneBuilder:
         env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
         turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
         stopper = self._connect(address, f"{config.name}_stop", "observer")
-        return RobotScene(env, robot, stopper, turns)
+        return RobotActorEnvironment(env, robot, stopper, turns)
 
     def _ready(self, person: Person | None) -> WaitUntilReady:
         if person:

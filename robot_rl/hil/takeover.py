@@ -57,8 +57,8 @@ Action = NDArray[np.float32]
 """[A] in [-1, 1]."""
 
 
-class Driver(StrEnum):
-    """State: who drives the arm."""
+class ControlState(StrEnum):
+    """Who or what controls the arm in a control step."""
 
     POLICY = "policy"
     HUMAN = "human"
@@ -89,52 +89,52 @@ class Cue(StrEnum):
     """Not touched for `RAMP_MS` in state `return`."""
 
 
-TABLE: Final[Mapping[Driver, Mapping[Cue, Driver]]] = {
-    Driver.POLICY: {
-        Cue.OPEN: Driver.POLICY,
-        Cue.LATE: Driver.POLICY,
-        Cue.SILENT: Driver.POLICY,
-        Cue.MOVED: Driver.HOLD,
-        Cue.DRIVING: Driver.HUMAN,
+TABLE: Final[Mapping[ControlState, Mapping[Cue, ControlState]]] = {
+    ControlState.POLICY: {
+        Cue.OPEN: ControlState.POLICY,
+        Cue.LATE: ControlState.POLICY,
+        Cue.SILENT: ControlState.POLICY,
+        Cue.MOVED: ControlState.HOLD,
+        Cue.DRIVING: ControlState.HUMAN,
     },
-    Driver.HUMAN: {
-        Cue.OPEN: Driver.HOLD,
-        Cue.LATE: Driver.HOLD,
-        Cue.SILENT: Driver.LOST,
-        Cue.MOVED: Driver.HOLD,
-        Cue.DRIVING: Driver.HUMAN,
+    ControlState.HUMAN: {
+        Cue.OPEN: ControlState.HOLD,
+        Cue.LATE: ControlState.HOLD,
+        Cue.SILENT: ControlState.LOST,
+        Cue.MOVED: ControlState.HOLD,
+        Cue.DRIVING: ControlState.HUMAN,
     },
-    Driver.HOLD: {
-        Cue.OPEN: Driver.HOLD,
-        Cue.QUIET: Driver.RETURN,
-        Cue.LATE: Driver.HOLD,
-        Cue.SILENT: Driver.LOST,
-        Cue.MOVED: Driver.HOLD,
-        Cue.DRIVING: Driver.HUMAN,
+    ControlState.HOLD: {
+        Cue.OPEN: ControlState.HOLD,
+        Cue.QUIET: ControlState.RETURN,
+        Cue.LATE: ControlState.HOLD,
+        Cue.SILENT: ControlState.LOST,
+        Cue.MOVED: ControlState.HOLD,
+        Cue.DRIVING: ControlState.HUMAN,
     },
-    Driver.RETURN: {
-        Cue.OPEN: Driver.RETURN,
-        Cue.LATE: Driver.RETURN,
-        Cue.SILENT: Driver.RETURN,
-        Cue.RAMPED: Driver.POLICY,
-        Cue.MOVED: Driver.HOLD,
-        Cue.DRIVING: Driver.HUMAN,
+    ControlState.RETURN: {
+        Cue.OPEN: ControlState.RETURN,
+        Cue.LATE: ControlState.RETURN,
+        Cue.SILENT: ControlState.RETURN,
+        Cue.RAMPED: ControlState.POLICY,
+        Cue.MOVED: ControlState.HOLD,
+        Cue.DRIVING: ControlState.HUMAN,
     },
-    Driver.LOST: {
-        Cue.OPEN: Driver.LOST,
-        Cue.LATE: Driver.LOST,
-        Cue.SILENT: Driver.LOST,
-        Cue.MOVED: Driver.LOST,
-        Cue.DRIVING: Driver.LOST,
+    ControlState.LOST: {
+        Cue.OPEN: ControlState.LOST,
+        Cue.LATE: ControlState.LOST,
+        Cue.SILENT: ControlState.LOST,
+        Cue.MOVED: ControlState.LOST,
+        Cue.DRIVING: ControlState.LOST,
     },
 }
 
-SOURCE: Final[Mapping[Driver, str]] = {
-    Driver.POLICY: "policy",
-    Driver.HUMAN: "human",
-    Driver.HOLD: "handover",
-    Driver.RETURN: "handover",
-    Driver.LOST: "handover",
+SOURCE: Final[Mapping[ControlState, str]] = {
+    ControlState.POLICY: "policy",
+    ControlState.HUMAN: "human",
+    ControlState.HOLD: "handover",
+    ControlState.RETURN: "handover",
+    ControlState.LOST: "handover",
 }
 """The replay's source of a step in each state."""
 
@@ -149,17 +149,17 @@ class Takeover:
 
     def reset(self) -> None:
         """Reset for a new episode, in which the policy drives first."""
-        self.driver = Driver.POLICY
+        self.state = ControlState.POLICY
         self._since = 0
         self._last_action: Action = np.zeros(len(self._gripper), np.float32)
 
-    def step(self, cue: Cue, now: int) -> Driver:
-        """Advance to the control step at `now` [ns]; returns who drives."""
-        after = TABLE[self.driver][self._timed_cue(cue, now)]
+    def step(self, cue: Cue, now: int) -> ControlState:
+        """Advance to the control step at `now` [ns]; returns the new state."""
+        after = TABLE[self.state][self._timed_cue(cue, now)]
         # Each touch restarts the hysteresis of a hold.
-        if after is not self.driver or (after is Driver.HOLD and cue is not Cue.OPEN):
+        if after is not self.state or (after is ControlState.HOLD and cue is not Cue.OPEN):
             self._since = now
-        self.driver = after
+        self.state = after
         return after
 
     def action(self, proposed: Action, wanted: Action | None, now: int) -> Action:
@@ -170,28 +170,28 @@ class Takeover:
             wanted: action of the person [A], required while the person drives; NaN keeps the last command.
             now: the time given to `step`, ns.
         """
-        if self.driver is Driver.HUMAN:
+        if self.state is ControlState.HUMAN:
             assert wanted is not None
             action = np.where(np.isnan(wanted), self._last_action, wanted)
-        elif self.driver is Driver.POLICY:
+        elif self.state is ControlState.POLICY:
             action = proposed
         else:
-            part = (now - self._since) / (RAMP_MS * MS) if self.driver is Driver.RETURN else 0.0
+            part = (now - self._since) / (RAMP_MS * MS) if self.state is ControlState.RETURN else 0.0
             action = np.where(self._gripper, self._last_action, np.float32(min(part, 1.0)) * proposed)
         self._last_action = action
         return action
 
     def _timed_cue(self, cue: Cue, now: int) -> Cue:
         waited = now - self._since
-        if self.driver is Driver.HOLD and cue is Cue.OPEN and waited >= HYSTERESIS_MS * MS:
+        if self.state is ControlState.HOLD and cue is Cue.OPEN and waited >= HYSTERESIS_MS * MS:
             return Cue.QUIET
         untouched = cue not in (Cue.MOVED, Cue.DRIVING)
-        if self.driver is Driver.RETURN and untouched and waited >= RAMP_MS * MS:
+        if self.state is ControlState.RETURN and untouched and waited >= RAMP_MS * MS:
             return Cue.RAMPED
         return cue
 
 
 def table_text() -> str:
     """The table as text, as in this module's docstring."""
-    rows = [(driver, cue, after) for driver, row in TABLE.items() for cue, after in row.items()]
-    return "\n".join(f"{driver:<6}  {cue:<7}  {after}" for driver, cue, after in rows)
+    rows = [(state, cue, after) for state, row in TABLE.items() for cue, after in row.items()]
+    return "\n".join(f"{state:<6}  {cue:<7}  {after}" for state, cue, after in rows)

@@ -23,7 +23,7 @@ from robot_rl.hil.mirror import Mirror
 from robot_rl.hil.operators.operator import Readiness
 from robot_rl.hil.operators.person import Person
 from robot_rl.hil.operators.scripted import FAULT_DURATION_S, STALLED_S, FaultDetector, ScriptedOperator
-from robot_rl.hil.takeover import Cue, Driver, Takeover
+from robot_rl.hil.takeover import ControlState, Cue, Takeover
 from robot_rl.robot.deploy.terminal import Stopped
 from tests.hardware.processes import eventually
 
@@ -306,37 +306,37 @@ def test_the_fault_detector_reports_each_fault_and_nothing_else() -> None:
 
 def run_episode(
     env: RobosuiteEnv, operator: ScriptedOperator, action: np.ndarray
-) -> tuple[bool, list[Driver]]:
-    """Run an episode with a constant policy action; returns success and the driver of each step."""
+) -> tuple[bool, list[ControlState]]:
+    """Run an episode with a constant policy action; returns success and the control state of each step."""
     takeover = Takeover(np.array([dim.kind == "gripper" for dim in env.action_spec]))
     assert operator.begin(0) == Readiness()
-    drivers = []
+    states = []
     for tick in range(env.task.horizon):
         now = tick * TICK
         user = operator.read(now)
-        drivers.append(takeover.step(user.cue, now))
+        states.append(takeover.step(user.cue, now))
         *_, info = env.step(takeover.action(action, user.action, now))
         if info["success"]:
-            return True, drivers
-    return False, drivers
+            return True, states
+    return False, states
 
 
 def test_the_scripted_operator_takes_over_from_an_idle_policy(can: RobosuiteEnv) -> None:
     can.reset(seed=3)
     still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
-    success, drivers = run_episode(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 1.0, 0), still)
+    success, states = run_episode(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 1.0, 0), still)
     assert success
-    first = drivers.index(Driver.HUMAN)
+    first = states.index(ControlState.HUMAN)
     assert first == STALLED_S * 20
-    assert Driver.RETURN in drivers, "it hands back once the can is grasped"
+    assert ControlState.RETURN in states, "it hands back once the can is grasped"
 
 
 def test_an_operator_with_fraction_zero_never_takes_over(can: RobosuiteEnv) -> None:
     can.reset(seed=3)
     still = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
-    success, drivers = run_episode(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 0.0, 0), still)
+    success, states = run_episode(can, ScriptedOperator("PickPlaceCan", lambda: can.sim, 0.0, 0), still)
     assert not success
-    assert set(drivers) == {Driver.POLICY}
+    assert set(states) == {ControlState.POLICY}
 
 
 def test_a_task_without_an_object_to_move_is_rejected() -> None:

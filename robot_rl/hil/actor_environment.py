@@ -13,14 +13,14 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock, SteppedClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import Mode
-from robot_rl.hil.takeover import Driver
+from robot_rl.hil.takeover import ControlState
 from robot_rl.robot.deploy.turns import Turns
 
 StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info; see `RobosuiteEnv` and `RealArmEnv`."""
 
 
-class Scene(Protocol):
+class ActorEnvironment(Protocol):
     """One arm, an episode at a time. `info["late_ms"]` of a step is the delay of its observation, ms."""
 
     action_spec: ActionSpec
@@ -43,8 +43,8 @@ class Scene(Protocol):
         """Reset for an episode."""
         ...
 
-    def step(self, action: np.ndarray, driver: Driver) -> StepResult:
-        """Make one control step; `driver` says who chose the action [A]."""
+    def step(self, action: np.ndarray, state: ControlState) -> StepResult:
+        """Make one control step; `state` says who chose the action [A]."""
         ...
 
     def halt(self) -> None:
@@ -64,7 +64,7 @@ class Scene(Protocol):
         ...
 
 
-class SimScene:
+class SimActorEnvironment:
     """A simulated task in this process, in real time or as fast as possible."""
 
     def __init__(self, env: RobosuiteEnv, *, realtime: bool) -> None:
@@ -85,7 +85,7 @@ class SimScene:
         self._due = self._clock.now()
         return obs
 
-    def step(self, action: np.ndarray, driver: Driver) -> StepResult:
+    def step(self, action: np.ndarray, state: ControlState) -> StepResult:
         step = self.env.step(action)
         now, due = self._clock.now(), self._due + self._period
         # A late step is not made up for.
@@ -104,7 +104,7 @@ class SimScene:
         """Nothing to do: a simulation has no faults."""
 
 
-class RobotScene:
+class RobotActorEnvironment:
     """A robot behind its server. Its mode is `human` from the first step that a person drives."""
 
     def __init__(
@@ -136,9 +136,9 @@ class RobotScene:
             self._turns.take()
         return obs
 
-    def step(self, action: np.ndarray, driver: Driver) -> StepResult:
+    def step(self, action: np.ndarray, state: ControlState) -> StepResult:
         # The person commands until the policy returns.
-        self._env.commander = "human" if driver in (Driver.HUMAN, Driver.HOLD) else "policy"
+        self._env.commander = "human" if state in (ControlState.HUMAN, ControlState.HOLD) else "policy"
         return self._env.step(action)
 
     def halt(self) -> None:
