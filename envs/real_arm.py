@@ -247,7 +247,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         if self._camera_latency_ns:
             moment = self._newest_moment(since)
             state, images = self._client.state_at(moment.t), dict(moment.images)
-            info["aligned_ms"] = max(moment.off.values()) / MS
+            info["aligned_ms"] = max(moment.offset_ns.values()) / MS
         self._state = state
         raw: dict[str, np.ndarray] = dict(self._robot_state.raw(state))
         now = self._client.server_time()
@@ -267,10 +267,11 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             )
         except StaleFrame as stale:
             raise RobotError(str(stale)) from stale
-        camera = max(moment.off, key=moment.off.__getitem__)
-        if moment.off[camera] > self._max_spread_ms * MS:
+        camera = max(moment.offset_ns, key=moment.offset_ns.__getitem__)
+        offset_ms = moment.offset_ns[camera] / MS
+        if offset_ms > self._max_spread_ms:
             raise RobotError(
-                f"camera {camera}: its nearest image is {moment.off[camera] / MS:.0f} ms from the one of the "
+                f"camera {camera}: its nearest image is {offset_ms:.0f} ms from the one of the "
                 f"others, at most {self._max_spread_ms:g} ms are allowed"
             )
         return moment

@@ -14,25 +14,27 @@ class AlignedImages:
     """Common capture time on the server's clock, ns."""
     images: Mapping[str, CameraImage]
     """Image of each camera."""
-    off: Mapping[str, int]
-    """Distance of each image from `t`, ns."""
+    offset_ns: Mapping[str, int]
+    """Distance of each image from `t`."""
 
 
 def newest_aligned(
-    frames: FrameReader, late: Mapping[str, int], since: int = 0, timeout: float = 0.0
+    frames: FrameReader, latency_ns: Mapping[str, int], since: int = 0, timeout: float = 0.0
 ) -> AlignedImages:
     """Return the newest time that all cameras have captured, with each camera's nearest image.
 
     Args:
         frames: reader of these cameras.
-        late: delay of each camera's time stamps behind the scene, ns.
+        latency_ns: delay of each camera's time stamps behind the scene.
         since: oldest acceptable time on the server's clock, ns.
         timeout: how long to wait for each camera, s.
 
     Raises:
         StaleFrame: if a camera has no image that is new enough.
     """
-    t = min(frames.captured(camera, since + after, timeout) - after for camera, after in late.items())
-    images = {camera: frames.nearest(camera, t + after, since + after) for camera, after in late.items()}
-    off = {camera: abs(images[camera].t_capture - after - t) for camera, after in late.items()}
-    return AlignedImages(t, images, off)
+    t = min(frames.captured(name, since + latency, timeout) - latency for name, latency in latency_ns.items())
+    images = {
+        name: frames.nearest(name, t + latency, since + latency) for name, latency in latency_ns.items()
+    }
+    offset_ns = {name: abs(images[name].t_capture - latency - t) for name, latency in latency_ns.items()}
+    return AlignedImages(t, images, offset_ns)

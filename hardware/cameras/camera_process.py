@@ -37,7 +37,7 @@ class CameraProcess:
             self.monitor.restart(now)
         else:
             self._restart_wanted = True
-            self._kill("restarted by name")
+            self._kill("restart requested")
 
     def receive(self, report: Report) -> bool:
         """Handle a report. Returns whether it is an image of the current process that should be forwarded."""

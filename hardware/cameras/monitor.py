@@ -15,7 +15,7 @@ OnEvent = Callable[[str, str], None]
 `camera_restored`, `camera_down`, `camera_failed`) and a message that starts with the camera's name."""
 
 Phase = Literal["starting", "running", "waiting", "failed"]
-"""`waiting`: for its restart; `failed`: until it is restarted by name."""
+"""`waiting`: for its restart; `failed`: until `restart` is called."""
 
 _STALL_PERIODS = 5
 _RATE_PERIODS = 20
@@ -119,7 +119,7 @@ class CameraMonitor:
         if final or tries >= limits.restarts:
             self._phase, self._due = "failed", None
             after = "" if final else f" ({tries} restarts in {limits.restart_window_ms * 1e-3:g} s)"
-            self._say("failed", f"{reason}{after}; it stays off until it is restarted by name")
+            self._say("failed", f"{reason}{after}; it stays off until the server is restarted")
             return
         wait = limits.backoff_ms * 2**tries
         self._phase, self._due = "waiting", now + round(wait * MS)

@@ -144,8 +144,8 @@ def check_image(image: NDArray, settings: CameraSettings) -> None:
     spec = settings.spec
     color = image.dtype == np.uint8 and image.shape == (spec.height, spec.width, 3)
     depth = image.dtype == np.uint16 and image.shape == (spec.height, spec.width)
-    if not color and not (depth and settings.published == "raw"):
-        wanted = "uint8 RGB or uint16 depth" if settings.published == "raw" else "uint8 RGB"
+    if not color and not (depth and settings.resolved_encoding == "raw"):
+        wanted = "uint8 RGB or uint16 depth" if settings.resolved_encoding == "raw" else "uint8 RGB"
         raise WrongCamera(
             f"its images are {image.dtype} {list(image.shape)}, not {spec.width}x{spec.height} of {wanted}; "
             "correct the robot's configuration"

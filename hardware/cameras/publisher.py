@@ -110,9 +110,9 @@ class Publisher(threading.Thread):
         )
         encoding: Encoding = "rgb8" if captured.image.ndim == 3 else "depth16"
         payload: bytes | memoryview = pixels
-        if settings.published == "jpeg":
+        if settings.resolved_encoding == "jpeg":
             encoding, payload = "jpeg", compress(captured.image, settings.jpeg_quality)
-        elif settings.published == "png":
+        elif settings.resolved_encoding == "png":
             encoding, payload = "png", compress_png(captured.image)
         frame = Frame(
             camera=report.camera,

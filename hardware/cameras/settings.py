@@ -79,7 +79,7 @@ class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             )
 
     @property
-    def published(self) -> Encoding:
+    def resolved_encoding(self) -> Encoding:
         """Encoding of published images, with the default resolved."""
         if self.encoding is not None:
             return self.encoding

@@ -8,7 +8,7 @@ from robot_rl.hardware.core.peer import Peer
 from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.protocol.messages import Code, Kind
 
-GRACE = 2000 * MS
+FIRST_COMMAND_TIMEOUT = 2000 * MS
 """Time limit for the first command under a lease or after a pause, ns."""
 
 
@@ -29,10 +29,11 @@ class Lease:
 
 
 class Leases:
-    """Grants one lease at a time. Only commands renew it; heartbeats of a hung client do not."""
+    """Grants one lease at a time. Commands and home requests renew it, heartbeats do not."""
 
-    def __init__(self, length: int) -> None:
-        self._length = length
+    def __init__(self, duration_ns: int) -> None:
+        """`duration_ns`: time after which the lease expires without a new command."""
+        self._duration_ns = duration_ns
         self._numbers = 0
         self.current: Lease | None = None
 
@@ -53,7 +54,7 @@ class Leases:
             if peer.role not in MAY_PREEMPT:
                 raise Refusal(Code.ROLE, f"{old.holder.name} holds the lease; only an operator may pre-empt")
         self._numbers += 1
-        expires = None if paused else now + GRACE
+        expires = None if paused else now + FIRST_COMMAND_TIMEOUT
         self.current = Lease(number=self._numbers, holder=peer, kind=kind, expires=expires)
         return self.current, old
 
@@ -83,10 +84,10 @@ class Leases:
             raise Refusal(Code.NO_LEASE, f"{what}: only the lease's holder or an operator may")
 
     def renew(self, now: int) -> None:
-        """Extend the current lease after a command."""
+        """Extend the current lease after a command or a home request."""
         assert self.current is not None
         self.current.begun = True
-        self.current.expires = now + self._length
+        self.current.expires = now + self._duration_ns
 
     def suspend(self) -> None:
         """Pause: the lease does not expire."""
@@ -94,9 +95,9 @@ class Leases:
             self.current.expires = None
 
     def resume(self, now: int) -> None:
-        """End a pause: the lease continues with the grace time and the jump check of a new one."""
+        """End a pause: the lease continues with the first-command timeout and jump check of a new one."""
         if self.current is not None:
-            self.current.expires = now + GRACE
+            self.current.expires = now + FIRST_COMMAND_TIMEOUT
             self.current.begun = self.current.aligned = False
 
     def expired(self, now: int) -> Lease | None:

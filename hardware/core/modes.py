@@ -86,7 +86,7 @@ class Cause(StrEnum):
     LEASE_TAKEN = "lease_taken"
     LEASE_RELEASED = "lease_released"
     LEASE_LAPSED = "lease_lapsed"
-    """The holder sent no command within the grace time."""
+    """The holder sent no command within `FIRST_COMMAND_TIMEOUT`."""
     LEASE_LOST = "lease_lost"
     """The holder sent commands and then stopped."""
     PAUSE = "pause"

@@ -25,8 +25,9 @@ from robot_rl.hardware.teleop.web.robot_observer import RobotObserver, StopClien
 
 MAX_BROWSERS: Final = 8
 """Largest number of connected browsers."""
-WRONG_TOKEN: Final = 4401
-FULL: Final = 4429
+CLOSE_WRONG_TOKEN: Final = 4401
+CLOSE_FULL: Final = 4429
+"""WebSocket close codes, of the range for private use."""
 _HELLO_TIMEOUT: Final = 5.0
 """Time for a browser to send its token, s."""
 _PING_INTERVAL: Final = 3.0
@@ -142,9 +143,9 @@ class WebServer:
         except ConnectionClosed:
             return
         if not isinstance(hello, Hello) or not self._access.admits(hello.token):
-            await socket.close(WRONG_TOKEN, "wrong token")
+            await socket.close(CLOSE_WRONG_TOKEN, "wrong token")
         elif len(context.browsers) >= MAX_BROWSERS:
-            await socket.close(FULL, f"there are {MAX_BROWSERS} browsers already")
+            await socket.close(CLOSE_FULL, f"there are {MAX_BROWSERS} browsers already")
         else:
             name = f"browser {next(self._numbers)} ({socket.remote_address[0]})"
             await BrowserSession(name, socket, context).run()

@@ -43,7 +43,7 @@ def test_the_moment_is_the_newest_that_all_have_seen_by_what_they_show(reader: F
     # The front camera captured a later time than its time stamps say.
     assert moment.t == START + 6 * PERIOD
     assert {camera: seen.number for camera, seen in moment.images.items()} == {"wrist": 6, "front": 6}
-    assert moment.off == {"wrist": 0, "front": 10 * MS}
+    assert moment.offset_ns == {"wrist": 0, "front": 10 * MS}
     # Whoever believed the time stamps would take images of different moments for one.
     believed = newest_aligned(reader, dict.fromkeys(LATE, 0))
     assert {camera: seen.number for camera, seen in believed.images.items()} == {"wrist": 6, "front": 4}
@@ -62,7 +62,7 @@ def test_an_image_that_was_lost_shows_in_how_far_the_next_is_off(stage: Stage, r
     for number in (9, 10, 11, 12):
         stage.clock.sleep_until(START + number * PERIOD)
         stage.show_once(reader, number, "wrist")
-    assert newest_aligned(reader, LATE).off == {"wrist": 80 * MS, "front": 0}
+    assert newest_aligned(reader, LATE).offset_ns == {"wrist": 80 * MS, "front": 0}
 
 
 def test_all_cameras_have_to_have_seen_what_came_after_the_beginning(reader: FrameReader) -> None:

@@ -18,7 +18,7 @@ def test_a_source_is_named_by_its_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "published"),
+    ("source", "encoding"),
     [
         ({"type": "realsense"}, "jpeg"),
         ({"type": "opencv"}, "jpeg"),
@@ -27,9 +27,9 @@ def test_a_source_is_named_by_its_type() -> None:
         ({"type": "sim", "scene": "scene.xml", "feed": "ipc:///tmp/feed"}, "png"),
     ],
 )
-def test_images_are_encoded_unless_something_else_is_said(source: dict[str, str], published: str) -> None:
-    assert read(source=source).published == published
-    assert read(source=source, encoding="raw").published == "raw"
+def test_images_are_encoded_unless_something_else_is_said(source: dict[str, str], encoding: str) -> None:
+    assert read(source=source).resolved_encoding == encoding
+    assert read(source=source, encoding="raw").resolved_encoding == "raw"
 
 
 @pytest.mark.parametrize(

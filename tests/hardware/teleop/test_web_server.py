@@ -28,7 +28,7 @@ from robot_rl.hardware.teleop.operator_display import OperatorDisplay, ProgramSt
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from robot_rl.hardware.teleop.web.certificate import self_signed_certificate
 from robot_rl.hardware.teleop.web.device import WebDevice
-from robot_rl.hardware.teleop.web.server import FULL, MAX_BROWSERS
+from robot_rl.hardware.teleop.web.server import CLOSE_FULL, MAX_BROWSERS
 from robot_rl.hardware.teleop.web.settings import WebSettings
 from tests.hardware.processes import PATIENCE, Server, await_event, eventually, serving
 from tests.hardware.teleop.line import Line
@@ -539,7 +539,7 @@ def test_there_is_room_for_so_many_browsers_and_no_more(page: WebDevice) -> None
         for browser in browsers:
             browser.until(lambda browser=browser: browser.view)
         with Browser(page.url) as late:
-            assert late.code() == FULL
+            assert late.code() == CLOSE_FULL
         browsers[0].socket.close()
 
         def room() -> bool:
