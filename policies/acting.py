@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 
 Frames = Mapping[str, NDArray[Any]]
 """One observation per environment: `state` float32 [B, S], `images.<camera>` uint8 [B, H, W, 3]."""
@@ -115,7 +115,7 @@ class ChunkRunner:
         self,
         frames: Frames,
         env_ids: NDArray[np.int64],
-        select: Callable[[Batch, Chunk], SelectedChunk] | None = None,
+        select: Callable[[ObservationHistory, Chunk], SelectedChunk] | None = None,
         *,
         execute: int | None = None,
         with_base_samples: bool = False,
@@ -187,7 +187,9 @@ class ChunkRunner:
             history[env_ids] = np.where(fresh, frame[:, None], shifted)
         self._fresh[env_ids] = False
 
-    def _sample(self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]) -> tuple[Batch, Chunk]:
+    def _sample(
+        self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]
+    ) -> tuple[ObservationHistory, Chunk]:
         base, count = self.base, max(self.base_samples, 1)
         obs = {key: torch.from_numpy(value[env_ids]).to(base.device) for key, value in self._history.items()}
         if self._noise is None:
@@ -204,9 +206,9 @@ class ChunkRunner:
     def _start_chunks(
         self,
         env_ids: NDArray[np.int64],
-        obs: Batch,
+        obs: ObservationHistory,
         chunk: Chunk,
-        select: Callable[[Batch, Chunk], SelectedChunk] | None,
+        select: Callable[[ObservationHistory, Chunk], SelectedChunk] | None,
     ) -> None:
         chosen = select(obs, chunk) if select else select_first(chunk)
         self._chunk[env_ids] = chosen.actions.cpu().numpy()
@@ -222,7 +224,7 @@ def select_first(chunk: Chunk) -> SelectedChunk:
     return SelectedChunk(chunk.actions[:, 0], chunk.actions[:, 0], noise)
 
 
-def latest_frame(obs: Batch) -> dict[str, Tensor]:
+def latest_frame(obs: ObservationHistory) -> dict[str, Tensor]:
     """The latest frame [B, …] of observations [B, To, …]."""
     return {key: value[:, -1] for key, value in obs.items()}
 
@@ -231,7 +233,7 @@ def _executed_part(chunk: Chunk, execute: int) -> Chunk:
     return Chunk(chunk.actions[:, :, :execute], chunk.noise)
 
 
-def _rows(obs: Batch, chunk: Chunk, mask: Tensor) -> tuple[Batch, Chunk]:
+def _rows(obs: ObservationHistory, chunk: Chunk, mask: Tensor) -> tuple[ObservationHistory, Chunk]:
     noise = None if chunk.noise is None else chunk.noise[mask]
     return {key: value[mask] for key, value in obs.items()}, Chunk(chunk.actions[mask], noise)
 
@@ -301,7 +303,7 @@ class ActingPolicy:
         action = self._correct_action(frames, step.action, explore=explore)
         return replace(step, action=action)
 
-    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         """Choose the chunks [b, h, A] to execute.
 
         Args:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.policies.nets.actors import trunk
-from robot_rl.policies.nets.encoder import EncoderSpec, Observation, ObservationEncoder
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationBatch, ObservationEncoder
 from robot_rl.policies.registry import LOADERS
 from robot_rl.policies.store import Record, read_weights, write_files
 
@@ -35,12 +35,12 @@ class SuccessClassifier(nn.Module):
         self.head = nn.Sequential(trunk(self.encoder.feature_size, [hidden]), nn.Linear(hidden, 1))
         self.register_buffer("threshold", torch.zeros(()))
 
-    def forward(self, obs: Observation) -> Tensor:
+    def forward(self, obs: ObservationBatch) -> Tensor:
         state = obs["state"][:, : self.spec.state_size]
         logit: Tensor = self.head(self.encoder({**obs, "state": state})).squeeze(-1)
         return logit
 
-    def judge(self, obs: Observation) -> Tensor:
+    def judge(self, obs: ObservationBatch) -> Tensor:
         """Whether each of B frames shows success [B]; the threshold was set by the rate of false alarms."""
         return self(obs) > self.threshold
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Batch
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, ObservationHistory
 
 TOLERANCE = 1e-5
 """Largest difference of two normalised actions that a GPU's order of summation may cause."""
 
 
-def random_observations(spec: BaseSpec, batch: int, device: torch.device) -> Batch:
+def random_observations(spec: BaseSpec, batch: int, device: torch.device) -> ObservationHistory:
     """Random observations [B, To, …] of the shapes that a policy takes."""
     generator = torch.Generator().manual_seed(0)
     obs = {"state": torch.randn(batch, spec.obs_steps, spec.state_size, generator=generator)}
@@ -18,7 +18,7 @@ def random_observations(spec: BaseSpec, batch: int, device: torch.device) -> Bat
     return {name: value.to(device) for name, value in obs.items()}
 
 
-def is_steered_by_noise(policy: BasePolicy, obs: Batch) -> bool:
+def is_steered_by_noise(policy: BasePolicy, obs: ObservationHistory) -> bool:
     """Whether a policy's actions depend on its noise input, and on nothing else random.
 
     True if for every observation in `obs` other noise gives other actions and the same noise gives the same

@@ -5,13 +5,13 @@ q(z | state, actions), kept close to N(0, I), so that it need not average over d
 task. At inference z = 0: the policy has no noise that RL could steer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from robot_rl.policies.bases.base_policy import Batch, Chunk
+from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.bases.imitation import (
     ImitationConfig,
     ImitationPolicy,
@@ -64,7 +64,7 @@ class ACTPolicy(ImitationPolicy):
         self.posterior = Posterior(config, state_size, action_size)
         self.decoder = ChunkDecoder(config, self.frame_size, action_size)
 
-    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
         """Mean absolute error over the real actions, and the weighted KL (algorithm 1 of the paper)."""
         frames = self._encode(batch)
         actions, mask = self._real_actions(batch)
@@ -79,7 +79,7 @@ class ACTPolicy(ImitationPolicy):
     @torch.no_grad()
     def sample(
         self,
-        obs: Batch,
+        obs: ObservationHistory,
         *,
         noise: Tensor | None = None,
         num_samples: int = 1,

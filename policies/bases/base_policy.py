@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-Batch = Mapping[str, Tensor]
-"""Observations: `state` float32 [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3]."""
+ObservationHistory = Mapping[str, Tensor]
+"""B observations, each of To steps: `state` float32 [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3]."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class BasePolicy(nn.Module, ABC):
     @abstractmethod
     def sample(
         self,
-        obs: Batch,
+        obs: ObservationHistory,
         *,
         noise: Tensor | None = None,
         num_samples: int = 1,
@@ -91,7 +91,7 @@ class BasePolicy(nn.Module, ABC):
         return next(self.parameters()).device
 
 
-def check_observation(obs: Batch, spec: BaseSpec) -> Tensor:
+def check_observation(obs: ObservationHistory, spec: BaseSpec) -> Tensor:
     """Check and return the `state` of a batch of observations, [B, To, S].
 
     Raises:
@@ -107,7 +107,7 @@ def check_observation(obs: Batch, spec: BaseSpec) -> Tensor:
     return state
 
 
-def check_images(obs: Batch, spec: BaseSpec) -> list[Tensor]:
+def check_images(obs: ObservationHistory, spec: BaseSpec) -> list[Tensor]:
     """Check and return the images of a batch, uint8 [B, To, H, W, 3] for each camera of the spec.
 
     Raises:

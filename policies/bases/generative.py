@@ -5,13 +5,13 @@ initial noise, so the noise determines the chunk and RL can steer it.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import Batch, Chunk
+from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy, check_positive, masked_mean
 from robot_rl.policies.nets.denoisers import Denoiser, MLPDenoiser, UNet1D
 
@@ -66,7 +66,7 @@ class GenerativePolicy(ImitationPolicy):
     def _integrate(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
         """Integrate noise x [B, H, A] to normalised chunks [B, H, A]; one condition [B, C] per time."""
 
-    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
         """Mean squared error of the network's prediction, over the real actions."""
         obs = self._encode(batch).flatten(1)
         clean, mask = self._real_actions(batch)
@@ -79,7 +79,7 @@ class GenerativePolicy(ImitationPolicy):
     @torch.no_grad()
     def sample(
         self,
-        obs: Batch,
+        obs: ObservationHistory,
         *,
         noise: Tensor | None = None,
         num_samples: int = 1,
@@ -90,7 +90,7 @@ class GenerativePolicy(ImitationPolicy):
         noise = self._take_noise(noise, len(encoded), num_samples, generator)
         return Chunk(self._denoise(encoded, noise), noise)
 
-    def sample_with_gradient(self, obs: Batch, noise: Tensor) -> Tensor:
+    def sample_with_gradient(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         """Chunks [B, N, H, A] of noise [B, N, H, A] as `sample` gives, differentiable in the noise."""
         return self._denoise(self._encode(obs).flatten(1), noise)
 

@@ -1,7 +1,7 @@
 """Base class of policies trained by behaviour cloning: configuration, normalisation, image encoders."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +9,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Batch, check_images, check_observation
+from robot_rl.policies.bases.base_policy import (
+    BasePolicy,
+    BaseSpec,
+    ObservationHistory,
+    check_images,
+    check_observation,
+)
 from robot_rl.policies.nets.normalizer import ACTION_MIN_RANGE, OBSERVATION_BOUND, STATE_MIN_RANGE, Normalizer
 from robot_rl.policies.nets.vision import FEATURE_SIZE, ConvEncoder
 
@@ -78,7 +84,7 @@ class ImitationPolicy(BasePolicy):
         """Size F of the encoded observation of one step."""
 
     @abstractmethod
-    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
         """Behaviour-cloning loss, a scalar.
 
         Args:
@@ -104,7 +110,7 @@ class ImitationPolicy(BasePolicy):
         self.state_normalizer.load_state_dict(state.state_dict())
         self.action_normalizer.load_state_dict(action.state_dict())
 
-    def _encode(self, obs: Batch) -> Tensor:
+    def _encode(self, obs: ObservationHistory) -> Tensor:
         """Encode observations as [B, To, F]: normalised, clamped state, then features of each image."""
         cameras = check_images(obs, self.spec)
         state = check_observation(obs, self.spec).to(self.device, torch.float32)
@@ -126,7 +132,7 @@ class ImitationPolicy(BasePolicy):
             raise ValueError(f"noise has shape {tuple(noise.shape)}; this call needs {shape}, [B, N, H, A]")
         return noise.to(self.device, torch.float32)
 
-    def _real_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _real_actions(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Normalised actions [B, H, A], 0 where padded, and the mask [B, H, 1] of real ones.
 
         Networks see the padding too, so it must be constant.

@@ -1,13 +1,14 @@
 """Uniform-random base policy, without parameters."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import Batch, Chunk, check_observation
+from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory, check_observation
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 
 
@@ -37,7 +38,7 @@ class UniformPolicy(ImitationPolicy):
         # There are no parameters to ask.
         return self.action_normalizer.center.device
 
-    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
         raise ValueError(_NOT_TRAINED)
 
     def fit_normalizers(self, states: ArrayLike | Tensor, actions: ArrayLike | Tensor) -> None:
@@ -46,7 +47,7 @@ class UniformPolicy(ImitationPolicy):
     @torch.no_grad()
     def sample(
         self,
-        obs: Batch,
+        obs: ObservationHistory,
         *,
         noise: Tensor | None = None,
         num_samples: int = 1,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.policies.acting import ActingPolicy, SelectedChunk, latest_frame, select_first
-from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.bases.generative import GenerativePolicy
 from robot_rl.policies.finetuned.candidates import lower_confidence_bound
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
@@ -95,11 +95,11 @@ class DSRL(FinetunedPolicy):
         assert self.base.spec.noise_shape is not None
         return (self.spec.bound * squashed).view(-1, *self.base.spec.noise_shape)
 
-    def decode(self, obs: Batch, noise: Tensor) -> Tensor:
+    def decode(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         """Chunks [B, h, A] of the base for noise [B, Hn, Dn] and observations [B, To, …]."""
         return self.base.sample(obs, noise=noise[:, None]).actions[:, 0, : self.base.spec.execute]
 
-    def decode_with_gradient(self, obs: Batch, noise: Tensor) -> Tensor:
+    def decode_with_gradient(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         """`decode`, differentiable in the noise."""
         assert isinstance(self.base, GenerativePolicy)
         return self.base.sample_with_gradient(obs, noise[:, None])[:, 0, : self.base.spec.execute]
@@ -115,7 +115,7 @@ class DSRLPolicy(ActingPolicy):
         super().__init__(networks.base, num_envs, base_samples=networks.spec.base_samples, seed=seed)
         self.networks = networks
 
-    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks = self.networks
         assert base_samples.noise is not None
         features = networks.encoder(latest_frame(obs))

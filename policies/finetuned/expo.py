@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.policies.acting import ActingPolicy, SelectedChunk, latest_frame
-from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.finetuned.candidates import (
     CandidatesSpec,
     chunk_critic,
@@ -97,13 +97,13 @@ class SeedRankingBase(BasePolicy):
         choose: function of observations and noise [B, N, Hn, Dn] -> index [B] of the seed to denoise.
     """
 
-    def __init__(self, base: BasePolicy, choose: Callable[[Batch, Tensor], Tensor]) -> None:
+    def __init__(self, base: BasePolicy, choose: Callable[[ObservationHistory, Tensor], Tensor]) -> None:
         super().__init__()
         self.base, self.spec, self.choose = base, base.spec, choose
 
     def sample(
         self,
-        obs: Batch,
+        obs: ObservationHistory,
         *,
         noise: Tensor | None = None,
         num_samples: int = 1,
@@ -131,7 +131,7 @@ class ExpoPolicy(ActingPolicy):
         )
         self.networks = networks
 
-    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks, base = self.networks, base_samples.actions
         features = networks.encoder(latest_frame(obs))
         noise = None
@@ -143,7 +143,7 @@ class ExpoPolicy(ActingPolicy):
         )
         return select_best(chunks, scores, base_samples)
 
-    def _best_seed(self, obs: Batch, noise: Tensor) -> Tensor:
+    def _best_seed(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         if not self.active:
             # The base alone denoises the first seed.
             return torch.zeros(len(noise), dtype=torch.long, device=noise.device)

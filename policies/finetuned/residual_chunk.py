@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.policies.acting import ActingPolicy, SelectedChunk, latest_frame
-from robot_rl.policies.bases.base_policy import BasePolicy, Batch, Chunk
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.finetuned.candidates import (
     CandidatesSpec,
     chunk_critic,
@@ -93,7 +93,7 @@ class ResidualChunkPolicy(ActingPolicy):
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
 
-    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks = self.networks
         features = networks.encoder(latest_frame(obs))
         selected = select_best(*networks.candidates(features, base_samples), base_samples)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from robot_rl.policies.nets.normalizer import Normalizer
 from robot_rl.policies.nets.vision import ConvEncoder, ViTEncoder
 
-Observation = Mapping[str, Tensor]
-"""One frame per item: `state` float32 [B, S], `images.<camera>` uint8 [B, H, W, 3]."""
+ObservationBatch = Mapping[str, Tensor]
+"""B observations of one step: `state` float32 [B, S]; `images.<camera>` uint8 [B, H, W, 3]."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class StateNorm(nn.Module):
         self.std.copy_(torch.from_numpy(states.std(0)).clamp(min=floor))
 
     def copy_range(self, normalizer: Normalizer) -> None:
-        """Set center and half range from the normaliser of a base policy."""
+        """Use the ranges of a base policy's normaliser: `mean` is their centre, `std` half their width."""
         self.mean.copy_(normalizer.center)
         self.std.copy_(normalizer.half_range)
 
@@ -78,7 +78,7 @@ class ObservationEncoder(nn.Module):
         self.vision = nn.ModuleList(vision)
         self.feature_size = spec.state_size + sum(encoder.feature_size for encoder in vision)
 
-    def forward(self, obs: Observation) -> Tensor:
+    def forward(self, obs: ObservationBatch) -> Tensor:
         state: Tensor = self.norm(obs["state"])
         if not self.vision:
             return state

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 choose_backend()
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "who collects": (
+    "Data": (
         "doctor",
         "collect",
         "states",
@@ -38,9 +38,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "data convert",
         "data repair",
     ),
-    "who trains": ("train", "actor", "eval", "report", "demo"),
-    "who deploys": ("robot", "robot keys", "robot latency", "deploy"),
-    "who measures": (
+    "Training": ("train", "actor", "eval", "report", "demo"),
+    "Robot": ("robot", "robot keys", "robot latency", "deploy"),
+    "Benchmarks": (
         "bench sim",
         "bench update",
         "bench control",
@@ -50,7 +50,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "bench table",
     ),
 }
-"""Commands in the order of the listing, by the person who uses them."""
+"""Commands in the order of the listing, by topic."""
 
 _HELP = {"-h", "--help", "help"}
 _MULTIRUN = {"-m", "--multirun"}
@@ -115,8 +115,8 @@ def listing() -> str:
     lines += ["       (--key value and --key=value also mean key=value;"]
     lines += ["        plugins=[my_package.my_tasks] imports your own modules first, with every command;"]
     lines += ["        train --multirun seed=0,1,2 method=expo,ibrl … trains every combination)", ""]
-    for who, names in COMMANDS.items():
-        lines += [who, *_lines(names), ""]
+    for topic, names in COMMANDS.items():
+        lines += [topic, *_lines(names), ""]
     return "\n".join(lines).rstrip()
 
 

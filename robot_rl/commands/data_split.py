@@ -40,23 +40,23 @@ def run(config: Config) -> None:
         dataset = Dataset(Path(config.dataset))
         first = select_episodes(dataset, choice)
         others = sorted(set(range(dataset.num_episodes)) - set(first))
-        places = {config.out: first} | ({config.rest: others} if config.rest else {})
+        outputs = {config.out: first} | ({config.rest: others} if config.rest else {})
         if config.rest == config.out:
             raise UserError(f"rest={config.rest} is the same as out; choose another path")
         if config.rest and not others:
             raise UserError(
                 f"all episodes of {config.dataset} are selected: there is nothing for rest={config.rest}"
             )
-        total = sum(map(len, places.values()))
+        total = sum(map(len, outputs.values()))
         with (
-            atomic_outputs(*map(Path, places)) as building,
+            atomic_outputs(*map(Path, outputs)) as building,
             progress(total, "split", "episodes") as show,
         ):
             done = 0
-            for place, episodes in zip(building, places.values(), strict=True):
-                rewrite([Part(dataset, episodes)], place, show=partial(_show, show, done))
+            for output, episodes in zip(building, outputs.values(), strict=True):
+                rewrite([Part(dataset, episodes)], output, show=partial(_show, show, done))
                 done += len(episodes)
-    for path, episodes in places.items():
+    for path, episodes in outputs.items():
         print(f"{path}: {len(episodes)} of {dataset.num_episodes} episodes")
 
 

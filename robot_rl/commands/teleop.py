@@ -79,7 +79,7 @@ class Config:
 
 def run(config: Config) -> None:
     with ExitStack() as ended:
-        with mistakes(), _given():
+        with mistakes(), _startup_errors():
             address = config.address or default_address()
             if config.task is not None:
                 address = ended.enter_context(simulated_server(config.task))
@@ -163,7 +163,7 @@ def _say_what_next(config: Config) -> None:
 
 
 @contextmanager
-def _given() -> Iterator[None]:
+def _startup_errors() -> Iterator[None]:
     """Turns errors before any motion into UserErrors."""
     try:
         yield

@@ -157,7 +157,7 @@ class Replay:
             self._last[at], self._human[at] = True, False
             self.data["last"][torch.from_numpy(at).to(self.device)] = True
 
-    def give_up(self, stream: int) -> None:
+    def terminate_at_takeover(self, stream: int) -> None:
         """Mark the newest policy step of a stream as terminated because a person takes over."""
         count = int(self._count[stream])
         at = np.array([stream * self.rows + (count - 1) % self.rows])

@@ -162,7 +162,7 @@ class AsyncTraining:
     def _add_step(self, step: Step, row: Row) -> None:
         check_reward(np.array([step.reward]), self._step)
         if self._config.takeover_fails and step.index and step.source in ("human", "handover"):
-            self._replay.give_up(0)
+            self._replay.terminate_at_takeover(0)
         self._replay.add(
             _STREAM,
             action=row.action,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.policies.nets.critic import EnsembleCritic
-from robot_rl.policies.nets.encoder import Observation, ObservationEncoder
+from robot_rl.policies.nets.encoder import ObservationBatch, ObservationEncoder
 from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 
@@ -87,7 +87,7 @@ class Critics(nn.Module):
         """Polyak update of the target networks."""
         torch._foreach_lerp_(self._target_parameters, self._online_parameters, self.config.tau)
 
-    def target_features(self, obs: Observation) -> Tensor:
+    def target_features(self, obs: ObservationBatch) -> Tensor:
         """Features of the target encoder, without gradient."""
         with torch.no_grad():
             features: Tensor = self.target_encoder(obs)

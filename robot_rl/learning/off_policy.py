@@ -13,7 +13,7 @@ from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, gradient_step
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.finetuned.candidates import ensemble_std
-from robot_rl.policies.nets.encoder import Observation
+from robot_rl.policies.nets.encoder import ObservationBatch
 
 
 class OffPolicyLearner(ABC):
@@ -114,7 +114,7 @@ def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.
     return Chunk(base_samples[row, order], None if noise is None else noise[row, order])
 
 
-def observation(batch: Batch, prefix: str = "") -> Observation:
+def observation(batch: Batch, prefix: str = "") -> ObservationBatch:
     """Observation of a batch; `prefix="next."` gives the one after the window."""
     names = ("state", "images.")
     return {

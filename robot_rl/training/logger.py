@@ -56,7 +56,7 @@ class RunLogger:
             writer.add_scalar(name, float(value), step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is; the file is on the disk so far, since it has to be there to go on."""
+        """Position in `metrics.csv`, which is synced first so that a resumed run finds these rows."""
         if self._file is not None:
             os.fsync(self._file.fileno())
             sync(self.path.parent)

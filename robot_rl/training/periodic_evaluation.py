@@ -59,7 +59,7 @@ class PeriodicEvaluation:
         """Build the environments and load the states.
 
         Raises:
-            ValueError: the list of states is not to be had or is too short.
+            ValueError: if the list of initial states is missing or too short.
         """
         self._envs = make_vector_env(task, _NUM_ENVS)
         self._initial = load_states(self._envs)

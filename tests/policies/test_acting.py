@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robot_rl.policies.acting import ActingPolicy, ChunkRunner, PolicyOutput, SelectedChunk
-from robot_rl.policies.bases.base_policy import Batch, Chunk
+from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, ResidualSpec
@@ -175,7 +175,7 @@ def chooser(base: DiffusionPolicy) -> ActingPolicy:
 class Chooser(ActingPolicy):
     """Executes the last base sample plus a constant."""
 
-    def _select_chunk(self, obs: Batch, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         assert base_samples.noise is not None
         base = base_samples.actions[:, -1]
         return SelectedChunk((base + 0.1).clamp(-1, 1), base, base_samples.noise[:, -1])

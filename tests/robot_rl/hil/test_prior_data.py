@@ -106,10 +106,10 @@ def test_a_complete_episode_is_not_cut(complete: str) -> None:
 def test_values_of_the_policys_steps_end_at_a_takeover() -> None:
     replay = Replay(100, 1, 1, FIELDS)
     add_episode(replay, "ppp", close=False, success=False)
-    replay.give_up(0)
+    replay.terminate_at_takeover(0)
     add_episode(replay, "hh", first=3, close=False, success=False)
     # A second takeover does not end the person's steps.
-    replay.give_up(0)
+    replay.terminate_at_takeover(0)
     add_episode(replay, "pp", first=5)
     batch = replay.sample(400, n_step=2, gamma=0.5, rng=np.random.default_rng(0))
     discounts = {int(s): float(d) for s, d in zip(batch["state"], batch["discount"], strict=True)}

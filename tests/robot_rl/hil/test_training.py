@@ -236,4 +236,4 @@ def test_on_policy_methods_are_rejected(
 
 
 def test_the_actor_is_a_command() -> None:
-    assert "actor" in COMMANDS["who trains"]
+    assert "actor" in COMMANDS["Training"]

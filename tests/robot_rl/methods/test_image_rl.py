@@ -21,7 +21,7 @@ from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
-from robot_rl.policies.nets.encoder import EncoderSpec, Observation, ObservationEncoder
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationBatch, ObservationEncoder
 from robot_rl.policies.nets.vision import random_shift
 from robot_rl.policies.store import save_policy
 from robot_rl.training import components
@@ -202,13 +202,13 @@ def test_every_method_augments_all_images_of_a_batch(
     looks: list[Tensor] = []
     forward = ObservationEncoder.forward
 
-    def watched(self: ObservationEncoder, obs: Observation) -> Tensor:
+    def watched(self: ObservationEncoder, obs: ObservationBatch) -> Tensor:
         looks.extend(value for key, value in obs.items() if "images" in key)
         return forward(self, obs)
 
     encode = DiffusionPolicy._encode
 
-    def watched_base(self: DiffusionPolicy, obs: Observation) -> Tensor:
+    def watched_base(self: DiffusionPolicy, obs: ObservationBatch) -> Tensor:
         looks.extend(value for key, value in obs.items() if "images" in key)
         return encode(self, obs)
 
