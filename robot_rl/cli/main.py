@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 choose_backend()
 
 COMMANDS: dict[str, tuple[str, ...]] = {
+    "Setup": ("doctor",),
     "Data": (
-        "doctor",
         "collect",
         "states",
         "teleop",

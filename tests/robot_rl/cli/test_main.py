@@ -21,8 +21,8 @@ def test_alone_it_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None
     for arguments in ([], ["help"], ["--help"], ["-h"]):
         assert cli.main(arguments) == 0
         text = capsys.readouterr().out
-        for who, names in COMMANDS.items():
-            assert who in text
+        for topic, names in COMMANDS.items():
+            assert topic in text
             for name in names:
                 assert f"  {name} " in text
                 assert cli.summary(name) in text
