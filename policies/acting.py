@@ -242,7 +242,7 @@ class ActingPolicy:
     """Acts in `num_envs` environments with a frozen base policy; subclasses add what RL trained around it.
 
     A subclass overrides `_select_chunk` (whole chunks) or `_correct_action` (every step). With `active` False
-    it acts exactly as its base. This class alone is the base policy.
+    and without exploration it acts exactly as its base. This class alone is the base policy.
     """
 
     def __init__(

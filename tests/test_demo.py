@@ -3,11 +3,15 @@
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from robot_rl.commands.demo import Config, stage_commands
 
 MINIATURE = (
     "episodes=3",
@@ -19,6 +23,30 @@ MINIATURE = (
     "rl_warmup_steps=180",
     "eval_episodes=2",
 )
+
+
+PATHS = ("data", "policy", "runs_dir", "name")
+DEFAULTS = {"seed": "0", "device": "auto", "skill": "1.0"}
+
+
+def settings(words: Sequence[str]) -> dict[str, str]:
+    """The options of a command line that are neither paths nor defaults."""
+    options = dict(word.split("=", 1) for word in words if "=" in word)
+    return {
+        key: value
+        for key, value in options.items()
+        if key not in PATHS and not (key == "base" and "/" in value) and DEFAULTS.get(key) != value
+    }
+
+
+def test_readme_lists_the_steps_of_the_demo() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    block = readme.split("The steps of the demo by hand:\n\n```\n")[1].split("```")[0]
+    *by_hand, report = (shlex.split(line) for line in block.replace("\\\n", " ").splitlines())
+    assert report[:2] == ["robot-rl", "report"]
+    stages = list(stage_commands(Config()).values())
+    assert [words[:2] for words in by_hand] == [["robot-rl", stage[0]] for stage in stages]
+    assert [settings(words) for words in by_hand] == [settings(stage) for stage in stages]
 
 
 def robot_rl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from robot_rl.cli.main import main
@@ -171,6 +172,9 @@ def test_own_task(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (here / "runs" / "hover_residual_chunk_s0" / "eval" / "summary.json").is_file()
     assert (here / "sim_assets" / "initial_states" / "Wipe.safetensors").is_file()
     env = make_env("hover")
+    assert "hand_to_goal" in env.task.state_keys
+    observed = env.reset(seed=1)[0]["state"][-3:]
+    np.testing.assert_allclose(observed, env.raw["hand_to_goal"], rtol=1e-6)
     env.sim.stayed = 4
     state = env.get_state()
     env.reset(seed=0)

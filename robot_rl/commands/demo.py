@@ -51,54 +51,37 @@ class Config:
 
 def run(config: Config) -> None:
     home = Path(config.runs_dir) / config.name
-    data, base, tuned = home / "data.zarr", home / "base", home / "tuned"
+    tuned = home / "tuned"
     stages = _Stages(home / "stages.json")
-    common = [f"task={config.task}", f"seed={config.seed}", f"data={data}"]
-    training = [*common, f"runs_dir={home}", f"device={config.device}"]
-    with stages("collect"):
-        _run(
-            "collect",
-            *common,
-            f"episodes={config.episodes}",
-            f"noise={config.noise}",
-            f"skill={config.skill}",
-        )
-    with stages("base"):
-        _run(
-            "train",
-            "method=bc",
-            "base=diffusion",
-            "name=base",
-            *training,
-            f"method.steps={config.base_updates}",
-            f"base.width={config.base_width}",
-            "base.inference_steps=5",
-        )
-    with stages("tuned"):
-        _run(
-            "train",
-            "method=residual_chunk",
-            f"base={base}",
-            "name=tuned",
-            *training,
-            f"method.steps={config.rl_steps}",
-            f"method.warmup_steps={config.rl_warmup_steps}",
-        )
-    with stages("eval"):
-        if not _is_evaluated(tuned, config.eval_episodes):
-            _run(
-                "eval",
-                f"policy={tuned}",
-                f"episodes={config.eval_episodes}",
-                f"seed={config.seed}",
-                f"device={config.device}",
-            )
+    for stage, command in stage_commands(config).items():
+        with stages(stage):
+            if stage != "eval" or not _is_evaluated(tuned, config.eval_episodes):
+                _run(*command)
     record = json.loads((tuned / "run.json").read_text())
     write_run_record(tuned, **{**record, "wall_seconds": stages.total, "stages": stages.seconds})
     _run("report", f"run={tuned}")
     for name in ("report.html", "report.json"):
         shutil.copyfile(tuned / name, home / name)
     print(f"demo: all stages in {stages.total / 60:.1f} minutes; look at {home / 'report.html'}")
+
+
+def stage_commands(config: Config) -> dict[str, list[str]]:
+    """Command and arguments of each stage. README lists them for the default configuration."""
+    home = Path(config.runs_dir) / config.name
+    common = [f"task={config.task}", f"seed={config.seed}", f"data={home / 'data.zarr'}"]
+    training = [*common, f"runs_dir={home}", f"device={config.device}"]
+    demonstrations = [f"episodes={config.episodes}", f"noise={config.noise}", f"skill={config.skill}"]
+    network = [f"base.width={config.base_width}", "base.inference_steps=5"]
+    base = ["method=bc", "base=diffusion", "name=base", f"method.steps={config.base_updates}", *network]
+    steps = [f"method.steps={config.rl_steps}", f"method.warmup_steps={config.rl_warmup_steps}"]
+    tuned = ["method=residual_chunk", f"base={home / 'base'}", "name=tuned", *steps]
+    evaluation = [f"episodes={config.eval_episodes}", f"seed={config.seed}", f"device={config.device}"]
+    return {
+        "collect": ["collect", *common, *demonstrations],
+        "base": ["train", *training, *base],
+        "tuned": ["train", *training, *tuned],
+        "eval": ["eval", f"policy={home / 'tuned'}", *evaluation],
+    }
 
 
 def _run(name: str, *arguments: str) -> None:

@@ -7,6 +7,8 @@ from robot_rl.hardware.teleop.devices import DEVICES
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.operators.device import device_settings
 from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.methods.method import OffPolicyMethod
+from robot_rl.methods.registry import METHODS
 
 _WEB: Final = "web"
 _LEADER: Final = "leader"
@@ -17,8 +19,8 @@ def check_hil_config(config: HilConfig, method: Any) -> None:
     """Raises ValueError if the options contradict each other or the method."""
     if not isinstance(method, OffPolicyConfig):
         raise ValueError(
-            f"method={method.name} is on-policy and cannot learn from interventions: hil=on supports "
-            "residual, residual_chunk, expo, dsrl, dsrl_na, ibrl and rlpd"
+            f"method={method.name} does not learn from a replay, so not from interventions: hil=on supports "
+            + ", ".join(name for name, kind in METHODS.items() if issubclass(kind, OffPolicyMethod))
         )
     operators = [*(name for name in DEVICES if name != _LEADER), SCRIPTED, NO_OPERATOR]
     if config.operator not in operators:

@@ -1,5 +1,8 @@
 """Registry of methods by name."""
 
+from collections.abc import Callable
+from typing import cast
+
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.methods.bc import BCConfig, BCMethod
 from robot_rl.methods.classifier import ClassifierConfig, ClassifierMethod
@@ -32,13 +35,13 @@ METHODS: dict[str, type[Method]] = {
 
 
 def build_method(config: MethodConfig) -> Method:
-    """Build the method of a configuration."""
-    if isinstance(config, BCConfig):
-        return BCMethod(config)
-    if isinstance(config, ClassifierConfig):
-        return ClassifierMethod(config)
-    if isinstance(config, ResidualPPOConfig):
-        return ResidualPPOMethod(config)
-    kind = METHODS[config.name]
-    assert issubclass(kind, OffPolicyMethod)
-    return kind(config)
+    """Build the method of a configuration.
+
+    Raises:
+        ValueError: if the configuration is of another method than its name says.
+    """
+    kind = METHODS.get(config.name)
+    if kind is None or not isinstance(config, kind.config_type):
+        raise ValueError(f"method.name={config.name}: leave it out, and choose a method by method=…")
+    # Each method is built from its own type of configuration, which was checked above.
+    return cast("Callable[[MethodConfig], Method]", kind)(config)
