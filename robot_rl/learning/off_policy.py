@@ -11,7 +11,7 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, gradient_step
-from robot_rl.policies.bases.base_policy import Chunk
+from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.finetuned.candidates import ensemble_std
 from robot_rl.policies.nets.encoder import ObservationBatch
 
@@ -124,6 +124,6 @@ def observation(batch: Batch, prefix: str = "") -> ObservationBatch:
     }
 
 
-def base_observation(batch: Batch, prefix: str = "") -> Observation:
+def base_observation(batch: Batch, prefix: str = "") -> ObservationHistory:
     """Observation [B, 1, …] of a batch for a base policy with one observation step; `prefix` as above."""
     return {name: value[:, None] for name, value in observation(batch, prefix).items()}
