@@ -752,12 +752,12 @@ def test_only_text_between_the_markers_is_replaced(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = workspace / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    page.write_text(f"before\n{BEGIN}\nold table\n{END}\nafter\n")
     assert table(workspace) == 0
     text = page.read_text()
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
-    assert "old" not in text
+    assert "old table" not in text
     page.write_text("no markers\n")
     assert table(workspace) == 2
     assert "between which the table is written" in capsys.readouterr().err
