@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.cli.compose import load_group
-from robot_rl.commands.collect import rollout
+from robot_rl.commands.collect import collect_episode
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
@@ -64,7 +64,7 @@ def main(path: Path, task: str, episodes: int, steps: int) -> None:
         seed = episode_seed(SEED, "collect", index)
         expert = make_expert(config.env, noise=NOISE, skill=SKILL, rng=np.random.default_rng(seed))
         held.begin()
-        episode, success = rollout(env, expert, seed)
+        episode, success = collect_episode(env, expert, seed)
         if held.lasted:
             writer.append(episode, success=success, seed=seed)
             print(f"{writer.num_episodes}/{episodes}: {'success' if success else 'failure'}", flush=True)

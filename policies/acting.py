@@ -303,6 +303,10 @@ class ActingPolicy:
         action = self._correct_action(frames, step.action, explore=explore)
         return replace(step, action=action)
 
+    def act_single(self, frame: Frames) -> NDArray[np.float32]:
+        """Action [A] in a single environment, for its latest observation without the leading axis."""
+        return self.act({key: value[None] for key, value in frame.items()}).action[0]
+
     def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         """Choose the chunks [b, h, A] to execute.
 

@@ -20,6 +20,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import mistakes
 from robot_rl.factory import make_env
+from robot_rl.rollout import Rollout
 from robot_rl.seeds import episode_seed
 
 GROUPS = {"task": {"*": TaskConfig}}
@@ -67,7 +68,7 @@ def run(config: Config) -> None:
             seed = episode_seed(config.seed, "collect", index)
             rng = np.random.default_rng(seed)
             expert = make_expert(env.task.env, noise=config.noise, skill=config.skill, rng=rng)
-            episode, success = rollout(env, expert, seed)
+            episode, success = collect_episode(env, expert, seed)
             writer.append(episode, success=success, seed=seed)
             successes += success
             show.update(index + 1, success=successes / (index + 1 - begun))
@@ -81,27 +82,24 @@ def run(config: Config) -> None:
         raise KeyboardInterrupt
 
 
-def rollout(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:
+def collect_episode(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:
     """Run an episode of an expert; returns the arrays of a dataset's episode and whether it succeeded."""
-    env.reset(seed=seed, options={"playback_start": True})
+    obs, _ = env.reset(seed=seed, options={"playback_start": True})
     expert.reset(env.sim)
     record = _Recorder()
-    done = False
     success = False
-    while not done:
-        raw, state = env.raw, env.get_state()
-        action = acted(env, expert)
-        _, reward, terminated, truncated, info = env.step(action)
+    raw, state = env.raw, env.get_state()
+    for step in Rollout(env, lambda _: acted(env, expert), obs):
         record(
             **raw,
             sim_state=state,
-            action=action,
-            applied_action=info["applied_action"],
-            reward=np.float32(reward),
-            terminated=np.bool_(terminated),
-            truncated=np.bool_(truncated),
+            action=step.action,
+            applied_action=step.info["applied_action"],
+            reward=np.float32(step.reward),
+            terminated=np.bool_(step.terminated),
+            truncated=np.bool_(step.truncated),
         )
-        done, success = terminated or truncated, info["success"]
+        raw, state, success = env.raw, env.get_state(), step.info["success"]
     return record.arrays(), success
 
 

@@ -8,10 +8,11 @@ Ctrl-C leaves the arm at rest and disarmed.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ from robot_rl.factory import acting_policy, choose_device, load_networks
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.robot.deploy.cameras import camera_reader
@@ -128,25 +130,46 @@ def run(config: Config) -> None:
             )
             if reset == "scene":
                 check_initial_states(robot, config.episodes)
-            facts = {
-                "policy": config.policy,
-                "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
-                "fingerprint": fingerprint(networks),
-                "task": environment["task"],
-                "control_freq": environment["control_freq"],
-                "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
-                "reset": reset,
-                "judge": config.success,
-                "lookahead_ms": config.lookahead_ms,
-                "seed": config.seed,
-            }
+            facts = _facts(config, networks, environment, robot, reset)
             outcomes = DeploymentResults(out, facts, controller.timing)
         if config.turns_with:
             print(f"it takes turns with {config.turns_with}", flush=True)
         how = deploy(controller, outcomes, config.episodes, config.seed)
+    _report_end(config, outcomes, how)
+
+
+def _facts(
+    config: Config,
+    networks: BasePolicy | FinetunedPolicy,
+    environment: Mapping[str, Any],
+    robot: RobotClient,
+    reset: str,
+) -> dict[str, Any]:
+    """What the file of the results says besides the episodes."""
+    return {
+        "policy": config.policy,
+        "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
+        "fingerprint": fingerprint(networks),
+        "task": environment["task"],
+        "control_freq": environment["control_freq"],
+        "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
+        "reset": reset,
+        "judge": config.success,
+        "lookahead_ms": config.lookahead_ms,
+        "seed": config.seed,
+    }
+
+
+def _report_end(config: Config, outcomes: DeploymentResults, how: str) -> None:
+    """Print the results. `how` is what `deploy` returned.
+
+    Raises:
+        KeyboardInterrupt: if the user stopped the deployment.
+        SystemExit: if the robot was lost.
+    """
     print("\n".join(outcomes.summary()))
     if outcomes.episodes:
-        print(f"  {out}")
+        print(f"  {Path(config.out)}")
     if how == "stopped":
         print("stopped; the arm is at rest and disarmed", file=sys.stderr)
         raise KeyboardInterrupt

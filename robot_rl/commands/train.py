@@ -111,7 +111,7 @@ def run(config: Config) -> None:
     keep_freed_memory()
     directory = output_directory(config)
     started = now()
-    code = current_code()  # as it was loaded: the checkout may change while the run goes on
+    code = current_code()  # now, since the checkout may change during the run
     clock = TrainingClock()
     with ExitStack() as closing:
         with mistakes():
@@ -124,8 +124,7 @@ def run(config: Config) -> None:
             save_policy = policy_saver(method, components)
             evaluation = None
             if config.eval_every:
-                task, episodes = config.task, config.eval_episodes
-                evaluation = PeriodicEvaluation(task, episodes, device, save_policy, clock)
+                evaluation = PeriodicEvaluation(config.task, config.eval_episodes, device, save_policy, clock)
                 closing.callback(evaluation.close)
             content = resolved(config)
             check_run(directory, content)
@@ -137,7 +136,7 @@ def run(config: Config) -> None:
         progress = closing.enter_context(progress_bar(config.method.steps, config.name, unit))
 
         def begin() -> None:
-            # Before the first step, so that a run that is cut off has a record too.
+            # Before the first step, so that a run that is killed has a record too.
             open_run(directory, content)
             facts.update(describe_sessions(directory, code))
             write_run_record(directory, started, **facts)
@@ -163,15 +162,11 @@ def run(config: Config) -> None:
         wall_seconds=logger.seconds,
         finished=finished,
     )
-    if not finished:
-        print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
-        raise KeyboardInterrupt
-    next_step = method.next_step if isinstance(method, OfflineMethod) else OfflineMethod.next_step
-    print(f"{directory}: done. {next_step.format(run=directory)}")
+    _report_end(directory, method, finished=finished)
 
 
 def build(method: Method, source: Source, closing: ExitStack) -> Components:
-    """The components of a run; what has to be closed is left to `closing`."""
+    """Build the components of a run; `closing` closes them."""
     if isinstance(method, OfflineMethod):
         return build_offline(method, source)
     components: OnPolicyComponents | OffPolicyComponents
@@ -184,7 +179,7 @@ def build(method: Method, source: Source, closing: ExitStack) -> Components:
 
 
 def train(config: Config, method: Method, components: Components, source: Source, run: Run) -> bool:
-    """Choose the loop. Returns True when all steps are done, False when stopped."""
+    """Run the training loop of the method. Returns True when all steps are done, False when stopped."""
     every = (config.log_every, config.checkpoint_every, config.eval_every, config.save_every)
     intervals = Intervals(config.method.steps, *every)
     if isinstance(components, OfflineComponents):
@@ -195,28 +190,16 @@ def train(config: Config, method: Method, components: Components, source: Source
             write_text(run.directory / f"{method.name}.json", json.dumps(result.figures, indent=2) + "\n")
             print(result.text)
         return True
-    envs, policy = components.envs, components.agent.policy
     if isinstance(components, OnPolicyComponents):
-        learner, rollout = components.learner, components.rollout
-        return train_on_policy(envs, policy, learner, rollout, intervals, run, config.seed)
+        return train_on_policy(components, intervals, run, config.seed)
     assert isinstance(method, OffPolicyMethod)
     if config.hil:
         return train_async(method, components, source, config.hil, intervals, run)
-    return train_online(
-        envs,
-        policy,
-        components.learner,
-        components.replay,
-        components.sampler,
-        method.config,
-        intervals,
-        run,
-        config.seed,
-    )
+    return train_online(method.config, components, intervals, run, config.seed)
 
 
 def policy_saver(method: Method, components: Components) -> Callable[[Path], None]:
-    """Writes the policy as it is when called to `policy/` of a directory."""
+    """Return a function that writes the current policy to `policy/` of a directory."""
     if isinstance(components, OfflineComponents):
         learner, environment = components.learner, components.environment
         return lambda directory: learner.save_policy(directory / "policy", environment)
@@ -239,16 +222,25 @@ def check_options(config: Config) -> None:
 
 
 def resolved(config: Config) -> dict[str, Any]:
-    """What the run's `config.yaml` says."""
+    """Content of the run's `config.yaml`."""
     content = asdict(config)
     if config.data is not None:
-        # A dataset that has grown since would change a resumed run without a word.
+        # So that a run is not resumed with a dataset that has changed.
         content["data_sha256"] = Dataset(Path(config.data)).sha256
     return content
 
 
+def _report_end(directory: Path, method: Method, *, finished: bool) -> None:
+    """Print what to do next; raises KeyboardInterrupt if the run was stopped."""
+    if not finished:
+        print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
+        raise KeyboardInterrupt
+    next_step = method.next_step if isinstance(method, OfflineMethod) else OfflineMethod.next_step
+    print(f"{directory}: done. {next_step.format(run=directory)}")
+
+
 def _facts(config: Config, device: torch.device) -> dict[str, Any]:
-    """What a run's record says of it, however it ended."""
+    """Facts in the record of a run that do not depend on how it ended."""
     return {
         "method": config.method.name,
         "task": config.task.name,

@@ -17,6 +17,7 @@ from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder, write_file
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.rollout import Rollout
 from robot_rl.seeds import episode_seed
 
 
@@ -67,7 +68,7 @@ def evaluate(
     running: dict[int, int] = {}
     lengths = np.zeros(envs.num_envs, int)
 
-    def begin(free: Sequence[int]) -> dict[str, np.ndarray]:
+    def start_episodes(free: Sequence[int]) -> dict[str, np.ndarray]:
         mask = np.zeros(envs.num_envs, bool)
         starts: list[np.ndarray | None] = [None] * envs.num_envs
         for env_id in free:
@@ -82,19 +83,17 @@ def evaluate(
         policy.reset(free, [episode_seed(seed, "eval", running.get(env_id, 0)) for env_id in free])
         return obs
 
-    obs = begin(range(envs.num_envs))
-    while running:
-        output = policy.act(obs)
-        obs, _, terminated, truncated, info = envs.step(output.action)
+    rollout = Rollout(envs, lambda obs: policy.act(obs).action, start_episodes(range(envs.num_envs)))
+    for step in rollout:
         lengths += 1
-        done = np.flatnonzero(terminated | truncated)
-        for env_id in done.tolist():
+        ended = np.flatnonzero(step.done).tolist()
+        for env_id in ended:
             if env_id in running:
                 episode = running.pop(env_id)
                 outcomes.append(
                     Outcome(
                         episode,
-                        bool(info["success"][env_id]),
+                        bool(step.info["success"][env_id]),
                         int(lengths[env_id]),
                         episode_seed(seed, "eval", episode),
                     )
@@ -102,8 +101,10 @@ def evaluate(
                 if show:
                     rate = float(np.mean([outcome.success for outcome in outcomes]))
                     show.update(len(outcomes), success=rate)
-        if len(done) and (running or waiting):
-            obs = begin(done.tolist())
+        if not running and not waiting:
+            break
+        if ended:
+            rollout.begin(start_episodes(ended))
     return sorted(outcomes, key=lambda outcome: outcome.episode)
 
 

@@ -14,6 +14,7 @@ from robot_rl.evaluation.initial_states import load_states
 from robot_rl.factory import acting_policy, load_networks, make_env, side_by_side, task_of
 from robot_rl.hardware.durable import write_file
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.rollout import Rollout
 
 SIZE = 256
 SHEET_FRAMES = 12
@@ -47,14 +48,8 @@ def act_episode(env: RobosuiteEnv, policy: ActingPolicy, state: np.ndarray, seed
     """Run one episode without exploration; returns all simulator states, the first and last included."""
     obs, _ = env.reset(options={"state": state})
     policy.reset([0], [seed])
-    states = [env.get_state()]
-    done = False
-    while not done:
-        output = policy.act({key: value[None] for key, value in obs.items()})
-        obs, _, terminated, truncated, _ = env.step(output.action[0])
-        states.append(env.get_state())
-        done = terminated or truncated
-    return states
+    rollout = Rollout(env, policy.act_single, obs)
+    return [env.get_state(), *(env.get_state() for _ in rollout)]
 
 
 def _outcomes(path: Path) -> Mapping[str, Mapping[int, tuple[bool, int]]]:

@@ -25,8 +25,8 @@ from robot_rl.hil.weight_publisher import WeightPublisher
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.runs import write_text
 from robot_rl.training.components import OffPolicyComponents, Source
-from robot_rl.training.loop import Intervals, Run, is_due, restore_run
-from robot_rl.training.online import Updater, check_reward
+from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
+from robot_rl.training.online import Updater
 
 _WAIT_MS: Final = 20
 _STOP_TIMEOUT: Final = 2000 * MS

@@ -5,14 +5,14 @@ import platform
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # from malloc.h
 _LARGEST_MMAP_THRESHOLD = 32 << 20
-"""More is refused by glibc."""
+"""glibc's maximum."""
 
 
 def keep_freed_memory() -> bool:
-    """Ask glibc's malloc to keep freed blocks; False where there is another C library.
+    """Ask glibc's malloc to keep freed blocks; returns False with another C library.
 
-    An update allocates and frees tensors of a few hundred kilobytes, and each fresh page costs a
-    fault: 7 to 11 % of an update on the CPU (`robot-rl bench update`, with and without).
+    An update allocates and frees tensors of a few hundred kilobytes, and each new page costs a page fault:
+    7 to 11 % of an update on the CPU (`robot-rl bench update`, with and without).
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -22,5 +22,5 @@ def keep_freed_memory() -> bool:
         (_TRIM_THRESHOLD, 2**31 - 1),
         (_TOP_PAD, 64 << 20),
     )
-    taken = [mallopt(name, value) == 1 for name, value in settings]
-    return all(taken)
+    accepted = [mallopt(name, value) == 1 for name, value in settings]
+    return all(accepted)

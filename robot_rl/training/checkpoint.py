@@ -1,8 +1,9 @@
-"""Checkpoints: a directory that appears by rename and holds all that a run needs to go on.
+"""Checkpoints: directories with the full state of a run, from which it is resumed.
 
-A state is a tree of dicts and lists with tensors, arrays, numbers, strings, booleans and None as
-leaves. Tensors and arrays go to `state.safetensors` under their path in the tree, everything else
-to `state.json`. Nothing is unpickled. The name is the step: `checkpoints/00012000/`.
+A state is a tree of dicts and lists whose leaves are tensors, arrays, numbers, strings, booleans and None.
+Tensors and arrays are stored in `state.safetensors` under their path in the tree, everything else in
+`state.json`. Nothing is pickled. The directory, `checkpoints/00012000/` for step 12000, appears by
+rename, so it is complete.
 """
 
 import json
@@ -37,10 +38,10 @@ _DAMAGES = (
 def save_checkpoint(
     directory: Path, step: int, state: dict[str, Any], extra: Callable[[Path], None] | None = None
 ) -> Path:
-    """Write a checkpoint for `step` and drop all but the newest `KEEP`.
+    """Write a checkpoint of `step`, and delete all but the newest `KEEP`.
 
-    A step that is saved already is left as it is: a run comes to the same state again. `extra` may
-    write further files into the directory before it appears.
+    An existing checkpoint of that step is kept, since a run is deterministic. `extra` writes further files
+    into the directory before it appears.
     """
     final = directory / f"{step:08d}"
     if final.exists():
@@ -50,7 +51,7 @@ def save_checkpoint(
     with atomic_directory(final) as building:
         arrays: dict[str, np.ndarray] = {}
         tree = _split(state, "", arrays)
-        # safetensors' own writer hides which OS error it met, and a full disk must be told as such.
+        # safetensors' own writer hides the OSError, for example of a full disk.
         (building / "state.safetensors").write_bytes(save(arrays))
         (building / "state.json").write_text(
             json.dumps({"format_version": FORMAT_VERSION, "step": step, "state": tree})
@@ -58,7 +59,7 @@ def save_checkpoint(
         if extra:
             extra(building)
     for old in list_checkpoints(directory)[:-KEEP]:
-        # Out of the list first: a crash in the middle of its removal must not leave half of it there.
+        # Renamed first, so that a crash does not leave half a checkpoint.
         removing = directory / f".removing-{old.name}"
         os.replace(old, removing)
         shutil.rmtree(removing)
@@ -66,10 +67,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The state that was saved: tensors come back as CPU tensors, arrays as arrays.
+    """Load the state of a checkpoint: tensors as CPU tensors, arrays as arrays.
 
     Raises:
-        ValueError: the checkpoint is damaged or of a newer format.
+        ValueError: if the checkpoint is damaged or has a newer format.
     """
     try:
         header = json.loads((path / "state.json").read_text())
@@ -81,11 +82,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         with safe_open(path / "state.safetensors", framework="numpy") as arrays:
             state = _join(header["state"], arrays)
             if not isinstance(state, dict):
-                raise TypeError("its state is no dict")
+                raise TypeError("its state is not a dict")
             return state
     except _DAMAGES as error:
         raise ValueError(
-            f"checkpoint {path} is damaged ({error}); remove it to go on from an older one"
+            f"checkpoint {path} is damaged ({error}); remove it to resume from an older one"
         ) from error
 
 
@@ -95,7 +96,7 @@ def _split(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(node, list | tuple):
         return {"list": [_split(value, f"{path}/{i}", arrays) for i, value in enumerate(node)]}
     if isinstance(node, torch.Tensor | np.ndarray):
-        assert path not in arrays, f"two leaves are called {path}"
+        assert path not in arrays, f"two leaves have the path {path}"
         kind = "tensor" if isinstance(node, torch.Tensor) else "array"
         array = node.detach().cpu().numpy() if isinstance(node, torch.Tensor) else node
         # Not `ascontiguousarray`, which makes a scalar an array of shape [1].
@@ -103,7 +104,7 @@ def _split(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return {_LEAF: path, "kind": kind}
     if isinstance(node, np.generic):
         node = node.item()
-    assert node is None or isinstance(node, bool | int | float | str), f"{path}: {type(node)} is no leaf"
+    assert node is None or isinstance(node, bool | int | float | str), f"{path}: {type(node)} is not a leaf"
     return {"value": node}
 
 
@@ -119,6 +120,6 @@ def _join(node: dict[str, Any], arrays: Any) -> Any:
 
 
 def _key(key: Any) -> list[str]:
-    """JSON keys are strings; optimisers number their state by ints."""
-    assert isinstance(key, str | int), f"{key!r} is no key"
+    """A key and its type: JSON keys are strings, the states of optimisers have ints."""
+    assert isinstance(key, str | int), f"{key!r} is not a valid key"
     return [str(key), "str" if isinstance(key, str) else "int"]

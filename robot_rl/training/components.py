@@ -39,12 +39,12 @@ from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.training.on_policy import Rollout
+from robot_rl.training.rollout_buffer import RolloutBuffer
 
 
 @dataclass
 class RunBase:
-    """A base policy that an earlier run trained."""
+    """The base policy of an earlier run."""
 
     path: str = "???"
     """Directory of the run (or saved policy) whose base policy is used, frozen."""
@@ -52,7 +52,7 @@ class RunBase:
 
 @dataclass(frozen=True)
 class Source:
-    """What a run is built from besides its method: task, base, data, seed, device."""
+    """Inputs of a run besides its method: task, base, data, seed, device."""
 
     task: TaskConfig
     base: ImitationConfig | RunBase | None
@@ -60,7 +60,7 @@ class Source:
     seed: int
     device: torch.device
     accept: tuple[str, ...] = ()
-    """Differences between recorded and present environment to let pass."""
+    """Accepted differences between the recorded and the current environment."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class OfflineComponents:
 
     learner: OfflineLearner
     environment: Mapping[str, Any]
-    """Description of the environment of the dataset or, where the result acts, of the task."""
+    """Description of the dataset's environment or, if the result acts, of the task's."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class OnPolicyComponents:
 
     envs: RobosuiteVectorEnv
     agent: Agent
-    rollout: Rollout
+    buffer: RolloutBuffer
     learner: OnPolicyLearner
 
 
@@ -94,7 +94,7 @@ class OffPolicyComponents:
 
 
 def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
-    """Raises ValueError where dataset, task and method do not go together."""
+    """Build an offline run. Raises ValueError if dataset, task and method do not fit together."""
     if source.data is None:
         raise ValueError(
             f"method={method.name} needs demonstrations: add data=…  (`robot-rl collect` makes them)"
@@ -115,17 +115,17 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
 
 
 def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponents:
-    """Raises ValueError where task, base and method do not go together."""
+    """Build an on-policy run. Raises ValueError if task, base and method do not fit together."""
     envs, context = build_context(method, source)
     agent = _build_agent(method, context)
     normalize_states(agent.networks.encoder, context.base)
     learner = method.build_learner(agent, context)
-    rollout = Rollout(method.rollout_steps, envs.num_envs, method.rollout_fields)
-    return OnPolicyComponents(envs, agent, rollout, learner)
+    buffer = RolloutBuffer(method.rollout_steps, envs.num_envs, method.rollout_fields)
+    return OnPolicyComponents(envs, agent, buffer, learner)
 
 
 def build_off_policy(method: OffPolicyMethod, source: Source) -> OffPolicyComponents:
-    """Raises ValueError where task, base, demonstrations and method do not go together."""
+    """Build an off-policy run. Raises ValueError if task, base, data and method do not fit together."""
     envs, context = build_context(method, source)
     with close_on_error(envs):
         config = method.config
@@ -147,10 +147,10 @@ def build_off_policy(method: OffPolicyMethod, source: Source) -> OffPolicyCompon
 def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv, AgentContext]:
     """Load the frozen base and build the environments.
 
-    Base and reinforcement learning look at what each was made for: images, the state alone, or both.
+    The base and what RL trains may have different inputs: the state, or state and images.
 
     Raises:
-        ValueError: they do not go together.
+        ValueError: if task, base and method do not fit together.
     """
     task, name, encoder = source.task, method.config.name, method.encoder
     trained = None if isinstance(source.base, UniformConfig) else _load_base(source, name)
@@ -202,9 +202,9 @@ def close_on_error(envs: RobosuiteVectorEnv) -> Iterator[None]:
 
 
 def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Replay | None = None) -> None:
-    """Standardise states by the demonstrations or, without any, by the range that the base was trained on.
+    """Fit the standardisation of states to the demonstrations or, without any, to the base's training data.
 
-    `base=uniform` was trained on nothing: without demonstrations its states stay in their units.
+    `base=uniform` has no training data: without demonstrations states are not scaled.
     """
     if demos:
         encoder.norm.fit(demos.held("state"))
@@ -213,7 +213,7 @@ def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Repla
 
 
 def replay_fields(content: ReplayContent, context: AgentContext, image_size: Sequence[int]) -> Fields:
-    """Shape and type of all that the replay stores of a step for a method."""
+    """Shapes and types of the fields that the replay stores for a method, per row."""
     base = context.base
     shapes = decision_shapes(base, content.base_samples)
     cameras = dict.fromkeys((*context.encoder.cameras, *(base.spec.cameras if content.base_images else ())))
@@ -225,7 +225,7 @@ def replay_fields(content: ReplayContent, context: AgentContext, image_size: Seq
 
 
 def decision_shapes(base: BasePolicy, base_samples: int) -> Fields:
-    """Shapes and types of what `PolicyOutput.replay_fields` gives, per row."""
+    """Shapes and types of `PolicyOutput.replay_fields`, per row."""
     spec = base.spec
     if spec.noise_shape is None:
         base_samples = min(base_samples, 1)
@@ -241,7 +241,7 @@ def decision_shapes(base: BasePolicy, base_samples: int) -> Fields:
 
 
 def replay_rows(config: OffPolicyConfig) -> int:
-    """Rows of the replay: no more than a run can fill, with every step the last of its episode."""
+    """Number of rows of the replay: at most what a run fills if every episode has one step."""
     fillable = 2 * -(-config.steps // config.num_envs) * config.num_envs
     return min(config.replay_capacity, fillable)
 
@@ -258,7 +258,7 @@ def _build_agent(method: AgentMethod, context: AgentContext) -> Agent:
 
 
 def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, Any]]:
-    """The base policy of an earlier run, and what was saved with it."""
+    """Load the base policy of an earlier run and its metadata."""
     if not isinstance(source.base, RunBase):
         raise ValueError(
             f"method={method} improves a trained base policy: give its run, base=runs/…  "
@@ -298,7 +298,7 @@ def _load_demonstrations(
 
 def _check_memory(config: OffPolicyConfig, fields: Fields, device: torch.device) -> None:
     row = sum(math.prod(shape) * kind.itemsize for shape, kind in fields.values())
-    # A checkpoint is made of a copy of the replay, and written from another.
+    # A checkpoint needs two copies of the replay.
     most = memory_bytes(device) // (3 * row)
     if replay_rows(config) > most:
         raise ValueError(

@@ -20,9 +20,8 @@ Series = list[tuple[int, float, float]]
 class RunLogger:
     """Writes `metrics.csv` (one row per value) and `tensorboard/` into a run's directory.
 
-    Nothing is touched before the first `log`. A logger without a loaded state starts the file
-    anew; after `load_state_dict` it goes on where the state was taken: rows that a crashed run
-    wrote later are dropped, and seconds go on from the seconds counted so far.
+    The first `log` opens the files. Without a loaded state it overwrites them; after `load_state_dict` it
+    deletes the rows that were written after the state was saved, and counts seconds from there.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,25 +30,25 @@ class RunLogger:
         self._clock = clock
         self._start = clock()
         self._step = -1
-        self._size = 0  # bytes of the file that belong to the run
+        self._size = 0  # bytes of the file that were logged
         self._file: IO[bytes] | None = None
         self._writer: SummaryWriter | None = None
 
     @property
     def seconds(self) -> float:
-        """Seconds of running, without the time between a stop and its resume."""
+        """Seconds that the run has run, without the time between a stop and the resume."""
         return self._clock() - self._start
 
     def log(self, step: int, /, **values: float) -> None:
-        """Write values at an environment step; NaN and infinities are written as such.
+        """Write values at an environment step, also NaN and infinity.
 
-        Names may hold slashes: `log(100, **{"train/success": 1.0})`.
+        Names may contain slashes: `log(100, **{"train/success": 1.0})`.
         """
         file, writer = self._open()
         seconds = self.seconds
         rows = [f"{step},{seconds!r},{_name(name)},{float(value)!r}\n" for name, value in values.items()]
         file.write("".join(rows).encode())
-        file.flush()  # what was logged survives a crash of the process
+        file.flush()  # survives a crash of the process
         self._size = file.tell()
         self._step = max(self._step, step)
         for name, value in values.items():
@@ -63,17 +62,17 @@ class RunLogger:
         return {"step": self._step, "seconds": self.seconds, "bytes": self._size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; before the first `log`.
+        """Continue from a saved state; call it before the first `log`.
 
         Raises:
-            UserError: metrics.csv is gone or is shorter than it was when the state was taken.
+            UserError: if metrics.csv is missing or shorter than when the state was saved.
         """
-        assert self._file is None, "a logger that has logged cannot go back"
+        assert self._file is None, "state loaded after the first log"
         size = int(state["bytes"])
         if size and not _ends_a_row(self.path, size):
             raise UserError(
-                f"{self.path} is not the file that this checkpoint was saved with (it ended at byte {size}): "
-                "put it back, or start the run anew in another directory"
+                f"{self.path} is not the file that this checkpoint was saved with (it had {size} bytes): "
+                "restore it, or start a new run in another directory"
             )
         self._size = size
         self._step = int(state["step"])
@@ -94,23 +93,23 @@ class RunLogger:
             self._file.seek(self._size)
             if not self._size:
                 self._file.write(HEADER.encode())
-            # TensorBoard then hides what an earlier process wrote from this step on.
+            # TensorBoard hides what an earlier process wrote after this step.
             self._writer = SummaryWriter(str(self._tensorboard), purge_step=self._step + 1)
         return self._file, self._writer
 
 
 def read_metrics(path: Path) -> dict[str, Series]:
-    """All metrics of a `metrics.csv` by name. A torn last line (a crash in a write) is left out.
+    """Read all metrics of a `metrics.csv` by name, without an incomplete last line (after a crash).
 
     Raises:
-        UserError: there is no such file, or a line of it is no row.
+        UserError: if there is no such file, or it is malformed.
     """
     if not path.is_file():
         raise UserError(f"{path} is missing: `robot-rl train` writes it")
-    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1]  # a whole line ends in \n
+    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1]  # complete lines end in \n
     if lines and lines[0] + "\n" != HEADER:
         raise UserError(
-            f"{path} begins with {lines[0]!r}, not with {HEADER.strip()!r}: another program's file?"
+            f"{path} begins with {lines[0]!r}, not with {HEADER.strip()!r}: did another program write it?"
         )
     metrics: dict[str, Series] = {}
     for number, line in enumerate(lines[1:], start=2):
@@ -118,14 +117,14 @@ def read_metrics(path: Path) -> dict[str, Series]:
             step, seconds, name, value = line.split(",")
             row = int(step), float(seconds), float(value)
         except ValueError:
-            raise UserError(f"{path}, line {number}: {line!r} is not a row {HEADER.strip()!r}") from None
+            raise UserError(f"{path}, line {number}: {line!r} is not a row of {HEADER.strip()!r}") from None
         metrics.setdefault(name, []).append(row)
     return metrics
 
 
 def _name(name: str) -> str:
     if not name or any(c in name for c in ',"\r\n'):
-        raise ValueError(f'{name!r} cannot name a metric: it is empty or holds , " or a line break')
+        raise ValueError(f'{name!r} cannot name a metric: it is empty or contains , " or a line break')
     return name
 
 

@@ -1,4 +1,4 @@
-"""Shared parts of the training loops: intervals, run context, restoring, checks of metrics."""
+"""Parts that the training loops share: intervals, context of the run, resuming, checks of metrics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_rl.cli.progress import ProgressReporter
@@ -17,20 +18,20 @@ from robot_rl.training.logger import RunLogger
 
 @dataclass(frozen=True)
 class Intervals:
-    """How often a loop does what costs time, in its own steps."""
+    """Length of a run, and how often it logs, saves and evaluates, in steps of its loop."""
 
     total: int
     log_every: int
     checkpoint_every: int
     eval_every: int = 0
-    """0 never evaluates while training."""
+    """0: no evaluation during training."""
     save_every: int = 0
-    """0 keeps no policy but that of the newest checkpoints."""
+    """0: no policies are saved besides those of the newest checkpoints."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Where a loop writes and how it is told to stop."""
+    """Context of a training loop: where it writes, and when it stops."""
 
     directory: Path
     logger: RunLogger
@@ -38,23 +39,33 @@ class Run:
     stop: Callable[[], bool]
     """True once the user asked to stop; the loop then saves a checkpoint and returns."""
     save_policy: Callable[[Path], None]
-    """Writes the policy as it is now into a checkpoint's directory."""
+    """Writes the current policy into a directory."""
     evaluate: Callable[[int], None] | None = None
-    """Measures the policy as it is at an environment step, without a trace in the training."""
+    """Evaluates the current policy at an environment step, without effect on the training."""
     keep: Callable[[int], None] | None = None
-    """Keeps the policy as it is at an environment step, to be measured afterwards."""
+    """Saves the current policy at an environment step, to be evaluated later."""
     begin: Callable[[], None] | None = None
-    """Writes the run's configuration and record, once its newest checkpoint has been read."""
+    """Writes the run's configuration and record, after its newest checkpoint was read."""
 
     @property
     def checkpoints(self) -> Path:
         return self.directory / "checkpoints"
 
-    def measure(self, intervals: Intervals, metrics: Mapping[str, Tensor], before: int, step: int) -> None:
-        """Evaluate and keep the policy where that is due between two steps of the run.
+    def log_learning(self, metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
+        """Log the metrics of an update as `learn/<name>`; returns them as numbers.
 
         Raises:
-            NotFinite: if a metric of the policy's last update is NaN or infinite.
+            NotFinite: if a metric is NaN or infinite.
+        """
+        values = finite_metrics(metrics, step)
+        self.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
+        return values
+
+    def measure(self, intervals: Intervals, metrics: Mapping[str, Tensor], before: int, step: int) -> None:
+        """Evaluate and save the policy if that is due between two steps of the run.
+
+        Raises:
+            NotFinite: if a metric of the last update is NaN or infinite.
         """
         for action, every in ((self.evaluate, intervals.eval_every), (self.keep, intervals.save_every)):
             if action and is_due(every, before, step):
@@ -63,14 +74,14 @@ class Run:
 
 
 class NotFinite(RuntimeError):
-    """A loss, value or gradient became NaN or infinite; the last checkpoint is good."""
+    """A loss, value, gradient or reward became NaN or infinite; the last checkpoint is intact."""
 
 
 def restore_run(run: Run) -> dict[str, Any] | None:
-    """The newest checkpoint of a run, None at its start; its logger is restored already.
+    """Load the newest checkpoint of a run, and restore its logger; returns None if there is none.
 
     Raises:
-        UserError: if the checkpoint is damaged or does not match metrics.csv; the run is left as it was.
+        UserError: if the checkpoint is damaged or does not match metrics.csv; the run is not changed.
     """
     found = list_checkpoints(run.checkpoints)
     state = None
@@ -84,7 +95,7 @@ def restore_run(run: Run) -> dict[str, Any] | None:
 
 
 def finite_metrics(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:
-    """Metrics as numbers.
+    """Convert metrics to numbers.
 
     Raises:
         NotFinite: if any of them is NaN or infinite.
@@ -98,6 +109,12 @@ def finite_metrics(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]
     return values
 
 
+def check_reward(reward: NDArray[np.float32], step: int) -> None:
+    """Raises NotFinite if a reward is NaN or infinite."""
+    if not np.isfinite(reward).all():
+        raise NotFinite(f"the reward became NaN or infinite at step {step}")
+
+
 def is_due(every: int, before: int, now: int) -> bool:
-    """Whether what happens every `every` steps (0: never) happens between two steps of the run."""
+    """Whether a multiple of `every` lies between two steps of the run; never if it is 0."""
     return every > 0 and now // every > before // every

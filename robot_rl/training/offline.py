@@ -8,7 +8,7 @@ from robot_rl.training.loop import Intervals, Run, finite_metrics, restore_run
 
 
 def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bool:
-    """Gradient steps on a dataset. Returns True when all steps are done, False when stopped."""
+    """Make gradient steps on a dataset. Returns True when all steps are done, False when stopped."""
     step = 0
     if state := restore_run(run):
         learner.load_state_dict(state["learner"])
@@ -27,9 +27,7 @@ def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bo
         metrics = learner.update()
         step += 1
         if step % intervals.log_every == 0 or step == intervals.total:
-            values = finite_metrics(metrics, step)
-            run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
-            run.progress.update(step, **values)
+            run.progress.update(step, **run.log_learning(metrics, step))
         if step % intervals.checkpoint_every == 0 and step < intervals.total:
             save()
     save()

@@ -1,4 +1,4 @@
-"""The training loop of off-policy methods, and its half that learns, which `hil` uses as well."""
+"""The training loop of off-policy methods, and the `Updater`, which `hil` uses as well."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -7,27 +7,33 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from robot_rl.data.replay import SOURCES, Batch, Replay
-from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.hardware.durable import write_file
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.learner import OnlineLearner
 from robot_rl.learning.sampling import MixedSampler
-from robot_rl.policies.acting import ActingPolicy
 from robot_rl.training.checkpoint import save_checkpoint
-from robot_rl.training.episodes import EpisodeTracker
-from robot_rl.training.loop import Intervals, NotFinite, Run, finite_metrics, is_due, restore_run
+from robot_rl.training.components import OffPolicyComponents
+from robot_rl.training.loop import (
+    Intervals,
+    NotFinite,
+    Run,
+    check_reward,
+    finite_metrics,
+    is_due,
+    restore_run,
+)
+from robot_rl.training.rollout import TrainingRollout, VectorTransition
 
 _WARMUP_BURST = 32
-"""Updates of the critics' warm-up between two checks of whether the user asked to stop."""
+"""Number of updates of the critics' warm-up between two checks of whether the user asked to stop."""
 
 
 class Updater:
-    """Runs a learner on a replay: counts the updates that are due, makes them, ends episodes, saves."""
+    """Updates a learner from a replay: counts the updates that are due, makes them, logs and saves."""
 
     def __init__(
         self,
@@ -39,9 +45,9 @@ class Updater:
     ) -> None:
         self.learner, self.replay, self.sampler, self.config = learner, replay, sampler, config
         self.metrics: dict[str, Tensor] = {}
-        """Of the last update."""
+        """Metrics of the last update."""
         self.pending = 0.0
-        """Updates that are due for the environment steps so far and not made yet."""
+        """Number of updates that are due for the environment steps so far, and not made yet."""
         self._run = run
 
     def schedule(self, steps: int, before: int) -> None:
@@ -80,11 +86,10 @@ class Updater:
         Raises:
             NotFinite: if one of them is NaN or infinite.
         """
-        values = finite_metrics(self.metrics, step)
-        self._run.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
+        self._run.log_learning(self.metrics, step)
 
     def save(self, step: int, more: Mapping[str, Any]) -> None:
-        """Write a checkpoint with what the loop adds to it.
+        """Write a checkpoint; `more` is the state of the loop.
 
         Raises:
             NotFinite: if a metric is NaN or infinite.
@@ -103,7 +108,7 @@ class Updater:
         save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `save` wrote."""
+        """Continue from a checkpoint that `save` wrote."""
         self.pending, self.metrics = state["owed"], state["metrics"]
         self.learner.load_state_dict(state["learner"])
         self.replay.load_state_dict(state["replay"])
@@ -111,87 +116,58 @@ class Updater:
 
 
 def train_online(
-    envs: RobosuiteVectorEnv,
-    policy: ActingPolicy,
-    learner: OnlineLearner,
-    replay: Replay,
-    sampler: MixedSampler,
-    config: OffPolicyConfig,
-    intervals: Intervals,
-    run: Run,
-    seed: int,
+    config: OffPolicyConfig, components: OffPolicyComponents, intervals: Intervals, run: Run, seed: int
 ) -> bool:
     """Act, store, learn. Returns True when all steps are done, False when stopped.
 
-    While the environments step, the updates are made that are owed for the steps before: the policy acts
-    with weights that are one vector step old, and the ratio of updates to environment steps is kept
-    exactly, whatever the number of environments. The critics' warm-up is made at once when the base's own
-    steps are over: the environments wait for it. Until then nothing is evaluated: it would be the base.
+    The pending updates are made while the environments step: the policy acts with weights that are one vector
+    step old, and the ratio of updates to environment steps is exact. The environments wait for the warm-up of
+    the critics. Before it only the base acts, and nothing is evaluated.
     """
-    n = envs.num_envs
-    env_ids = np.arange(n)
-    episodes = EpisodeTracker(envs, policy, run.logger, seed)
-    updater = Updater(learner, replay, sampler, config, run)
+    envs, policy, learner = components.envs, components.agent.policy, components.learner
+    rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True)
+    updater = Updater(learner, components.replay, components.sampler, config, run)
     step = 0
 
-    def decide() -> dict[str, NDArray[Any]]:
+    def decide() -> None:
         policy.active = learner.warmed_up and step >= config.warmup_steps
-        decision = policy.act(episodes.obs, explore=True, with_base_samples=True)
-        return {"action": decision.action, **decision.replay_fields()}
+        rollout.decide()
 
     def save() -> None:
-        updater.save(step, {"decided": decided, "episodes": episodes.state_dict()})
+        decided = {"action": rollout.action, **rollout.fields}
+        updater.save(step, {"decided": decided, "episodes": rollout.state_dict()})
 
     if state := restore_run(run):
-        step, decided = state["step"], state["decided"]
-        episodes.load_state_dict(state["episodes"])
+        step, rollout.fields = state["step"], state["decided"]
+        rollout.action = rollout.fields.pop("action")
+        rollout.load_state_dict(state["episodes"])
         updater.load_state_dict(state)
         if step >= intervals.total:
             return True
     else:
-        episodes.begin(np.ones(n, bool))
-        decided = decide()
+        rollout.begin_episodes(np.ones(envs.num_envs, bool))
+        decide()
 
     with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
         while step < intervals.total and not run.stop():
             if not learner.warmed_up and updater.pending >= _WARMUP_BURST:
                 updater.update(updater.take_pending(_WARMUP_BURST), step)
                 continue
-            before, obs = step, episodes.obs
+            before = step
             updating = worker.submit(updater.update, updater.take_pending(), before)
-            next_obs, reward, terminated, truncated, info = envs.step(decided.pop("action"))
+            transition = rollout.step()
             updating.result()
-            check_reward(reward, before)
-            replay.add(
-                env_ids,
-                action=info["applied_action"],
-                reward=reward,
-                terminated=terminated,
-                source=SOURCES.index("policy" if policy.active else "base"),
-                **obs,
-                **decided,
-            )
-            step += n
-            episodes.advance(next_obs)
-            done = terminated | truncated
-            if done.any():
-                ended = env_ids[done]
-                final = {key: value[done] for key, value in next_obs.items()}
-                replay.end(
-                    ended, **final, **policy.act(final, env_ids=ended, with_base_samples=True).replay_fields()
-                )
-                for env_id in ended:
-                    success = bool(info["success"][env_id])
-                    updater.end_episode(env_id, success=success)
-                    episodes.finish(env_id, step, success=success)
-                episodes.begin(done)
-            updater.schedule(n, before)
-            decided = decide()
+            check_reward(transition.reward, before)
+            _store(transition, rollout, updater, "policy" if policy.active else "base")
+            step += envs.num_envs
+            rollout.end_episodes(transition, step)
+            updater.schedule(envs.num_envs, before)
+            decide()
             if is_due(intervals.log_every, before, step):
                 updater.log(step)
-                run.progress.update(step, success=episodes.success)
+                run.progress.update(step, success=rollout.success)
             if step >= intervals.total:
-                # After the decision, so that a longer run goes on as if it had not paused here.
+                # After the decision, so that a longer run continues as if it had not paused here.
                 updater.update(updater.take_pending(), step)
             if learner.warmed_up:
                 run.measure(intervals, updater.metrics, before, step)
@@ -201,16 +177,28 @@ def train_online(
     return step >= intervals.total
 
 
-def check_reward(reward: NDArray[np.float32], step: int) -> None:
-    """Raises NotFinite if a reward is NaN or infinite."""
-    if not np.isfinite(reward).all():
-        raise NotFinite(f"the reward became NaN or infinite at step {step}")
+def _store(transition: VectorTransition, rollout: TrainingRollout, updater: Updater, source: str) -> None:
+    """Add a step of every environment to the replay and, where episodes ended, their last observations."""
+    updater.replay.add(
+        np.arange(len(transition.done)),
+        action=transition.info["applied_action"],
+        reward=transition.reward,
+        terminated=transition.terminated,
+        source=SOURCES.index(source),
+        **transition.obs,
+        **rollout.fields,
+    )
+    ended, last = rollout.last_rows(transition)
+    if len(ended):
+        updater.replay.end(ended, **last)
+        for env_id in ended:
+            updater.end_episode(env_id, success=bool(transition.info["success"][env_id]))
 
 
 def _check_finite(metrics: Mapping[str, Tensor], batch: Batch, step: int, directory: Path) -> None:
-    """Stop at the first update whose metrics are not finite, and keep the batch that made it.
+    """Stop at the first update whose metrics are not finite, and write its batch to the run's directory.
 
-    On a GPU the metrics are looked at when they are logged, since looking waits for the device.
+    Not on a GPU, where reading a metric waits for the device: there metrics are checked when they are logged.
     """
     if any(value.device.type == "cpu" and not bool(value.isfinite()) for value in metrics.values()):
         path = directory / "not_finite_batch.safetensors"

@@ -1,4 +1,4 @@
-"""Evaluation during training, without any effect on it."""
+"""Evaluation during training, without effect on it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,35 +17,35 @@ from robot_rl.factory import acting_policy, load_networks, make_vector_env
 from robot_rl.training.logger import RunLogger
 
 FOLDER = "evaluations"
-_NUM_ENVS = 4  # as `robot-rl eval`, whose result for the last checkpoint is then the same
+_NUM_ENVS = 4  # as `robot-rl eval`, so that its result for the last checkpoint is the same
 _SEED = 0
 
 
 class TrainingClock:
-    """Seconds that stand still during an evaluation, so that a run's wall-clock is training's alone."""
+    """A clock that stops during evaluations, so that a run's wall-clock time is that of training alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._out = 0.0
+        self._paused = 0.0
 
     def __call__(self) -> float:
-        return self._clock() - self._out
+        return self._clock() - self._paused
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Time that does not count."""
+        """Context in which the clock does not advance."""
         start = self._clock()
         try:
             yield
         finally:
-            self._out += self._clock() - start
+            self._paused += self._clock() - start
 
 
 class PeriodicEvaluation:
-    """Evaluates the policy as it would be saved now, on the task's validation states.
+    """Evaluates the current policy on the task's validation states.
 
-    It has environments of its own, and the policy is saved and loaded: what acts is what will be
-    deployed, and its chunks, histories and generators are none of training's.
+    It has separate environments, and saves and loads the policy, so that the policy is as in a deployment and
+    shares no chunks, histories and generators with training.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class PeriodicEvaluation:
             self._envs.close()
             raise ValueError(
                 f"eval_episodes={episodes}: the list {self._initial.name} has "
-                f"{len(self._initial.states)} states; choose from 1 to that"
+                f"{len(self._initial.states)} states; choose 1 to {len(self._initial.states)}"
             )
         self._episodes, self._device, self._save_policy, self._clock = episodes, device, save_policy, clock
 
     def evaluate(self, step: int, directory: Path, logger: RunLogger) -> Summary:
-        """Log success and length at a step, and write every episode to `evaluations/` of the run."""
+        """Log success and episode length at a step, and write all episodes to `evaluations/` of the run."""
         begun = time.monotonic()
-        # Building the networks draws their first weights from torch's global generator.
+        # Building the networks draws initial weights from torch's global generator.
         with self._clock.stopped(), torch.random.fork_rng(), TemporaryDirectory() as folder:
             self._save_policy(Path(folder))
             networks, _ = load_networks(Path(folder) / "policy", self._device)

@@ -1,7 +1,7 @@
-"""Which code and which configuration made a run, and whether both are fixed.
+"""The code and configuration that a run was trained with, and whether they were committed.
 
-Test states are for what is fixed: `check_frozen` lets a policy be measured on them only if nothing that
-made it, or measures it, has changes that are not committed.
+Test states are for final results: `check_frozen` allows a policy to be evaluated on them only if neither its
+training nor the evaluation has uncommitted changes.
 """
 
 import hashlib
@@ -15,26 +15,26 @@ import robot_rl
 from robot_rl.errors import UserError
 from robot_rl.evaluation import saved_policies
 
-# What a result can depend on; pages, tests and results do not count.
+# What a result can depend on: not documentation, tests and results.
 _MATTERS = ("hardware", "envs", "policies", "robot_rl", "configs", "sim_assets", "benchmarks/protocol")
 
 
 @dataclass(frozen=True)
 class Code:
-    """The code that runs: a commit of a checkout, or an installed version."""
+    """The running code: a commit of a checkout, or an installed version."""
 
     commit: str | None
-    """None outside of a checkout, where the installed version says it all, and where git does not answer."""
+    """None for an installed version, and if git fails."""
     dirty: bool
-    """Whether a checkout has changes that are not committed, or git cannot tell. Installed code is clean."""
+    """Whether a checkout has uncommitted changes, or git fails. Installed code is clean."""
 
     def __str__(self) -> str:
-        """The commit, with `+` after it if it was changed since."""
+        """The commit, followed by `+` if there are uncommitted changes."""
         return (self.commit or "unknown") + "+" * self.dirty if self.commit or self.dirty else "installed"
 
 
 def current_code(checkout: Path | None = None) -> Code:
-    """The code in a folder; this program's own if None."""
+    """The code in a checkout; by default that of this program."""
     folder = checkout or Path(robot_rl.__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return Code(None, dirty=False)
@@ -50,10 +50,10 @@ def current_code(checkout: Path | None = None) -> Code:
 
 
 def describe_sessions(directory: Path, code: Code) -> dict[str, Any]:
-    """For `run.json`: the commits of all sittings of a run so far, this one's last, and its configuration.
+    """For `run.json`: the commits of all sessions of a run, the current one last, and its configuration.
 
-    `dirty` is true once any sitting was; what earlier sittings did not record counts as dirty. The same
-    command for a run that is finished trains nothing, and is no sitting.
+    `dirty` is true if any session was, or did not record it. Starting a finished run again trains nothing and
+    does not count as a session.
     """
     path = directory / "run.json"
     before: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"dirty": False}
@@ -71,33 +71,32 @@ def describe_sessions(directory: Path, code: Code) -> dict[str, Any]:
 
 
 def config_sha256(run: Path) -> str:
-    """Of a run's `config.yaml`."""
+    """SHA-256 of a run's `config.yaml`."""
     return hashlib.sha256((run / "config.yaml").read_bytes()).hexdigest()
 
 
 def check_committed(code: Code) -> None:
-    """Check that the program may measure on test states.
+    """Check that the program may evaluate on test states.
 
     Raises:
-        UserError: it has changes that are not committed.
+        UserError: if it has uncommitted changes.
     """
     if code.dirty:
         raise UserError(
-            "split=test: the checkout has changes that are not committed (or git does not answer); commit "
-            "them first, since test states are for a fixed program, or measure with split=validation"
+            "split=test: the checkout has uncommitted changes (or git does not answer); commit them first, "
+            "since test states are for final results, or use split=validation"
         )
 
 
 def check_frozen(policy: Path, code: Code) -> dict[str, Any]:
-    """Check that a policy may be measured on test states; returns what is recorded of it.
+    """Check that a policy may be evaluated on test states; returns facts to record.
 
     Args:
-        policy: directory of a run or of a policy. Of one that is in no run nothing more can be asked: its
-            fingerprint is all that there is of it.
-        code: what measures it.
+        policy: directory of a run or of a policy. If a policy is not in a run, its training is not checked.
+        code: the code that evaluates it.
 
     Raises:
-        UserError: code or configuration are not fixed; says what to do.
+        UserError: if code or configuration have uncommitted changes; says what to do.
     """
     check_committed(code)
     facts: dict[str, Any] = {"commit": str(code)}
@@ -107,20 +106,20 @@ def check_frozen(policy: Path, code: Code) -> dict[str, Any]:
     path = run / "run.json"
     record = json.loads(path.read_text()) if path.is_file() else {}
     if not record.get("finished"):
-        why = "is not finished" if "commits" in record or not record else "does not say which commit made it"
+        why = "is not finished" if "commits" in record or not record else "has no record of its commit"
         raise UserError(f"split=test: {run} {why}; run its training again, or use split=validation")
     if record["dirty"]:
         raise UserError(
-            f"split=test: {run} was trained with changes that were not committed; commit them and train it "
-            "again in another directory, or use split=validation"
+            f"split=test: {run} was trained with uncommitted changes; commit them and train it again in "
+            "another directory, or use split=validation"
         )
     if record["config_sha256"] != config_sha256(run):
-        raise UserError(f"split=test: {run / 'config.yaml'} is not that of the run: it was changed since")
+        raise UserError(f"split=test: {run / 'config.yaml'} was changed after the training")
     return facts | {"trained_by": record["commits"], "config_sha256": record["config_sha256"]}
 
 
 def _run_of(policy: Path) -> Path | None:
-    """The run that a directory is, or is in as `policies/<step>` or `checkpoints/<step>/policy`."""
+    """The run of a directory: itself, or that of its `policies/<step>` or `checkpoints/<step>/policy`."""
     place = policy.resolve()
     inside = [
         folder.parent.parent

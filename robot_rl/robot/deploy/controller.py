@@ -14,6 +14,7 @@ from robot_rl.policies.acting import ActingPolicy
 from robot_rl.robot.deploy.results import EpisodeResult, StepTimes
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped
 from robot_rl.robot.deploy.turns import Turns
+from robot_rl.rollout import Rollout
 
 LATE_FRACTION = 0.1
 """A step is late if its observation is delayed by more than this fraction of the control period."""
@@ -51,6 +52,7 @@ class Controller:
         self._env, self._policy, self._clock, self._period = env, policy, clock, period * 1e3
         self._stop, self._verdict, self._turns = stop, verdict, turns
         self.timing = StepTimes()
+        self._decision_ms = 0.0
 
     def warm_up(self) -> None:
         """Run the policy on zero observations, since its first decisions are slow.
@@ -111,30 +113,25 @@ class Controller:
         oldest: dict[str, float] = defaultdict(float)
         steps = refused = clipped = late = 0
         success, ended, interrupted = False, False, ""
-        while not ended:
-            if self._stop():
-                raise Stopped
-            action, took = self._decide(obs)
-            try:
-                obs, _, terminated, truncated, info = self._env.step(action)
-            except (NoAnswer, ServerChanged):
-                raise
-            except RobotError as error:
-                interrupted = str(error)
-                break
-            steps += 1
-            refused += bool(info["refused"])
-            clipped += bool(info["clipped"])
-            late += info["late_ms"] > LATE_FRACTION * self._period
-            self.timing.decisions.append(took)
-            self.timing.late.append(info["late_ms"])
-            for source, age in info["ages_ms"].items():
-                self.timing.ages[source].append(age)
-                oldest[source] = max(oldest[source], age)
-            success, interrupted = info["success"], info["interrupted"]
-            ended = terminated or truncated
-            if self._verdict and self._verdict.failed:
-                break
+        try:
+            for step in Rollout(self._env, self._act, obs):
+                info = step.info
+                steps += 1
+                refused += bool(info["refused"])
+                clipped += bool(info["clipped"])
+                late += info["late_ms"] > LATE_FRACTION * self._period
+                self.timing.decisions.append(self._decision_ms)
+                self.timing.late.append(info["late_ms"])
+                for source, age in info["ages_ms"].items():
+                    self.timing.ages[source].append(age)
+                    oldest[source] = max(oldest[source], age)
+                success, interrupted, ended = info["success"], info["interrupted"], bool(step.done)
+                if self._verdict and self._verdict.failed:
+                    break
+        except (NoAnswer, ServerChanged):
+            raise
+        except RobotError as error:
+            interrupted = str(error)
         seconds = (self._clock.now() - began) * 1e-9
         if interrupted or not ended:
             # Disarm at once: an arm without a lease soon latches a fault. Refused if another client has
@@ -145,8 +142,14 @@ class Controller:
             number, success, steps, seconds, seed, interrupted, refused, clipped, late, dict(oldest)
         )
 
+    def _act(self, obs: Observation) -> np.ndarray:
+        if self._stop():
+            raise Stopped
+        action, self._decision_ms = self._decide(obs)
+        return action
+
     def _decide(self, obs: Observation) -> tuple[np.ndarray, float]:
         """Compute the action. Returns it and the time that it took, ms."""
         before = self._clock.now()
-        decision = self._policy.act({key: value[None] for key, value in obs.items()})
-        return decision.action[0], (self._clock.now() - before) / MS
+        action = self._policy.act_single(obs)
+        return action, (self._clock.now() - before) / MS

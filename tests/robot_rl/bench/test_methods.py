@@ -306,7 +306,7 @@ def test_test_states_need_committed_code(
     assert bench(workspace, "split=test") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "split=test: the checkout has changes that are not committed" in error
+    assert "split=test: the checkout has uncommitted changes" in error
     assert not (workspace / "runs").exists()
 
 

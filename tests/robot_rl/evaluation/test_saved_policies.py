@@ -139,7 +139,7 @@ def test_test_states_need_committed_code(
     run: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eval_command, "current_code", lambda: Code("def", dirty=True))
-    with pytest.raises(UserError, match="split=test: the checkout has changes that are not committed"):
+    with pytest.raises(UserError, match="split=test: the checkout has uncommitted changes"):
         robot_rl("eval", f"policy={run}", "split=test")
 
 

@@ -1,4 +1,4 @@
-"""Residual PPO (ResiP): advantages, reward normalisation, PPO update, rollouts, exact resumption."""
+"""PPO on a residual: advantages as by hand, updates that keep their limits, runs that resume exactly."""
 
 import copy
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from robot_rl.factory import load_networks
-from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOLearner, RewardNormalizer, gae
+from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOLearner, RewardScale, advantages
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_ppo import GaussianResidual
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.training.on_policy import Rollout
+from robot_rl.training.rollout_buffer import RolloutBuffer
 from tests.conftest import RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
@@ -25,56 +25,56 @@ def by_hand(
     reward: np.ndarray,
     value: np.ndarray,
     after: np.ndarray,
-    terminal: np.ndarray,
+    stopped: np.ndarray,
     done: np.ndarray,
     gamma: float,
-    gae_lambda: float,
+    decay: float,
 ) -> np.ndarray:
     """sum_l (gamma lambda)^l delta_{t+l}, up to the end of the episode (arXiv 1506.02438, eq. 16)."""
-    steps, num_envs = reward.shape
-    out = np.zeros((steps, num_envs))
-    for b in range(num_envs):
+    steps, slots = reward.shape
+    out = np.zeros((steps, slots))
+    for b in range(slots):
         for t in range(steps):
             for k in range(t, steps):
-                following = 0.0 if terminal[k, b] else after[k, b]
+                following = 0.0 if stopped[k, b] else after[k, b]
                 delta = reward[k, b] + gamma * following - value[k, b]
-                out[t, b] += (gamma * gae_lambda) ** (k - t) * delta
+                out[t, b] += (gamma * decay) ** (k - t) * delta
                 if done[k, b]:
                     break
     return out
 
 
-def test_gae_equals_the_sum_over_td_errors() -> None:
+def test_advantages_are_those_by_hand() -> None:
     rng = np.random.default_rng(0)
     reward, value, after = (rng.normal(size=(12, 3)) for _ in range(3))
     done = rng.random((12, 3)) < 0.25
     terminated = done & (rng.random((12, 3)) < 0.5)
     assert (done & ~terminated).any()
     assert terminated.any()
-    for terminal in (terminated, done):
-        arguments = (reward, value, after, terminal, done)
-        found = gae(*(torch.from_numpy(a) for a in arguments), 0.9, 0.8)
+    for stopped in (terminated, done):
+        arguments = (reward, value, after, stopped, done)
+        found = advantages(*(torch.from_numpy(a) for a in arguments), 0.9, 0.8)
         np.testing.assert_allclose(found, by_hand(*arguments, 0.9, 0.8))
 
 
-def test_truncated_episode_is_bootstrapped_from_its_last_observation() -> None:
-    """Never from the first observation of the next episode; with lambda = 1 as a sum of rewards."""
+def test_with_lambda_1_a_truncated_episode_returns_its_rewards_and_the_value_at_its_end() -> None:
+    """The value behind a time limit is that of the last observation, never of the next episode's first."""
     reward = torch.tensor([[1.0], [2.0], [4.0]])
     value = torch.tensor([[0.3], [0.2], [0.1]])
     after = torch.tensor([[0.2], [10.0], [5.0]])  # 10 is the last observation's
     done = torch.tensor([[False], [True], [False]])
     never = torch.zeros_like(done)
-    found = gae(reward, value, after, never, done, 0.5, 1.0) + value
+    found = advantages(reward, value, after, never, done, 0.5, 1.0) + value
     np.testing.assert_allclose(found[:, 0], [1 + 1 + 2.5, 2 + 5, 4 + 2.5], rtol=1e-6)
-    found = gae(reward, value, after, done, done, 0.5, 1.0) + value
+    found = advantages(reward, value, after, done, done, 0.5, 1.0) + value
     np.testing.assert_allclose(found[:, 0], [1 + 1, 2, 4 + 2.5], rtol=1e-6)
 
 
-def test_reward_is_divided_by_the_std_of_discounted_returns() -> None:
+def test_reward_scale_is_the_deviation_of_all_discounted_returns() -> None:
     rng = np.random.default_rng(0)
     reward = rng.normal(size=(30, 4)).astype(np.float32) * 0.5
     done = rng.random((30, 4)) < 0.2
-    scale = RewardNormalizer(4, 0.9)
+    scale = RewardScale(4, 0.9)
     for part in (slice(0, 7), slice(7, 30)):
         found = scale(torch.from_numpy(reward[part]), torch.from_numpy(done[part]))
     returns, all_returns = np.zeros(4), []
@@ -86,8 +86,8 @@ def test_reward_is_divided_by_the_std_of_discounted_returns() -> None:
     np.testing.assert_allclose(found, np.clip(reward[7:] / scale.std, -5, 5), rtol=1e-5)
 
 
-def test_zero_rewards_are_not_scaled() -> None:
-    found = RewardNormalizer(2, 0.9)(torch.zeros(5, 2), torch.zeros(5, 2, dtype=torch.bool))
+def test_reward_scale_leaves_rewards_alone_before_there_are_any() -> None:
+    found = RewardScale(2, 0.9)(torch.zeros(5, 2), torch.zeros(5, 2, dtype=torch.bool))
     assert torch.equal(found, torch.zeros(5, 2))
 
 
@@ -102,7 +102,7 @@ def learner(**options: Any) -> ResidualPPOLearner:
 
 
 def rollout(of: ResidualPPOLearner, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Rollout of the learner's policy; the reward is the sum of the sampled residual."""
+    """Steps drawn by the learner's own policy; the reward is high where the sample is."""
     generator = torch.Generator().manual_seed(seed)
     state = torch.randn(9, 4, STATE, generator=generator)
     base = torch.rand(9, 4, ACTION, generator=generator)
@@ -115,7 +115,7 @@ def rollout(of: ResidualPPOLearner, seed: int = 0) -> dict[str, torch.Tensor]:
     return {**data, "reward": sample[:-1].sum(-1), "terminated": never, "done": never}
 
 
-def test_mean_moves_towards_rewarded_actions() -> None:
+def test_the_mean_moves_to_where_the_reward_is() -> None:
     one = learner(gamma=0.0, normalize_reward=False, target_kl=0.0, actor_lr=1e-3)
     means = []
     for seed in range(30):
@@ -127,30 +127,30 @@ def test_mean_moves_towards_rewarded_actions() -> None:
     assert all(value.isfinite() for value in metrics.values())
 
 
-def test_passes_end_early_above_target_kl() -> None:
+def test_passes_end_at_the_divergence_that_was_set() -> None:
     far, near = learner(actor_lr=0.02, target_kl=0.0), learner(actor_lr=0.02, target_kl=0.01)
     assert far.update(rollout(far))["passes"] == 10
     assert near.update(rollout(near))["passes"] < 5
 
 
-def test_clipped_ratio_has_no_gradient() -> None:
-    """If the ratio is outside the clipping range in the direction of the advantage."""
+def test_no_step_gains_beyond_the_clip() -> None:
+    """Where the ratio has left the clip in the direction of the advantage, there is no gradient."""
     one = learner()
-    flat, _ = one._flatten(rollout(one))
+    flat, _ = one._prepare(rollout(one))
     batch = {**flat, "log_prob": flat["log_prob"] - 1.0, "advantage": torch.ones_like(flat["advantage"])}
-    assert float(one._minibatch_step(batch)["actor_grad"]) == 0
-    assert float(one._minibatch_step({**batch, "advantage": -batch["advantage"]})["actor_grad"]) > 0
+    assert float(one._step(batch)["actor_grad"]) == 0
+    assert float(one._step({**batch, "advantage": -batch["advantage"]})["actor_grad"]) > 0
 
 
 @pytest.mark.parametrize("learn_std", [False, True])
-def test_std_is_learned_only_with_learn_std(learn_std: bool) -> None:
+def test_std_is_learned_only_if_asked_for(learn_std: bool) -> None:
     one = learner(learn_std=learn_std, entropy=0.01)
     before = one.gaussian.log_std.clone()
     one.update(rollout(one))
     assert torch.equal(before, one.gaussian.log_std) != learn_std
 
 
-def test_resumed_learner_continues_exactly() -> None:
+def test_a_restored_learner_goes_on_the_same() -> None:
     one, other = learner(learn_std=True), learner(learn_std=True)
     one.update(rollout(one))
     other.load_state_dict(copy.deepcopy(one.state_dict()))
@@ -159,48 +159,48 @@ def test_resumed_learner_continues_exactly() -> None:
     assert_same(one.state_dict(), other.state_dict())
 
 
-def test_rollouts_are_consecutive_and_store_final_observations() -> None:
-    rollouts = Rollout(2, 2, ("state", "base"))
+def test_rollout_buffer_keeps_its_last_row_and_the_last_observations_of_episodes() -> None:
+    buffer = RolloutBuffer(2, 2, ("state", "base"))
 
     def at(t: int) -> dict[str, np.ndarray]:
         return {"state": np.array([[t], [-t]], np.float32), "base": np.array([[t], [t]], np.float32)}
 
     none, reward = np.zeros(2, bool), np.zeros(2, np.float32)
-    rollouts.situation({**at(0), "unknown": np.zeros(2)})
-    rollouts.outcome(reward + 1, none, none, {})
-    rollouts.situation(at(1))
+    buffer.add_decision({**at(0), "unknown": np.zeros(2)})
+    buffer.add_outcome(reward + 1, none, none, {})
+    buffer.add_decision(at(1))
     ended = np.array([False, True])
-    rollouts.outcome(
+    buffer.add_outcome(
         reward + 2, none, ended, {"state": np.array([[99]], np.float32), "base": reward[:1, None]}
     )
-    rollouts.situation(at(2))
-    assert rollouts.full
-    data = rollouts.tensors(torch.device("cpu"))
+    buffer.add_decision(at(2))
+    assert buffer.full
+    data = buffer.tensors(torch.device("cpu"))
     assert data.keys() == {"state", "base", "reward", "terminated", "done", "final.state", "final.base"}
     assert data["state"][:, 1, 0].tolist() == [0, -1, -2]
     assert data["reward"].tolist() == [[1, 1], [2, 2]]
     assert data["done"].tolist() == [[False, False], [False, True]]
     assert data["final.state"][1, 1] == 99
-    rollouts.restart()
-    other = Rollout(2, 2, ("state", "base"))
-    other.load_state_dict(rollouts.state_dict())
-    for one in (rollouts, other):
-        one.outcome(reward, none, none, {})
-        one.situation(at(3))
-        one.outcome(reward, none, none, {})
-        one.situation(at(4))
+    buffer.restart()
+    other = RolloutBuffer(2, 2, ("state", "base"))
+    other.load_state_dict(buffer.state_dict())
+    for one in (buffer, other):
+        one.add_outcome(reward, none, none, {})
+        one.add_decision(at(3))
+        one.add_outcome(reward, none, none, {})
+        one.add_decision(at(4))
         assert one.full
         assert one.tensors(torch.device("cpu"))["state"][:, 0, 0].tolist() == [2, 3, 4]
-    # Tensors that were returned do not change.
+    # Tensors are copies.
     assert data["state"][:, 0, 0].tolist() == [0, 1, 2]
 
 
-def test_invalid_options_are_refused() -> None:
+def test_mistakes_are_refused_with_what_to_change() -> None:
     with pytest.raises(ValueError, match=r"method\.residual_scale=0"):
         ResidualPPOConfig(residual_scale=0)
     with pytest.raises(ValueError, match=r"method\.std=0"):
         ResidualPPOConfig(std=0)
-    with pytest.raises(ValueError, match="has 8 steps; choose"):
+    with pytest.raises(ValueError, match="8 steps to share out"):
         ResidualPPOConfig(num_envs=2, rollout_steps=4, minibatches=9)
     with pytest.raises(ValueError, match="before the first rollout of 2048 steps"):
         ResidualPPOConfig(steps=2000)
@@ -223,10 +223,10 @@ def command(base: Path, runs: Path, name: str, steps: int, *more: str) -> list[s
     ]
 
 
-def test_resumed_run_equals_an_uninterrupted_one(
+def test_a_resumed_run_ends_where_the_straight_one_does(
     tmp_path: Path, robot_rl: RunCommand, base_run: Path
 ) -> None:
-    """Also if it stops within a rollout, an episode and a chunk."""
+    """Also where it stopped within a rollout, an episode and a chunk."""
     robot_rl("train", *command(base_run, tmp_path, "straight", 150))
     robot_rl("train", *command(base_run, tmp_path, "resumed", 90))
     robot_rl("train", *command(base_run, tmp_path, "resumed", 150))

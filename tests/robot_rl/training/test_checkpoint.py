@@ -1,4 +1,4 @@
-"""A checkpoint is whole or is not there, and gives back exactly what was saved."""
+"""Checkpoints are complete or absent, and load exactly what was saved."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def step(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def test_tree_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_loaded_state_is_the_saved_state(tmp_path: Path) -> None:
     network, optimizer = trained()
     generator = np.random.Generator(np.random.PCG64(3))
     generator.normal(size=3)
@@ -84,7 +84,7 @@ def test_tree_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_optimiser_goes_on_to_the_bit(tmp_path: Path, fused: bool) -> None:
+def test_loaded_optimiser_continues_bit_identically(tmp_path: Path, fused: bool) -> None:
     network, optimizer = trained(fused)
     path = save_checkpoint(
         tmp_path,
@@ -102,11 +102,11 @@ def test_optimiser_goes_on_to_the_bit(tmp_path: Path, fused: bool) -> None:
     assert_same(dict(other.state_dict()), dict(network.state_dict()))
 
 
-def test_state_without_arrays_is_a_state(tmp_path: Path) -> None:
+def test_state_without_arrays(tmp_path: Path) -> None:
     assert load_checkpoint(save_checkpoint(tmp_path, 0, {"step": 7})) == {"step": 7}
 
 
-def test_newest_are_kept_in_order_of_their_steps(tmp_path: Path) -> None:
+def test_newest_checkpoints_are_kept_in_order_of_steps(tmp_path: Path) -> None:
     steps = [5, 20, 99_999_999, 100_000_000, 200_000_000]  # longer than the padding
     for step_number in steps:
         save_checkpoint(tmp_path, step_number, {"step": step_number})
@@ -115,7 +115,7 @@ def test_newest_are_kept_in_order_of_their_steps(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
+def test_other_files_are_not_listed_as_checkpoints(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 3, {})
     (tmp_path / "00000009 (copy)").mkdir()
     (tmp_path / "00000010").write_text("")
@@ -134,7 +134,7 @@ def test_further_files_appear_with_the_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_failed_save_leaves_the_old_ones_alone(tmp_path: Path, error: BaseException) -> None:
+def test_failed_save_keeps_older_checkpoints(tmp_path: Path, error: BaseException) -> None:
     for step_number in (1, 2):
         save_checkpoint(tmp_path, step_number, {"step": step_number})
 
@@ -147,7 +147,7 @@ def test_failed_save_leaves_the_old_ones_alone(tmp_path: Path, error: BaseExcept
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000002"]
 
 
-def test_saving_a_step_again_never_takes_it_away(tmp_path: Path) -> None:
+def test_saving_a_step_again_keeps_the_checkpoint(tmp_path: Path) -> None:
     def fail(directory: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -173,7 +173,7 @@ for step in range(start + 1, 10**6):
 """
 
 
-def test_killed_run_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
+def test_killed_run_leaves_only_complete_checkpoints(tmp_path: Path) -> None:
     newest = 0
     for pause in (0.02, 0.053, 0.111, 0.2):
         command = [sys.executable, "-c", SAVER, str(tmp_path)]
@@ -198,10 +198,10 @@ def test_killed_run_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
         assert int(found[-1].name) > newest
         newest = int(found[-1].name)
     save_checkpoint(tmp_path, newest + 1, {})
-    assert len(list(tmp_path.iterdir())) == KEEP  # what the killed ones left is cleared away
+    assert len(list(tmp_path.iterdir())) == KEEP  # leftovers of killed processes are deleted
 
 
-def test_removal_that_was_cut_short_leaves_no_half_checkpoint(
+def test_interrupted_deletion_leaves_no_incomplete_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step_number in range(KEEP):
@@ -218,7 +218,7 @@ def test_removal_that_was_cut_short_leaves_no_half_checkpoint(
     assert [load_checkpoint(path)["step"] for path in list_checkpoints(tmp_path)] == [1, 2]
 
 
-def cut(name: str) -> Callable[[Path], object]:
+def truncate(name: str) -> Callable[[Path], object]:
     def damage(path: Path) -> None:
         file = path / name
         file.write_bytes(file.read_bytes()[:-20])
@@ -229,8 +229,8 @@ def cut(name: str) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     "damage",
     [
-        cut("state.json"),
-        cut("state.safetensors"),
+        truncate("state.json"),
+        truncate("state.safetensors"),
         lambda path: (path / "state.json").unlink(),
         lambda path: (path / "state.safetensors").unlink(),
         lambda path: (path / "state.json").write_text("[]"),
@@ -238,14 +238,16 @@ def cut(name: str) -> Callable[[Path], object]:
         lambda path: (path / "state.json").write_text('{"format_version": 1}'),
     ],
 )
-def test_damage_is_refused_with_what_to_do(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+def test_damaged_checkpoint_is_an_error_that_says_what_to_do(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
     path = save_checkpoint(tmp_path, 1, {"x": torch.arange(100)})
     damage(path)
-    with pytest.raises(ValueError, match=r"00000001 is damaged .*; remove it to go on from an older one"):
+    with pytest.raises(ValueError, match=r"00000001 is damaged .*; remove it to resume from an older one"):
         load_checkpoint(path)
 
 
-def test_newer_format_is_refused(tmp_path: Path) -> None:
+def test_newer_format_is_an_error(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, 1, {})
     header = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps({**header, "format_version": 2}))
@@ -253,7 +255,7 @@ def test_newer_format_is_refused(tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
-def test_leaf_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
+def test_error_names_the_leaf_that_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="/a/1"):
         save_checkpoint(tmp_path, 1, {"a": [0, object()]})
     with pytest.raises(AssertionError, match="two leaves"):

@@ -1,4 +1,4 @@
-"""What the off-policy methods share: their ingredients, and what of them cannot work together."""
+"""Components of off-policy runs, and errors for components that do not fit together."""
 
 from pathlib import Path
 from typing import Any
@@ -16,31 +16,35 @@ from robot_rl.training.components import RunBase, Source, build_off_policy, repl
 from tests.conftest import SMALL_RL, RunCommand
 
 
-def refused(said: str, robot_rl: RunCommand, runs: Path, *options: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+def assert_error(message: str, robot_rl: RunCommand, runs: Path, *options: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         robot_rl("train", f"runs_dir={runs}", "name=rl", *SMALL_RL, *options)
     assert "\n" not in str(caught.value)
     assert not (runs / "rl").exists()
 
 
 @pytest.mark.parametrize("method", ["residual_chunk", "dsrl_na", "expo"])
-def test_windows_hold_the_chunks_that_are_judged(
+def test_n_step_shorter_than_an_executed_chunk_is_an_error(
     method: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
-    said = f"set method.n_step={ImitationConfig.execute} or more"
+    message = f"set method.n_step={ImitationConfig.execute} or more"
     short = f"method.n_step={ImitationConfig.execute - 1}"
-    refused(said, robot_rl, tmp_path, f"method={method}", f"base={base_run}", f"data={demonstrations}", short)
+    assert_error(
+        message, robot_rl, tmp_path, f"method={method}", f"base={base_run}", f"data={demonstrations}", short
+    )
 
 
-def test_a_base_without_noise_is_refused_where_noise_is_learned_from(
+def test_base_without_noise_input_is_an_error_for_methods_that_need_it(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, act_run: Path
 ) -> None:
-    said = "takes no noise.*use method=residual, ibrl or residual_ppo"
-    refused(said, robot_rl, tmp_path, "method=residual_chunk", f"base={act_run}", f"data={demonstrations}")
+    message = "takes no noise.*use method=residual, ibrl or residual_ppo"
+    assert_error(
+        message, robot_rl, tmp_path, "method=residual_chunk", f"base={act_run}", f"data={demonstrations}"
+    )
 
 
 @pytest.mark.parametrize("method", ["residual", "residual_chunk", "expo", "ibrl", "rlpd", "dsrl", "dsrl_na"])
-def test_without_demonstrations_states_are_standardised_by_the_bases_range(
+def test_without_demonstrations_states_are_standardised_by_the_range_of_the_base(
     method: str, base_run: Path
 ) -> None:
     kind = METHODS[method]
@@ -58,6 +62,6 @@ def test_without_demonstrations_states_are_standardised_by_the_bases_range(
 
 
 @pytest.mark.parametrize(("capacity", "rows"), [(50, 50), (1000, 2 * 104)])
-def test_a_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -> None:
+def test_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -> None:
     config = OffPolicyConfig(steps=101, warmup_steps=10, num_envs=8, replay_capacity=capacity)
     assert replay_rows(config) == rows

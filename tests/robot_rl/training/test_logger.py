@@ -1,3 +1,5 @@
+"""metrics.csv and TensorBoard of a run, also after resuming."""
+
 import math
 import time
 from pathlib import Path
@@ -19,7 +21,7 @@ class Clock:
         return self.now
 
 
-def test_rows_are_tidy_and_read_back(tmp_path: Path) -> None:
+def test_rows_of_metrics_csv(tmp_path: Path) -> None:
     clock = Clock()
     logger = RunLogger(tmp_path, clock=clock)
     clock.now += 1.5
@@ -35,11 +37,11 @@ def test_rows_are_tidy_and_read_back(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(), min_size=1, max_size=5))
-def test_every_float_comes_back_exactly(values: list[float]) -> None:
+def test_floats_are_read_back_exactly(values: list[float]) -> None:
     assert [float(repr(v)) for v in values] == pytest.approx(values, rel=0, abs=0, nan_ok=True)
 
 
-def test_values_that_are_not_finite_are_kept(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_logged(tmp_path: Path) -> None:
     logger = RunLogger(tmp_path)
     for value in (math.nan, math.inf, -math.inf):
         logger.log(0, x=value)
@@ -48,16 +50,16 @@ def test_values_that_are_not_finite_are_kept(tmp_path: Path) -> None:
     assert (inf, minus) == (math.inf, -math.inf)
 
 
-def test_resume_drops_the_crashed_tail_and_counts_on(tmp_path: Path) -> None:
+def test_resume_drops_rows_after_the_checkpoint_and_continues_the_seconds(tmp_path: Path) -> None:
     clock = Clock()
     first = RunLogger(tmp_path, clock=clock)
     clock.now += 5
     first.log(1, x=1.0)
     state = first.state_dict()
-    first.log(1, x=1.5)  # the same step as the checkpoint, yet after it
+    first.log(1, x=1.5)  # logged after the checkpoint of the same step
     first.log(2, x=2.0)
     with open(first.path, "a") as file:
-        file.write("3,7.")  # killed in a write
+        file.write("3,7.")  # killed while writing
     first.close()
 
     clock = Clock(9000.0)
@@ -69,7 +71,7 @@ def test_resume_drops_the_crashed_tail_and_counts_on(tmp_path: Path) -> None:
     assert second.state_dict()["seconds"] == 7.0
 
 
-def test_without_a_state_the_file_starts_anew(tmp_path: Path) -> None:
+def test_without_a_state_the_file_is_overwritten(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
         logger = RunLogger(tmp_path)
         logger.log(0, x=value)
@@ -77,7 +79,7 @@ def test_without_a_state_the_file_starts_anew(tmp_path: Path) -> None:
     assert [v for _, _, v in read_metrics(logger.path)["x"]] == [2.0]
 
 
-def test_an_unused_logger_touches_nothing(tmp_path: Path) -> None:
+def test_unused_logger_writes_nothing(tmp_path: Path) -> None:
     RunLogger(tmp_path / "run").close()
     assert not (tmp_path / "run").exists()
 
@@ -90,7 +92,7 @@ def test_state_before_the_first_row(tmp_path: Path) -> None:
     assert read_metrics(logger.path) == {"x": [(0, 0.0, 1.0)]}
 
 
-def test_resume_refuses_another_file(tmp_path: Path) -> None:
+def test_resume_with_another_file_is_an_error(tmp_path: Path) -> None:
     logger = RunLogger(tmp_path)
     logger.log(0, x=1.0)
     state = logger.state_dict()
@@ -101,31 +103,31 @@ def test_resume_refuses_another_file(tmp_path: Path) -> None:
     assert logger.path.read_text() == "step,"
 
 
-def test_reading_leaves_out_a_torn_last_line(tmp_path: Path) -> None:
+def test_reading_skips_an_incomplete_last_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,seconds,name,value\n1,0.5,x,2.0\n2,0.9,x,3")
     assert read_metrics(path) == {"x": [(1, 0.5, 2.0)]}
 
 
 @pytest.mark.parametrize("text", ["a,b\n", "step,seconds,name,value\n1,x\n2,0.5,x,1.0\n"])
-def test_reading_refuses_another_format(tmp_path: Path, text: str) -> None:
+def test_reading_another_format_is_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=r"metrics\.csv"):
         read_metrics(path)
 
 
-def test_reading_a_missing_file_says_who_writes_it(tmp_path: Path) -> None:
+def test_error_for_a_missing_file_names_the_command_that_writes_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="robot-rl train"):
         read_metrics(tmp_path / "metrics.csv")
 
 
-def test_names_that_would_break_the_table_are_refused(tmp_path: Path) -> None:
+def test_names_that_break_the_csv_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name"):
         RunLogger(tmp_path).log(0, **{"a,b": 1.0})
 
 
-def test_tensorboard_has_the_resumed_run_only(tmp_path: Path) -> None:
+def test_tensorboard_hides_values_after_the_checkpoint(tmp_path: Path) -> None:
     first = RunLogger(tmp_path)
     first.log(1, **{"train/success": 1.0})
     state = first.state_dict()

@@ -1,4 +1,4 @@
-"""Test states are for a committed program and a finished run of it."""
+"""Test states need committed code and a finished run."""
 
 import json
 import subprocess
@@ -30,14 +30,14 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_checkout_is_its_commit(checkout: Path) -> None:
+def test_code_of_a_checkout_is_its_commit(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     assert current_code(checkout) == Code(head, dirty=False)
     assert str(current_code(checkout)) == head
 
 
 @pytest.mark.parametrize("changed", ["robot_rl/a.py", "configs/task/lift.yaml"])
-def test_changes_that_a_result_can_depend_on_make_it_dirty(checkout: Path, changed: str) -> None:
+def test_checkout_is_dirty_after_changes_that_results_can_depend_on(checkout: Path, changed: str) -> None:
     (checkout / changed).write_text("2\n")
     head = git(checkout, "rev-parse", "HEAD")
     assert current_code(checkout) == Code(head, dirty=True)
@@ -46,7 +46,7 @@ def test_changes_that_a_result_can_depend_on_make_it_dirty(checkout: Path, chang
     assert current_code(checkout).dirty
 
 
-def test_changes_of_pages_do_not(checkout: Path) -> None:
+def test_checkout_is_clean_after_changes_of_documentation(checkout: Path) -> None:
     (checkout / "docs" / "page.md").write_text("2\n")
     (checkout / "new").write_text("2\n")
     assert not current_code(checkout).dirty
@@ -57,7 +57,7 @@ def test_installed_code_is_clean(tmp_path: Path) -> None:
     assert str(current_code(tmp_path)) == "installed"
 
 
-def test_where_git_does_not_answer_changes_cannot_be_excluded(tmp_path: Path) -> None:
+def test_code_is_dirty_if_git_fails(tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("gitdir: nowhere\n")
     assert current_code(tmp_path) == Code(None, dirty=True)
 
@@ -73,7 +73,7 @@ def make_run(directory: Path, code: Code = CLEAN, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     "place", ["", "policies/00000100", "policies/00000100/policy", "checkpoints/1/policy"]
 )
-def test_a_finished_run_of_a_commit_is_frozen(tmp_path: Path, place: str) -> None:
+def test_finished_run_of_a_commit_is_frozen(tmp_path: Path, place: str) -> None:
     run = make_run(tmp_path / "run")
     (run / place).mkdir(parents=True, exist_ok=True)
     assert check_frozen(run / place, Code("later", dirty=False)) == {
@@ -83,7 +83,7 @@ def test_a_finished_run_of_a_commit_is_frozen(tmp_path: Path, place: str) -> Non
     }
 
 
-def test_a_policy_alone_is_frozen_by_its_fingerprint(tmp_path: Path) -> None:
+def test_policy_outside_of_a_run_is_frozen(tmp_path: Path) -> None:
     assert check_frozen(tmp_path, CLEAN) == {"commit": "abc"}
 
 
@@ -92,15 +92,15 @@ def test_a_policy_alone_is_frozen_by_its_fingerprint(tmp_path: Path) -> None:
     [
         (
             lambda run: make_run(run, dirty=True),
-            "was trained with changes that were not committed",
+            "was trained with uncommitted changes",
         ),
         (lambda run: make_run(run, finished=False), "is not finished"),
         (lambda run: (run / "run.json").unlink(), "is not finished"),
-        (lambda run: (run / "run.json").write_text('{"env_steps": 3}'), "does not say which commit made it"),
-        (lambda run: (run / "config.yaml").write_text("method: y\n"), "was changed since"),
+        (lambda run: (run / "run.json").write_text('{"env_steps": 3}'), "has no record of its commit"),
+        (lambda run: (run / "config.yaml").write_text("method: y\n"), "was changed after the training"),
     ],
 )
-def test_what_is_not_frozen_is_refused(tmp_path: Path, change: Any, message: str) -> None:
+def test_what_is_not_frozen_is_an_error(tmp_path: Path, change: Any, message: str) -> None:
     run = make_run(tmp_path / "run", finished=False)
     make_run(run)
     (run / "policies" / "00000100").mkdir(parents=True)
@@ -110,26 +110,26 @@ def test_what_is_not_frozen_is_refused(tmp_path: Path, change: Any, message: str
             check_frozen(place, CLEAN)
 
 
-def test_what_measures_must_be_committed_too(tmp_path: Path) -> None:
+def test_code_that_evaluates_must_be_committed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="commit them first"):
         check_frozen(make_run(tmp_path), Code("abc", dirty=True))
 
 
-def test_all_sittings_of_a_run_count(tmp_path: Path) -> None:
+def test_record_has_the_commits_of_all_sessions(tmp_path: Path) -> None:
     make_run(tmp_path, Code("a", dirty=True), finished=False)
     make_run(tmp_path, Code("b", dirty=False), finished=False)
     facts = describe_sessions(tmp_path, Code("b", dirty=False))
     assert (facts["commits"], facts["dirty"]) == (["a+", "b"], True)
 
 
-def test_the_command_of_a_finished_run_again_is_no_sitting(tmp_path: Path) -> None:
+def test_starting_a_finished_run_again_is_not_a_session(tmp_path: Path) -> None:
     make_run(tmp_path)
     assert describe_sessions(tmp_path, Code("b", dirty=True))["commits"] == ["abc"]
     (tmp_path / "config.yaml").write_text("method: x\nsteps: more\n")
     assert describe_sessions(tmp_path, Code("b", dirty=True))["commits"] == ["abc", "b+"]
 
 
-def test_sittings_that_recorded_nothing_count_as_dirty(tmp_path: Path) -> None:
+def test_sessions_without_a_record_count_as_dirty(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("")
     (tmp_path / "run.json").write_text("{}")
     assert describe_sessions(tmp_path, CLEAN)["dirty"]

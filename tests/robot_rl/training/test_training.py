@@ -1,4 +1,4 @@
-"""Runs are deterministic, and a resumed run ends where the uninterrupted one does."""
+"""Runs are deterministic, and a resumed run ends like an uninterrupted one."""
 
 import os
 import signal
@@ -17,13 +17,13 @@ from robot_rl.data.replay import SOURCES
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import read_metrics
-from robot_rl.training.loop import NotFinite
-from robot_rl.training.online import Updater, check_reward
+from robot_rl.training.loop import NotFinite, check_reward
+from robot_rl.training.online import Updater
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 
 
 def assert_same(a: Any, b: Any, path: str = "") -> None:
-    """Equal to the bit, all the way down."""
+    """Check that two trees are bit-identical."""
     assert type(a) is type(b), path
     if isinstance(a, dict):
         assert a.keys() == b.keys(), path
@@ -43,7 +43,7 @@ def assert_same(a: Any, b: Any, path: str = "") -> None:
 
 def final_state(run: Path) -> dict[str, Any]:
     state = load_checkpoint(list_checkpoints(run / "checkpoints")[-1])
-    # Seconds differ from run to run, and with them the bytes of the file that they are written in.
+    # Seconds differ between runs, and with them the size of metrics.csv.
     del state["logger"]
     return state
 
@@ -82,7 +82,7 @@ def residual(demonstrations: Path, base: Path, runs: Path, name: str, steps: int
     ]
 
 
-def test_a_resumed_bc_run_ends_where_the_straight_one_does(
+def test_resumed_bc_run_ends_like_an_uninterrupted_one(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
 ) -> None:
     robot_rl("train", *bc(demonstrations, tmp_path, "straight", 40))
@@ -92,10 +92,10 @@ def test_a_resumed_bc_run_ends_where_the_straight_one_does(
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
 
 
-def test_a_resumed_rl_run_ends_where_the_straight_one_does(
+def test_resumed_rl_run_ends_like_an_uninterrupted_one(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
-    """Weights, optimisers, replay, simulators, chunks in execution and generators, to the bit."""
+    """Bit-identical weights, optimisers, replay, simulators, chunks in execution and generators."""
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "straight", 160))
     # 90 steps are in the middle of an episode and of a chunk.
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "resumed", 90))
@@ -107,7 +107,7 @@ def test_a_resumed_rl_run_ends_where_the_straight_one_does(
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
 
 
-def test_critics_warm_up_between_two_steps_and_a_stop_meanwhile_changes_nothing(
+def test_critics_warm_up_between_two_steps_and_a_stop_during_it_changes_nothing(
     tmp_path: Path,
     robot_rl: RunCommand,
     demonstrations: Path,
@@ -118,7 +118,7 @@ def test_critics_warm_up_between_two_steps_and_a_stop_meanwhile_changes_nothing(
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "straight", 100), warmup)
     straight = final_state(tmp_path / "straight")
     assert straight["learner"]["updates"] == 80 + 60
-    # Both slots: the base for the 20 steps of the warm-up, and while the last updates of it are made.
+    # In both environments the base acts during the warm-up and while its last updates are made.
     sources = straight["replay"]["data.source"][:, :40]
     policy = sources == SOURCES.index("policy")
     assert policy.int().argmax(1).max() <= 20 + 3
@@ -140,7 +140,7 @@ def test_critics_warm_up_between_two_steps_and_a_stop_meanwhile_changes_nothing(
     assert_same(straight, final_state(tmp_path / "stopped"))
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+def test_a_run_depends_on_its_seed_alone(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     for name in ("first", "second"):
@@ -152,7 +152,9 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
     assert not torch.equal(first["replay"]["data.state"], other["replay"]["data.state"])
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path: Path, robot_rl: RunCommand, demonstrations: Path) -> None:
+def test_starting_a_finished_run_again_changes_nothing(
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
+) -> None:
     robot_rl("train", *bc(demonstrations, tmp_path, "run", 20))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "checkpoints").rglob("*")}
     robot_rl("train", *bc(demonstrations, tmp_path, "run", 20))
@@ -161,7 +163,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path, robot_rl: RunCommand, d
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
-def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
+def test_run_stopped_by_a_signal_resumes_exactly(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, number: signal.Signals
 ) -> None:
     steps = 3000
@@ -184,7 +186,7 @@ def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
     assert_same(final_state(tmp_path / "straight"), final_state(tmp_path / "stopped"))
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
+def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
 ) -> None:
     arguments = [*bc(demonstrations, tmp_path, "run", 40), "checkpoint_every=10", "method.lr_warmup=0"]
@@ -194,7 +196,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
     assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
 
 
-def test_a_learner_that_runs_away_stops_the_run_and_its_batch_is_kept(
+def test_update_that_diverges_stops_the_run_and_its_batch_is_written(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     arguments = residual(demonstrations, base_run, tmp_path, "run", 160)
@@ -202,7 +204,7 @@ def test_a_learner_that_runs_away_stops_the_run_and_its_batch_is_kept(
         robot_rl("train", *arguments, "checkpoint_every=40", "method.critic_lr=1e30")
     batch = load_file(tmp_path / "run" / "not_finite_batch.safetensors")
     assert "not_finite_batch.safetensors" in str(caught.value)
-    # Nothing is wrong with the data: it is the critics that are.
+    # The data are finite, the critics are not.
     assert len(batch["state"]) == len(batch["action"]) == 16
     assert all(value.isfinite().all() for value in batch.values())
     assert [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")] == ["00000040"]
@@ -210,7 +212,7 @@ def test_a_learner_that_runs_away_stops_the_run_and_its_batch_is_kept(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_reward_that_is_no_number_is_refused(value: float) -> None:
+def test_reward_that_is_not_finite_is_an_error(value: float) -> None:
     with pytest.raises(NotFinite, match="reward became NaN or infinite at step 7"):
         check_reward(np.array([0, value], np.float32), 7)
     check_reward(np.array([0, 1], np.float32), 7)
