@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 from robot_rl.envs.experts import make_expert  # noqa: E402
 from robot_rl.envs.robosuite_env import RobosuiteEnv  # noqa: E402
 from robot_rl.envs.task import TaskConfig  # noqa: E402
+from robot_rl.rollout import Rollout  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "experts.csv"
 TASKS = ["lift", "can", "square", "stack", "door"]
@@ -28,16 +29,13 @@ def make_env(task: str) -> RobosuiteEnv:
     return RobosuiteEnv(TaskConfig(**OmegaConf.load(ROOT / "configs" / "task" / f"{task}.yaml")))
 
 
-def rollout(env: RobosuiteEnv, task: str, seed: int, noise: float, skill: float) -> int | None:
+def steps_to_success(env: RobosuiteEnv, task: str, seed: int, noise: float, skill: float) -> int | None:
     """Control steps until success; None if it does not succeed within the task's horizon."""
-    env.reset(seed=seed)
+    obs, _ = env.reset(seed=seed)
     expert = make_expert(env.task.env, noise=noise, skill=skill, rng=np.random.default_rng([seed, 1]))
     expert.reset(env.sim)
-    for step in range(1, env.task.horizon + 1):
-        *_, info = env.step(expert.act(env.sim))
-        if info["success"]:
-            return step
-    return None
+    steps = list(Rollout(env, lambda _: expert.act(env.sim), obs))
+    return len(steps) if steps[-1].info["success"] else None
 
 
 def save(row: dict[str, object]) -> None:
@@ -56,7 +54,7 @@ def save(row: dict[str, object]) -> None:
 
 def measure(env: RobosuiteEnv, task: str, seeds: int, noise: float, skill: float) -> None:
     start = time.perf_counter()
-    ends = [rollout(env, task, seed, noise, skill) for seed in range(seeds)]
+    ends = [steps_to_success(env, task, seed, noise, skill) for seed in range(seeds)]
     lengths = [end for end in ends if end is not None]
     row: dict[str, object] = {"task": task, "noise": noise, "skill": skill, "seeds": seeds}
     row["success"] = round(len(lengths) / seeds, 3)
