@@ -1,9 +1,15 @@
-"""Action spec: name, kind, unit and scale of each dimension of an environment's actions."""
+"""Action spec: name, kind, unit and scale of each dimension; 6D representation of absolute rotations."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+
+REACH: Final = 1.5
+"""Distance from an arm's base, in m, of the normalised position 1; no robosuite arm reaches farther."""
+_PARALLEL: Final = 1e-6
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -56,3 +62,21 @@ def checked_action(action: np.ndarray, size: int) -> np.ndarray:
     if not np.isfinite(action).all():
         raise ValueError(f"action is not finite: {action}")
     return np.clip(action, -1.0, 1.0)
+
+
+def matrix_to_rotation_6d(matrix: Array) -> Array:
+    """The x and y axes [..., 6] of rotation matrices [..., 3, 3]."""
+    return np.swapaxes(matrix, -1, -2)[..., :2, :].reshape(*matrix.shape[:-2], 6)
+
+
+def rotation_6d_to_matrix(axes: Array) -> Array | None:
+    """Rotation matrix [3, 3] from an x and an approximate y axis, `axes` [6]; None if they are parallel."""
+    x, y = axes[:3], axes[3:]
+    if (length := float(np.linalg.norm(x))) < _PARALLEL:
+        return None
+    x = x / length
+    y = y - x * (x @ y)
+    if (length := float(np.linalg.norm(y))) < _PARALLEL:
+        return None
+    y = y / length
+    return np.stack([x, y, np.cross(x, y)], axis=1)

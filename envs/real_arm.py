@@ -16,8 +16,13 @@ from robot_rl.envs.observation import (
 )
 from robot_rl.envs.robot_action import RobotAction, move_between, moved_by
 from robot_rl.envs.robot_state import SUCCESS, RobotState
-from robot_rl.hardware.cameras.alignment import AlignedImages, newest_aligned
-from robot_rl.hardware.cameras.reader import CameraImage, FrameReader, StaleFrame
+from robot_rl.hardware.cameras.reader import (
+    AlignedImages,
+    CameraImage,
+    FrameReader,
+    StaleFrame,
+    newest_aligned,
+)
 from robot_rl.hardware.client import CommandRefused, RobotClient
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError

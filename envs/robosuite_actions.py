@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from robosuite.controllers.parts.arm.osc import OperationalSpaceController
 from scipy.spatial.transform import Rotation
 
-from robot_rl.envs.action import ActionDim, ActionSpec
-from robot_rl.envs.rotation_6d import REACH, matrix_to_rotation_6d, rotation_6d_to_matrix
+from robot_rl.envs.action import REACH, ActionDim, ActionSpec, matrix_to_rotation_6d, rotation_6d_to_matrix
 
 _AXES: Final = ("x", "y", "z", "rx", "ry", "rz")
 _POSE: Final = ("x", "y", "z", "xx", "xy", "xz", "yx", "yy", "yz")

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from robot_rl.envs.action import ActionSpec
-from robot_rl.envs.rotation_6d import matrix_to_rotation_6d, rotation_6d_to_matrix
+from robot_rl.envs.action import ActionSpec, matrix_to_rotation_6d, rotation_6d_to_matrix
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.spec import CommandMode, RobotSpec

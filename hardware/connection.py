@@ -10,7 +10,7 @@ from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.protocol.clock_sync import ClockSync, Estimate, boot_id
 from robot_rl.hardware.protocol.codec import ProtocolError, Stamper, decode_server, encode
 from robot_rl.hardware.protocol.endpoints import Address
-from robot_rl.hardware.protocol.listener import Listener
+from robot_rl.hardware.protocol.listener import MAX_SILENCE, Listener, Reconnector
 from robot_rl.hardware.protocol.messages import (
     PROTOCOL,
     Code,
@@ -26,7 +26,6 @@ from robot_rl.hardware.protocol.messages import (
     TimeSyncReply,
     Welcome,
 )
-from robot_rl.hardware.protocol.reconnect import MAX_SILENCE, Reconnector
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets, ready
 from robot_rl.hardware.realtime import message_context

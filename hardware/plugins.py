@@ -1,7 +1,7 @@
 """Imports user modules that add to the registries: `plugins=[my_package.my_tasks]`.
 
 A module registers what it defines when it is imported: a robosuite environment by its class, an expert in
-`robot_rl.envs.experts.EXPERTS`, a driver in `robot_rl.hardware.drivers.registry.DRIVERS`, a device in
+`robot_rl.envs.experts.EXPERTS`, a driver in `robot_rl.hardware.drivers.DRIVERS`, a device in
 `robot_rl.hardware.teleop.devices.DEVICES`. Plugins run with the user's rights; only the command line and the
 environment variable can name them, never a data file.
 """

@@ -1,4 +1,4 @@
-"""Real-time scheduling on Linux: thread priorities and low wake-up latency for the control loop.
+"""Real-time scheduling on Linux for the control loop, and statistics of how late its ticks are.
 
 A process without these rights runs with normal scheduling; `missing_rights` lists what it lacks and the fix.
 """
@@ -10,7 +10,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import numpy as np
 import zmq
+
+from robot_rl.hardware.protocol.messages import Loop
 
 COMMANDS: Final = 50
 """Priority of a policy's thread, below the control loop on the same machine."""
@@ -21,6 +24,12 @@ MESSAGES: Final = 70
 ARM: Final = 80
 """Priority of the vendor library's control loop, if it runs on this machine."""
 _LATENCY: Final = Path("/dev/cpu_dma_latency")
+
+
+LATENESS_WINDOW = 2000
+"""Number of newest ticks for the percentiles."""
+# Ticks between updates: percentiles of `LATENESS_WINDOW` numbers take a tenth of a millisecond.
+_EVERY = 50
 
 
 class MissingRight(NamedTuple):
@@ -99,3 +108,28 @@ def can_set_realtime_priority() -> bool:
         return False
     os.sched_setscheduler(0, *before)
     return True
+
+
+class TickLateness:
+    """Collects by how much each tick began after its deadline."""
+
+    def __init__(self, period: int) -> None:
+        """`period` of the ticks in ns."""
+        self._overrun = period // 2
+        self._late = np.zeros(LATENESS_WINDOW)
+        self._ticks = 0
+        self._overruns = 0
+        self._p50 = self._p99 = 0.0
+
+    def add(self, late: int) -> None:
+        """Add a tick that began `late` ns after its deadline."""
+        self._late[self._ticks % LATENESS_WINDOW] = late
+        self._ticks += 1
+        self._overruns += late > self._overrun
+        if self._ticks % _EVERY == 0:
+            known = self._late[: min(self._ticks, LATENESS_WINDOW)]
+            self._p50, self._p99 = (np.percentile(known, (50, 99)) / 1e3).tolist()
+
+    def report(self) -> Loop:
+        """The statistics published with the state."""
+        return Loop(late_us_p50=self._p50, late_us_p99=self._p99, overruns=self._overruns, ticks=self._ticks)

@@ -6,7 +6,7 @@ import msgspec
 
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.core.core import RobotCore
-from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.protocol.codec import ProtocolError, Stamper, decode_client, encode
 from robot_rl.hardware.protocol.messages import (
     ClientMessage,

@@ -17,13 +17,12 @@ from robot_rl.hardware.core.core import CoreSettings, RobotCore
 from robot_rl.hardware.drivers.base import Driver
 from robot_rl.hardware.estop import EstopThread
 from robot_rl.hardware.gripper import GripperMailbox
-from robot_rl.hardware.lateness import TickLateness
 from robot_rl.hardware.protocol.codec import Stamper, encode
 from robot_rl.hardware.protocol.endpoints import Address
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.protocol.security import ServerKeys
 from robot_rl.hardware.protocol.sockets import Incoming, ServerSockets, reply
-from robot_rl.hardware.realtime import CONTROL, message_context, realtime_priority
+from robot_rl.hardware.realtime import CONTROL, TickLateness, message_context, realtime_priority
 from robot_rl.hardware.request_router import RequestRouter
 
 REST = 0.01

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import robot_rl.policies.classifier
-import robot_rl.policies.finetuned.registry  # both register loaders  # noqa: F401
+import robot_rl.policies.finetuned  # both register loaders  # noqa: F401
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.process_vector import ProcessVectorEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv

@@ -1,13 +1,21 @@
-"""Handles the requests that move the arm: `Command` and `Home`."""
+"""Checks and handles the requests that move the arm: `Command` and `Home`."""
 
-from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.core import guards, modes
-from robot_rl.hardware.core.peer import Peer
+import math
+
+from robot_rl.hardware.clock import MS, Clock
+from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.lease import Lease, Peer
 from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.core.supervisor import Supervisor
 from robot_rl.hardware.protocol.codec import Stamper
 from robot_rl.hardware.protocol.messages import Ack, Code, Command, Done, Home
 from robot_rl.hardware.spec import RobotSpec
+
+FUTURE = 20 * MS
+"""Maximum time by which `t_sent` may lie in the future; beyond it the clocks disagree, ns."""
+HORIZON = 2000 * MS
+"""Maximum time by which `t_target` may lie in the future, ns."""
+_QUATERNION_TOLERANCE = 1e-3
 
 
 class Commands:
@@ -27,14 +35,14 @@ class Commands:
         Raises:
             Refusal: if a check fails; the arm's motion does not change.
         """
-        guards.check_form(command, self._spec)
+        check_form(command, self._spec)
         self._check_mode("command")
-        guards.check_mode(command, self._spec)
+        check_mode(command, self._spec)
         modes.check_role(peer.role, command)
         lease = self._leases.held(peer, command.lease)
         now = self._clock.now()
-        guards.check_fresh(command, now)
-        guards.check_order(command, lease)
+        check_fresh(command, now)
+        check_order(command, lease)
         lease.last_seq = command.seq
         try:
             goal = self._motion.plan(command, now, first=not lease.aligned)
@@ -74,3 +82,68 @@ class Commands:
     def _check_mode(self, what: str) -> None:
         if self._supervisor.mode not in modes.TAKES_COMMANDS:
             raise modes.mode_refusal(self._supervisor.mode, what, self._supervisor.fault)
+
+
+def check_form(command: Command, spec: RobotSpec) -> None:
+    """Check that the command's values are finite, complete and in range.
+
+    Raises:
+        Refusal: NAN or SHAPE.
+    """
+    numbers = command.data if command.gripper is None else (*command.data, command.gripper)
+    if not all(map(math.isfinite, numbers)):
+        raise Refusal(Code.NAN, f"{command.mode} has non-finite values: {command.data}")
+    size = {"joint_position": len(spec.joints), "cartesian_pose": 7, "cartesian_delta": 6}[command.mode]
+    if len(command.data) != size:
+        raise Refusal(Code.SHAPE, f"{command.mode} has {size} numbers here, not {len(command.data)}")
+    if command.mode == "cartesian_pose" and abs(math.hypot(*command.data[3:]) - 1) > _QUATERNION_TOLERANCE:
+        raise Refusal(Code.SHAPE, f"the quaternion {command.data[3:]} does not have length 1")
+    if command.mode == "cartesian_delta" and math.hypot(*command.data[3:]) > math.pi:
+        raise Refusal(Code.SHAPE, f"the rotation vector {command.data[3:]} is longer than pi")
+    if command.gripper is not None and spec.gripper is None:
+        raise Refusal(Code.SHAPE, f"{spec.name} has no gripper: leave it out")
+    if command.gripper is not None and not 0 <= command.gripper <= 1:
+        raise Refusal(Code.SHAPE, f"a gripper's opening is in 0 to 1, not {command.gripper}")
+
+
+def check_mode(command: Command, spec: RobotSpec) -> None:
+    """Check that the robot accepts the command's mode.
+
+    Raises:
+        Refusal: MODE.
+    """
+    if command.mode not in spec.modes:
+        raise Refusal(Code.MODE, f"{spec.name} accepts {', '.join(spec.modes)}, not {command.mode}")
+
+
+def check_fresh(command: Command, now: int) -> None:
+    """Check that the command is not older than its ttl and not from the future.
+
+    Raises:
+        Refusal: STALE, or LIMIT if `t_target` is too far ahead.
+    """
+    age = now - command.t_sent
+    if age > command.ttl_ms * MS:
+        raise Refusal(Code.STALE, f"it is {age / MS:.1f} ms old, its ttl is {command.ttl_ms} ms")
+    if age < -FUTURE:
+        raise Refusal(Code.STALE, f"it was sent {-age / MS:.1f} ms in the future: synchronise the clock")
+    if command.t_target:
+        ahead = command.t_target - now
+        if ahead < -command.ttl_ms * MS:
+            raise Refusal(
+                Code.STALE, f"its time was {-ahead / MS:.1f} ms ago, its ttl is {command.ttl_ms} ms"
+            )
+        if ahead > HORIZON:
+            raise Refusal(
+                Code.LIMIT, f"it is timed {ahead / MS:.0f} ms ahead; the most is {HORIZON // MS} ms"
+            )
+
+
+def check_order(command: Command, lease: Lease) -> None:
+    """Check that the command is newer than the last one under its lease.
+
+    Raises:
+        Refusal: BAD_SEQ.
+    """
+    if command.seq <= lease.last_seq:
+        raise Refusal(Code.BAD_SEQ, f"command {command.seq} comes after {lease.last_seq}")

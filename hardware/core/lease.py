@@ -4,12 +4,28 @@ from dataclasses import dataclass
 
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.core.modes import MAY_PREEMPT
-from robot_rl.hardware.core.peer import Peer
 from robot_rl.hardware.core.refusal import Refusal
-from robot_rl.hardware.protocol.messages import Code, Kind
+from robot_rl.hardware.protocol.messages import Code, Kind, Role
 
 FIRST_COMMAND_TIMEOUT = 2000 * MS
 """Time limit for the first command under a lease or after a pause, ns."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A client as known from its key and its `Hello`."""
+
+    name: str
+    role: Role
+    src: str
+    """Id of the client's process, as the client reports it."""
+    key: str = ""
+    """Name of the key that authenticated it, "" if the server has no keys."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Key and process. A lease is bound to both, so another client's `src` alone gives no rights."""
+        return self.key, self.src
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.core.modes import Cause
-from robot_rl.hardware.core.peer import Peer
 from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.core.supervisor import Supervisor
 from robot_rl.hardware.drivers.base import Driver, DriverError, ResettableScene

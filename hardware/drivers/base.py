@@ -1,8 +1,9 @@
 """Interfaces of a robot arm and its gripper. Every driver passes the conformance suite in tests/hardware."""
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,3 +156,15 @@ class ResettableScene(Protocol):
             DriverError: if it cannot.
         """
         ...
+
+
+def needed(module: str, extra: str) -> Any:
+    """Import a module that is installed by `extra` of this project.
+
+    Raises:
+        ValueError: if it cannot be imported; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"this arm needs {module} ({error}): pip install 'robot-rl[{extra}]'") from error

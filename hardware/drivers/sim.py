@@ -1,26 +1,27 @@
 """Driver of a simulated arm that runs in the time of its clock."""
 
 import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import mujoco
 import numpy as np
 
+from robot_rl.hardware.cameras.feed import WorldState
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.config import RobotConfig, checked_struct
 from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.models import (
     ARMS,
     CUBE_JOINT,
+    FINGER_JOINTS,
     STIFFNESS_RATE,
+    STROKE,
     TIMESTEP,
     TOOL_SITE,
     build_world,
     start_positions,
 )
-from robot_rl.hardware.drivers.sim_gripper import SimGripper
 from robot_rl.hardware.kinematics import MujocoKinematics
 from robot_rl.hardware.spec import RobotSpec
 
@@ -45,18 +46,6 @@ class SimOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """One of `robot_rl.hardware.drivers.models.ARMS`."""
 
 
-@dataclass(frozen=True)
-class WorldState:
-    """Physics state from which another process renders the world, together with its `scene`."""
-
-    t: int
-    """Time on the server's clock, ns."""
-    qpos: Array
-    qvel: Array
-    bodies: Array = field(default_factory=lambda: np.empty(0))
-    """[7 nbody] as in `RenderState`; empty if bodies are only moved by `qpos`."""
-
-
 def make(config: RobotConfig, clock: Clock) -> "SimDriver":
     """Create the driver `sim`.
 
@@ -64,6 +53,37 @@ def make(config: RobotConfig, clock: Clock) -> "SimDriver":
         ValueError: if the spec does not suit the simulated arm.
     """
     return SimDriver(config.spec, checked_struct(config.options, SimOptions, "options").arm, clock)
+
+
+_MOVING = 0.002
+"""Finger speed from which the gripper counts as moving, m/s."""
+
+
+class SimGripper:
+    """Simulated gripper. `move` returns at once: the fingers move as the arm's simulation advances."""
+
+    def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, lock: threading.RLock) -> None:
+        self._data = data
+        self._lock = lock
+        self._fingers = [int(model.joint(name).qposadr[0]) for name in FINGER_JOINTS]
+        self._dofs = [int(model.joint(name).dofadr[0]) for name in FINGER_JOINTS]
+
+    def move(self, opening: float) -> None:
+        if not 0 <= opening <= 1:
+            raise DriverError(f"an opening is in 0 … 1, not {opening}")
+        with self._lock:
+            self._data.ctrl[-2:] = (opening * STROKE, -opening * STROKE)
+
+    def read(self) -> float:
+        with self._lock:
+            left, right = self._data.qpos[self._fingers]
+        return float(np.clip((left - right) / (2 * STROKE), 0, 1))
+
+    def stop(self) -> None:
+        with self._lock:
+            # Fingers at rest keep their goal, and so their grip on an object.
+            if np.abs(self._data.qvel[self._dofs]).max() > _MOVING:
+                self.move(self.read())
 
 
 class SimDriver:

@@ -64,7 +64,7 @@ class Connection:
 
 
 def make(config: RobotConfig, clock: Clock) -> "ArmDriver":
-    """Factory that is named in `robot_rl.hardware.drivers.registry`.
+    """Factory that is named in `robot_rl.hardware.drivers`.
 
     Raises:
         ValueError: if the robot's file does not suit the arm.

@@ -17,7 +17,7 @@ import zmq
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.protocol.endpoints import Address
-from robot_rl.hardware.protocol.reconnect import MAX_SILENCE, Reconnector
+from robot_rl.hardware.protocol.listener import MAX_SILENCE, Reconnector
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 

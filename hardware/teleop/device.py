@@ -1,9 +1,11 @@
-"""Interface of teleoperation devices: time-stamped samples of the operator's input."""
+"""Interface of teleoperation devices: time-stamped samples of the operator's input, and clutches."""
 
 from types import TracebackType
 from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 import msgspec
+
+from robot_rl.hardware.clock import MS
 
 Mark = Literal["begin", "success", "failure", "discard", "home", "arm", "disarm", "stop", "quit"]
 """What an operator can ask for besides motion."""
@@ -13,6 +15,10 @@ STALE_HOLD_MS: Final = 150
 """The arm holds when the newest sample is older than this."""
 STALE_DISENGAGE_MS: Final = 500
 """When the newest sample is older than this, the clutch must be opened and pressed again."""
+
+
+LAPSE_S: Final = 10
+"""A toggle clutch opens by itself after this time without operator input."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,3 +82,30 @@ class LatchingClutch(Protocol):
     def release_clutch(self) -> None:
         """Open the clutch until the operator presses it again."""
         ...
+
+
+class ToggleClutch:
+    """Clutch for devices whose keys report no release. Times are in ns."""
+
+    def __init__(self) -> None:
+        self._on = False
+        self._touched = 0
+
+    def press(self, now: int) -> None:
+        """Engage if open, else release."""
+        self._on = not self.on(now)
+        self._touched = now
+
+    def touch(self, now: int) -> None:
+        """Record operator input, which keeps an engaged clutch from timing out."""
+        if self.on(now):
+            self._touched = now
+
+    def release(self) -> None:
+        """Open the clutch."""
+        self._on = False
+
+    def on(self, now: int) -> bool:
+        """Whether the clutch is engaged."""
+        self._on = self._on and now - self._touched <= LAPSE_S * 1000 * MS
+        return self._on

@@ -7,11 +7,11 @@ from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.teleop.device import Device
 from robot_rl.hardware.teleop.gamepad import Gamepad, GamepadSettings
 from robot_rl.hardware.teleop.keyboard import KeyboardSettings, keyboard
-from robot_rl.hardware.teleop.keyed_device import KeyedDevice
 from robot_rl.hardware.teleop.leader import Leader, LeaderSettings
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.spacemouse import SpaceMouseSettings, spacemouse
 from robot_rl.hardware.teleop.stream import ReplayDevice, ReplaySettings
+from robot_rl.hardware.teleop.terminal_keys import KeyedDevice
 from robot_rl.hardware.teleop.web.settings import WebSettings
 
 DEVICES: dict[str, type] = {

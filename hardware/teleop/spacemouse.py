@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.teleop.clutch import LAPSE_S, ToggleClutch
-from robot_rl.hardware.teleop.device import DeviceError, Sample
+from robot_rl.hardware.teleop.device import LAPSE_S, DeviceError, Sample, ToggleClutch
 from robot_rl.hardware.teleop.reader import FileDevice, apply_deadzone, find_single
 
 FULL: Final = 350

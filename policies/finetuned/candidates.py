@@ -8,9 +8,8 @@ from torch import Tensor
 
 from robot_rl.policies.acting import SelectedChunk
 from robot_rl.policies.bases.base_policy import BaseSpec, Chunk
-from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from robot_rl.policies.bases.generative import GenerativePolicy
 from robot_rl.policies.finetuned.candidates import lower_confidence_bound
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
-from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 CRITIC_ACTIONS = ("noise", "chunk")
 

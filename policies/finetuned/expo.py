@@ -22,9 +22,8 @@ from robot_rl.policies.finetuned.candidates import (
 )
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
-from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec
 from robot_rl.policies.nets.encoder import ObservationEncoder
-from robot_rl.policies.nets.values import ValueCodec
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.candidates import lower_confidence_bound
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import trunk
-from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 
 @dataclass(frozen=True)

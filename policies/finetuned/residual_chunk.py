@@ -19,8 +19,8 @@ from robot_rl.policies.finetuned.candidates import (
 )
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import DeterministicActor
+from robot_rl.policies.nets.critic import ValueCodec
 from robot_rl.policies.nets.encoder import ObservationEncoder
-from robot_rl.policies.nets.values import ValueCodec
 
 
 class ChunkResidualActor(nn.Module):

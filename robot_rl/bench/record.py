@@ -21,9 +21,9 @@ from robot_rl.bench.control import serving
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
-from robot_rl.hardware.lateness import WINDOW
 from robot_rl.hardware.protocol.arrays import decode_image
 from robot_rl.hardware.protocol.messages import Loop
+from robot_rl.hardware.realtime import LATENESS_WINDOW
 from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.episode import Episode
 from robot_rl.hardware.recording.raw import RawDataset
@@ -140,13 +140,13 @@ class _Watch:
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
             self._newest = self._loop()
-            if self._newest.ticks - self._last.ticks >= WINDOW:
+            if self._newest.ticks - self._last.ticks >= LATENESS_WINDOW:
                 self._late.append(self._newest.late_us_p99)
                 self._last = self._newest
 
     @property
     def late(self) -> list[float]:
-        """p99 in us of each window of `WINDOW` ticks; of the newest ticks if there was no whole window."""
+        """p99 in us of each `LATENESS_WINDOW` ticks; of the newest ticks if there were fewer."""
         return self._late or [self._newest.late_us_p99]
 
     @property
@@ -205,7 +205,7 @@ def _cameras(folder: Path, encoding: str) -> str:
     paths = []
     for name in CAMERAS:
         spec = CameraSpec(name=name, serial=name, width=WIDTH, height=HEIGHT, rate=IMAGES_HZ)
-        source = Custom(factory="robot_rl.bench.drawn_camera:DrawnCamera")
+        source = Custom(factory="robot_rl.bench.data:DrawnCamera")
         settings = CameraSettings(spec=spec, source=source, encoding=encoding)  # type: ignore[arg-type]
         path = folder / f"{name}.yaml"
         path.write_bytes(msgspec.yaml.encode(settings))

@@ -1,10 +1,11 @@
-"""Simulation speed of a task: unmodified robosuite, ours, and the physics alone."""
+"""Speed of a task's simulation and rendering: unmodified robosuite, ours, and the physics alone."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import mujoco
@@ -13,10 +14,10 @@ import robosuite
 
 from robot_rl.assets import asset_path
 from robot_rl.bench.clock import milliseconds, take_turns
-from robot_rl.bench.images import CAMERA, SIZE, measure_images
 from robot_rl.cli.compose import load_group
 from robot_rl.cli.spelling import nearest
 from robot_rl.envs.compiled import compile_control
+from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.task import TaskConfig
 
 _ROUND = 200
@@ -24,6 +25,12 @@ _ROUND = 200
 _BLOCK = 10
 """Control steps in one turn, enough to fill the processor's caches with the turn's own data."""
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
+
+
+CAMERA = "agentview"
+SIZE = 84
+_IMAGE_BLOCK = 3
+"""Images in one turn: the first of a turn includes the switch of the GL context."""
 
 
 @dataclass(frozen=True)
@@ -216,3 +223,31 @@ def _asked(task: str, env: Any) -> list[str]:
     keys = [f"robot{i}_{key}" for i in range(len(env.robots)) for key in hand]
     # A peg instead of a gripper has no qpos.
     return [*(key for key in keys if key in env._observables), "object-state"]
+
+
+def measure_images(stock: Any, ours: Any, seconds: float) -> dict[str, float]:
+    """Rendering time of one image in ms: `render_stock_ms` and `render_ours_ms`.
+
+    Args:
+        stock: a robosuite environment that observes the camera.
+        ours: another environment of the same task.
+        seconds: approximate duration of the measurement in s.
+    """
+    with _renderer(ours) as renderer:
+        draw = {"render_stock_ms": _stock_image(stock), "render_ours_ms": renderer.frame}
+        # robosuite assumes that its context is current.
+        before = {"render_stock_ms": stock.sim._render_context_offscreen.gl_ctx.make_current}
+        take_turns(draw, 0.0, before=before, least=1)  # warm-up: first use initialises caches
+        return take_turns(draw, seconds, before=before, block=_IMAGE_BLOCK)
+
+
+def _stock_image(env: Any) -> Callable[[], np.ndarray]:
+    """The sensor of robosuite's camera observation."""
+    sensor = env._observables[f"{CAMERA}_image"]._sensor
+    return lambda: sensor(env._obs_cache)
+
+
+def _renderer(env: Any) -> EnvCameraRenderer:
+    # It needs an environment of ours, for the name of its task.
+    ours: Any = SimpleNamespace(sim=env, task=SimpleNamespace(name=type(env).__name__))
+    return EnvCameraRenderer(ours, CAMERA, SIZE, SIZE, quick=True)

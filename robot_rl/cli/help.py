@@ -7,9 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from robot_rl.cli.command import Command, Draft
+from robot_rl.cli.command import Command, Draft, Option, meanings
 from robot_rl.cli.compose import draft
-from robot_rl.cli.options import Option, meanings
 
 _PLUGINS = (
     "       plugins=[my_package.my_tasks] imports your own modules first (environments, experts, drivers …)"

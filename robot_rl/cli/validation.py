@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from robot_rl.cli.command import Command, Draft
-from robot_rl.cli.options import Option, options
+from robot_rl.cli.command import Command, Draft, Option, options
 from robot_rl.cli.overrides import Override
 from robot_rl.cli.spelling import nearest, nearest_key
 from robot_rl.cli.user_files import ALONE

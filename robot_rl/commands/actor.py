@@ -22,8 +22,7 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
-from robot_rl.hil.link.outbox import Outbox
-from robot_rl.hil.link.spool import Spool
+from robot_rl.hil.link.outbox import Outbox, Spool
 from robot_rl.hil.make_actor import make_actor
 
 

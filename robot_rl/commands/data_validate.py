@@ -49,7 +49,7 @@ def _problems(path: Path, kind: str) -> list[str]:
     # Imported late: each kind loads only what it needs.
     match kind:
         case "raw":
-            from robot_rl.data.raw.summary import find_raw_problems
+            from robot_rl.data.validation import find_raw_problems
             from robot_rl.hardware.recording.raw import RawDataset
 
             return find_raw_problems(RawDataset(path))

@@ -17,8 +17,14 @@ from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import mistakes
 from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import TEST, InitialStates, check_split, load_states
-from robot_rl.evaluation.records import read_record, record_path, summary_of, write_record
-from robot_rl.evaluation.saved_policies import Saved, saved_policies
+from robot_rl.evaluation.saved_policies import (
+    Saved,
+    read_record,
+    record_path,
+    saved_policies,
+    summary_of,
+    write_record,
+)
 from robot_rl.factory import (
     acting_policy,
     choose_device,

@@ -33,9 +33,8 @@ from robot_rl.hardware.teleop.stream import RecordedDevice
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from robot_rl.robot.robots import default_address
 from robot_rl.robot.teleop.background_recorder import BackgroundRecorder
-from robot_rl.robot.teleop.card import operator_card, task_words
 from robot_rl.robot.teleop.episodes import TeleopEpisodes
-from robot_rl.robot.teleop.screen import TerminalScreen
+from robot_rl.robot.teleop.screen import TerminalScreen, operator_card, task_words
 from robot_rl.robot.teleop.session import TeleopSession
 from robot_rl.robot.teleop.simulated import simulated_server
 

@@ -24,13 +24,13 @@ from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.learner import train_async
 from robot_rl.hil.validation import check_hil_config
+from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.offline import OfflineMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.registry import BASES
 from robot_rl.runs import check_run, now, open_run, write_run_record, write_text
-from robot_rl.training.allocator import keep_freed_memory
 from robot_rl.training.components import (
     OfflineComponents,
     OffPolicyComponents,

@@ -11,7 +11,6 @@ from robot_rl.data.dataset import FORMAT_VERSION, Dataset
 from robot_rl.data.episode_notes import notes_of, outcome_of, steps_by_source
 from robot_rl.data.episode_stream import cameras_of, videos_of
 from robot_rl.data.kinds import NAMES, kind_of
-from robot_rl.data.raw.summary import raw_facts
 from robot_rl.hardware.recording.raw import RawDataset
 
 
@@ -21,6 +20,49 @@ class Line:
 
     name: str
     text: str
+
+
+@dataclass(frozen=True)
+class RawFacts:
+    """Summary of recordings."""
+
+    robots: tuple[str, ...]
+    cameras: tuple[str, ...]
+    seconds: tuple[float, ...]
+    """Duration of each committed episode."""
+    outcomes: Counter[str]
+    labels: Counter[str]
+    """Number of episodes by label, such as `operator=carl`."""
+    flagged: tuple[int, ...]
+    """Numbers of episodes with missing data."""
+    open: int
+    """Number of folders that are not committed."""
+
+
+def raw_facts(raw: RawDataset) -> RawFacts:
+    """Summarize headers and footers.
+
+    Raises:
+        ValueError: if one is damaged or of a newer version.
+    """
+    robots: dict[str, None] = {}
+    cameras: dict[str, None] = {}
+    seconds, flagged = [], []
+    outcomes: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+    for number, episode in raw.episodes.items():
+        header, footer = episode.header, episode.footer
+        if footer is None:
+            raise ValueError(f"{episode.folder} is damaged: its footer is missing; move the folder away")
+        robots[header.spec.name] = None
+        cameras |= dict.fromkeys(header.cameras)
+        seconds.append((footer.t - header.t) / 1e9)
+        outcomes[footer.outcome] += 1
+        labels.update(f"{key}={value}" for key, value in {**header.labels, **footer.labels}.items())
+        if footer.flagged:
+            flagged.append(number)
+    left = len(raw.open) + len(raw.headless)
+    return RawFacts(tuple(robots), tuple(cameras), tuple(seconds), outcomes, labels, tuple(flagged), left)
 
 
 def dataset_lines(path: Path) -> list[Line]:

@@ -1,6 +1,7 @@
-"""Validates a dataset against every rule of its format and lists all problems."""
+"""Validates a dataset against every rule of its format, or recordings, and lists all problems."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,10 @@ from robot_rl.data.dataset import STEP_KEYS, Dataset
 from robot_rl.data.episode_notes import SOURCE, source_names
 from robot_rl.data.episode_stream import cameras_of, videos_of
 from robot_rl.envs.observation import IMAGE_PREFIX
+from robot_rl.hardware.recording.episode import Episode
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.records import Received
+from robot_rl.hardware.recording.stream_counter import sequence_number
 
 _ALWAYS: Final = ("task", "robot", "control_freq", "horizon", "observation_spec", "action_spec")
 _SIMULATED: Final = ("env", "controller", "model_seed", "env_args", "state_layout", "versions")
@@ -39,6 +44,17 @@ def find_problems(path: Path) -> list[str]:
         *_times(dataset),
         *_images(dataset),
     ]
+
+
+def find_raw_problems(raw: RawDataset) -> list[str]:
+    """Problems of recordings; reads every record."""
+    found = [fault for number, episode in raw.episodes.items() for fault in _recording(number, episode)]
+    if raw.open or raw.headless:
+        left = len(raw.open) + len(raw.headless)
+        found.append(
+            f"{left} not committed: `robot-rl data repair raw={raw.root}`, unless one is being recorded"
+        )
+    return found or ([] if raw.episodes else ["it has no episode"])
 
 
 def _environment(dataset: Dataset) -> Iterator[str]:
@@ -143,3 +159,28 @@ def _video(path: Path, wanted: int, size: tuple[int, int]) -> Iterator[str]:
         return
     if number != wanted:
         yield f"{path} has {number} images, its episode {wanted} steps"
+
+
+def _recording(number: int, episode: Episode) -> Iterator[str]:
+    try:
+        header, footer = episode.header, episode.footer
+        if footer is None:
+            yield f"episode {number} has no footer: it is damaged"
+            return
+        yield from (f"episode {number}: {trouble}" for trouble in footer.trouble)
+        for stream, count in footer.counts.items():
+            if count.lost or count.unwritten:
+                yield f"episode {number}: {count.lost + count.unwritten} {stream} missing"
+        if torn := episode.torn():
+            yield f"episode {number}: {torn} bytes of records that are not whole"
+        _read_all(episode, header.cameras)
+    except (ValueError, OSError) as error:
+        yield f"episode {number}: {error}"
+
+
+def _read_all(episode: Episode, cameras: tuple[str, ...]) -> None:
+    """Raises ValueError if a record differs from what was written."""
+    for record in chain(episode.messages(), *map(episode.images, cameras)):
+        if isinstance(record, Received):
+            # Decoding checks that the message is complete.
+            sequence_number(record.stream, record.frame)

@@ -1,16 +1,19 @@
-"""Policies saved while a run trains, in `policies/<step>/`, so that they can be evaluated afterwards.
+"""Policies saved while a run trains, in `policies/<step>/`, and their evaluations, one `<step>.json` each.
 
-Each is the complete policy with its base, about a megabyte. They are never removed. Optimisers and replay are
-in checkpoints only.
+Each policy is complete with its base, about a megabyte, and never removed. Optimisers and replay are in
+checkpoints only.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from robot_rl.hardware.durable import atomic_directory
-from robot_rl.runs import list_checkpoints
+from robot_rl.evaluation.evaluate import Outcome, Summary
+from robot_rl.evaluation.initial_states import InitialStates
+from robot_rl.hardware.durable import atomic_directory, make_folder
+from robot_rl.runs import list_checkpoints, write_text
 
 FOLDER = "policies"
 _RECORD = "saved.json"
@@ -46,3 +49,35 @@ def saved_policies(run: Path) -> list[tuple[Path, Saved]]:
         return [(path, Saved(**json.loads((path / _RECORD).read_text()))) for path in found]
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"{run / FOLDER}: a policy is damaged ({error}); remove its folder") from error
+
+
+def record_path(directory: Path, saved: Saved) -> Path:
+    """Path of the evaluation of a saved policy."""
+    return directory / f"{saved.step:08d}.json"
+
+
+def write_record(
+    directory: Path, saved: Saved, states: InitialStates, outcomes: Sequence[Outcome], **facts: Any
+) -> None:
+    """Write the outcomes of a saved policy, and `facts` about them."""
+    record = {
+        **vars(saved),
+        "states": states.name,
+        "states_sha256": states.sha256,
+        "split": states.split,
+        "success": [int(outcome.success) for outcome in outcomes],
+        "length": [outcome.length for outcome in outcomes],
+        **facts,
+    }
+    make_folder(directory)
+    write_text(record_path(directory, saved), json.dumps(record) + "\n")
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what `write_record` wrote; empty if there is no file."""
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def summary_of(record: Mapping[str, Any]) -> Summary:
+    """Success rate and mean length of the episodes of a record."""
+    return Summary.of_episodes(record["success"], record["length"], record.get("fingerprint", ""))

@@ -26,11 +26,9 @@ from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
-from robot_rl.hil.mirror import Mirror
-from robot_rl.hil.operators.device import device_settings
 from robot_rl.hil.operators.operator import NoOperator, Operator
-from robot_rl.hil.operators.person import Person
-from robot_rl.hil.operators.scripted import ScriptedOperator
+from robot_rl.hil.operators.person import Person, device_settings
+from robot_rl.hil.operators.scripted import Mirror, ScriptedOperator
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.cameras import camera_reader
 from robot_rl.robot.deploy.deployment import check_robot_fits

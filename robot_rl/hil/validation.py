@@ -5,7 +5,7 @@ from typing import Any, Final
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.teleop.devices import DEVICES
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
-from robot_rl.hil.operators.device import device_settings
+from robot_rl.hil.operators.person import device_settings
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS

@@ -7,8 +7,8 @@ from torch import Tensor
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics
 from robot_rl.policies.finetuned.candidates import CandidatesSpec
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.values import ValueSpec
 
 
 @dataclass

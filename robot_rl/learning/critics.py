@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import ObservationBatch, ObservationEncoder
-from robot_rl.policies.nets.values import ValueCodec, ValueSpec
 
 
 class Critics(nn.Module):

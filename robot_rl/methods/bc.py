@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robot_rl.data.windows import Windows, make_windows
+from robot_rl.data.dataset import Windows, make_windows
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.methods.offline import DatasetContext, OfflineMethod

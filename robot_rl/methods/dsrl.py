@@ -21,11 +21,10 @@ from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, check_alpha_min
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
-from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.base_policy import BasePolicy, is_steered_by_noise, random_observations
 from robot_rl.policies.bases.uniform import UniformPolicy
 from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec
-from robot_rl.policies.nets.values import ValueSpec
-from robot_rl.policies.probe import is_steered_by_noise, random_observations
+from robot_rl.policies.nets.critic import ValueSpec
 
 
 @dataclass

@@ -25,7 +25,7 @@ from robot_rl.learning.off_policy import observation
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.ibrl import IBRL, DropoutActor, IBRLSpec
-from robot_rl.policies.nets.values import ValueSpec
+from robot_rl.policies.nets.critic import ValueSpec
 
 
 @dataclass

@@ -10,7 +10,7 @@ import jinja2
 from robot_rl.evaluation.statistics import mcnemar
 from robot_rl.hardware.durable import write_file
 from robot_rl.report import figures
-from robot_rl.report.curves import ROLLING_EPISODES
+from robot_rl.report.figures import ROLLING_EPISODES
 from robot_rl.report.inputs import Pairing, Policy, RunData, pair, read_run
 
 

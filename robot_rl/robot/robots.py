@@ -13,15 +13,15 @@ from robot_rl.cli.spelling import nearest
 from robot_rl.cli.user_files import find_file, own_files
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
+from robot_rl.hardware.cameras.feed import SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.drivers import make_driver
 from robot_rl.hardware.drivers.base import Driver
 from robot_rl.hardware.drivers.models import CAMERAS
-from robot_rl.hardware.drivers.registry import make_driver
 from robot_rl.hardware.drivers.sim import SimDriver
 from robot_rl.hardware.server import StateCallback
-from robot_rl.hardware.sim_cameras import SimCameras
 from robot_rl.hardware.spec import CameraSpec, Latency
 
 SEEDS = "seeds"

@@ -11,7 +11,7 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import SteppedClock
 from robot_rl.hardware.connection import Connection, NoAnswer, RequestRefused
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
-from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.codec import decode_client, decode_server, encode
 from robot_rl.hardware.protocol.endpoints import parse

@@ -8,10 +8,9 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from robot_rl.cli.compose import load_group
-from robot_rl.envs.action import one_step
+from robot_rl.envs.action import REACH, matrix_to_rotation_6d, one_step, rotation_6d_to_matrix
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
-from robot_rl.envs.rotation_6d import REACH, matrix_to_rotation_6d, rotation_6d_to_matrix
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env, task_of
 

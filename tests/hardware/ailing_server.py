@@ -22,6 +22,7 @@ import msgspec
 
 import robot_rl.hardware.server
 from robot_rl.hardware.cameras.camera_set import CameraSet
+from robot_rl.hardware.cameras.feed import SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.config import load_robot
@@ -32,7 +33,6 @@ from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hardware.server import RobotServer, StateCallback
-from robot_rl.hardware.sim_cameras import SimCameras
 from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.cameras.conftest import PATIENT, pattern
 from tests.hardware.core.small_arm import SmallArm

@@ -19,8 +19,7 @@ from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.core.core import CoreSettings
 from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
-from robot_rl.hardware.drivers.sim import SimDriver
-from robot_rl.hardware.drivers.sim_gripper import SimGripper
+from robot_rl.hardware.drivers.sim import SimDriver, SimGripper
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Ack, Command, Refused

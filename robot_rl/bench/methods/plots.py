@@ -12,7 +12,7 @@ from robot_rl.bench.methods.page import short
 from robot_rl.bench.methods.rows import Row, interval
 from robot_rl.evaluation.initial_states import TEST
 from robot_rl.evaluation.statistics import iqm
-from robot_rl.report.curves import time_unit
+from robot_rl.report.figures import time_unit
 from robot_rl.report.style import light_style
 
 _BASE = "#b3621b"

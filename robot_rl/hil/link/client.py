@@ -10,7 +10,7 @@ import zmq
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.endpoints import Address
-from robot_rl.hardware.protocol.reconnect import Reconnector
+from robot_rl.hardware.protocol.listener import Reconnector
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context

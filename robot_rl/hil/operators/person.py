@@ -1,10 +1,12 @@
 """A person at a teleoperation device, who may take over."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Final, Literal
+from dataclasses import fields
+from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -12,6 +14,7 @@ from robot_rl.envs.action import ActionSpec
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.teleop.device import Device, DeviceError, LatchingClutch, Mark
+from robot_rl.hardware.teleop.devices import DEVICES
 from robot_rl.hardware.teleop.engagement import ClutchInput, ClutchState, Engagement, clutch_input
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
@@ -214,3 +217,27 @@ class Person:
         action = np.full(len(self._gripper), closing, np.float32)
         action[~self._gripper] = np.clip(np.array(motion, np.float32)[self._axes] * self._factor, -1, 1)
         return action
+
+
+def device_settings(operator: str, given: Mapping[str, Any]) -> Any:
+    """Make the settings of a device.
+
+    Args:
+        operator: name of the device.
+        given: settings that the user gave.
+
+    Raises:
+        ValueError: if a setting is unknown, missing or of another type.
+    """
+    schema = DEVICES[operator]
+    known = [field.name for field in fields(schema)]
+    for key in given:
+        if key not in known:
+            raise ValueError(f"hil.device.{key}: the settings of {operator} are {', '.join(known)}")
+    for field in fields(schema):
+        if field.default == "???" and field.name not in given:
+            raise ValueError(f"hil.operator={operator} needs hil.device.{field.name}=…")
+    try:
+        return msgspec.convert(dict(given), schema)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"invalid hil.device.… for {operator}: {error}") from error

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.cameras.alignment import newest_aligned
-from robot_rl.hardware.cameras.reader import FrameReader, StaleFrame
+from robot_rl.hardware.cameras.reader import FrameReader, StaleFrame, newest_aligned
 from robot_rl.hardware.clock import MS
 from tests.hardware.cameras.stage import START, Stage
 

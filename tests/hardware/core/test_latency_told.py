@@ -4,7 +4,7 @@ import datetime
 
 from robot_rl.hardware.clock import SteppedClock
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
-from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.protocol.codec import Stamper, decode_server, encode
 from robot_rl.hardware.protocol.messages import Hello, Welcome
 from robot_rl.hardware.spec import Delay, Latency

@@ -5,7 +5,7 @@ import pytest
 
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.core.core import CoreSettings
-from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.messages import Code, Mode
 from robot_rl.hardware.spec import Space

@@ -12,8 +12,8 @@ import pytest
 
 from robot_rl.hardware.clock import Clock, MonotonicClock, SteppedClock
 from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.drivers import make_driver
 from robot_rl.hardware.drivers.base import Driver, DriverError
-from robot_rl.hardware.drivers.registry import make_driver
 from robot_rl.hardware.drivers.sim import SimDriver
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "robot"

@@ -12,9 +12,9 @@ import pytest
 
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.drivers import make_driver
 from robot_rl.hardware.drivers.base import Array, DriverError, Pose
 from robot_rl.hardware.drivers.franka import FrankaDriver, make
-from robot_rl.hardware.drivers.registry import make_driver
 from robot_rl.hardware.realtime import ARM, missing_rights
 from tests.hardware.drivers.cases import CONFIGS, Rig
 from tests.hardware.drivers.motion import Motion

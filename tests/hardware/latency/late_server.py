@@ -15,7 +15,7 @@ import zmq
 from scipy.ndimage import shift
 
 from robot_rl.hardware.cameras.device import RawFrame
-from robot_rl.hardware.cameras.feed import RenderView
+from robot_rl.hardware.cameras.feed import RenderView, SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom, Sim
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.config import load_robot
@@ -23,7 +23,6 @@ from robot_rl.hardware.core.core import CoreSettings
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.server import RobotServer
-from robot_rl.hardware.sim_cameras import SimCameras
 from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.latency.late_arm import LatePanda
 from tests.hardware.latency.rehearsal import PIXELS, TEXTURE

@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter, shift
 
 from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
-from robot_rl.hardware.core.peer import Peer
+from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.latency.image_motion import ImageSample, downsample
 from robot_rl.hardware.latency.recording import RATE, Received, Recording, Sent
 from robot_rl.hardware.latency.swing import Axis, Swing, find_axis

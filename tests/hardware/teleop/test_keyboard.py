@@ -10,8 +10,7 @@ import pytest
 
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.teleop import terminal_keys as keys
-from robot_rl.hardware.teleop.clutch import LAPSE_S
-from robot_rl.hardware.teleop.device import DeviceError, Sample
+from robot_rl.hardware.teleop.device import LAPSE_S, DeviceError, Sample
 from robot_rl.hardware.teleop.keyboard import PRESS_MS, KeyboardDecoder, KeyboardSettings, keyboard
 from robot_rl.hardware.teleop.reader import FileDevice
 from tests.hardware.processes import eventually

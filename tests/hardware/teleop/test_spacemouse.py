@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from robot_rl.hardware.clock import MS, SteppedClock
-from robot_rl.hardware.teleop.clutch import LAPSE_S
-from robot_rl.hardware.teleop.device import STALE_HOLD_MS, DeviceError, Sample
+from robot_rl.hardware.teleop.device import LAPSE_S, STALE_HOLD_MS, DeviceError, Sample
 from robot_rl.hardware.teleop.reader import FileDevice
 from robot_rl.hardware.teleop.spacemouse import (
     FULL,

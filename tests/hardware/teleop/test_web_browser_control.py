@@ -5,7 +5,7 @@ import pytest
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Sample
 from robot_rl.hardware.teleop.engagement import ClutchInput, clutch_input
-from robot_rl.hardware.teleop.web.browser_clock import BrowserClock
+from robot_rl.hardware.teleop.web.browser import BrowserClock
 from robot_rl.hardware.teleop.web.browser_control import LATE_PRESS_MS, BrowserControl
 from robot_rl.hardware.teleop.web.messages import Move
 

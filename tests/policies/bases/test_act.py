@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
-from robot_rl.policies.probe import is_steered_by_noise
+from robot_rl.policies.bases.base_policy import is_steered_by_noise
 
 SMALL = ACTConfig(horizon=4, execute=2, obs_steps=2, width=32, heads=2, layers=1, latent_size=4)
 STATE, ACTION = 3, 2

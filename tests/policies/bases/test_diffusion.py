@@ -8,9 +8,9 @@ import torch
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 from torch import Tensor, nn
 
+from robot_rl.policies.bases.base_policy import is_steered_by_noise
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy, ddim_coefficients
 from robot_rl.policies.nets.denoisers import Denoiser, UNet1D
-from robot_rl.policies.probe import is_steered_by_noise
 
 SMALL = DiffusionConfig(horizon=4, execute=2, obs_steps=2, width=32, depth=1, unet_dims=[8, 16, 32])
 STATE, ACTION = 3, 2

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from robot_rl.policies.bases.base_policy import is_steered_by_noise
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.nets.denoisers import Denoiser
-from robot_rl.policies.probe import is_steered_by_noise
 
 SMALL = FlowConfig(horizon=4, execute=2, obs_steps=2, width=32, depth=1, unet_dims=[8, 16, 32])
 STATE, ACTION = 3, 2

@@ -4,8 +4,7 @@ import torch
 
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.finetuned.candidates import ensemble_std, lower_confidence_bound, select_best
-from robot_rl.policies.nets.critic import EnsembleCritic
-from robot_rl.policies.nets.values import ValueCodec, ValueSpec
+from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 
 FEATURES, STEPS, ACTION, MEMBERS = 4, 3, 2, 5
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-import robot_rl.policies.finetuned.registry  # noqa: F401
+import robot_rl.policies.finetuned  # noqa: F401
 from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.expo import Expo, ExpoPolicy, ExpoSpec
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.store import load_policy_files
 
 STATE, ACTION, EXECUTE, SLOTS = 4, 3, 3, 2

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-import robot_rl.policies.finetuned.registry  # noqa: F401
+import robot_rl.policies.finetuned  # noqa: F401
 from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, save_finetuned
 from robot_rl.policies.finetuned.ibrl import IBRL, IBRLSpec
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.store import load_policy_files
 
 STATE, ACTION, SLOTS = 4, 3, 8

@@ -8,8 +8,8 @@ import torch
 
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.finetuned import FINETUNED_POLICIES
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, save_finetuned
-from robot_rl.policies.finetuned.registry import FINETUNED_POLICIES
 from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import load_policy_files

@@ -13,8 +13,8 @@ from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import ENCODERS, EncoderSpec, ObservationEncoder
-from robot_rl.policies.nets.values import ValueSpec
 from robot_rl.policies.nets.vision import FEATURE_SIZE
 from robot_rl.policies.store import RECORD_FILE, load_policy_files
 

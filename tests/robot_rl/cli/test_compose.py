@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from robot_rl.assets import asset_path
-from robot_rl.cli.command import Command
+from robot_rl.cli.command import Command, meanings, type_name
 from robot_rl.cli.compose import compose, load_group
 from robot_rl.cli.help import print_help
 from robot_rl.cli.main import command_names, load_command
-from robot_rl.cli.options import meanings, type_name
 from robot_rl.cli.validation import FORMER_NAMES
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError

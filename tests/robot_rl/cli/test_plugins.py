@@ -10,7 +10,7 @@ import pytest
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command, main
 from robot_rl.envs.experts import EXPERTS
-from robot_rl.hardware.drivers.registry import DRIVERS
+from robot_rl.hardware.drivers import DRIVERS
 from robot_rl.hardware.plugins import VARIABLE, load_plugins
 from robot_rl.hardware.teleop.devices import DEVICES
 
@@ -18,7 +18,7 @@ MINE = """
 from dataclasses import dataclass
 from robot_rl.envs.experts import EXPERTS
 from robot_rl.envs.experts.lift import LiftExpert
-from robot_rl.hardware.drivers.registry import DRIVERS
+from robot_rl.hardware.drivers import DRIVERS
 from robot_rl.hardware.teleop.devices import DEVICES
 from robosuite.environments.manipulation.lift import Lift
 

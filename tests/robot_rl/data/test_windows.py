@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.data.dataset import Dataset
-from robot_rl.data.windows import make_windows
+from robot_rl.data.dataset import Dataset, make_windows
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.policies.acting import ChunkRunner
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk

@@ -13,8 +13,8 @@ from robot_rl.methods.dsrl import DSRLConfig, DSRLLearner, NoiseSACConfig
 from robot_rl.methods.dsrl_na import BACKUPS, DSRLNAConfig, DSRLNALearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.values import ValueSpec
 from tests.conftest import SMALL_RL, RunCommand
 
 STATE, ACTION, H, EXECUTE, N, B = 4, 3, 6, 2, 3, 8

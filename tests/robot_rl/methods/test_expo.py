@@ -15,8 +15,8 @@ from robot_rl.methods.expo import ExpoConfig, ExpoLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.bases.imitation import ImitationConfig
 from robot_rl.policies.finetuned.expo import Expo, ExpoSpec
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.values import ValueSpec
 from tests.conftest import SMALL_RL, RunCommand
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3

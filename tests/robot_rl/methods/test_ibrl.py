@@ -11,8 +11,8 @@ from torch import Tensor
 from robot_rl.methods.ibrl import IBRLConfig, IBRLLearner, bootstrap_value
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.ibrl import IBRL, IBRLSpec
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.values import ValueSpec
 
 B, STATE, ACTION = 6, 4, 3
 SMALL = IBRLConfig(num_critics=4, hidden=[16, 16], batch_size=B, critic_warmup=0, actor_every=1)

@@ -13,8 +13,8 @@ from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkLe
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policies.nets.values import ValueSpec
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
 SMALL = ResidualChunkConfig(

@@ -13,7 +13,7 @@ from robot_rl.cli.main import main
 from robot_rl.errors import UserError
 from robot_rl.machine import describe_machine, describe_versions
 from robot_rl.report import write_report
-from robot_rl.report.curves import MAX_POINTS, rolling_mean, thinned, time_unit
+from robot_rl.report.figures import MAX_POINTS, rolling_mean, thinned, time_unit
 from tests.robot_rl.fixture_run import make_run, write_json
 
 

@@ -15,6 +15,7 @@ import h5py
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 from robot_rl.data.dataset import FORMAT_VERSION, STEP_KEYS, Dataset
 from robot_rl.data.episode_notes import SOURCE, notes_of, outcome_of
@@ -22,7 +23,6 @@ from robot_rl.data.episode_stream import arrays_of, images_of
 from robot_rl.data.formats.robomimic.file import IMAGE, MADE, OBJECT, OWN
 from robot_rl.data.raw.steps import AGE, single
 from robot_rl.data.writer import Streamed
-from robot_rl.envs.object_state import object_state
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.playback_start import ModelXml, begin_as_played_back
 from robot_rl.envs.robosuite_env import RobosuiteEnv
@@ -34,6 +34,9 @@ _ROBOSUITE, _GYM = 1, 2
 _VALID: Final = 0.1
 """Fraction of demonstrations that robomimic's conversion uses for validation."""
 Arrays = Mapping[str, NDArray[Any]]
+
+
+_RELATIVE: Final = "_to_{}eef_quat"
 
 
 def export(
@@ -240,3 +243,48 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{value!r} has no place in JSON")
+
+
+def object_parts(sim: Any) -> list[str]:
+    """Names of the observations that robosuite concatenates, in order."""
+    return [
+        name
+        for name, observable in sim._observables.items()
+        if observable.modality == "object" and observable.is_enabled() and observable.is_active()
+    ]
+
+
+def object_state(sim: Any, raw: Arrays) -> NDArray[np.float32]:
+    """Concatenate a task's observations of objects, float32 [N, K].
+
+    Args:
+        sim: robosuite's environment, for names and order only.
+        raw: observations [N, …] by name. An object's orientation in the frame of the hand, which no state of
+            our tasks has, is computed from both orientations if it is missing.
+
+    Raises:
+        ValueError: if an observation is missing.
+    """
+    parts = object_parts(sim)
+    prefix = sim.robots[0].robot_model.naming_prefix
+    columns, missing = [], []
+    for name in parts:
+        values = raw[name] if name in raw else _relative_orientation(name, prefix, raw)
+        if values is None:
+            missing.append(name)
+        else:
+            columns.append(np.asarray(values, np.float32).reshape(len(values), -1))
+    if missing:
+        raise ValueError(f"{', '.join(missing)} of robosuite's object-state is missing")
+    return np.concatenate(columns, axis=1)
+
+
+def _relative_orientation(name: str, prefix: str, raw: Arrays) -> NDArray[np.float64] | None:
+    """An object's orientation in the frame of the hand, xyzw with w ≥ 0 as robosuite has it."""
+    ending = _RELATIVE.format(prefix)
+    needed = f"{name.removesuffix(ending)}_quat", f"{prefix}eef_quat"
+    if not name.endswith(ending) or any(key not in raw for key in needed):
+        return None
+    thing, hand = (Rotation.from_quat(raw[key]) for key in needed)
+    relative = (hand.inv() * thing).as_quat()
+    return np.asarray(np.where(relative[:, 3:] < 0, -relative, relative))

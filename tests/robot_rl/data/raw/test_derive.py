@@ -13,11 +13,10 @@ import pytest
 
 from robot_rl.cli.compose import load_group
 from robot_rl.commands import data_derive
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.dataset import Dataset, make_windows
 from robot_rl.data.episode_notes import notes_of
 from robot_rl.data.frames import write_frames
 from robot_rl.data.raw.derive import DeriveConfig, DeriveResult, derive
-from robot_rl.data.windows import make_windows
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.protocol.messages import Code, Mode

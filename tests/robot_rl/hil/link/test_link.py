@@ -28,9 +28,8 @@ from robot_rl.hil.link.messages import (
     encode,
     from_learner,
 )
-from robot_rl.hil.link.outbox import Outbox
+from robot_rl.hil.link.outbox import Outbox, Spool
 from robot_rl.hil.link.server import LearnerServer
-from robot_rl.hil.link.spool import Spool
 from tests.robot_rl.hil.records import EMPTY, step
 
 WEIGHTS = Weights(learner="", version=0, warm=False, tensors={})

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.hil.link.messages import Ack, End, Step, from_actor
-from robot_rl.hil.link.outbox import RESEND_AFTER, WINDOW, Outbox, Position
-from robot_rl.hil.link.spool import Spool
+from robot_rl.hil.link.outbox import RESEND_AFTER, WINDOW, Outbox, Position, Spool
 from tests.robot_rl.hil.records import step
 
 

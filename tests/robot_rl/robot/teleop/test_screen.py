@@ -8,7 +8,7 @@ import pytest
 from robot_rl.cli.compose import compose, load_group
 from robot_rl.cli.main import load_command
 from robot_rl.envs.task import TaskConfig
-from robot_rl.robot.teleop.card import task_words
+from robot_rl.robot.teleop.screen import task_words
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from robot_rl.cli.compose import load_group
-from robot_rl.envs.object_state import object_parts, object_state
+from robot_rl.data.formats.robomimic.exporter import object_parts, object_state
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env

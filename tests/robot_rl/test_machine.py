@@ -2,7 +2,7 @@
 
 import platform
 
-from robot_rl.training.allocator import keep_freed_memory
+from robot_rl.machine import keep_freed_memory
 
 
 def test_glibc_accepts_the_settings() -> None:
