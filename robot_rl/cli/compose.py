@@ -9,7 +9,6 @@ defaults. A group whose choices all have one dataclass (`task`) takes the user's
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,9 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from robot_rl.assets import asset_path
 from robot_rl.cli.command import Command, Draft
-from robot_rl.cli.overrides import Override, parse, split
+from robot_rl.cli.overrides import override, split_arguments, unknown_choice
 from robot_rl.cli.user_files import ALONE, NO_FILE, check_file, find_file, own_files
-from robot_rl.cli.validation import as_list, assign, check_key, flags, spelled_key, unknown_choice
 from robot_rl.errors import UserError, mistakes
 
 T = TypeVar("T")
@@ -73,19 +71,11 @@ def load_group(group: str, choice: str, schema: type[T]) -> T:
         return cast(T, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values)))
 
 
-def split_arguments(command: Command, arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Arguments as (key, text of the value).
-
-    Raises:
-        UserError: if an argument has another form.
-    """
-    return split(arguments, partial(spelled_key, command), flags(command))
-
-
 def draft(command: Command, arguments: Sequence[str]) -> Draft:
     """A configuration in which mandatory values may be missing; for `compose` and `--help`."""
-    pairs, chosen, paths = _choose(command, split_arguments(command, arguments))
-    defaults, files = _default_choices(command), _files(command, chosen)
+    defaults = _default_choices(command)
+    pairs, chosen, paths = _choose(command, defaults, split_arguments(command, arguments))
+    files = _files(command, chosen)
     selection = []
     for group, choice in chosen.items():
         if choice == "???" or group in files:
@@ -100,22 +90,21 @@ def draft(command: Command, arguments: Sequence[str]) -> Draft:
     values = OmegaConf.create({**plain, **files})
     made = Draft(command, _structured(command, chosen, values), chosen)
     for group, path in paths.items():
-        assign(made, Override(f"{group}.path", path, path))
+        OmegaConf.update(made.values, f"{group}.path", path)
     for key, text in pairs:
-        check_key(made, key, text)
-        assign(made, parse(key, as_list(made, key, text)))
+        override(made, key, text)
     return made
 
 
 def _choose(
-    command: Command, pairs: list[tuple[str, str]]
+    command: Command, defaults: Mapping[str, str | None], pairs: list[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], dict[str, str | None], dict[str, str]]:
     """Separate the choices of groups from the other arguments; the last of several counts.
 
     Returns:
         The other arguments; the choice of each group; the path of each group chosen by a run's path.
     """
-    chosen = _default_choices(command)
+    chosen = dict(defaults)
     values: list[tuple[str, str]] = []
     paths: dict[str, str] = {}
     keys = {key for key, _ in pairs}
@@ -129,7 +118,7 @@ def _choose(
         valid = command.choices(key)
         if choice in valid or (command.takes_files(key) and find_file(key, choice)):
             chosen[key] = choice
-        elif choice == "null" and _default_choices(command)[key] is None:
+        elif choice == "null" and defaults[key] is None:
             chosen[key] = None
         elif "run" in valid and ("/" in choice or Path(choice).exists()):
             # The path of an earlier run in place of a name.

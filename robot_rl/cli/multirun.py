@@ -15,7 +15,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from robot_rl.cli.command import Command
-from robot_rl.cli.compose import compose, split_arguments
+from robot_rl.cli.compose import compose
+from robot_rl.cli.overrides import split_arguments
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import INTERRUPTED, UserError
 from robot_rl.hardware.child_process import command_line

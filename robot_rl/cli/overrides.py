@@ -1,78 +1,105 @@
-"""Parses `key=value` arguments, in Hydra's grammar.
+"""The user's overrides: `key=value` arguments in Hydra's grammar, checked against the options.
 
-`--key value` and `--key=value` also mean `key=value`, and `--key` alone means `key=true`.
+`--key value` and `--key=value` also mean `key=value`, and `--key` alone means `key=true`. Error messages say
+what to write and name the nearest valid key or choice.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from robot_rl.cli.command import Command, Draft, Option, options
+from robot_rl.cli.spelling import nearest, nearest_key
+from robot_rl.cli.user_files import ALONE
 from robot_rl.errors import UserError
+
+FORMER_NAMES = {
+    "method.commit": ("method.execute_fraction",),
+    "method.exploration": ("method.exploration_std",),
+    "method.imitation": ("method.bc_weight",),
+    "method.members": ("method.num_critics",),
+    "method.pessimism": ("method.uncertainty_penalty",),
+    "method.proposals": ("method.base_samples",),
+    "method.scale": ("method.residual_scale", "method.edit_scale"),
+    "method.subset": ("method.critics_per_target",),
+}
+"""Options that were renamed, with their new names, of which a method has one."""
 
 _GRAMMAR = set("[]{}()'\",$\\")
 """Characters with a meaning in Hydra's grammar; a value without them is a plain word."""
 
 
-@dataclass(frozen=True)
-class Override:
-    """One `key=value` of the command line."""
-
-    key: str
-    value: Any
-    text: str
-    """The value as the user wrote it."""
-
-
-def split(
-    arguments: Sequence[str],
-    spelled: Callable[[str], str | None] = lambda word: word,
-    flags: Collection[str] = (),
-) -> list[tuple[str, str]]:
+def split_arguments(command: Command, arguments: Sequence[str]) -> list[tuple[str, str]]:
     """Arguments as (key, text of the value).
 
-    Args:
-        arguments: those of the command line after the name of the command.
-        spelled: the valid key, or `group=choice`, that a word means; used in error messages only.
-        flags: boolean keys.
-
     Raises:
-        UserError: if an argument has another form; the message says how to write it.
+        UserError: if an argument has another form.
     """
     pairs: list[tuple[str, str]] = []
     left = list(arguments)
     while left:
         argument = left.pop(0)
-        following = left[0] if left else ""
         key, equals, text = argument.partition("=")
         if argument.startswith("--"):
             key = key[2:].replace("-", "_")
             if key and not equals:
-                text = _value(argument, key in flags, left, spelled)
+                text = _following_value(command, argument, key, left)
         elif argument.startswith(("-", "+", "~")) or not equals:
-            raise _malformed(argument, following, spelled)
+            raise _malformed(command, argument, left[0] if left else "")
         if not key:
             raise UserError(f"{argument}: the key is missing; write key=value")
         pairs.append((key, text))
     return pairs
 
 
-def parse(key: str, text: str) -> Override:
-    """Parse a value: a number, `true`, `null`, `[1,2]`, `{a: 1}`, a quoted string or a word.
+def override(draft: Draft, key: str, text: str) -> None:
+    """Set the value of a key.
 
     Raises:
-        UserError: if the value cannot be parsed, or is a sweep.
+        UserError: if there is no such key, or the value cannot be parsed or does not have the option's type.
     """
+    option = _option_of(draft, key, text)
+    if option.key == key and option.type_name.startswith("list"):
+        # The brackets of a list may be left out: `tasks=Lift,Door`.
+        text = text if text.startswith(("[", "$")) or text == "null" else f"[{text}]"
+    value = _parse(key, text)
+    try:
+        OmegaConf.update(draft.values, key, value, merge=True)
+    except OmegaConfBaseException as error:
+        whole = isinstance(value, float) and value.is_integer() and option.type_name == "int"
+        hint = f"; write {key}={int(value)}" if whole else ""
+        raise UserError(
+            f"{key}={text}: the value must be {option.type_name}{hint} ({option.meaning})"
+        ) from error
+
+
+def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
+    """The error for `group=choice` with a choice that does not exist."""
+    if choice.startswith("[") or "," in choice:
+        return UserError(
+            f"{group}={choice}: only one {group} at a time (robot-rl train takes several with --multirun); "
+            f"choose from {', '.join(valid)}"
+        )
+    spelled = nearest(choice, valid)
+    hint = f"; did you mean {group}={spelled}?" if spelled else ";"
+    more = f"; give a file's path, or {alone}=… without a file" if (alone := ALONE.get(group)) else ""
+    return UserError(f"{group}={choice}: there is no such {group}{hint} choose from {', '.join(valid)}{more}")
+
+
+def _parse(key: str, text: str) -> Any:
+    """Parse a value: a number, `true`, `null`, `[1,2]`, `{a: 1}`, a quoted string or a word."""
     try:
         # The key was checked elsewhere; Hydra cannot parse every form of it (`task.cameras[0]`).
         parsed = OverridesParser.create().parse_override(f"key={text}")
     except HydraException as error:
         if _GRAMMAR.isdisjoint(text):
             # Hydra's words are ASCII without `=` and `~`; a path may contain others.
-            return Override(key, text, text)
+            return text
         raise UserError(f"cannot read the value of {key}={text} ; quote it: '{key}=\"…\"'") from error
     if parsed.is_sweep_override():
         raise UserError(
@@ -80,27 +107,26 @@ def parse(key: str, text: str) -> Override:
             "several values with --multirun"
         )
     value = parsed.value()
-    return Override(key, value.text if isinstance(value, QuotedString) else value, text)
+    return value.text if isinstance(value, QuotedString) else value
 
 
-def _value(argument: str, flag: bool, left: list[str], spelled: Callable[[str], str | None]) -> str:
+def _following_value(command: Command, argument: str, key: str, left: list[str]) -> str:
     """The value of `--key`, taken from the arguments that follow."""
     following = left[0] if left else ""
-    if flag and following not in ("true", "false"):
+    if following not in ("true", "false") and key in _flags(command):
         return "true"
     if not left or following.startswith("--"):
-        key = argument[2:].replace("-", "_")
-        advice = (spelled(key) or key).partition("=")[0]
+        advice = (_spelled_key(command, key) or key).partition("=")[0]
         raise UserError(f"{argument}: the value is missing; write {advice}=…")
     return left.pop(0)
 
 
-def _malformed(argument: str, following: str, spelled: Callable[[str], str | None]) -> UserError:
-    """The error for an argument that is not `key=value`; says what to write instead."""
+def _malformed(command: Command, argument: str, following: str) -> UserError:
+    """The error for an argument that is not `key=value`."""
     key, equals, text = argument.lstrip("-+~").partition("=")
     if not equals and "=" not in following and not following.startswith(("-", "+", "~")):
         text = following
-    known = spelled(key)
+    known = _spelled_key(command, key)
     advice = known or key
     if "=" not in advice:
         advice = f"{advice}={text or '…'}"
@@ -112,3 +138,66 @@ def _malformed(argument: str, following: str, spelled: Callable[[str], str | Non
         return UserError(f"{argument}: keys cannot be removed; set a value: {advice}")
     hint = f"; did you mean {advice}?" if known or text else ""
     return UserError(f"{argument} is not key=value{hint}")
+
+
+def _option_of(draft: Draft, key: str, text: str) -> Option:
+    """The option that a key names, or of whose dict or list it names an entry.
+
+    Raises:
+        UserError: if there is none; names the nearest key, or the choice of a group that has this key.
+    """
+    known = draft.options()
+    for option in known:
+        if key == option.key or _is_entry(key, option):
+            return option
+    keys = [option.key for option in known]
+    if now := next((new for new in FORMER_NAMES.get(key, ()) if new in keys), None):
+        raise UserError(f"{key} is now {now}: write {now}={text}")
+    command, group = draft.command, key.partition(".")[0]
+    choices = command.choices(group) if group in command.groups else []
+    owners = [c for c in choices if any(key == option.key for option in _options_of(command, group, c))]
+    if owners:
+        chosen = {None: "not set", "???": "not chosen"}.get(draft.chosen[group], draft.chosen[group])
+        raise UserError(f"{key} belongs to {group}={'|'.join(owners)}, and {group} is {chosen}")
+    if below := next((other for other in keys if other.startswith(f"{key}.")), None):
+        raise UserError(f"{key} is a section; set one of its keys, e.g. {below}=…")
+    if found := nearest_key(key, [*keys, *draft.chosen, *_all_keys(command)]):
+        raise UserError(f"unknown key {key}; did you mean {' or '.join(f'{k}={text}' for k in found)}?")
+    raise UserError(f"unknown key {key}; robot-rl {command.name} --help lists all keys")
+
+
+def _is_entry(key: str, option: Option) -> bool:
+    """Whether the key is an entry of a dict or list option."""
+    return key.startswith((f"{option.key}.", f"{option.key}[")) and (
+        isinstance(option.value, (dict, list)) or option.type_name.startswith(("dict", "list"))
+    )
+
+
+def _spelled_key(command: Command, word: str) -> str | None:
+    """The key, or `group=choice`, that a word most likely means, or None."""
+    for group in command.groups:
+        if word in command.choices(group):
+            return f"{group}={word}"
+    return next(iter(nearest_key(word, [*command.groups, *_all_keys(command)])), None)
+
+
+def _all_keys(command: Command) -> list[str]:
+    return [option.key for option in _all_options(command)]
+
+
+def _flags(command: Command) -> set[str]:
+    return {option.key for option in _all_options(command) if option.type_name == "bool"}
+
+
+def _all_options(command: Command) -> Iterator[Option]:
+    """Every option of a command, with every choice of its groups."""
+    yield from options(OmegaConf.structured(command.config))
+    for group in command.groups:
+        for choice in command.choices(group):
+            yield from _options_of(command, group, choice)
+
+
+def _options_of(command: Command, group: str, choice: str) -> Iterator[Option]:
+    schema = command.schema(group, choice)
+    assert schema is not None
+    return options(OmegaConf.structured(schema), f"{group}.")

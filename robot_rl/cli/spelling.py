@@ -15,7 +15,7 @@ def nearest(word: str, valid: Iterable[str]) -> str | None:
 
 def nearest_key(key: str, valid: Iterable[str]) -> list[str]:
     """Dotted keys that `key` most likely means, best first: misspelt, or without the right section."""
-    keys = list(valid)
+    keys = list(dict.fromkeys(valid))
     if (spelled := key.replace("-", "_")) in keys:
         return [spelled]
     if close := get_close_matches(key, keys, n=1, cutoff=0.85):

@@ -10,7 +10,7 @@ from robot_rl.cli.command import Command, meanings, type_name
 from robot_rl.cli.compose import compose, load_group
 from robot_rl.cli.help import print_help
 from robot_rl.cli.main import command_names, load_command
-from robot_rl.cli.validation import FORMER_NAMES
+from robot_rl.cli.overrides import FORMER_NAMES
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
 from robot_rl.methods.registry import METHODS
