@@ -92,35 +92,28 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             ValueError: if the robot does not measure or accept what the environment needs, or its latency is
                 longer than the lookahead.
         """
-        robot, latency = client.spec, client.latency
+        robot = client.spec
         self._client, self._prepare, self._frames = client, prepare, frames
         self._environment = dict(environment)
         self._clock = clock or MonotonicClock()
         self._period = round(1e9 / environment["control_freq"])
         self._max_age_ms = 1.5 * self._period / MS if max_age_ms is None else max_age_ms
         self._max_spread_ms = self._period / MS if max_spread_ms is None else max_spread_ms
-        action_ms = latency.action.ms if latency.action else 0.0
-        if lookahead_ms is not None and lookahead_ms < action_ms:
-            raise ValueError(
-                f"lookahead_ms={lookahead_ms:g}: {robot.name} takes {action_ms:g} ms to move; give more"
-            )
-        self._lookahead_ns = None if lookahead_ms is None else round((lookahead_ms - action_ms) * MS)
+        self._lookahead_ns = None if lookahead_ms is None else _lookahead_ns(client, lookahead_ms)
         self.horizon = int(environment["horizon"])
         self.observation_spec = ObservationSpec.from_dict(environment["observation_spec"])
         self.action_spec = spec_from_list(environment["action_spec"])
         self._robot_state = RobotState(robot, self.observation_spec)
-        poses = any(dim.kind == "absolute" for dim in self.action_spec)
-        self._mode: CommandMode = (
-            "cartesian_delta" if lookahead_ms is None and not poses else "cartesian_pose"
-        )
+        poses = lookahead_ms is not None or any(dim.kind == "absolute" for dim in self.action_spec)
+        self._mode: CommandMode = "cartesian_pose" if poses else "cartesian_delta"
         self._robot_action = RobotAction(robot, self.action_spec, self._mode)
         if judge is None and SUCCESS not in robot.sensors:
             raise ValueError(f"the robot {robot.name} has no sensor {SUCCESS!r}: give a judge")
         self._judge = judge or (lambda state: bool(state.sensors[SUCCESS][0]))
         if self.observation_spec.cameras and frames is None:
             raise ValueError(f"cameras {', '.join(self.observation_spec.cameras)} are observed: give frames")
-        known = {camera: delay.ms for camera, delay in latency.cameras.items()}
-        self._camera_latency_ns = {c: round(known.get(c, 0.0) * MS) for c in self.observation_spec.cameras}
+        known = {camera: round(delay.ms * MS) for camera, delay in client.latency.cameras.items()}
+        self._camera_latency_ns = {camera: known.get(camera, 0) for camera in self.observation_spec.cameras}
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self._robot_action.size,), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
         self.commander: Kind = "policy"
@@ -286,3 +279,13 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._client.release()
         if self._client.sample().mode in modes.ENABLED:
             self._client.disarm()
+
+
+def _lookahead_ns(client: RobotClient, lookahead_ms: float) -> int:
+    """Time from when a step is due until the server acts on its command, ns."""
+    action_ms = client.latency.action.ms if client.latency.action else 0.0
+    if lookahead_ms < action_ms:
+        raise ValueError(
+            f"lookahead_ms={lookahead_ms:g}: {client.spec.name} takes {action_ms:g} ms to move; give more"
+        )
+    return round((lookahead_ms - action_ms) * MS)

@@ -85,25 +85,8 @@ class RobotServer:
         self._gripper = GripperMailbox(driver.gripper, self._clock) if driver.gripper else None
         self.core = RobotCore(driver, settings, self._clock, self.session, self._gripper)
         self._router = RequestRouter(self.core, self._stamp, self._clock)
-        self._cleanup = ExitStack()
+        self._cleanup = self._bind(address, keys, insecure, cameras)
         """Cleanup in reverse order: the arm first."""
-        with ExitStack() as stack:
-            context = stack.enter_context(message_context())
-            stack.callback(context.destroy, linger=_LINGER)
-            self._sockets = ServerSockets(context, address, keys, insecure=insecure)
-            stack.callback(self._sockets.close)
-            self._cmd, self._ctrl = self._sockets.bind("cmd"), self._sockets.bind("ctrl")
-            self._states, self._events = self._sockets.bind("state"), self._sockets.bind("event")
-            self._commands = self._sockets.bind("command")
-            for socket in (self._states, self._events, self._commands):
-                socket.linger = _LINGER
-            self._estop = EstopThread(self._sockets, driver, self.core.stop_queue, self._router, self._stamp)
-            stack.callback(self._estop.close)
-            self._cameras = CameraSet(
-                cameras, self._sockets.bind("image"), lambda what, text: self._camera_events.put((what, text))
-            )
-            stack.callback(self._cameras.close)
-            self._cleanup = stack.pop_all()
         # ZMQ's descriptors are edge-triggered: all messages are received before waiting on them.
         self._descriptors = [socket.fileno() for socket in (self._cmd, self._ctrl)]
 
@@ -135,6 +118,29 @@ class RobotServer:
             self._cleanup.callback(gc.unfreeze)
             with realtime_priority(CONTROL):
                 self._loop()
+
+    def _bind(
+        self, address: Address, keys: ServerKeys | None, insecure: bool, cameras: Sequence[CameraSettings]
+    ) -> ExitStack:
+        """Claim the address: create the sockets and the threads that use them; returns their cleanup."""
+        with ExitStack() as stack:
+            context = stack.enter_context(message_context())
+            stack.callback(context.destroy, linger=_LINGER)
+            self._sockets = ServerSockets(context, address, keys, insecure=insecure)
+            stack.callback(self._sockets.close)
+            self._cmd, self._ctrl = self._sockets.bind("cmd"), self._sockets.bind("ctrl")
+            self._states, self._events = self._sockets.bind("state"), self._sockets.bind("event")
+            self._commands = self._sockets.bind("command")
+            for socket in (self._states, self._events, self._commands):
+                socket.linger = _LINGER
+            stop_queue = self.core.stop_queue
+            self._estop = EstopThread(self._sockets, self._driver, stop_queue, self._router, self._stamp)
+            stack.callback(self._estop.close)
+            self._cameras = CameraSet(
+                cameras, self._sockets.bind("image"), lambda what, text: self._camera_events.put((what, text))
+            )
+            stack.callback(self._cameras.close)
+            return stack.pop_all()
 
     def _loop(self) -> None:
         due = self._clock.now()

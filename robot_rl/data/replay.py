@@ -206,18 +206,10 @@ class Replay:
         data = self.data
         draw = self._draw_human if humans_only else self._draw
         row = torch.from_numpy(draw(batch, rng, chunk_starts_only)).to(self.device, non_blocking=True)
-        stream_start = row - row % self.rows
-        ahead = torch.arange(n_step + 1, device=self.device)
-        rows = stream_start[:, None] + (row[:, None] - stream_start[:, None] + ahead) % self.rows
-        whole = data["start"][rows[:, :-1]]
-        ends = data["terminated"][rows[:, :-1]]
-        # Step i is in the window if all steps before it were complete and did not terminate.
-        before = (whole & ~ends)[:, :-1].long().cumprod(1)
-        inside = torch.cat([torch.ones_like(row)[:, None], before], 1) * whole
+        rows, inside, terminated = self._windows(row, n_step)
         length = inside.sum(1)
-        powers = gamma ** ahead.float()
+        powers = gamma ** torch.arange(n_step + 1, device=self.device).float()
         reward = (data["reward"][rows[:, :-1]] * inside * powers[:-1]).sum(1)
-        terminated = (ends & inside.bool()).any(1)
         discount = torch.where(terminated, 0.0, powers[length])
         # The row after a termination may belong to another episode, so it is not used.
         after = length - terminated.long()
@@ -315,6 +307,22 @@ class Replay:
         if len(rows):
             self._start[rows] = start
             self.data["start"][torch.from_numpy(rows).to(self.device)] = start
+
+    def _windows(self, row: Tensor, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The windows that begin at `row` [B].
+
+        Returns:
+            Rows [B, n + 1]; 1 for each valid step, else 0 [B, n]; whether a termination ended the window [B].
+        """
+        stream_start = row - row % self.rows
+        ahead = torch.arange(n_step + 1, device=self.device)
+        rows = stream_start[:, None] + (row[:, None] - stream_start[:, None] + ahead) % self.rows
+        whole = self.data["start"][rows[:, :-1]]
+        ends = self.data["terminated"][rows[:, :-1]]
+        # Step i is in the window if all steps before it were complete and did not terminate.
+        before = (whole & ~ends)[:, :-1].long().cumprod(1)
+        inside = torch.cat([torch.ones_like(row)[:, None], before], 1) * whole
+        return rows, inside, (ends & inside.bool()).any(1)
 
     def _executed(self, rows: Tensor, length: Tensor, chunk: int) -> Tensor:
         """Actions [B, h, A] of the first h steps of each window, continued by the base's if it is shorter."""
