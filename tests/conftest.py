@@ -1,6 +1,6 @@
-"""What many tests need: a small real dataset and a small real base policy, made once."""
+"""What many tests need, made once: a simulated arm's server, a small dataset and a small base policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
+from tests.hardware.processes import Server, serving
 
 # On a busy machine an example takes long, which says nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,6 +39,13 @@ def robot_rl() -> RunCommand:
         command.run(compose(command, arguments))
 
     return run
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server of a simulated arm, one for all tests of a module."""
+    with serving(tmp_path_factory.mktemp("r")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

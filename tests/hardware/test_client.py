@@ -29,12 +29,6 @@ from tests.hardware.processes import Server, await_event, eventually, serving
 from tests.hardware.teleop.states import PANDA, state
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("client")) as server:
-        yield server
-
-
 @pytest.fixture
 def robot(server: Server) -> Iterator[RobotClient]:
     """An operator's client of an arm that nobody commands, in `idle`."""

@@ -8,13 +8,7 @@ import pytest
 
 from robot_rl.hardware.client import CommandRefused, NoAnswer, RobotClient, StaleState
 from tests.hardware.byte_relay import ByteRelay
-from tests.hardware.processes import Server, eventually, serving
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("damaged")) as server:
-        yield server
+from tests.hardware.processes import Server, eventually
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from robot_rl.hardware.protocol.arrays import Frame, decode_image
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets
 from robot_rl.hardware.spec import CameraSpec
+from tests.hardware.cameras.stage import Stage
+from tests.hardware.processes import PATIENCE
 
 DEVICES = "tests.hardware.cameras.devices_for_tests"
-PATIENCE = 120.0
-"""s; how long a busy machine may take for anything at all."""
 PATIENT = MonitorLimits(
     start_ms=90_000, stall_ms=20_000, rate_window_ms=60_000, restarts=100, backoff_ms=10, restart_window_ms=1
 )
@@ -118,3 +118,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     bench.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A server's images and a client of them, on a stepped clock."""
+    os.chmod(tmp_path, 0o700)
+    stage = Stage(tmp_path)
+    yield stage
+    stage.close()

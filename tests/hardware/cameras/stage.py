@@ -11,7 +11,7 @@ from robot_rl.hardware.clock import SteppedClock
 from robot_rl.hardware.protocol.arrays import Encoding, Frame, encode_image
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets
-from tests.hardware.cameras.conftest import PATIENCE
+from tests.hardware.processes import PATIENCE
 
 WIDTH, HEIGHT = 64, 48
 START = SteppedClock().now()

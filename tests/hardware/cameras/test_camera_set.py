@@ -14,10 +14,11 @@ import pytest
 from robot_rl.hardware.cameras.reader import FrameReader
 from robot_rl.hardware.cameras.settings import MonitorLimits
 from robot_rl.hardware.protocol.arrays import pixels
-from tests.hardware.cameras.conftest import DEVICES, PATIENCE, Bench, is_alive, pattern, until
+from tests.hardware.cameras.conftest import DEVICES, PATIENCE, PATIENT, Bench, is_alive, pattern, until
 from tests.hardware.cameras.devices_for_tests import number_in
 
 ROOT = Path(__file__).resolve().parents[3]
+SOON_STALLED = msgspec.structs.replace(PATIENT, stall_ms=3000)
 
 
 def test_images_reach_a_client_whole_and_in_order(bench: Bench) -> None:
@@ -74,15 +75,7 @@ def test_a_killed_camera_is_reported_and_comes_back(bench: Bench) -> None:
 
 
 def test_a_stopped_camera_is_a_stalled_one_and_replaced(bench: Bench) -> None:
-    limits = MonitorLimits(
-        start_ms=90_000,
-        stall_ms=3000,
-        rate_window_ms=60_000,
-        restarts=100,
-        backoff_ms=10,
-        restart_window_ms=1,
-    )
-    bench.start(pattern("wrist"), limits=limits)
+    bench.start(pattern("wrist"), limits=SOON_STALLED)
     pid = bench.running("wrist").pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -92,15 +85,7 @@ def test_a_stopped_camera_is_a_stalled_one_and_replaced(bench: Bench) -> None:
 
 
 def test_a_camera_that_hangs_is_a_stalled_one(bench: Bench, tmp_path: Path) -> None:
-    limits = MonitorLimits(
-        start_ms=90_000,
-        stall_ms=3000,
-        rate_window_ms=60_000,
-        restarts=100,
-        backoff_ms=10,
-        restart_window_ms=1,
-    )
-    bench.start(pattern("wrist", hang_at=5, once=str(tmp_path / "hung")), limits=limits)
+    bench.start(pattern("wrist", hang_at=5, once=str(tmp_path / "hung")), limits=SOON_STALLED)
     bench.wait_for("camera_stalled", "wrist")
     bench.wait_for("camera_running", "wrist", times=2)
 

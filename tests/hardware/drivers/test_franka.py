@@ -16,29 +16,19 @@ from robot_rl.hardware.drivers import make_driver
 from robot_rl.hardware.drivers.base import Array, DriverError, Pose
 from robot_rl.hardware.drivers.franka import FrankaDriver, make
 from robot_rl.hardware.realtime import ARM, missing_rights
-from tests.hardware.drivers.cases import CONFIGS, Rig
+from tests.hardware.drivers.cases import CONFIGS
+from tests.hardware.drivers.conftest import MOVING
 from tests.hardware.drivers.motion import Motion
-from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until
-from tests.hardware.fakes.franka import PROGRAM, ROBOT, config
+from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, until
+from tests.hardware.fakes.franka import ROBOT, config
 
 pytest.importorskip("franky", reason="franky-control is not installed")
 pytest.importorskip("franky_sim", reason="franky-sim is not installed")
 
+KIND = "franka"
+"""Of the simulated arm, for the fixtures."""
 RESTING = 0.01
 """rad/s"""
-MOVING = 0.06
-
-
-@pytest.fixture(scope="module")
-def simulation() -> Iterator[SimulatedArm]:
-    with running(PROGRAM) as arm:
-        yield arm
-
-
-@pytest.fixture
-def arm(simulation: SimulatedArm) -> SimulatedArm:
-    simulation.tell("reset")
-    return simulation
 
 
 @pytest.fixture
@@ -47,17 +37,6 @@ def driver(arm: SimulatedArm) -> Iterator[FrankaDriver]:
     driver.open()
     yield driver
     driver.close()
-
-
-@pytest.fixture
-def motion(arm: SimulatedArm, driver: FrankaDriver) -> Motion:
-    return Motion(Rig(driver, ArmClock(arm)))
-
-
-@pytest.fixture
-def streamer(arm: SimulatedArm) -> Iterator[subprocess.Popen[str]]:
-    with streaming("franka", arm, MOVING) as process:
-        yield process
 
 
 def at_rest(arm: SimulatedArm) -> bool:

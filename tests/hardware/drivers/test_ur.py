@@ -16,33 +16,22 @@ import pytest
 from robot_rl.hardware.drivers.base import Array, DriverError, Pose
 from robot_rl.hardware.drivers.ur import UrDriver, make
 from robot_rl.hardware.realtime import missing_rights
-from tests.hardware.drivers.cases import Rig
+from tests.hardware.drivers.conftest import MOVING
 from tests.hardware.drivers.motion import Motion
-from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, running, streaming, until
-from tests.hardware.fakes.ur import PROGRAM, config
+from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, until
+from tests.hardware.fakes.ur import config
 
 # They take minutes and a controller that is never starved.
 pytestmark = pytest.mark.full
 
 pytest.importorskip("rtde_control", reason="ur_rtde is not installed")
 
+KIND = "ur"
+"""Of the simulated arm, for the fixtures."""
 RESTING = 0.005
 """rad/s"""
-MOVING = 0.06
 WATCHDOG = 0.3
 """s"""
-
-
-@pytest.fixture(scope="module")
-def simulation() -> Iterator[SimulatedArm]:
-    with running(PROGRAM) as arm:
-        yield arm
-
-
-@pytest.fixture
-def arm(simulation: SimulatedArm) -> SimulatedArm:
-    simulation.tell("reset")
-    return simulation
 
 
 @pytest.fixture
@@ -51,17 +40,6 @@ def driver(arm: SimulatedArm) -> Iterator[UrDriver]:
     driver.open()
     yield driver
     driver.close()
-
-
-@pytest.fixture
-def motion(arm: SimulatedArm, driver: UrDriver) -> Motion:
-    return Motion(Rig(driver, ArmClock(arm)))
-
-
-@pytest.fixture
-def streamer(arm: SimulatedArm) -> Iterator[subprocess.Popen[str]]:
-    with streaming("ur", arm, MOVING) as process:
-        yield process
 
 
 def at_rest(arm: SimulatedArm) -> bool:

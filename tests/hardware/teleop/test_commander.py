@@ -12,15 +12,9 @@ from robot_rl.hardware.teleop.device import Sample
 from robot_rl.hardware.teleop.engagement import ClutchState
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
-from tests.hardware.processes import Server, eventually, serving
+from tests.hardware.processes import Server, eventually
 
 REST = (0.0,) * 6
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("r")) as server:
-        yield server
 
 
 class Operator:

@@ -41,12 +41,6 @@ MIDDLE = 0.45
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("arm")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def page(server: Server) -> Iterator[WebDevice]:
     with WebDevice(WebSettings(port=0), OperatorDisplay(server.address)) as page:
         yield page

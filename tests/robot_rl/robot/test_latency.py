@@ -11,16 +11,10 @@ from robot_rl.errors import UserError
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.protocol.messages import Mode
-from tests.hardware.processes import Server, serving
+from tests.hardware.processes import Server
 
 ROBOTS = Path(__file__).resolve().parents[3] / "configs" / "robot"
 RunCommand = Callable[..., None]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("latency")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,18 +1,10 @@
 """Two clients of a robot take turns, as its server shows who acts."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.robot.deploy.turns import Turns
-from tests.hardware.processes import Server, eventually, serving
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("arm")) as server:
-        yield server
+from tests.hardware.processes import Server, eventually
 
 
 def test_each_waits_until_the_other_has_acted(server: Server) -> None:

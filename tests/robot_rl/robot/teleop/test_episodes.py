@@ -10,13 +10,7 @@ from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.robot.teleop.background_recorder import BackgroundRecorder
 from robot_rl.robot.teleop.episodes import TeleopEpisodes
-from tests.hardware.processes import Server, eventually, serving
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("r")) as server:
-        yield server
+from tests.hardware.processes import Server, eventually
 
 
 @pytest.fixture

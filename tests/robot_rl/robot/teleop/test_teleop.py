@@ -18,18 +18,12 @@ from robot_rl.hardware.protocol.codec import decode_server
 from robot_rl.hardware.protocol.messages import Commanded, Mode, State
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import Received
-from tests.hardware.processes import PATIENCE, ROOT, Process, Server, await_event, eventually, serving
+from tests.hardware.processes import PATIENCE, ROOT, Process, Server, await_event, eventually
 from tests.hardware.teleop.dynamixel_bus import Bus
 from tests.hardware.teleop.feeding import Feed, buttons, cap
 from tests.robot_rl.terminal import Terminal
 
 SLOWLY = "speed=0.1"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("r")) as server:
-        yield server
 
 
 @pytest.fixture
