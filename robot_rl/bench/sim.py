@@ -13,7 +13,7 @@ import numpy as np
 import robosuite
 
 from robot_rl.assets import asset_path
-from robot_rl.bench.clock import milliseconds, take_turns
+from robot_rl.bench.timing import milliseconds, take_turns
 from robot_rl.cli.compose import load_group
 from robot_rl.cli.spelling import nearest
 from robot_rl.envs.compiled import compile_control

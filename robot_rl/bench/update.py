@@ -30,7 +30,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from robot_rl.bench.clock import Action, take_turns
+from robot_rl.bench.timing import Action, take_turns
 from robot_rl.cli.compose import load_group
 from robot_rl.data.replay import SOURCES, Replay
 from robot_rl.envs.task import TaskConfig

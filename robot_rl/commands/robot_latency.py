@@ -14,7 +14,7 @@ from pathlib import Path
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient, RobotError
 from robot_rl.hardware.config import load_robot
-from robot_rl.hardware.latency.figures import Figures, measure, table
+from robot_rl.hardware.latency.delays import Figures, measure, table
 from robot_rl.hardware.latency.recording import record
 from robot_rl.hardware.latency.robot_file import merged, with_latency
 from robot_rl.hardware.latency.swing import Axis, Swing, find_axis

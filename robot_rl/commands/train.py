@@ -22,8 +22,8 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
+from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
-from robot_rl.hil.validation import check_hil_config
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.offline import OfflineMethod

@@ -20,7 +20,7 @@ from robot_rl.hil.config import HilConfig
 from robot_rl.hil.intervention_stats import InterventionStats
 from robot_rl.hil.link.messages import End, Hello, Record, Step, Welcome
 from robot_rl.hil.link.server import LearnerServer
-from robot_rl.hil.records import Row, to_row
+from robot_rl.hil.replay_rows import Row, to_row
 from robot_rl.hil.weight_publisher import WeightPublisher
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.runs import write_text

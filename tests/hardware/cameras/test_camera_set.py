@@ -176,7 +176,7 @@ def test_a_server_that_ends_lets_its_cameras_close_their_devices(bench: Bench, t
 def test_a_camera_dies_with_its_server(tmp_path: Path, stopped: bool) -> None:
     os.chmod(tmp_path, 0o700)
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.hardware.cameras.lone_server", str(tmp_path)],
+        [sys.executable, "-m", "tests.hardware.cameras.camera_server", str(tmp_path)],
         cwd=ROOT,
         # What a killed server leaves behind.
         env={**os.environ, "TMPDIR": str(tmp_path)},

@@ -11,7 +11,7 @@ import zmq
 
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
-from robot_rl.hardware.latency.figures import Figures, measure
+from robot_rl.hardware.latency.delays import Figures, measure
 from robot_rl.hardware.latency.recording import record
 from robot_rl.hardware.latency.swing import Swing, find_axis
 from robot_rl.hardware.protocol.endpoints import parse

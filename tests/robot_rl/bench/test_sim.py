@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robot_rl.bench.clock import take_turns
 from robot_rl.bench.sim import TaskSpeed, measure_task
 from robot_rl.bench.threads import thread_counts
+from robot_rl.bench.timing import take_turns
 from robot_rl.cli import main as cli
 from robot_rl.commands import bench_sim
 from robot_rl.graphics import Trial

@@ -30,7 +30,7 @@ from robot_rl.hil.link.messages import (
 )
 from robot_rl.hil.link.outbox import Outbox, Spool
 from robot_rl.hil.link.server import LearnerServer
-from tests.robot_rl.hil.records import EMPTY, step
+from tests.robot_rl.hil.link.sample_steps import EMPTY, step
 
 WEIGHTS = Weights(learner="", version=0, warm=False, tensors={})
 LONG = 10_000

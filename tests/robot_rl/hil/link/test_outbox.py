@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from robot_rl.hil.link.messages import Ack, End, Step, from_actor
 from robot_rl.hil.link.outbox import RESEND_AFTER, WINDOW, Outbox, Position, Spool
-from tests.robot_rl.hil.records import step
+from tests.robot_rl.hil.link.sample_steps import step
 
 
 def end(episode: int, index: int) -> End:

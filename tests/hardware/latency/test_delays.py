@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from robot_rl.hardware.latency.figures import Figures, measure, table
+from robot_rl.hardware.latency.delays import Figures, measure, table
 from robot_rl.hardware.spec import Delay
 from tests.hardware.core.small_arm import LAG
 from tests.hardware.latency.rehearsal import Delays, picture, rehearse

@@ -12,16 +12,20 @@ import pytest
 
 from robot_rl.hardware.config import load_robot
 from robot_rl.robot.checks.arms import arm_checks, check_library, check_reachable, libfranka, ur_checks
-from robot_rl.robot.checks.installation import Check
-from robot_rl.robot.checks.machine import (
+from robot_rl.robot.checks.host import (
+    check_access,
     check_encryption,
     check_governor,
     check_kernel,
+    check_libusb,
     check_memlock,
     check_rights,
+    check_video,
+    realsense_checks,
+    usb_checks,
 )
+from robot_rl.robot.checks.installation import Check
 from robot_rl.robot.checks.run import check_here
-from robot_rl.robot.checks.usb import check_access, check_libusb, check_video, realsense_checks, usb_checks
 from tests.hardware.fakes.arm_process import SimulatedArm, running
 from tests.hardware.processes import ROOT
 
@@ -29,7 +33,7 @@ CONFIGS = ROOT / "configs" / "robot"
 AS_NOBODY = """
 import os, resource
 from robot_rl.hardware.realtime import missing_rights
-from robot_rl.robot.checks.machine import check_rights
+from robot_rl.robot.checks.host import check_rights
 resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 for check in check_rights(missing_rights()):
@@ -78,7 +82,7 @@ def test_memory_that_may_be_locked() -> None:
 
 def test_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_encryption().ok
-    monkeypatch.setattr("robot_rl.robot.checks.machine.zmq.has", lambda what: False)
+    monkeypatch.setattr("robot_rl.robot.checks.host.zmq.has", lambda what: False)
     assert not check_encryption().ok
 
 
