@@ -1,4 +1,4 @@
-"""Errors for users in one line, the exit codes of the command line, and stack traces of crashes.
+"""Errors for users in one line, with the nearest valid name, the exit codes, and stack traces of crashes.
 
 Exit codes: 0 success, 1 a check found a problem, 2 invalid input, 130 interrupted. Any other error is a
 bug of the program and shows its traceback.
@@ -8,8 +8,9 @@ import errno
 import faulthandler
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -97,3 +98,30 @@ def trace_crashes() -> None:
         # By its number: `sys.stderr` may be replaced, or closed and then None.
         faulthandler.enable(file=_STDERR)
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+
+
+def nearest(word: str, valid: Iterable[str]) -> str | None:
+    """The valid name that `word` most likely means, or None."""
+    names = list(valid)
+    if (spelled := word.replace("-", "_")) in names:
+        return spelled
+    found = get_close_matches(word, names, n=1)
+    return found[0] if found else None
+
+
+def nearest_key(key: str, valid: Iterable[str]) -> list[str]:
+    """Dotted keys that `key` most likely means, best first: misspelt, or without the right section."""
+    keys = list(dict.fromkeys(valid))
+    if (spelled := key.replace("-", "_")) in keys:
+        return [spelled]
+    if close := get_close_matches(key, keys, n=1, cutoff=0.85):
+        return close
+    last = spelled.rpartition(".")[2]
+    elsewhere = [other for other in keys if other.rpartition(".")[2] == last]
+    if elsewhere:
+        return elsewhere[:3]
+    if close := get_close_matches(key, keys, n=1):
+        return close
+    lasts = {other.rpartition(".")[2] for other in keys}
+    close = get_close_matches(last, sorted(lasts), n=1, cutoff=0.7)
+    return [other for other in keys if close and other.rpartition(".")[2] == close[0]][:3]

@@ -15,10 +15,10 @@ import robosuite
 from robot_rl.assets import asset_path
 from robot_rl.bench.timing import milliseconds, take_turns
 from robot_rl.cli.compose import load_group
-from robot_rl.cli.spelling import nearest
 from robot_rl.envs.compiled import compile_control
 from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import nearest
 
 _ROUND = 200
 """Control steps between resets."""

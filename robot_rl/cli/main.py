@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robot_rl import __version__
-from robot_rl.cli.spelling import nearest
-from robot_rl.errors import UserError, mistakes, report, trace_crashes
+from robot_rl.errors import UserError, mistakes, nearest, report, trace_crashes
 from robot_rl.graphics import choose_backend
 from robot_rl.hardware.plugins import load_plugins
 

@@ -14,9 +14,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from robot_rl.cli.command import Command, Draft, Option, options
-from robot_rl.cli.spelling import nearest, nearest_key
 from robot_rl.cli.user_files import ALONE
-from robot_rl.errors import UserError
+from robot_rl.errors import UserError, nearest, nearest_key
 
 FORMER_NAMES = {
     "method.commit": ("method.execute_fraction",),

@@ -9,8 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from robot_rl.assets import asset_path
-from robot_rl.cli.spelling import nearest
-from robot_rl.errors import UserError
+from robot_rl.errors import UserError, nearest
 
 ALONE: Final = {"task": "task.env"}
 """Groups that need no file: with this key alone they start from the dataclass's defaults."""

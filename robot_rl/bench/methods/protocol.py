@@ -41,8 +41,7 @@ from typing import Any
 
 import yaml
 
-from robot_rl.cli.spelling import nearest
-from robot_rl.errors import UserError
+from robot_rl.errors import UserError, nearest
 from robot_rl.evaluation.initial_states import COUNTS, TEST, VALIDATION, Split
 
 _KEYS = ("collect", "base", "steps", "eval_every", "eval_episodes", "entries")

@@ -12,12 +12,11 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Role, Welcome
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.robot.checks.arms import arm_checks
-from robot_rl.robot.checks.cameras import camera_checks
 from robot_rl.robot.checks.connection import ServerTarget, connect
 from robot_rl.robot.checks.host import check_encryption, machine_checks, usb_checks
 from robot_rl.robot.checks.installation import Check
 from robot_rl.robot.checks.observation import SECONDS, observe
-from robot_rl.robot.checks.server import server_checks
+from robot_rl.robot.checks.server import camera_checks, server_checks
 from robot_rl.robot.robots import robot_path
 
 SIMULATED = frozenset({"sim", "robosuite"})

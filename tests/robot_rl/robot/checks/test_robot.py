@@ -22,12 +22,11 @@ from robot_rl.hardware.protocol.gate import FileGate
 from robot_rl.hardware.protocol.messages import Mode, SampleNow, State
 from robot_rl.hardware.protocol.security import load_client_keys, make_client_keys
 from robot_rl.robot.checks import server as server_module
-from robot_rl.robot.checks.cameras import check_camera
 from robot_rl.robot.checks.connection import ServerTarget, connect
 from robot_rl.robot.checks.installation import Check
 from robot_rl.robot.checks.observation import Probe, ServerObservation, observe
 from robot_rl.robot.checks.run import check_served
-from robot_rl.robot.checks.server import check_spec_hash, check_states, check_wall_clock
+from robot_rl.robot.checks.server import check_camera, check_spec_hash, check_states, check_wall_clock
 from tests.hardware.fault_proxy import FaultProxy, Faults
 from tests.hardware.processes import ROOT, Process, eventually
 
