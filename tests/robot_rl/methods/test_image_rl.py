@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
-from robot_rl.data.windows import Windows
+from robot_rl.data.dataset import Windows
 from robot_rl.factory import load_networks, load_policy, make_env
 from robot_rl.learning import augmentation
 from robot_rl.learning.augmentation import augment_images
