@@ -18,9 +18,8 @@ import torch
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.dataset import Dataset, make_windows
 from robot_rl.data.replay import SOURCES, Replay
-from robot_rl.data.windows import make_windows
 from robot_rl.evaluation.initial_states import load_states, split_seeds
 from robot_rl.factory import make_env
 from robot_rl.learning.config import OffPolicyConfig
