@@ -199,7 +199,7 @@ class ResidualPPOLearner:
         self.generator = torch.Generator().manual_seed(seed)
 
     def update(self, rollout: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Up to `epochs` passes over a rollout (`robot_rl.training.on_policy.Rollout.tensors`)."""
+        """Up to `epochs` passes over a rollout (`robot_rl.training.rollout_buffer.RolloutBuffer`)."""
         config = self.config
         flat, returns = self._flatten(rollout)
         size = len(returns)
