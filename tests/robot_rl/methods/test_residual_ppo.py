@@ -1,4 +1,4 @@
-"""PPO on a residual: advantages as by hand, updates that keep their limits, runs that resume exactly."""
+"""Residual PPO (ResiP): advantages, reward normalisation, PPO update, rollouts, exact resumption."""
 
 import copy
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robot_rl.factory import load_networks
-from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOLearner, RewardScale, advantages
+from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOLearner, RewardNormalizer, gae
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_ppo import GaussianResidual
@@ -25,56 +25,56 @@ def by_hand(
     reward: np.ndarray,
     value: np.ndarray,
     after: np.ndarray,
-    stopped: np.ndarray,
+    terminal: np.ndarray,
     done: np.ndarray,
     gamma: float,
-    decay: float,
+    gae_lambda: float,
 ) -> np.ndarray:
     """sum_l (gamma lambda)^l delta_{t+l}, up to the end of the episode (arXiv 1506.02438, eq. 16)."""
-    steps, slots = reward.shape
-    out = np.zeros((steps, slots))
-    for b in range(slots):
+    steps, num_envs = reward.shape
+    out = np.zeros((steps, num_envs))
+    for b in range(num_envs):
         for t in range(steps):
             for k in range(t, steps):
-                following = 0.0 if stopped[k, b] else after[k, b]
+                following = 0.0 if terminal[k, b] else after[k, b]
                 delta = reward[k, b] + gamma * following - value[k, b]
-                out[t, b] += (gamma * decay) ** (k - t) * delta
+                out[t, b] += (gamma * gae_lambda) ** (k - t) * delta
                 if done[k, b]:
                     break
     return out
 
 
-def test_advantages_are_those_by_hand() -> None:
+def test_gae_equals_the_sum_over_td_errors() -> None:
     rng = np.random.default_rng(0)
     reward, value, after = (rng.normal(size=(12, 3)) for _ in range(3))
     done = rng.random((12, 3)) < 0.25
     terminated = done & (rng.random((12, 3)) < 0.5)
     assert (done & ~terminated).any()
     assert terminated.any()
-    for stopped in (terminated, done):
-        arguments = (reward, value, after, stopped, done)
-        found = advantages(*(torch.from_numpy(a) for a in arguments), 0.9, 0.8)
+    for terminal in (terminated, done):
+        arguments = (reward, value, after, terminal, done)
+        found = gae(*(torch.from_numpy(a) for a in arguments), 0.9, 0.8)
         np.testing.assert_allclose(found, by_hand(*arguments, 0.9, 0.8))
 
 
-def test_with_lambda_1_a_truncated_episode_returns_its_rewards_and_the_value_at_its_end() -> None:
-    """The value behind a time limit is that of the last observation, never of the next episode's first."""
+def test_truncated_episode_is_bootstrapped_from_its_last_observation() -> None:
+    """Never from the first observation of the next episode; with lambda = 1 as a sum of rewards."""
     reward = torch.tensor([[1.0], [2.0], [4.0]])
     value = torch.tensor([[0.3], [0.2], [0.1]])
     after = torch.tensor([[0.2], [10.0], [5.0]])  # 10 is the last observation's
     done = torch.tensor([[False], [True], [False]])
     never = torch.zeros_like(done)
-    found = advantages(reward, value, after, never, done, 0.5, 1.0) + value
+    found = gae(reward, value, after, never, done, 0.5, 1.0) + value
     np.testing.assert_allclose(found[:, 0], [1 + 1 + 2.5, 2 + 5, 4 + 2.5], rtol=1e-6)
-    found = advantages(reward, value, after, done, done, 0.5, 1.0) + value
+    found = gae(reward, value, after, done, done, 0.5, 1.0) + value
     np.testing.assert_allclose(found[:, 0], [1 + 1, 2, 4 + 2.5], rtol=1e-6)
 
 
-def test_reward_scale_is_the_deviation_of_all_discounted_returns() -> None:
+def test_reward_is_divided_by_the_std_of_discounted_returns() -> None:
     rng = np.random.default_rng(0)
     reward = rng.normal(size=(30, 4)).astype(np.float32) * 0.5
     done = rng.random((30, 4)) < 0.2
-    scale = RewardScale(4, 0.9)
+    scale = RewardNormalizer(4, 0.9)
     for part in (slice(0, 7), slice(7, 30)):
         found = scale(torch.from_numpy(reward[part]), torch.from_numpy(done[part]))
     returns, all_returns = np.zeros(4), []
@@ -86,8 +86,8 @@ def test_reward_scale_is_the_deviation_of_all_discounted_returns() -> None:
     np.testing.assert_allclose(found, np.clip(reward[7:] / scale.std, -5, 5), rtol=1e-5)
 
 
-def test_reward_scale_leaves_rewards_alone_before_there_are_any() -> None:
-    found = RewardScale(2, 0.9)(torch.zeros(5, 2), torch.zeros(5, 2, dtype=torch.bool))
+def test_zero_rewards_are_not_scaled() -> None:
+    found = RewardNormalizer(2, 0.9)(torch.zeros(5, 2), torch.zeros(5, 2, dtype=torch.bool))
     assert torch.equal(found, torch.zeros(5, 2))
 
 
@@ -102,7 +102,7 @@ def learner(**options: Any) -> ResidualPPOLearner:
 
 
 def rollout(of: ResidualPPOLearner, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Steps drawn by the learner's own policy; the reward is high where the sample is."""
+    """Rollout of the learner's policy; the reward is the sum of the sampled residual."""
     generator = torch.Generator().manual_seed(seed)
     state = torch.randn(9, 4, STATE, generator=generator)
     base = torch.rand(9, 4, ACTION, generator=generator)
@@ -115,7 +115,7 @@ def rollout(of: ResidualPPOLearner, seed: int = 0) -> dict[str, torch.Tensor]:
     return {**data, "reward": sample[:-1].sum(-1), "terminated": never, "done": never}
 
 
-def test_the_mean_moves_to_where_the_reward_is() -> None:
+def test_mean_moves_towards_rewarded_actions() -> None:
     one = learner(gamma=0.0, normalize_reward=False, target_kl=0.0, actor_lr=1e-3)
     means = []
     for seed in range(30):
@@ -127,30 +127,30 @@ def test_the_mean_moves_to_where_the_reward_is() -> None:
     assert all(value.isfinite() for value in metrics.values())
 
 
-def test_passes_end_at_the_divergence_that_was_set() -> None:
+def test_passes_end_early_above_target_kl() -> None:
     far, near = learner(actor_lr=0.02, target_kl=0.0), learner(actor_lr=0.02, target_kl=0.01)
     assert far.update(rollout(far))["passes"] == 10
     assert near.update(rollout(near))["passes"] < 5
 
 
-def test_no_step_gains_beyond_the_clip() -> None:
-    """Where the ratio has left the clip in the direction of the advantage, there is no gradient."""
+def test_clipped_ratio_has_no_gradient() -> None:
+    """If the ratio is outside the clipping range in the direction of the advantage."""
     one = learner()
-    flat, _ = one._prepare(rollout(one))
+    flat, _ = one._flatten(rollout(one))
     batch = {**flat, "log_prob": flat["log_prob"] - 1.0, "advantage": torch.ones_like(flat["advantage"])}
-    assert float(one._step(batch)["actor_grad"]) == 0
-    assert float(one._step({**batch, "advantage": -batch["advantage"]})["actor_grad"]) > 0
+    assert float(one._minibatch_step(batch)["actor_grad"]) == 0
+    assert float(one._minibatch_step({**batch, "advantage": -batch["advantage"]})["actor_grad"]) > 0
 
 
 @pytest.mark.parametrize("learn_std", [False, True])
-def test_std_is_learned_only_if_asked_for(learn_std: bool) -> None:
+def test_std_is_learned_only_with_learn_std(learn_std: bool) -> None:
     one = learner(learn_std=learn_std, entropy=0.01)
     before = one.gaussian.log_std.clone()
     one.update(rollout(one))
     assert torch.equal(before, one.gaussian.log_std) != learn_std
 
 
-def test_a_restored_learner_goes_on_the_same() -> None:
+def test_resumed_learner_continues_exactly() -> None:
     one, other = learner(learn_std=True), learner(learn_std=True)
     one.update(rollout(one))
     other.load_state_dict(copy.deepcopy(one.state_dict()))
@@ -159,7 +159,7 @@ def test_a_restored_learner_goes_on_the_same() -> None:
     assert_same(one.state_dict(), other.state_dict())
 
 
-def test_rollout_buffer_keeps_its_last_row_and_the_last_observations_of_episodes() -> None:
+def test_consecutive_rollouts_share_a_row_and_store_final_observations() -> None:
     buffer = RolloutBuffer(2, 2, ("state", "base"))
 
     def at(t: int) -> dict[str, np.ndarray]:
@@ -191,16 +191,16 @@ def test_rollout_buffer_keeps_its_last_row_and_the_last_observations_of_episodes
         one.add_decision(at(4))
         assert one.full
         assert one.tensors(torch.device("cpu"))["state"][:, 0, 0].tolist() == [2, 3, 4]
-    # Tensors are copies.
+    # Tensors that were returned do not change.
     assert data["state"][:, 0, 0].tolist() == [0, 1, 2]
 
 
-def test_mistakes_are_refused_with_what_to_change() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ValueError, match=r"method\.residual_scale=0"):
         ResidualPPOConfig(residual_scale=0)
     with pytest.raises(ValueError, match=r"method\.std=0"):
         ResidualPPOConfig(std=0)
-    with pytest.raises(ValueError, match="8 steps to share out"):
+    with pytest.raises(ValueError, match="has 8 steps; choose"):
         ResidualPPOConfig(num_envs=2, rollout_steps=4, minibatches=9)
     with pytest.raises(ValueError, match="before the first rollout of 2048 steps"):
         ResidualPPOConfig(steps=2000)
@@ -223,10 +223,10 @@ def command(base: Path, runs: Path, name: str, steps: int, *more: str) -> list[s
     ]
 
 
-def test_a_resumed_run_ends_where_the_straight_one_does(
+def test_resumed_run_equals_an_uninterrupted_one(
     tmp_path: Path, robot_rl: RunCommand, base_run: Path
 ) -> None:
-    """Also where it stopped within a rollout, an episode and a chunk."""
+    """Also if it stops within a rollout, an episode and a chunk."""
     robot_rl("train", *command(base_run, tmp_path, "straight", 150))
     robot_rl("train", *command(base_run, tmp_path, "resumed", 90))
     robot_rl("train", *command(base_run, tmp_path, "resumed", 150))
