@@ -37,7 +37,7 @@ class ResidualChunkConfig(CandidatesConfig):
     bc_weight: float = 5.0
     """Weight of the squared distance to the actions of successful episodes in the actor loss."""
     residual_scale: float = 0.5
-    """Largest residual, in units of the normalised action."""
+    """Largest residual without exploration noise, in units of the normalised action."""
     exploration_std: float = 0.1
     """Standard deviation of the exploration noise, relative to the scale."""
     beta: float = 0.0
