@@ -24,6 +24,7 @@ from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
+from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.offline import OfflineMethod
@@ -53,6 +54,7 @@ GROUPS = {
     "task": {"*": TaskConfig},
     "method": {name: method.config_type for name, method in METHODS.items()},
     "hil": {"on": HilConfig},
+    "imagination": {"state": ImaginationConfig},
     "base": {**{name: base.config for name, base in BASES.items()}, "run": RunBase},
 }
 
@@ -70,6 +72,8 @@ class Config:
     """Base policy to train (method=bc), or the run of one to improve: base=runs/…"""
     hil: Any = None
     """`on` for a separate actor process and human interventions."""
+    imagination: Any = None
+    """`state` for imagined transitions from a world model of states, learned during training."""
     data: str | None = None
     """Dataset of demonstrations."""
     name: str = "${task.name}_${method.name}_s${seed}"
@@ -120,7 +124,7 @@ def run(config: Config) -> None:
             check_options(config)
             source = Source(config.task, config.base, config.data, config.seed, device, tuple(config.accept))
             method = build_method(config.method)
-            components = build(method, source, closing)
+            components = build(method, source, closing, config.imagination)
             save_policy = policy_saver(method, components)
             evaluation = None
             if config.eval_every:
@@ -165,15 +169,17 @@ def run(config: Config) -> None:
     _report_end(directory, method, finished=finished)
 
 
-def build(method: Method, source: Source, closing: ExitStack) -> Components:
-    """Build the components of a run; `closing` closes them."""
+def build(
+    method: Method, source: Source, closing: ExitStack, imagination: ImaginationConfig | None
+) -> Components:
+    """The components of a run; what has to be closed is left to `closing`."""
     if isinstance(method, OfflineMethod):
         return build_offline(method, source)
     components: OnPolicyComponents | OffPolicyComponents
     if isinstance(method, OnPolicyMethod):
         components = build_on_policy(method, source)
     else:
-        components = build_off_policy(method, source)
+        components = build_off_policy(method, source, imagination)
     closing.callback(components.envs.close)
     return components
 
@@ -213,6 +219,11 @@ def check_options(config: Config) -> None:
     """Raises ValueError for options that do not go together."""
     if config.hil:
         check_hil_config(config.hil, config.method)
+    if config.imagination and not issubclass(METHODS[config.method.name], OffPolicyMethod):
+        raise ValueError(
+            f"method={config.method.name} does not learn from a replay: leave imagination out, or use "
+            "residual_chunk, expo or dsrl_na"
+        )
     asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
     if asked and issubclass(METHODS[config.method.name], OfflineMethod):
         raise ValueError(

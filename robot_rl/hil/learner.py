@@ -71,7 +71,9 @@ class AsyncTraining:
         self._resources = resources
         self._device = source.device
         learner, sampler = components.learner, components.sampler
-        self._updater = Updater(learner, components.replay, sampler, method.config, run)
+        self._updater = Updater(
+            learner, components.replay, sampler, method.config, run, components.imagination
+        )
         self._clock = MonotonicClock()
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="hil-")))
         networks, environment = components.agent.networks, components.envs.describe()

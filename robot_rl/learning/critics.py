@@ -76,10 +76,15 @@ class Critics(nn.Module):
         """TD targets [B]: R + discount * V', clamped to the range of possible returns."""
         return (batch["reward"] + batch["discount"] * next_values).clamp(*self.config.value_range)
 
-    def loss(self, features: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss summed over the critics, and their values [E, B] without gradient."""
+    def loss(
+        self, features: Tensor, action: Tensor, target: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Loss summed over the critics, and their values [E, B] without gradient; rows have a `weight` [B]."""
         outputs = self.online(features, action)
-        return self.codec.loss(outputs, target).mean(1).sum(), self.codec.decode(outputs.detach())
+        each = self.codec.loss(outputs, target)
+        if weight is not None:
+            each = each * (weight / weight.mean())
+        return each.mean(1).sum(), self.codec.decode(outputs.detach())
 
     @torch.no_grad()
     def update_targets(self) -> None:

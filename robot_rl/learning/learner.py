@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
+from robot_rl.policies.bases.base_policy import Chunk
+from robot_rl.policies.nets.encoder import Observation
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,25 @@ class OnlineLearner(Learner, Protocol):
         """Whether the critics' warm-up is over, so that the actor may act."""
         ...
 
-    def update(self, batch: Batch) -> dict[str, Tensor]: ...
+    def update(self, batch: Batch, actor_rows: int | None = None) -> dict[str, Tensor]:
+        """One gradient step; the actor learns from the first `actor_rows` rows alone, None for all."""
+        ...
+
+
+@runtime_checkable
+class ChunkLearner(OnlineLearner, Protocol):
+    """An online learner of executed chunks, which can also act and learn at imagined states.
+
+    `base_samples` are samples of the base at the observations: actions [B, N, h, A], noise [B, N, Hn, Dn].
+    """
+
+    def plan(self, obs: Observation, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Chunks [B, h, A] that the policy executes while it explores."""
+        ...
+
+    def next_value(self, obs: Observation, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Values [B] of observations, from which the critics' targets bootstrap."""
+        ...
 
 
 class OnPolicyLearner(Learner, Protocol):

@@ -47,20 +47,21 @@ class MixedSampler:
         first, last = config.demo_ratios
         return first + min(step / max(config.demo_ratio_steps, 1), 1.0) * (last - first)
 
-    def sample(self, step: int) -> Batch:
-        """One batch; prior data come last, demonstrations at the very end."""
+    def sample(self, step: int, rows: int | None = None) -> Batch:
+        """One batch of `rows` windows (`batch_size` if None); prior data come last, demonstrations at the end."""
         config = self.config
-        n_demo = round(config.batch_size * self.demo_fraction(step))
+        size = config.batch_size if rows is None else rows
+        n_demo = round(size * self.demo_fraction(step))
         parts = []
         n_human = self._human_part(n_demo)
-        for replay, size, humans_only in (
-            (self.online, config.batch_size - n_demo, False),
+        for replay, count, humans_only in (
+            (self.online, size - n_demo, False),
             (self.online, n_human, True),
             (self.demos, n_demo - n_human, False),
         ):
-            if replay is not None and size:
+            if replay is not None and count:
                 part = replay.sample(
-                    size,
+                    count,
                     humans_only=humans_only,
                     n_step=config.n_step,
                     gamma=config.gamma,

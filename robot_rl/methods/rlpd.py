@@ -58,8 +58,8 @@ class RLPDLearner(SACLearner):
             return action
         return torch.cat([action[:, :dim], action[:, dim + 1 :]], -1)
 
-    def _learn(self, batch: Batch) -> dict[str, Tensor]:
-        metrics = super()._learn(batch)
+    def _learn(self, batch: Batch, actor_rows: int | None = None) -> dict[str, Tensor]:
+        metrics = super()._learn(batch, actor_rows)
         if self.gripper:
             with torch.no_grad():
                 features, next_features = (

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,17 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.data.replay import Fields, Replay, SwitchCost
 from robot_rl.envs.action import ActionSpec
-from robot_rl.envs.observation import IMAGE_PREFIX
+from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import load_networks, make_env, make_vector_env
+from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.episodes import episode_from_rows
+from robot_rl.imagination.imagination import Imagination
+from robot_rl.imagination.rollout import BaseSampler, Returns
+from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
-from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
+from robot_rl.learning.learner import ChunkLearner, OfflineLearner, OnlineLearner, OnPolicyLearner
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.machine import memory_bytes
 from robot_rl.methods.method import (
@@ -91,6 +97,7 @@ class OffPolicyComponents:
     replay: Replay
     sampler: MixedSampler
     learner: OnlineLearner
+    imagination: Imagination | None = None
 
 
 def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
@@ -124,7 +131,9 @@ def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponent
     return OnPolicyComponents(envs, agent, buffer, learner)
 
 
-def build_off_policy(method: OffPolicyMethod, source: Source) -> OffPolicyComponents:
+def build_off_policy(
+    method: OffPolicyMethod, source: Source, imagination: ImaginationConfig | None = None
+) -> OffPolicyComponents:
     """Build an off-policy run. Raises ValueError if task, base, data and method do not fit together."""
     envs, context = build_context(method, source)
     with close_on_error(envs):
@@ -141,7 +150,63 @@ def build_off_policy(method: OffPolicyMethod, source: Source) -> OffPolicyCompon
         rows = replay_rows(config)
         replay = Replay(rows, config.num_envs, context.action_size, fields, source.device, switch)
         sampler = MixedSampler(config, replay, demos, method.window(context.base), source.seed)
-    return OffPolicyComponents(envs, agent, replay, sampler, learner)
+        imagined = None
+        if imagination:
+            imagined = build_imagination(imagination, method, learner, context, envs.observation_spec, demos)
+    return OffPolicyComponents(envs, agent, replay, sampler, learner, imagined)
+
+
+def build_imagination(
+    config: ImaginationConfig,
+    method: OffPolicyMethod,
+    learner: OnlineLearner,
+    context: AgentContext,
+    observed: ObservationSpec,
+    demos: Replay | None,
+) -> Imagination:
+    """A world model and what uses it.
+
+    Raises:
+        ValueError: if the method or its base cannot learn or act at imagined states.
+    """
+    name, base = method.config.name, context.base
+    if not isinstance(learner, ChunkLearner):
+        raise ValueError(
+            f"method={name} does not learn from action chunks: use imagination with residual_chunk, expo or "
+            "dsrl_na"
+        )
+    if observed.cameras:
+        raise ValueError(
+            "imagination=state predicts states and no images: leave out task.cameras, or imagination"
+        )
+    if base.spec.obs_steps > 2:
+        raise ValueError(
+            f"the base observes {base.spec.obs_steps} steps, imagination=state gives it two at most: use a "
+            "base with obs_steps=1 or 2"
+        )
+    extra = set(method.replay_content.decision) - {"base_samples", "base_sample_noise"}
+    if extra or method.window(base).chunk != base.spec.execute:
+        raise ValueError(
+            f"imagination=state cannot give method={name} what it learns from with these options"
+        )
+    offsets = accumulate(observed.state_dims, initial=0)
+    keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
+    quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
+    spec = base.spec
+    shape = Shape(spec.state_size, spec.action_size, spec.execute, quaternions)
+    model = StateModel(config, shape, context.device, context.seed)
+    returns = Returns(
+        method.config.gamma,
+        method.config.reward_offset,
+        switch_cost(context.action_spec, method.config.gripper_penalty),
+    )
+    samples = BaseSampler(base, method.replay_content.base_samples)
+    imagination = Imagination(config, model, learner, samples, returns, context.seed)
+    for stream in range(demos.streams if demos else 0):
+        assert demos
+        rows = demos.episode_rows(stream, is_open=False)
+        imagination.add_episode(episode_from_rows(rows, success=True, demo=True))
+    return imagination
 
 
 def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv, AgentContext]:

@@ -1,5 +1,6 @@
 """The training loop of off-policy methods, and the `Updater`, which `hil` uses as well."""
 
+import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from robot_rl.data.replay import SOURCES, Batch, Replay
 from robot_rl.hardware.durable import write_file
+from robot_rl.imagination.episodes import episode_from_rows
+from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.learner import OnlineLearner
 from robot_rl.learning.sampling import MixedSampler
@@ -42,8 +45,10 @@ class Updater:
         sampler: MixedSampler,
         config: OffPolicyConfig,
         run: Run,
+        imagination: Imagination | None = None,
     ) -> None:
         self.learner, self.replay, self.sampler, self.config = learner, replay, sampler, config
+        self.imagination = imagination
         self.metrics: dict[str, Tensor] = {}
         """Metrics of the last update."""
         self.pending = 0.0
@@ -70,13 +75,36 @@ class Updater:
         Raises:
             NotFinite: if a metric is NaN or infinite.
         """
+        if self.imagination and self.imagination.is_due:
+            self.imagination.refit(step)
+            lines = [json.dumps(record) + "\n" for record in self.imagination.history]
+            write_file(self._run.directory / "imagination.jsonl", "".join(lines).encode())
         for _ in range(updates):
-            batch = self.sampler.sample(step)
-            self.metrics.update(self.learner.update(batch))
+            batch, actor_rows = self._batch(step)
+            self.metrics.update(self.learner.update(batch, actor_rows))
             _check_finite(self.metrics, batch, step, self._run.directory)
+
+    def _batch(self, step: int) -> tuple[Batch, int | None]:
+        """A batch, its imagined rows last, and how many of its rows the actor learns from (None: all)."""
+        size = self.config.batch_size
+        count = self.imagination.rows_of(size) if self.imagination else 0
+        imagined = self.imagination.sample(count) if self.imagination and count else None
+        if imagined is None:
+            return self.sampler.sample(step), None
+        real = self.sampler.sample(step, size - count)
+        real["weight"] = torch.ones_like(real["reward"])
+        batch = {
+            name: torch.cat([value, imagined.rows[name]])
+            for name, value in real.items()
+            if name in imagined.rows
+        }
+        return batch, None if imagined.for_actor else size - count
 
     def end_episode(self, env_id: int, *, success: bool) -> None:
         """Record the end of an environment's episode."""
+        if self.imagination:
+            rows = self.replay.episode_rows(env_id)
+            self.imagination.add_episode(episode_from_rows(rows, success=success))
         weight = 1.0 if success else 1 / self.config.success_weight
         self.replay.close_episode(np.array([env_id]), success=success, weight=weight)
 
@@ -86,7 +114,10 @@ class Updater:
         Raises:
             NotFinite: if one of them is NaN or infinite.
         """
-        self._run.log_learning(self.metrics, step)
+        metrics = dict(self.metrics)
+        if self.imagination:
+            metrics["imagined_share"] = torch.tensor(self.imagination.gate.share)
+        self._run.log_learning(metrics, step)
 
     def save(self, step: int, more: Mapping[str, Any]) -> None:
         """Write a checkpoint; `more` is the state of the loop.
@@ -103,6 +134,7 @@ class Updater:
             "learner": self.learner.state_dict(),
             "replay": self.replay.state_dict(),
             "batches": self.sampler.state_dict(),
+            "imagination": self.imagination and self.imagination.state_dict(),
             "logger": self._run.logger.state_dict(),
         }
         save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy)
@@ -113,6 +145,8 @@ class Updater:
         self.learner.load_state_dict(state["learner"])
         self.replay.load_state_dict(state["replay"])
         self.sampler.load_state_dict(state["batches"])
+        if self.imagination:
+            self.imagination.load_state_dict(state["imagination"])
 
 
 def train_online(
@@ -126,7 +160,8 @@ def train_online(
     """
     envs, policy, learner = components.envs, components.agent.policy, components.learner
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True)
-    updater = Updater(learner, components.replay, components.sampler, config, run)
+    replay, sampler = components.replay, components.sampler
+    updater = Updater(learner, replay, sampler, config, run, components.imagination)
     step = 0
 
     def decide() -> None:

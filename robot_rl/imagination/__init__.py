@@ -1,0 +1,1 @@
+"""World models learned during training, and the imagined transitions that they give to a learner."""

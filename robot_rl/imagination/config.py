@@ -1,0 +1,77 @@
+"""Options of `imagination=state`: a world model of states, and how its transitions are used."""
+
+from dataclasses import dataclass, field
+
+RETURNS = ("transition", "expansion")
+
+
+@dataclass
+class ImaginationConfig:
+    """Imagined transitions from a world model of states that is learned during training."""
+
+    name: str = "state"
+    """Name of the world model."""
+    chunks: int = 2
+    """Most action chunks of an imagined branch."""
+    returns: str = "transition"
+    """What critics learn from a branch: every chunk as a `transition` of its own (MBPO, arXiv 1906.08253), or
+    returns over 1 to `chunks` chunks from its real first state (value `expansion`, arXiv 1803.00101)."""
+    trace: float = 0.8
+    """Weight of the return over one more chunk relative to that over one less (lambda), for `expansion`."""
+    share: float = 0.5
+    """Largest fraction of a batch that is imagined, in [0, 1); the gate raises it from 0 in steps of 0.05."""
+    refit_every: int = 10
+    """Episodes between two refits of the model."""
+    fit_updates: int = 150
+    """Gradient steps of a refit."""
+    first_updates: int = 1500
+    """Gradient steps of the first fit."""
+    pool: int = 30
+    """Newest tested episodes that set thresholds and gate; nothing is imagined before there are as many."""
+    branches: int = 256
+    """Branches that are imagined at once."""
+    uses: int = 4
+    """How often an imagined transition is learned from, on average."""
+    recent: float = 0.5
+    """Share of branches that begin in the newest episodes."""
+    key_moments: float = 0.25
+    """Share that begins shortly before failures, gripper commands and jumps of the value."""
+    demonstrations: float = 0.15
+    """Share that begins in demonstrations; the rest begins anywhere in the run."""
+    members: int = 5
+    """Networks in the ensemble."""
+    hidden: list[int] = field(default_factory=lambda: [256, 256])
+    """Widths of their hidden layers."""
+    lr: float = 1e-3
+    """Learning rate of the model."""
+    batch_size: int = 256
+    """Windows of each network per gradient step."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "chunks",
+            "refit_every",
+            "fit_updates",
+            "first_updates",
+            "pool",
+            "branches",
+            "uses",
+            "batch_size",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"imagination.{name}={getattr(self, name)}: choose 1 or more")
+        if self.members < 2:
+            raise ValueError(
+                f"imagination.members={self.members}: disagreement needs 2 networks or more; 5 is usual"
+            )
+        if self.returns not in RETURNS:
+            raise ValueError(f"imagination.returns={self.returns}: choose {' or '.join(RETURNS)}")
+        for name in ("share", "trace"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"imagination.{name}={getattr(self, name)}: choose it in [0, 1)")
+        shares = (self.recent, self.key_moments, self.demonstrations)
+        if min(shares) < 0 or sum(shares) > 1:
+            raise ValueError(
+                "imagination.recent, key_moments and demonstrations are shares of the branches: "
+                "choose them at least 0, with a sum of at most 1"
+            )

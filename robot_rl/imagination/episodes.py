@@ -1,0 +1,96 @@
+"""Episodes that a world model learns from, and windows of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What happened in one episode: T steps between T + 1 states."""
+
+    states: Tensor
+    """[T + 1, S]."""
+    actions: Tensor
+    """Executed actions [T, A]."""
+    success: bool
+    """Whether the last step succeeded, which ended the episode."""
+    demo: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return not (self.success or self.demo)
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+def episode_from_rows(rows: Mapping[str, Tensor], *, success: bool, demo: bool = False) -> Episode:
+    """An episode from the rows of a replay.
+
+    A dataset has no observation after a terminated episode's last step. Such an episode ends one step earlier
+    here, and without its success.
+    """
+    states, actions = rows["state"].cpu(), rows["action"].cpu()
+    complete = bool(rows["last"][-1])
+    return Episode(states, actions[:-1], success and complete, demo)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Two consecutive frames, the actions before and after them, and the states that followed.
+
+    L leading dimensions, h steps of a chunk, `chunks` of them.
+    """
+
+    frames: Tensor
+    """States before and at the window's first step [L…, 2, S]; an episode's first state is repeated."""
+    past: Tensor
+    """The h actions before the window [L…, h, A], 0 before the episode."""
+    actions: Tensor
+    """[L…, chunks h, A], 0 after the episode's end."""
+    states: Tensor
+    """States after each action [L…, chunks h, S], the last one repeated after the episode's end."""
+    valid: Tensor
+    """Whether the step was made [L…, chunks h]."""
+    success: Tensor
+    """Whether the step succeeded [L…, chunks h]."""
+
+
+class Steps:
+    """The steps of several episodes, one after the other."""
+
+    def __init__(self, episodes: Sequence[Episode]) -> None:
+        """Raises ValueError if there is no episode."""
+        if not episodes:
+            raise ValueError("a world model needs at least one episode")
+        lengths = torch.tensor([len(episode) for episode in episodes])
+        rows = lengths + 1
+        first = rows.cumsum(0) - rows
+        self.episode = torch.repeat_interleave(torch.arange(len(rows)), rows)
+        """Episode of each row [N]; an episode of T steps has T + 1 rows."""
+        self.first, self.last = first[self.episode], (first + lengths)[self.episode]
+        self.state = torch.cat([episode.states for episode in episodes])
+        self.action = torch.cat(
+            [torch.cat([episode.actions, torch.zeros_like(episode.actions[:1])]) for episode in episodes]
+        )
+        success = torch.tensor([episode.success for episode in episodes])
+        self.success = success[self.episode] & (torch.arange(len(self.state)) == self.last)
+        """Whether the row is the state that a successful step led to [N]."""
+        self.starts = torch.nonzero(torch.arange(len(self.state)) < self.last).squeeze(1)
+        """Rows at which a step begins."""
+
+    def windows(self, row: Tensor, chunk: int, chunks: int = 1) -> Windows:
+        """Windows that begin at rows [L…], with `chunks` chunks of `chunk` steps."""
+        first, last = self.first[row][..., None], self.last[row][..., None]
+        before = row[..., None] + torch.arange(-chunk, 0)
+        ahead = row[..., None] + torch.arange(chunks * chunk)
+        inside = ahead < last
+        after = torch.minimum(ahead + 1, last)
+        past = self.action[before.clamp(min=0)] * (before >= first)[..., None]
+        actions = self.action[torch.minimum(ahead, last)] * inside[..., None]
+        previous = torch.maximum(row - 1, self.first[row])
+        frames = torch.stack([self.state[previous], self.state[row]], -2)
+        return Windows(frames, past, actions, self.state[after], inside, self.success[after] & inside)

@@ -1,0 +1,241 @@
+"""The gate: tests a world model on episodes that it was not trained on, and sets how much it is used.
+
+Every new episode is replayed in the model, chunk by chunk from its real states, before the model learns
+from it. The newest tested episodes are the pool: they give the thresholds at which branches end, and decide
+whether the imagined share of a batch rises or falls.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from robot_rl.imagination.episodes import Episode, Steps
+from robot_rl.imagination.rollout import BaseSampler, Limits, Returns, judge
+from robot_rl.imagination.world_model import Situation, WorldModel
+from robot_rl.learning.learner import ChunkLearner
+
+MAX_ERROR = 0.7
+"""Largest error, relative to predicting that nothing moves."""
+MIN_RANK = 0.3
+"""Least rank correlation of uncertainty and error."""
+MAX_FALSE_SUCCESS = 0.02
+"""Largest fraction of failed episodes in which the model sees a success."""
+MAX_GAP = 0.1
+"""Largest difference of imagined and real R + gamma V, with its 95 % interval; values are at most 1."""
+STEP = 0.05
+"""Rise of the share after a pass."""
+_QUANTILE = 0.95
+"""Quantile of the pool's uncertainty at which branches end."""
+_SUCCESS = (0.5, 0.99)
+"""Least and largest threshold of success."""
+
+
+@dataclass(frozen=True)
+class EpisodeTest:
+    """An episode replayed in the model: R predicted chunks of all depths."""
+
+    failed: bool
+    depth: Tensor
+    """Chunks imagined before this one [R]."""
+    error: Tensor
+    """Difference of the last predicted and real state, in units of the model's scale [R, S]."""
+    persistence: Tensor
+    """The same for the prediction that nothing moves [R, S]."""
+    disagreement: Tensor
+    """Of the model's members [R, S]."""
+    success: Tensor
+    """Largest lower bound of the probability of success among the chunk's steps [R]."""
+    gap: Tensor
+    """Imagined minus real R + gamma^len V of the chunks of depth 0 [G]."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate measured on the pool."""
+
+    error: float
+    """Root mean square error relative to persistence, after one chunk."""
+    rank: float
+    """Rank correlation of uncertainty and error."""
+    false_success: float
+    """Fraction of failed episodes that the model judges successful somewhere."""
+    gap: float
+    """Mean difference of imagined and real R + gamma V."""
+    gap_interval: float
+    """Half of its 95 % interval, over episodes."""
+
+    @property
+    def passed(self) -> bool:
+        return (
+            self.error <= MAX_ERROR
+            and self.rank >= MIN_RANK
+            and self.false_success <= MAX_FALSE_SUCCESS
+            and abs(self.gap) + self.gap_interval <= MAX_GAP
+        )
+
+
+class Gate:
+    """Share of a batch that is imagined."""
+
+    def __init__(self, largest: float) -> None:
+        self.largest = largest
+        self.share = 0.0
+        self.failures = 0
+        """Failed tests in a row."""
+        self.passed = False
+        """Whether the last test passed; only then actors learn from imagined states."""
+
+    def decide(self, verdict: Verdict) -> None:
+        """A pass raises the share by `STEP`, a failure halves it, a second failure in a row sets it to 0."""
+        self.passed = verdict.passed
+        self.failures = 0 if self.passed else self.failures + 1
+        if self.passed:
+            self.share = min(self.largest, self.share + STEP)
+        else:
+            self.share = self.share / 2 if self.failures < 2 else 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"share": self.share, "failures": self.failures, "passed": self.passed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.share, self.failures, self.passed = state["share"], state["failures"], state["passed"]
+
+
+@torch.no_grad()
+def replay_in_model(
+    episodes: Sequence[Episode],
+    model: WorldModel,
+    learner: ChunkLearner,
+    sample_base: BaseSampler,
+    returns: Returns,
+    chunks: int,
+    threshold: float,
+    generator: torch.Generator,
+) -> list[EpisodeTest]:
+    """Replay the executed actions of episodes in the model, from every h-th of their states.
+
+    `threshold` is the one of success so far, by which imagined rewards are judged.
+    """
+    steps, h = Steps(episodes), sample_base.base.spec.execute
+    start = steps.starts[(steps.starts - steps.first[steps.starts]) % h == 0]
+    window = steps.windows(start, h, chunks)
+    member = torch.arange(len(start)) % model.members
+    now = Situation(window.frames, window.past)
+    alive = torch.arange(len(start))
+    found: list[dict[str, Tensor]] = []
+    gap = torch.zeros(0)
+    for depth in range(chunks):
+        part = slice(depth * h, (depth + 1) * h)
+        length = window.valid[alive, part].sum(1)
+        alive, now, length = alive[length > 0], now[length > 0], length[length > 0]
+        if not len(alive):
+            break
+        chunk, real = window.actions[alive, part], window.states[alive, part]
+        prediction = model.step(now, chunk, member[alive], length)
+        at = torch.arange(len(alive)), length - 1
+        found.append(
+            {
+                "window": alive,
+                "depth": torch.full_like(alive, depth),
+                "error": (prediction.states[at] - real[at]) / model.scale,
+                "persistence": (window.frames[alive, -1] - real[at]) / model.scale,
+                "disagreement": prediction.disagreement,
+                "success": prediction.success_low.amax(1),
+            }
+        )
+        if depth == 0:
+            success = window.success[alive, part].any(1)
+            noise = None
+            spec = sample_base.base.spec
+            if spec.noise_shape is not None:
+                noise = sample_base.base.draw_noise(len(alive), sample_base.samples, generator)
+            judged = judge(prediction, threshold)
+            values = [
+                _backup(returns, learner, sample_base, now, chunk, states, n, ended, noise, generator)
+                for states, n, ended in (
+                    (prediction.states, torch.minimum(judged.length, length), judged.success),
+                    (real, length, success),
+                )
+            ]
+            gap = values[0] - values[1]
+        whole = (length == h) & ~window.success[alive, part].any(1)
+        now, alive = now.after(chunk, prediction.states)[whole], alive[whole]
+    rows = {name: torch.cat([row[name] for row in found]) for name in found[0]}
+    episode_of = steps.episode[start]
+    tests = []
+    for i, episode in enumerate(episodes):
+        mine = episode_of[rows["window"]] == i
+        kept = {name: value[mine].cpu() for name, value in rows.items() if name != "window"}
+        tests.append(EpisodeTest(episode.failed, gap=gap[episode_of == i].cpu(), **kept))
+    return tests
+
+
+def _backup(
+    returns: Returns,
+    learner: ChunkLearner,
+    sample_base: BaseSampler,
+    now: Situation,
+    chunk: Tensor,
+    states: Tensor,
+    length: Tensor,
+    success: Tensor,
+    noise: Tensor | None,
+    generator: torch.Generator,
+) -> Tensor:
+    """R + gamma^len V(s') [B] of chunks after which the states [B, h, S] followed."""
+    reward, discount = returns.of_chunk(chunk, now.past, length, success)
+    whole = torch.cat([now.frames, states], 1)
+    at = torch.arange(len(chunk))
+    frames = torch.stack([whole[at, length], whole[at, length + 1]], 1)
+    drawn = sample_base.with_noise(frames, noise)
+    # The same critics and noise on both sides of the difference.
+    state = generator.get_state()
+    value = learner.next_value({"state": frames[:, -1]}, drawn, generator)
+    generator.set_state(state)
+    return reward + discount * value
+
+
+def calibrate(pool: Sequence[EpisodeTest], chunks: int) -> Limits:
+    """Thresholds from tested episodes."""
+    depth = torch.cat([test.depth for test in pool])
+    error = torch.cat([test.error for test in pool])[depth == 0].square().mean(0).sqrt().clamp(min=1e-6)
+    limits = Limits(error, (), 1.0)
+    uncertainty = limits.uncertainty_of(torch.cat([test.disagreement for test in pool]))
+    # Branches are not longer than the episodes of the pool.
+    depths = [i for i in range(chunks) if (depth == i).any()]
+    largest = tuple(float(uncertainty[depth == i].quantile(_QUANTILE)) for i in depths)
+    scores = sorted((float(test.success.amax()) for test in pool if test.failed), reverse=True)
+    threshold = scores[int(MAX_FALSE_SUCCESS * len(scores))] if scores else _SUCCESS[1]
+    low, high = _SUCCESS
+    return Limits(error, largest, min(max(threshold, low), high))
+
+
+def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
+    """Measure a model on tested episodes."""
+    depth = torch.cat([test.depth for test in pool])
+    error, still, disagreement = (
+        torch.cat([getattr(test, name) for test in pool]) for name in ("error", "persistence", "disagreement")
+    )
+    size = error.square().mean(1).sqrt()
+    one = depth == 0
+    relative = size[one].square().mean() / still[one].square().mean().clamp(min=1e-12)
+    rank = spearmanr(limits.uncertainty_of(disagreement).numpy(), size.numpy()).statistic
+    failed = [test for test in pool if test.failed]
+    wrong = sum(float(test.success.amax()) > limits.success for test in failed)
+    gaps = torch.stack([test.gap.mean() for test in pool])
+    return Verdict(
+        float(relative.sqrt()),
+        float(rank),
+        wrong / max(len(failed), 1),
+        float(gaps.mean()),
+        1.96 * float(gaps.std() / len(gaps) ** 0.5),
+    )
+
+
+def as_record(verdict: Verdict) -> dict[str, float | bool]:
+    """A verdict as the run's log holds it."""
+    return {**asdict(verdict), "passed": verdict.passed}

@@ -1,0 +1,257 @@
+"""Imagination during training: collects episodes, refits and tests the world model, makes imagined batches.
+
+Between two updates of the policy:
+
+    new episodes -> replayed in the model (gate) -> learned from (refit) -> thresholds, imagined share
+    start states -> branches in the model -> imagined transitions, a share of each batch
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from robot_rl.data.replay import Batch
+from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.episodes import Episode, Steps
+from robot_rl.imagination.gate import (
+    EpisodeTest,
+    Gate,
+    as_record,
+    calibrate,
+    judge_model,
+    replay_in_model,
+)
+from robot_rl.imagination.rollout import BaseSampler, Limits, Returns, Rollouts
+from robot_rl.imagination.world_model import Situation, WorldModel
+from robot_rl.learning.learner import ChunkLearner
+
+_JUMPS = 0.1
+"""Part of a new episode's chunks, those with the largest change of value, that count as key moments."""
+_STORED = 16
+"""Imagined transitions that are held, in units of `branches`."""
+
+
+@dataclass(frozen=True)
+class ImaginedPart:
+    """Imagined rows of a batch."""
+
+    rows: Batch
+    for_actor: bool
+    """Whether the actor may learn from them as well."""
+
+
+class Imagination:
+    """Everything between a learner and its world model."""
+
+    def __init__(
+        self,
+        config: ImaginationConfig,
+        model: WorldModel,
+        learner: ChunkLearner,
+        sample_base: BaseSampler,
+        returns: Returns,
+        seed: int,
+    ) -> None:
+        self.config, self.model, self.learner = config, model, learner
+        self.sample_base, self.returns = sample_base, returns
+        trace = config.trace if config.returns == "expansion" else None
+        self.rollouts = Rollouts(model, learner, sample_base, returns, trace)
+        self.gate = Gate(config.share)
+        self.episodes: list[Episode] = []
+        self.learned = 0
+        """Number of episodes that the model has learned from; those after them are new."""
+        self.pool: list[EpisodeTest] = []
+        self.limits: Limits | None = None
+        self.history: list[dict[str, float | bool]] = []
+        """The gate's decisions."""
+        self._generator = torch.Generator().manual_seed(seed)
+        self._key_rows: list[list[int]] = []
+        """Steps at key moments of each learned episode."""
+        self._steps: Steps | None = None
+        self._starts = torch.zeros(0)
+        self._imagined: Batch = {}
+        self._owed = 0.0
+        """Imagined transitions that are due for those that were learned from."""
+
+    # ---- data ----------------------------------------------------------------------------------------
+
+    def add_episode(self, episode: Episode) -> None:
+        """Take an episode that ended; one without a complete step is left out."""
+        if len(episode):
+            self.episodes.append(episode)
+
+    # ---- the model -----------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are enough new episodes for a refit."""
+        new = len(self.episodes) - self.learned
+        return new >= self.config.refit_every
+
+    def refit(self, step: int) -> None:
+        """Test the model on the new episodes, learn from them, and let the gate decide."""
+        config = self.config
+        losses: dict[str, float] = {}
+        if not self.learned:
+            # Nothing has been learned yet: the first half teaches the model that the second half tests.
+            half = self.episodes[::2]
+            tested = self.episodes[1::2]
+            losses = self.model.fit(half, 0, config.first_updates)
+            self.episodes = half + tested
+            self._key_rows = [[] for _ in half]
+            self.learned = len(half)
+        new = self.episodes[self.learned :]
+        threshold = self.limits.success if self.limits else 0.5
+        tests = replay_in_model(
+            new,
+            self.model,
+            self.learner,
+            self.sample_base,
+            self.returns,
+            config.chunks,
+            threshold,
+            self._generator,
+        )
+        self.pool = (self.pool + tests)[-config.pool :]
+        self._key_rows += [self._key_moments(episode) for episode in new]
+        losses = self.model.fit(self.episodes, len(new), config.fit_updates)
+        self.learned = len(self.episodes)
+        self._imagined, self._owed = {}, 0.0
+        self._prepare_starts(len(new))
+        self.limits = calibrate(self.pool, config.chunks)
+        record: dict[str, float | bool] = {"step": step, "episodes": self.learned, **losses}
+        if len(self.pool) >= config.pool:
+            verdict = judge_model(self.pool, self.limits)
+            self.gate.decide(verdict)
+            record |= as_record(verdict)
+        record |= {"share": self.gate.share, "success_threshold": self.limits.success}
+        record |= {f"uncertainty_{i + 1}": value for i, value in enumerate(self.limits.uncertainty)}
+        self.history.append(record)
+
+    def _prepare_starts(self, newest: int) -> None:
+        """Probability of each recorded step to be the start of a branch."""
+        config = self.config
+        self._steps = steps = Steps(self.episodes)
+        count = len(steps.starts)
+        episode = steps.episode[steps.starts]
+        first = steps.first[steps.starts]
+        demo = torch.tensor([e.demo for e in self.episodes])[episode]
+        recent = (episode >= len(self.episodes) - 2 * newest) & ~demo
+        key = torch.zeros(count, dtype=torch.bool)
+        position = torch.zeros(len(steps.state), dtype=torch.long)
+        position[steps.starts] = torch.arange(count)
+        offsets = torch.unique(first)
+        for offset, rows in zip(offsets.tolist(), self._key_rows, strict=True):
+            key[position[offset + torch.tensor(rows, dtype=torch.long)]] = True
+        weights = torch.zeros(count)
+        left = 1.0
+        for share, mask in (
+            (config.recent, recent),
+            (config.key_moments, key),
+            (config.demonstrations, demo),
+        ):
+            if share and mask.any():
+                weights += share * mask / mask.sum()
+                left -= share
+        self._starts = weights + left / count
+
+    def _key_moments(self, episode: Episode) -> list[int]:
+        """Steps shortly before a failure, a gripper command or a jump of the value."""
+        h = self.sample_base.base.spec.execute
+        length = len(episode)
+        found: set[int] = set()
+        if episode.failed:
+            found.update(range(max(0, length - 2 * h), length))
+        for dimension in self.returns.switch.dimensions:
+            command = episode.actions[:, dimension] > 0
+            for at in (torch.nonzero(command[1:] != command[:-1]).squeeze(1) + 1).tolist():
+                found.update(range(max(0, at - h), at + 1))
+        rows = torch.arange(0, length, h)
+        if len(rows) > 2:
+            frames = torch.stack([episode.states[(rows - 1).clamp(min=0)], episode.states[rows]], 1)
+            samples = self.sample_base(frames, self._generator)
+            value = self.learner.next_value({"state": frames[:, -1]}, samples, self._generator)
+            jump = (value[1:] - value[:-1]).abs()
+            found.update(rows[jump.topk(math.ceil(_JUMPS * len(jump))).indices].tolist())
+        return sorted(found)
+
+    # ---- imagined batches ----------------------------------------------------------------------------
+
+    def rows_of(self, batch_size: int) -> int:
+        """Rows of a batch that are imagined now."""
+        return round(self.gate.share * batch_size) if self.limits is not None else 0
+
+    def sample(self, count: int) -> ImaginedPart | None:
+        """Imagined transitions; None where no branch lived."""
+        self._owed += count / self.config.uses
+        while self._owed > 0:
+            self._owed -= self._imagine()
+        if not self._imagined or not len(self._imagined["reward"]):
+            return None
+        stored = len(self._imagined["reward"])
+        rows = torch.randint(stored, (count,), generator=self._generator)
+        return ImaginedPart({name: value[rows] for name, value in self._imagined.items()}, self.gate.passed)
+
+    def _imagine(self) -> int:
+        """Imagine branches and store their transitions. Returns how many were asked for."""
+        assert self.limits is not None
+        assert self._steps is not None
+        drawn = torch.multinomial(
+            self._starts, self.config.branches, replacement=True, generator=self._generator
+        )
+        window = self._steps.windows(self._steps.starts[drawn], self.sample_base.base.spec.execute)
+        start = Situation(window.frames, window.past)
+        made = self.rollouts.branch(start, self.limits, self._generator)
+        if self._imagined:
+            made = {name: torch.cat([value, made[name]]) for name, value in self._imagined.items()}
+        self._imagined = {name: value[-_STORED * self.config.branches :] for name, value in made.items()}
+        return self.config.branches
+
+    # ---- saving --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but what is computed from it."""
+        return {
+            "model": self.model.checkpoint(),
+            "gate": self.gate.state_dict(),
+            "learned": self.learned,
+            "states": torch.cat([e.states for e in self.episodes]) if self.episodes else torch.zeros(0),
+            "actions": torch.cat([e.actions for e in self.episodes]) if self.episodes else torch.zeros(0),
+            "lengths": [len(e) for e in self.episodes],
+            "successes": [e.success for e in self.episodes],
+            "demos": [e.demo for e in self.episodes],
+            "pool": [vars(test) for test in self.pool],
+            "limits": None
+            if self.limits is None
+            else vars(self.limits) | {"uncertainty": list(self.limits.uncertainty)},
+            "history": self.history,
+            "key_rows": self._key_rows,
+            "starts": self._starts,
+            "imagined": self._imagined,
+            "owed": self._owed,
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.model.restore(state["model"])
+        self.gate.load_state_dict(state["gate"])
+        lengths = state["lengths"]
+        self.episodes = []
+        if lengths:
+            states = state["states"].split([n + 1 for n in lengths])
+            actions = state["actions"].split(lengths)
+            parts = zip(states, actions, state["successes"], state["demos"], strict=True)
+            self.episodes = [Episode(*part) for part in parts]
+        self.learned = state["learned"]
+        self.pool = [EpisodeTest(**test) for test in state["pool"]]
+        limits = state["limits"]
+        self.limits = limits and Limits(limits["error"], tuple(limits["uncertainty"]), limits["success"])
+        self.history, self._key_rows = state["history"], state["key_rows"]
+        self._starts, self._imagined = state["starts"], dict(state["imagined"])
+        self._owed = state["owed"]
+        self._generator.set_state(state["generator"])
+        if self.learned:
+            self._steps = Steps(self.episodes[: self.learned])

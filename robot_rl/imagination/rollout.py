@@ -1,0 +1,190 @@
+"""Imagined branches: short rollouts of the policy in a world model, from real states.
+
+The actions are the policy's own: samples of the base and their bounded corrections, chosen by value. A branch
+ends where the model is uncertain, and no gradient goes through it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.data.replay import FREE, Batch, SwitchCost
+from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
+from robot_rl.learning.learner import ChunkLearner
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+
+_DOUBT = 0.5
+"""Upper bound of the probability of success above which a step that is no sure success is doubtful."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where branches end; measured on episodes that the model was not trained on."""
+
+    error: Tensor
+    """Root mean square error of a chunk's last state in each dimension, in units of the model's scale [S]."""
+    uncertainty: tuple[float, ...]
+    """Largest uncertainty of the first, second, … chunk of a branch; its length is the number of chunks."""
+    success: float
+    """Lower bound of the probability of success above which a step counts as a success."""
+
+    def uncertainty_of(self, disagreement: Tensor) -> Tensor:
+        """Disagreement [B, S] in units of the held-out error, root mean square over dimensions [B]."""
+        return (disagreement / self.error).square().mean(-1).sqrt()
+
+
+@dataclass(frozen=True)
+class Returns:
+    """Rewards of a task and how they are discounted."""
+
+    gamma: float
+    """Discount per environment step."""
+    offset: float = 0.0
+    """Added to each step's reward."""
+    switch: SwitchCost = FREE
+
+    def of_chunk(self, chunk: Tensor, past: Tensor, length: Tensor, success: Tensor) -> tuple[Tensor, Tensor]:
+        """Discounted reward [B] of the first `length` [B] steps of chunks [B, h, A], and its discount [B].
+
+        A success [B] is that of the last of these steps; it ends the episode, so its discount is 0.
+        """
+        steps = torch.arange(chunk.shape[1], device=chunk.device)
+        made = steps < length[:, None]
+        powers = self.gamma ** steps.float()
+        each = self.offset + (success[:, None] & (steps == length[:, None] - 1)).float()
+        if self.switch.cost:
+            grippers = list(self.switch.dimensions)
+            commands = torch.cat([past[:, -1:], chunk], 1)[..., grippers]
+            changed = (commands[:, 1:] > 0) != (commands[:, :-1] > 0)
+            # Past actions are 0 before an episode's start, where nothing is switched.
+            changed[:, 0] &= past[:, -1].any(-1, keepdim=True)
+            each = each - self.switch.cost * changed.sum(-1)
+        reward = (each * powers * made).sum(1)
+        return reward, torch.where(success, 0.0, self.gamma ** length.float())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A prediction that was judged."""
+
+    length: Tensor
+    """Valid steps of the chunk [B]."""
+    success: Tensor
+    """Whether the last of them succeeded [B]."""
+    doubtful: Tensor
+    """Whether success is neither sure nor unlikely [B]."""
+
+
+def judge(prediction: Prediction, threshold: float) -> Outcome:
+    """The first step whose success is sure ends the chunk."""
+    sure = prediction.success_low > threshold
+    success = sure.any(1)
+    h = sure.shape[1]
+    length = torch.where(success, sure.float().argmax(1) + 1, h)
+    return Outcome(length, success, (prediction.success_high > _DOUBT).any(1) & ~success)
+
+
+class BaseSampler:
+    """Queries the base at states that a model predicts."""
+
+    def __init__(self, base: BasePolicy, samples: int) -> None:
+        self.base, self.samples = base, samples
+
+    def __call__(self, frames: Tensor, generator: torch.Generator) -> Chunk:
+        """Executed parts [B, N, h, A] of samples for frames [B, 2, S], and their noise."""
+        base = self.base
+        noise = None
+        if base.spec.noise_shape is not None:
+            noise = base.draw_noise(len(frames), self.samples, generator)
+        return self.with_noise(frames, noise)
+
+    @torch.no_grad()
+    def with_noise(self, frames: Tensor, noise: Tensor | None) -> Chunk:
+        obs = {"state": frames[:, -self.base.spec.obs_steps :]}
+        count = 1 if noise is None else noise.shape[1]
+        drawn = self.base.sample(obs, noise=noise, num_samples=count)
+        return Chunk(drawn.actions[:, :, : self.base.spec.execute], drawn.noise)
+
+
+class Rollouts:
+    """Imagines branches with one model, learner and base."""
+
+    def __init__(
+        self,
+        model: WorldModel,
+        learner: ChunkLearner,
+        sample_base: BaseSampler,
+        returns: Returns,
+        trace: float | None,
+    ) -> None:
+        """`trace` is lambda of value expansion; None gives every chunk as a transition of its own."""
+        self.model, self.learner, self.sample_base = model, learner, sample_base
+        self.returns, self.trace = returns, trace
+
+    @torch.no_grad()
+    def branch(self, start: Situation, limits: Limits, generator: torch.Generator) -> Batch:
+        """Transitions of one branch from each situation, as a replay gives them, with their `weight` [B]."""
+        model, learner = self.model, self.learner
+        device = start.frames.device
+        member = torch.randint(model.members, (len(start.frames),), generator=generator).to(device)
+        samples = self.sample_base(start.frames, generator)
+        now = start
+        rows: list[Batch] = []
+        first: Batch | None = None
+        for depth, most in enumerate(limits.uncertainty):
+            state = now.frames[:, -1]
+            chunk = learner.plan({"state": state}, samples, generator)
+            prediction = model.step(now, chunk, member)
+            outcome = judge(prediction, limits.success)
+            uncertainty = limits.uncertainty_of(prediction.disagreement)
+            kept = (uncertainty <= most) & ~outcome.doubtful
+            after = now.after(chunk, prediction.states)
+            samples_after = self.sample_base(after.frames, generator)
+            reward, discount = self.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
+            row = _row(state, samples, after.frames[:, -1], samples_after)
+            valid = torch.arange(chunk.shape[1], device=device) < outcome.length[:, None]
+            row |= {
+                "chunk": chunk,
+                "chunk_mask": valid.float(),
+                "action": chunk[:, 0],
+                "reward": reward,
+                "discount": discount,
+                "weight": 1 / (1 + uncertainty),
+                "success": torch.zeros_like(reward),
+                "demo": torch.zeros_like(reward),
+            }
+            if self.trace is not None:
+                first = row = _expanded(first, row, self.trace**depth)
+            rows.append({name: value[kept] for name, value in row.items()})
+            going = torch.nonzero(kept & ~outcome.success).squeeze(1)
+            if not len(going):
+                break
+            now, member = after[going], member[going]
+            noise = samples_after.noise
+            samples = Chunk(samples_after.actions[going], None if noise is None else noise[going])
+            first = None if first is None else {name: value[going] for name, value in first.items()}
+        return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
+def _row(state: Tensor, samples: Chunk, next_state: Tensor, next_samples: Chunk) -> Batch:
+    row = {"state": state, "next.state": next_state}
+    for prefix, chunk in (("", samples), ("next.", next_samples)):
+        row[f"{prefix}base_samples"] = chunk.actions
+        if chunk.noise is not None:
+            row[f"{prefix}base_sample_noise"] = chunk.noise
+    return row
+
+
+def _expanded(first: Batch | None, row: Batch, weight: float) -> Batch:
+    """The return from the branch's first state over one more chunk: `first` so far, `row` the chunk's own."""
+    if first is None:
+        return row
+    after = {name: value for name, value in row.items() if name.startswith("next.")}
+    return {
+        **first,
+        **after,
+        "reward": first["reward"] + first["discount"] * row["reward"],
+        "discount": first["discount"] * row["discount"],
+        "weight": torch.minimum(first["weight"], weight * row["weight"]),
+    }

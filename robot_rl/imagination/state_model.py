@@ -1,0 +1,234 @@
+"""A world model of states: an ensemble of probabilistic networks (PETS, arXiv 1805.12114) on chunks.
+
+    s_{t+1..t+h} = s_t + f_i(s_{t-1}, s_t, a_{t-h..t-1}, a_{t..t+h-1}, mask)          member i
+    L_i = mean over valid steps of NLL(s | mean_i, variance_i), over two consecutive chunks
+    P_i(step j succeeds) = sigmoid(g_i(s_{j-1}, s_j))
+
+Targets are normalised next states, not differences (arXiv 2510.01457). A task's reward is 1 at success, so
+the classifier of success is the model of the reward; it has a loss and networks of its own and learns from
+predicted states too, since it judges these.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.episodes import Episode, Steps, Windows
+from robot_rl.imagination.world_model import Prediction, Situation
+from robot_rl.policies.nets.critic import EnsembleLinear
+
+_FIT_CHUNKS = 2
+"""Consecutive chunks of a window of the loss."""
+_CLASSIFIER_HIDDEN = 64
+_LOG_VARIANCE = (-14.0, 2.0)
+"""Bounds of the predicted log variance, in normalised units."""
+_NEWEST, _FAILED = 0.5, 0.3
+"""Part of a batch from new episodes, and least part from failed ones."""
+_MIN_SCALE = 1e-3
+"""Least standard deviation of a dimension: 1 mm or 1 mrad; a smaller one is not scaled up."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model."""
+
+    state: int
+    action: int
+    chunk: int
+    """Steps h of an executed chunk."""
+    quaternions: tuple[int, ...] = ()
+    """First dimension of each quaternion in the state."""
+
+
+class EnsembleMLP(nn.Module):
+    """E networks, for inputs [B, in] that they share or [E, B, in]: outputs [E, B, out]."""
+
+    def __init__(self, members: int, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.members = members
+        self.layers = nn.ModuleList(EnsembleLinear(members, *pair) for pair in pairwise(sizes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if x.ndim == 3 else x.expand(self.members, *x.shape)
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, EnsembleLinear)
+            x = torch.baddbmm(layer.bias, x, layer.weight)
+            if i < len(self.layers) - 1:
+                x = F.silu(x)
+        return x
+
+
+class StateModel(nn.Module):
+    """The ensemble, its classifiers of success, and their optimiser."""
+
+    center: Tensor
+    scale: Tensor
+
+    def __init__(self, config: ImaginationConfig, shape: Shape, device: torch.device, seed: int) -> None:
+        super().__init__()
+        self.config, self.shape, self.device = config, shape, device
+        h, size = shape.chunk, shape.state
+        inputs = 2 * size + 2 * h * shape.action + h
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.dynamics = EnsembleMLP(config.members, (inputs, *config.hidden, 2 * h * size))
+            self.classifier = EnsembleMLP(config.members, (2 * size, _CLASSIFIER_HIDDEN, 1))
+        self.register_buffer("center", torch.zeros(size))
+        self.register_buffer("scale", torch.ones(size))
+        self.to(device)
+        self.fitted = False
+        self._generator = torch.Generator().manual_seed(seed)
+        self._optimizer = torch.optim.AdamW(self.parameters(), config.lr, weight_decay=1e-4, fused=True)
+
+    @property
+    def members(self) -> int:
+        return self.config.members
+
+    # ---- prediction ----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(
+        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+    ) -> Prediction:
+        frames = self._normalize(situation.frames)
+        steps = torch.arange(chunk.shape[1], device=chunk.device)
+        mask = torch.ones(chunk.shape[:2], device=chunk.device)
+        if length is not None:
+            mask = (steps < length[:, None]).float()
+        means = self._mean(frames, situation.past, chunk, mask)
+        logits = self._logits(torch.cat([frames[:, -1:].expand(self.members, -1, -1, -1), means], 2))
+        ends = means[:, :, -1] if length is None else means[:, torch.arange(len(chunk)), length - 1]
+        chosen = means[member, torch.arange(len(chunk), device=chunk.device)]
+        return Prediction(
+            self._renormalize(chosen * self.scale + self.center),
+            logits.amin(0).sigmoid() * mask,
+            logits.amax(0).sigmoid() * mask,
+            ends.std(0, unbiased=False),
+        )
+
+    def _mean(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor) -> Tensor:
+        """Normalised states [E, B, h, S] after each step; frames [B, 2, S] are normalised."""
+        out = self.dynamics(self._inputs(frames, past, actions, mask))
+        half = out.shape[-1] // 2
+        return frames[..., -1:, :] + out[..., :half].unflatten(-1, (self.shape.chunk, -1))
+
+    def _inputs(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor) -> Tensor:
+        parts = (frames.flatten(-2), past.flatten(-2), (actions * mask[..., None]).flatten(-2), mask)
+        return torch.cat(parts, -1)
+
+    def _logits(self, states: Tensor) -> Tensor:
+        """Logits [E, B, h] that the steps between h + 1 normalised states [E, B, h + 1, S] succeed."""
+        pairs = torch.cat([states[:, :, :-1], states[:, :, 1:]], -1)
+        return self.classifier(pairs.flatten(1, 2)).view(pairs.shape[:3])
+
+    def _normalize(self, states: Tensor) -> Tensor:
+        return (states - self.center) / self.scale
+
+    def _renormalize(self, states: Tensor) -> Tensor:
+        """Scale quaternions back to length 1."""
+        for first in self.shape.quaternions:
+            part = states[..., first : first + 4]
+            states[..., first : first + 4] = part / part.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+        return states
+
+    # ---- learning ------------------------------------------------------------------------------------
+
+    def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
+        steps = Steps(episodes)
+        if not self.fitted:
+            # Kept afterwards: networks that learned in one unit would have to learn anew in another.
+            self.center.copy_(steps.state.mean(0))
+            self.scale.copy_(steps.state.std(0).clamp(min=_MIN_SCALE))
+            self.fitted = True
+        weights = sampling_weights(episodes, newest)[steps.episode[steps.starts]]
+        losses: dict[str, float] = {}
+        for _ in range(updates):
+            losses = self._update(steps, weights)
+        return losses
+
+    def _update(self, steps: Steps, weights: Tensor) -> dict[str, float]:
+        """One gradient step, in which each network sees other windows."""
+        shape = (self.members, self.config.batch_size)
+        drawn = torch.multinomial(weights, shape[0] * shape[1], replacement=True, generator=self._generator)
+        row = steps.starts[drawn].view(shape)
+        # Chunks may be cut short when they are executed: the first one has a random length.
+        length = torch.randint(1, self.shape.chunk + 1, shape, generator=self._generator)
+        first = steps.windows(row, self.shape.chunk)
+        made = first.valid & (torch.arange(self.shape.chunk) < length[..., None])
+        then = steps.windows(torch.minimum(row + length, steps.last[row]), self.shape.chunk)
+        nll, predicted = self._nll(first, self._normalize(first.frames), made)
+        whole = torch.cat([self._normalize(first.frames), predicted], 2)
+        at = length[..., None, None].expand(-1, -1, 1, whole.shape[-1])
+        frames = torch.cat([whole.gather(2, at), whole.gather(2, at + 1)], 2)
+        second, after = self._nll(then, frames, then.valid)
+        classes = self._classifier_loss(first, predicted, made) + self._classifier_loss(
+            then, after, then.valid
+        )
+        loss = nll + second + classes
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters(), 10.0)
+        self._optimizer.step()
+        count = self.members
+        return {"nll": float(nll.detach()) / count, "success_loss": float(classes.detach()) / count}
+
+    def _nll(self, windows: Windows, frames: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Negative log likelihood summed over the networks, and the predicted states [E, B, h, S]."""
+        out = self.dynamics(self._inputs(frames, windows.past, windows.actions, valid.float()))
+        mean, raw = (part.unflatten(-1, (self.shape.chunk, -1)) for part in out.chunk(2, -1))
+        states = frames[..., -1:, :] + mean
+        low, high = _LOG_VARIANCE
+        variance = low + (high - low) * torch.sigmoid(raw)
+        error = (states - self._normalize(windows.states)).square()
+        nll = (0.5 * (error * torch.exp(-variance) + variance)).mean(-1)
+        count = valid.sum((1, 2)).clamp(min=1)
+        return ((nll * valid).sum((1, 2)) / count).sum(), states
+
+    def _classifier_loss(self, windows: Windows, predicted: Tensor, valid: Tensor) -> Tensor:
+        """Cross entropy of success on recorded and on predicted states, summed over the networks."""
+        real = self._normalize(torch.cat([windows.frames[..., -1:, :], windows.states], 2))
+        imagined = torch.cat([real[:, :, :1], predicted.detach()], 2)
+        labels, count = windows.success.float(), valid.sum((1, 2)).clamp(min=1)
+        total = torch.zeros((), device=real.device)
+        for states in (real, imagined):
+            loss = F.binary_cross_entropy_with_logits(self._logits(states), labels, reduction="none")
+            total = total + ((loss * valid).sum((1, 2)) / count).sum()
+        return total
+
+    # ---- saving --------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return {
+            "networks": self.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "fitted": self.fitted,
+            "generator": self._generator.get_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `checkpoint` returned."""
+        self.load_state_dict(state["networks"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.fitted = state["fitted"]
+        self._generator.set_state(state["generator"])
+
+
+def sampling_weights(episodes: Sequence[Episode], newest: int) -> Tensor:
+    """Weight of a step of each episode [n]: half of a batch is new, at least 30 % is of failed episodes."""
+    lengths = torch.tensor([float(len(episode)) for episode in episodes])
+    new = torch.arange(len(episodes)) >= len(episodes) - newest
+    failed = torch.tensor([episode.failed for episode in episodes])
+    weights = 1 / lengths.sum() * torch.ones(len(episodes))
+    if new.any():
+        weights = (1 - _NEWEST) * weights + _NEWEST * new / lengths[new].sum()
+    part = float((weights * lengths)[failed].sum())
+    if 0 < part < _FAILED:
+        weights = torch.where(failed, weights * _FAILED / part, weights * (1 - _FAILED) / (1 - part))
+    return weights

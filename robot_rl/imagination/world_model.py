@@ -1,0 +1,84 @@
+"""The interface of world models: they predict the result of an executed action chunk.
+
+A model never sees noise or residuals, so that one serves every method. B batch, h steps of a chunk, S state
+size, A action size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from robot_rl.imagination.episodes import Episode
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Where a chunk begins. States hold no velocities, hence two frames and the actions before."""
+
+    frames: Tensor
+    """States of the step before and of now [B, 2, S]."""
+    past: Tensor
+    """The h actions before, 0 before an episode's start [B, h, A]."""
+
+    def after(self, chunk: Tensor, states: Tensor) -> "Situation":
+        """Where the next chunk begins, once the actions [B, h, A] have led to the states [B, h, S]."""
+        seen = torch.cat([self.frames[:, -1:], states], 1)
+        return Situation(seen[:, -2:], chunk)
+
+    def __getitem__(self, rows: Tensor) -> "Situation":
+        return Situation(self.frames[rows], self.past[rows])
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Result of a chunk, as a model sees it."""
+
+    states: Tensor
+    """States after each step [B, h, S]."""
+    success_low: Tensor
+    """Lower bound of the probability that each step succeeds [B, h], which would end the episode."""
+    success_high: Tensor
+    """Upper bound of the same [B, h]."""
+    disagreement: Tensor
+    """Standard deviation of the members' predictions of the last state, in units of `scale` [B, S]."""
+
+
+class WorldModel(Protocol):
+    """A model that is fitted during training."""
+
+    @property
+    def scale(self) -> Tensor:
+        """Unit of each dimension of the state [S] in which errors are measured."""
+        ...
+
+    def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
+        """Make gradient steps from the present weights; the last `newest` episodes are new.
+
+        Returns:
+            Losses of the last step.
+        """
+        ...
+
+    def step(
+        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+    ) -> Prediction:
+        """Predict the result of chunks [B, h, A].
+
+        Args:
+            situation: where they begin.
+            chunk: executed actions; those from `length` on are not looked at.
+            member: which of the model's variants predicts the states [B]; constant over a branch.
+            length: executed steps [B], in 1..h; h if None.
+        """
+        ...
+
+    @property
+    def members(self) -> int:
+        """Number of its variants."""
+        ...
+
+    def checkpoint(self) -> dict[str, Any]: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...
