@@ -24,7 +24,7 @@ class ImaginationConfig:
     """Episodes between two refits of the model."""
     fit_updates: int = 150
     """Gradient steps of a refit."""
-    first_updates: int = 1500
+    first_updates: int = 1000
     """Gradient steps of the first fit."""
     pool: int = 30
     """Newest tested episodes that set thresholds and gate; nothing is imagined before there are as many."""
@@ -44,7 +44,7 @@ class ImaginationConfig:
     """Widths of their hidden layers."""
     lr: float = 1e-3
     """Learning rate of the model."""
-    batch_size: int = 256
+    batch_size: int = 128
     """Windows of each network per gradient step."""
 
     def __post_init__(self) -> None:

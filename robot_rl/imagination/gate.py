@@ -22,6 +22,8 @@ MAX_ERROR = 0.7
 """Largest error, relative to predicting that nothing moves."""
 MIN_RANK = 0.3
 """Least rank correlation of uncertainty and error."""
+NEGLIGIBLE = 0.1
+"""Relative error below which there is nothing to rank."""
 MAX_FALSE_SUCCESS = 0.02
 """Largest fraction of failed episodes in which the model sees a success."""
 MAX_GAP = 0.1
@@ -72,7 +74,7 @@ class Verdict:
     def passed(self) -> bool:
         return (
             self.error <= MAX_ERROR
-            and self.rank >= MIN_RANK
+            and (self.rank >= MIN_RANK or self.error < NEGLIGIBLE)
             and self.false_success <= MAX_FALSE_SUCCESS
             and abs(self.gap) + self.gap_interval <= MAX_GAP
         )
@@ -223,17 +225,24 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     size = error.square().mean(1).sqrt()
     one = depth == 0
     relative = size[one].square().mean() / still[one].square().mean().clamp(min=1e-12)
-    rank = spearmanr(limits.uncertainty_of(disagreement).numpy(), size.numpy()).statistic
+    rank = rank_correlation(limits.uncertainty_of(disagreement), size)
     failed = [test for test in pool if test.failed]
     wrong = sum(float(test.success.amax()) > limits.success for test in failed)
     gaps = torch.stack([test.gap.mean() for test in pool])
     return Verdict(
         float(relative.sqrt()),
-        float(rank),
+        rank,
         wrong / max(len(failed), 1),
         float(gaps.mean()),
         1.96 * float(gaps.std() / len(gaps) ** 0.5),
     )
+
+
+def rank_correlation(a: Tensor, b: Tensor) -> float:
+    """Spearman's; 0 where one of them is constant."""
+    if (a == a[0]).all() or (b == b[0]).all():
+        return 0.0
+    return float(spearmanr(a.numpy(), b.numpy()).statistic)
 
 
 def as_record(verdict: Verdict) -> dict[str, float | bool]:

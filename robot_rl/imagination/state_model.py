@@ -1,6 +1,6 @@
 """A world model of states: an ensemble of probabilistic networks (PETS, arXiv 1805.12114) on chunks.
 
-    s_{t+1..t+h} = s_t + f_i(s_{t-1}, s_t, a_{t-h..t-1}, a_{t..t+h-1}, mask)          member i
+    s_{t+1..t+h} = s_t + f_i(s_t, s_t - s_{t-1}, a_{t-h..t-1}, a_{t..t+h-1}, mask)     member i
     L_i = mean over valid steps of NLL(s | mean_i, variance_i), over two consecutive chunks
     P_i(step j succeeds) = sigmoid(g_i(s_{j-1}, s_j))
 
@@ -30,6 +30,8 @@ _LOG_VARIANCE = (-14.0, 2.0)
 """Bounds of the predicted log variance, in normalised units."""
 _NEWEST, _FAILED = 0.5, 0.3
 """Part of a batch from new episodes, and least part from failed ones."""
+_RIDGE, _MIN_LINEAR = 1e-6, 5
+"""Ridge of the least squares, relative to the data; windows that it needs for each input."""
 _MIN_SCALE = 1e-3
 """Least standard deviation of a dimension: 1 mm or 1 mrad; a smaller one is not scaled up."""
 
@@ -47,11 +49,14 @@ class Shape:
 
 
 class EnsembleMLP(nn.Module):
-    """E networks, for inputs [B, in] that they share or [E, B, in]: outputs [E, B, out]."""
+    """E networks, for inputs [B, in] that they share or [E, B, in]: outputs [E, B, out].
 
-    def __init__(self, members: int, sizes: Sequence[int]) -> None:
+    There is a ReLU after each layer but the last one; after that too if it is `hidden`.
+    """
+
+    def __init__(self, members: int, sizes: Sequence[int], *, hidden: bool = False) -> None:
         super().__init__()
-        self.members = members
+        self.members, self.activations = members, len(sizes) - 2 + hidden
         self.layers = nn.ModuleList(EnsembleLinear(members, *pair) for pair in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,8 +64,8 @@ class EnsembleMLP(nn.Module):
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, EnsembleLinear)
             x = torch.baddbmm(layer.bias, x, layer.weight)
-            if i < len(self.layers) - 1:
-                x = F.silu(x)
+            if i < self.activations:
+                x = x.relu_()
         return x
 
 
@@ -69,6 +74,8 @@ class StateModel(nn.Module):
 
     center: Tensor
     scale: Tensor
+    step_scale: Tensor
+    """Standard deviation of the change in one step, in units of `scale` [S]."""
 
     def __init__(self, config: ImaginationConfig, shape: Shape, device: torch.device, seed: int) -> None:
         super().__init__()
@@ -77,10 +84,16 @@ class StateModel(nn.Module):
         inputs = 2 * size + 2 * h * shape.action + h
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.dynamics = EnsembleMLP(config.members, (inputs, *config.hidden, 2 * h * size))
+            count, last = config.members, config.hidden[-1]
+            self.trunk = EnsembleMLP(count, (inputs, *config.hidden), hidden=True)
+            # Free motion is nearly linear in the actions; the networks learn the rest.
+            self.linear = EnsembleLinear(count, inputs - h, h * size)
+            self.change = EnsembleMLP(count, (last, h * size))
+            self.log_variance = EnsembleMLP(count, (last, h * size))
             self.classifier = EnsembleMLP(config.members, (2 * size, _CLASSIFIER_HIDDEN, 1))
         self.register_buffer("center", torch.zeros(size))
         self.register_buffer("scale", torch.ones(size))
+        self.register_buffer("step_scale", torch.ones(size))
         self.to(device)
         self.fitted = False
         self._generator = torch.Generator().manual_seed(seed)
@@ -101,7 +114,7 @@ class StateModel(nn.Module):
         mask = torch.ones(chunk.shape[:2], device=chunk.device)
         if length is not None:
             mask = (steps < length[:, None]).float()
-        means = self._mean(frames, situation.past, chunk, mask)
+        means, _ = self._predict(frames, situation.past, chunk, mask)
         logits = self._logits(torch.cat([frames[:, -1:].expand(self.members, -1, -1, -1), means], 2))
         ends = means[:, :, -1] if length is None else means[:, torch.arange(len(chunk)), length - 1]
         chosen = means[member, torch.arange(len(chunk), device=chunk.device)]
@@ -112,15 +125,42 @@ class StateModel(nn.Module):
             ends.std(0, unbiased=False),
         )
 
-    def _mean(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor) -> Tensor:
-        """Normalised states [E, B, h, S] after each step; frames [B, 2, S] are normalised."""
-        out = self.dynamics(self._inputs(frames, past, actions, mask))
-        half = out.shape[-1] // 2
-        return frames[..., -1:, :] + out[..., :half].unflatten(-1, (self.shape.chunk, -1))
+    def _predict(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised states [E, B, h, S] after each step, and features [E, B, F].
 
-    def _inputs(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor) -> Tensor:
-        parts = (frames.flatten(-2), past.flatten(-2), (actions * mask[..., None]).flatten(-2), mask)
-        return torch.cat(parts, -1)
+        The frames [B, 2, S] are normalised.
+        """
+        velocity = (frames[..., 1, :] - frames[..., 0, :]) / self.step_scale
+        motion = (actions * mask[..., None]).flatten(-2)
+        inputs = torch.cat([frames[..., 1, :], velocity.clamp(-10, 10), past.flatten(-2), motion], -1)
+        features: Tensor = self.trunk(torch.cat([inputs, mask], -1))
+        linear = torch.matmul(inputs, self.linear.weight) + self.linear.bias
+        change = (linear + self.change(features)).unflatten(-1, (self.shape.chunk, -1))
+        return frames[..., -1:, :] + self.step_scale * change, features
+
+    @torch.no_grad()
+    def _fit_linear(self, steps: Steps) -> None:
+        """Set the linear part by least squares, and the networks' corrections of it to 0."""
+        windows = steps.windows(steps.starts, self.shape.chunk)
+        whole = windows.valid.all(1)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        for parameter in list(self.change.parameters())[-2:]:
+            nn.init.zeros_(parameter)
+        if int(whole.sum()) < _MIN_LINEAR * self.linear.weight.shape[1]:
+            return
+        frames, targets = (self._normalize(part[whole]) for part in (windows.frames, windows.states))
+        velocity = (frames[:, 1] - frames[:, 0]) / self.step_scale
+        motion = (windows.past[whole].flatten(1), windows.actions[whole].flatten(1))
+        inputs = torch.cat(
+            [frames[:, 1], velocity.clamp(-10, 10), *motion, frames.new_ones(len(frames), 1)], 1
+        )
+        change = ((targets - frames[:, 1:]) / self.step_scale).flatten(1)
+        gram = (inputs.T @ inputs).double()
+        ridge = _RIDGE * len(inputs) * torch.eye(len(gram), dtype=torch.double)
+        solution = torch.linalg.solve(gram + ridge, (inputs.T @ change).double()).float()
+        self.linear.weight.copy_(solution[:-1].expand_as(self.linear.weight))
+        self.linear.bias.copy_(solution[-1:].expand_as(self.linear.bias))
 
     def _logits(self, states: Tensor) -> Tensor:
         """Logits [E, B, h] that the steps between h + 1 normalised states [E, B, h + 1, S] succeed."""
@@ -145,10 +185,15 @@ class StateModel(nn.Module):
             # Kept afterwards: networks that learned in one unit would have to learn anew in another.
             self.center.copy_(steps.state.mean(0))
             self.scale.copy_(steps.state.std(0).clamp(min=_MIN_SCALE))
+            change = (steps.state[steps.starts + 1] - steps.state[steps.starts]) / self.scale
+            self.step_scale.copy_(change.std(0).clamp(min=_MIN_SCALE))
+            self._fit_linear(steps)
             self.fitted = True
         weights = sampling_weights(episodes, newest)[steps.episode[steps.starts]]
         losses: dict[str, float] = {}
-        for _ in range(updates):
+        for i in range(updates):
+            for group in self._optimizer.param_groups:
+                group["lr"] = self.config.lr * (1 - i / updates)
             losses = self._update(steps, weights)
         return losses
 
@@ -180,10 +225,9 @@ class StateModel(nn.Module):
 
     def _nll(self, windows: Windows, frames: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Negative log likelihood summed over the networks, and the predicted states [E, B, h, S]."""
-        out = self.dynamics(self._inputs(frames, windows.past, windows.actions, valid.float()))
-        mean, raw = (part.unflatten(-1, (self.shape.chunk, -1)) for part in out.chunk(2, -1))
-        states = frames[..., -1:, :] + mean
+        states, features = self._predict(frames, windows.past, windows.actions, valid.float())
         low, high = _LOG_VARIANCE
+        raw = self.log_variance(features).unflatten(-1, (self.shape.chunk, -1))
         variance = low + (high - low) * torch.sigmoid(raw)
         error = (states - self._normalize(windows.states)).square()
         nll = (0.5 * (error * torch.exp(-variance) + variance)).mean(-1)

@@ -79,7 +79,11 @@ class Critics(nn.Module):
     def loss(
         self, features: Tensor, action: Tensor, target: Tensor, weight: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Loss summed over the critics, and their values [E, B] without gradient; rows have a `weight` [B]."""
+        """Loss summed over the critics, with rows weighted by `weight` [B].
+
+        Returns:
+            The loss, and the values [E, B] without gradient.
+        """
         outputs = self.online(features, action)
         each = self.codec.loss(outputs, target)
         if weight is not None:

@@ -48,7 +48,7 @@ class MixedSampler:
         return first + min(step / max(config.demo_ratio_steps, 1), 1.0) * (last - first)
 
     def sample(self, step: int, rows: int | None = None) -> Batch:
-        """One batch of `rows` windows (`batch_size` if None); prior data come last, demonstrations at the end."""
+        """One batch of `rows` windows (None: `batch_size`); prior data come last, demonstrations last."""
         config = self.config
         size = config.batch_size if rows is None else rows
         n_demo = round(size * self.demo_fraction(step))

@@ -1,0 +1,217 @@
+"""A point that has to reach the origin: a small task whose dynamics are known exactly.
+
+    s' = s + STEP a,  success where |s| < RADIUS
+
+The base moves to a place beside the origin, with noise, so that it succeeds in a part of the episodes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from robot_rl.data.replay import Replay
+from robot_rl.envs.action import ActionDim
+from robot_rl.envs.env_group import EnvInterface, EpisodeStart
+from robot_rl.envs.observation import ObservationSpec, observation_space
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.episodes import Episode
+from robot_rl.imagination.imagination import Imagination
+from robot_rl.imagination.rollout import BaseSampler, Returns
+from robot_rl.imagination.state_model import Shape, StateModel
+from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
+from robot_rl.learning.learner import ChunkLearner
+from robot_rl.learning.sampling import MixedSampler
+from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod
+from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkMethod
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.training.components import replay_fields, replay_rows
+from robot_rl.training.logger import RunLogger
+from robot_rl.training.loop import Intervals, Run
+from robot_rl.training.online import train_online
+
+STEP, RADIUS, HORIZON = 0.05, 0.04, 40
+CHUNK = 4
+_OFFSET = torch.tensor([0.1, 0.05])
+_OBSERVED = ObservationSpec(("position",), (2,))
+_ACTIONS = tuple(ActionDim(name, "delta", "m", STEP, "world") for name in "xy")
+_INTERFACE = EnvInterface(
+    TaskConfig(name="point", env="Point"),
+    {},
+    observation_space(_OBSERVED),
+    gym.spaces.Box(-1, 1, (2,), np.float32),
+    _OBSERVED,
+    _ACTIONS,
+)
+
+
+class PointEnvs(RobosuiteVectorEnv):
+    """N points."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, _INTERFACE)
+        self._state = np.zeros((num_envs, 3))
+        """Position and steps so far."""
+
+    def get_states(self) -> list[np.ndarray]:
+        return list(self._state.copy())
+
+    def _reset_envs(self, starts: Mapping[int, EpisodeStart]) -> None:
+        for index, (seed, _) in starts.items():
+            angle = np.random.default_rng(seed).uniform(0, 2 * np.pi)
+            self._state[index] = 0.5 * np.cos(angle), 0.5 * np.sin(angle), 0
+        self._write()
+
+    def _step_envs(self) -> None:
+        buffers = self._buffers
+        self._state[:, :2] += STEP * buffers.action
+        self._state[:, 2] += 1
+        buffers.success[:] = np.linalg.norm(self._state[:, :2], axis=1) < RADIUS
+        buffers.reward[:] = buffers.terminated[:] = buffers.success
+        buffers.truncated[:] = (self._state[:, 2] >= HORIZON) & ~buffers.success
+        self._write()
+
+    def _set_env_states(self, states: Mapping[int, np.ndarray]) -> None:
+        for index, state in states.items():
+            self._state[index] = state
+        self._write()
+
+    def _write(self) -> None:
+        self._buffers.obs["state"][:] = self._state[:, :2]
+
+
+class PointBase(BasePolicy):
+    """Moves to a place beside the origin; a step of noise on each action."""
+
+    spec = BaseSpec(
+        2, 2, horizon=CHUNK, execute=CHUNK, obs_steps=1, noise_shape=(CHUNK, 2), deterministic=True
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+
+    @torch.no_grad()
+    def sample(
+        self,
+        obs: Mapping[str, Tensor],
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        state = obs["state"][:, -1]
+        if noise is None:
+            noise = self.draw_noise(len(state), num_samples, generator)
+        goal = (_OFFSET - state)[:, None, None] / STEP
+        steps = torch.arange(CHUNK)[:, None]
+        toward = goal / goal.norm(dim=-1, keepdim=True).clamp(min=1)
+        left = goal.norm(dim=-1, keepdim=True) > steps
+        return Chunk((toward * left + 0.5 * noise).clamp(-1, 1), noise)
+
+
+class Oracle:
+    """The task's own dynamics as a world model."""
+
+    members = 2
+    scale = torch.full((2,), 0.1)
+
+    def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
+        return {}
+
+    def step(
+        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+    ) -> Prediction:
+        states = situation.frames[:, -1:] + (STEP * chunk.clamp(-1, 1)).cumsum(1)
+        success = (states.norm(dim=-1) < RADIUS).float()
+        return Prediction(states, success, success, torch.full((len(chunk), 2), 1e-6))
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class Silent:
+    """Takes no note of progress."""
+
+    def update(self, step: int, **figures: float) -> None:
+        pass
+
+
+class PointRun:
+    """A training run on the point task, up to its loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        seed: int = 0,
+        imagination: ImaginationConfig | None = None,
+        model: Callable[[ImaginationConfig], WorldModel] | None = None,
+        method: OffPolicyMethod | None = None,
+        **options: Any,
+    ) -> None:
+        """`model` makes another world model than that of `imagination`; `options` are the method's."""
+        given = {
+            "num_envs": 4, "steps": 4000, "warmup_steps": 400, "critic_warmup": 200, "batch_size": 128,
+            "demo_ratio": 0.0, "hidden": [64, 64], "candidates": 4, "num_critics": 3, "n_step": 4, "gamma": 0.95,
+            "utd": 0.5,
+        }  # fmt: skip
+        self.method = method or ResidualChunkMethod(ResidualChunkConfig(**{**given, **options}))
+        config = self.method.config
+        self.envs = PointEnvs(config.num_envs)
+        context = AgentContext(PointBase(), EncoderSpec(2), _ACTIONS, seed, torch.device("cpu"))
+        torch.manual_seed(seed)
+        self.agent: Agent = self.method.build_agent(context)
+        self.learner = self.method.build_learner(self.agent, context)
+        fields = replay_fields(self.method.replay_content, context, (1, 1))
+        self.replay = Replay(replay_rows(config), config.num_envs, 2, fields)
+        self.sampler = MixedSampler(config, self.replay, None, self.method.window(context.base), seed)
+        self.seed = seed
+        self.imagination = None
+        if imagination:
+            assert isinstance(self.learner, ChunkLearner)
+            shape = Shape(2, 2, CHUNK)
+            made = model(imagination) if model else StateModel(imagination, shape, context.device, seed)
+            samples = BaseSampler(context.base, self.method.replay_content.base_samples)
+            self.imagination = Imagination(
+                imagination, made, self.learner, samples, Returns(config.gamma), seed
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        self.logger = RunLogger(directory, clock=lambda: 0.0)
+        self.run = Run(directory, self.logger, Silent(), lambda: self.stopped, lambda _: None)
+        self.stopped = False
+        self.outcomes: list[tuple[int, bool]] = []
+        """Environment step and success of each episode."""
+
+    def train(self, steps: int | None = None, checkpoint_every: int = 0) -> "PointRun":
+        config = self.method.config
+        intervals = Intervals(steps or config.steps, 0, checkpoint_every)
+        train_online(
+            self.envs, self.agent.policy, self.learner, self.replay, self.sampler, config, intervals, self.run,
+            self.seed, self.imagination,
+        )  # fmt: skip
+        self.logger.close()
+        rows = [line.split(",") for line in self.logger.path.read_text().splitlines()[1:]]
+        self.outcomes = [(int(row[0]), float(row[3]) > 0) for row in rows if row[2] == "train/success"]
+        return self
+
+    def steps_to(self, success: float, over: int = 20) -> int:
+        """Environment steps after which that part of the last `over` episodes succeeded; all steps if never."""
+        for i in range(over, len(self.outcomes) + 1):
+            if np.mean([ok for _, ok in self.outcomes[i - over : i]]) >= success:
+                return self.outcomes[i - 1][0]
+        return self.method.config.steps
+
+    def success(self, last: int = 40) -> float:
+        """Part of the last episodes that succeeded."""
+        return float(np.mean([ok for _, ok in self.outcomes[-last:]]))

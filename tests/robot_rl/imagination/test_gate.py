@@ -1,0 +1,76 @@
+"""The gate: good models are let through, broken ones are found and turned off."""
+
+import pytest
+import torch
+
+from robot_rl.imagination.gate import EpisodeTest, Gate, Verdict, calibrate, judge_model
+
+GOOD = Verdict(error=0.4, rank=0.5, false_success=0.0, gap=0.01, gap_interval=0.02)
+BAD = Verdict(error=0.9, rank=0.5, false_success=0.0, gap=0.01, gap_interval=0.02)
+
+
+def test_passes_raise_the_share_a_failure_halves_it_and_two_in_a_row_end_it() -> None:
+    gate = Gate(0.12)
+    shares = []
+    for verdict in (GOOD, GOOD, GOOD, BAD, GOOD, BAD, BAD, BAD, GOOD):
+        gate.decide(verdict)
+        shares.append(gate.share)
+    assert shares == pytest.approx([0.05, 0.1, 0.12, 0.06, 0.11, 0.055, 0.0, 0.0, 0.05])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("error", 0.71), ("rank", 0.29), ("false_success", 0.05), ("gap", -0.09), ("gap", 0.09)],
+)
+def test_every_measure_can_fail_a_model(name: str, value: float) -> None:
+    assert GOOD.passed
+    assert not Verdict(**{**vars(GOOD), name: value}).passed
+
+
+def test_a_model_that_makes_no_errors_needs_not_rank_them() -> None:
+    assert Verdict(error=0.01, rank=0.0, false_success=0.0, gap=0.0, gap_interval=0.0).passed
+
+
+def episode(failed: bool, success: float, scale: float = 1.0, seed: int = 0) -> EpisodeTest:
+    """20 chunks whose errors grow with the disagreement."""
+    generator = torch.Generator().manual_seed(seed)
+    size = torch.rand(20, 1, generator=generator)
+    return EpisodeTest(
+        failed,
+        torch.arange(20) % 2,
+        scale * size.repeat(1, 3),
+        torch.full((20, 3), 2.0),
+        0.5 * size.repeat(1, 3),
+        torch.full((20,), success),
+        torch.zeros(10),
+    )
+
+
+def test_thresholds_let_through_most_of_the_pool_and_two_percent_of_its_failures() -> None:
+    pool = [episode(failed=i % 2 == 0, success=0.6 + 0.003 * i, seed=i) for i in range(100)]
+    limits = calibrate(pool, 2)
+    assert len(limits.uncertainty) == 2
+    for depth in range(2):
+        u = torch.cat([limits.uncertainty_of(t.disagreement)[t.depth == depth] for t in pool])
+        assert (u <= limits.uncertainty[depth]).float().mean() == pytest.approx(0.95, abs=0.01)
+    judged = sum(float(t.success.amax()) > limits.success for t in pool if t.failed)
+    assert judged == 1
+    verdict = judge_model(pool, limits)
+    assert verdict.rank == pytest.approx(1.0)
+    assert verdict.error == pytest.approx(0.58 / 2, abs=0.02)
+    assert verdict.passed
+
+
+def test_a_model_that_sees_success_everywhere_fails() -> None:
+    pool = [episode(failed=i % 2 == 0, success=1.0, seed=i) for i in range(20)]
+    verdict = judge_model(pool, calibrate(pool, 2))
+    assert verdict.false_success == 1.0
+    assert not verdict.passed
+
+
+def test_a_model_whose_disagreement_says_nothing_of_its_errors_fails() -> None:
+    pool = [
+        EpisodeTest(**{**vars(e), "disagreement": e.disagreement.flip(0)})
+        for e in (episode(failed=False, success=0.0, seed=i) for i in range(20))
+    ]
+    assert not judge_model(pool, calibrate(pool, 2)).passed

@@ -1,0 +1,149 @@
+"""Imagination in whole training runs on the point task."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.state_model import Shape, StateModel
+from robot_rl.imagination.world_model import Prediction, Situation
+from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun
+
+SMALL = ImaginationConfig(
+    refit_every=5,
+    pool=10,
+    branches=128,
+    first_updates=300,
+    fit_updates=40,
+    hidden=[64, 64],
+    batch_size=64,
+)
+
+
+def weights(run: PointRun) -> Mapping[str, Any]:
+    return run.learner.state_dict()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees of values are equal, to the bit."""
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    return bool(a == b)
+
+
+def test_an_imagined_share_of_0_gives_the_same_run_as_no_imagination(tmp_path: Path) -> None:
+    without = PointRun(tmp_path / "without", steps=900).train()
+    unused = PointRun(tmp_path / "unused", steps=900, imagination=replace(SMALL, share=0.0)).train()
+    assert unused.imagination
+    assert len(unused.imagination.history) > 1
+    assert same(weights(without), weights(unused))
+    assert without.outcomes == unused.outcomes
+
+
+def test_a_good_model_is_used_and_its_numbers_are_logged(tmp_path: Path) -> None:
+    run = PointRun(tmp_path, steps=1200, imagination=SMALL, model=lambda _: Oracle()).train()
+    assert run.imagination
+    assert run.imagination.gate.share > 0
+    lines = (tmp_path / "imagination.jsonl").read_text().splitlines()
+    assert len(lines) == len(run.imagination.history)
+    part = run.imagination.sample(32)
+    assert part is not None
+    assert len(part.rows["reward"]) == 32
+    assert part.for_actor == run.imagination.gate.passed
+
+
+def _run_until_killed(directory: Path) -> None:
+    PointRun(directory, steps=1400, imagination=SMALL, model=lambda _: Killed(directory)).train(
+        checkpoint_every=400
+    )
+
+
+class Killed(StateModel):
+    """Dies in its third fit, between two gradient steps."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(SMALL, Shape(2, 2, CHUNK), torch.device("cpu"), 0)
+        self.fits = 0
+
+    def fit(self, episodes, newest, updates):  # type: ignore[no-untyped-def]
+        self.fits += 1
+        if self.fits == 6:
+            super().fit(episodes, newest, updates // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fit(episodes, newest, updates)
+
+
+def test_a_run_that_was_killed_in_a_refit_goes_on_exactly(tmp_path: Path) -> None:
+    straight = PointRun(tmp_path / "straight", steps=1400, imagination=SMALL).train(checkpoint_every=400)
+    child = multiprocessing.get_context("spawn").Process(
+        target=_run_until_killed, args=(tmp_path / "killed",)
+    )
+    child.start()
+    child.join(300)
+    assert child.exitcode == -signal.SIGKILL
+    assert list((tmp_path / "killed" / "checkpoints").glob("0*"))
+    resumed = PointRun(tmp_path / "killed", steps=1400, imagination=SMALL).train(checkpoint_every=400)
+    assert same(weights(straight), weights(resumed))
+    assert straight.imagination
+    assert resumed.imagination
+    assert same(straight.imagination.state_dict(), resumed.imagination.state_dict())
+
+
+class Broken(Oracle):
+    """Exact until it is told to break."""
+
+    how = ""
+
+    def step(
+        self,
+        situation: Situation,
+        chunk: torch.Tensor,
+        member: torch.Tensor,
+        length: torch.Tensor | None = None,
+    ) -> Prediction:
+        if self.how == "shuffled actions":
+            chunk = chunk[torch.randperm(len(chunk), generator=torch.Generator().manual_seed(0))]
+        made = super().step(situation, chunk, member, length)
+        if self.how == "random":
+            noise = torch.randn(made.states.shape, generator=torch.Generator().manual_seed(0))
+            made = replace(made, states=made.states + 0.1 * noise)
+        if self.how == "always success":
+            made = replace(made, success_low=torch.ones_like(made.success_low))
+        return made
+
+
+@pytest.mark.parametrize("how", ["random", "shuffled actions", "always success"])
+def test_a_model_that_breaks_is_turned_off_within_two_refits(how: str, tmp_path: Path) -> None:
+    model = Broken()
+    run = PointRun(tmp_path, steps=3200, imagination=SMALL, model=lambda _: model)
+    imagination = run.imagination
+    assert imagination
+    refit, broken_at = imagination.refit, []
+
+    def watched(step: int) -> None:
+        if imagination.gate.share >= 0.3 and not model.how:
+            model.how = how
+            broken_at.append(len(imagination.history))
+        refit(step)
+
+    imagination.refit = watched  # type: ignore[method-assign]
+    run.train()
+    assert broken_at, [record["share"] for record in imagination.history]
+    after = [record["share"] for record in imagination.history[broken_at[0] :]]
+    assert len(after) >= 2
+    assert after[1] == 0
+    assert max(after[1:]) == 0

@@ -1,0 +1,94 @@
+"""Imagined branches with the task's own dynamics as the model, compared with values counted by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from robot_rl.data.replay import SwitchCost
+from robot_rl.imagination.rollout import BaseSampler, Limits, Returns, Rollouts, judge
+from robot_rl.imagination.world_model import Prediction, Situation
+from tests.robot_rl.imagination.point_task import CHUNK, RADIUS, Oracle, PointBase, PointRun
+
+LIMITS = Limits(torch.ones(2), (1.0, 1.0), 0.5)
+
+
+def test_rewards_and_discounts_of_a_chunk() -> None:
+    chunk = torch.tensor([[1.0, 1.0, -1.0, -1.0]] * 2)[..., None]
+    returns = Returns(0.5, offset=-1.0, switch=SwitchCost((0,), 0.25))
+    past = torch.tensor([[0.0, 0.0, 0.0, -1.0], [0.0] * 4])[..., None]
+    length, success = torch.tensor([3, 4]), torch.tensor([True, False])
+    reward, discount = returns.of_chunk(chunk, past, length, success)
+    # Steps of -1 each; a switch at the first step after a closed gripper, and at the third; success.
+    assert reward.tolist() == pytest.approx([
+        -1 - 0.25 + 0.5 * -1 + 0.25 * (-1 - 0.25 + 1),
+        -1 + 0.5 * -1 + 0.25 * (-1 - 0.25) + 0.125 * -1,
+    ])  # fmt: skip
+    assert discount.tolist() == [0.0, 0.5**4]
+
+
+def test_the_first_sure_success_ends_a_chunk_and_what_is_unsure_is_neither() -> None:
+    low = torch.tensor([[0.0, 0.9, 0.9], [0.0, 0.2, 0.3], [0.0, 0.0, 0.1]])
+    high = torch.tensor([[0.1, 1.0, 1.0], [0.1, 0.8, 0.9], [0.0, 0.1, 0.4]])
+    outcome = judge(Prediction(torch.zeros(3, 3, 1), low, high, torch.zeros(3, 1)), 0.6)
+    assert outcome.success.tolist() == [True, False, False]
+    assert outcome.length.tolist() == [2, 3, 3]
+    assert outcome.doubtful.tolist() == [False, True, False]
+
+
+def branch(
+    tmp_path: Path, model: Oracle, limits: Limits, trace: float | None = None
+) -> dict[str, torch.Tensor]:
+    """One branch from each of some places, at whose start the base acts as trained."""
+    run = PointRun(tmp_path)
+    learner, returns = run.learner, Returns(0.9)
+    rollouts = Rollouts(model, learner, BaseSampler(PointBase(), 4), returns, trace)  # type: ignore[arg-type]
+    places = torch.tensor([[0.4, 0.0], [0.0, 0.3], [0.05, 0.0]])
+    start = Situation(places[:, None].repeat(1, 2, 1), torch.zeros(3, CHUNK, 2))
+    return rollouts.branch(start, limits, torch.Generator().manual_seed(0))
+
+
+def test_branches_follow_the_dynamics_and_stop_at_success(tmp_path: Path) -> None:
+    rows = branch(tmp_path, Oracle(), LIMITS)
+    assert len(rows["reward"]) > 3
+    path = rows["state"][:, None] + 0.05 * rows["chunk"].cumsum(1)
+    near = (path.norm(dim=-1) < RADIUS).float()
+    success = near.any(1)
+    length = torch.where(success, near.argmax(1) + 1, CHUNK)
+    assert torch.allclose(rows["next.state"], path[:, -1], atol=1e-6)
+    assert torch.allclose(rows["discount"], torch.where(success, 0.0, 0.9**length))
+    assert torch.allclose(rows["reward"], torch.where(success, 0.9 ** (length - 1), 0.0))
+    assert rows["chunk_mask"].sum(1).tolist() == length.tolist()
+    # A second chunk begins where the first one led, unless that succeeded.
+    going = rows["next.state"][:3][~success[:3]]
+    assert torch.allclose(rows["state"][3:], going)
+    assert torch.equal(rows["base_samples"][3:], rows["next.base_samples"][:3][~success[:3]])
+
+
+class Unsure(Oracle):
+    """Members disagree where x < 0.2."""
+
+    def step(self, situation, chunk, member, length=None):  # type: ignore[no-untyped-def]
+        far = situation.frames[:, -1, :1] < 0.2
+        made = super().step(situation, chunk, member, length)
+        return replace(made, disagreement=torch.where(far, 2.0, 0.5).expand(-1, 2))
+
+
+def test_a_branch_ends_before_the_chunk_of_which_the_model_is_unsure(tmp_path: Path) -> None:
+    rows = branch(tmp_path, Unsure(), LIMITS)
+    assert (rows["state"][:, 0] >= 0.2).all()
+    assert torch.allclose(rows["weight"], torch.full_like(rows["weight"], 1 / 1.5))
+
+
+def test_a_return_over_two_chunks_adds_up_from_the_first_state(tmp_path: Path) -> None:
+    each = branch(tmp_path, Oracle(), LIMITS)
+    whole = branch(tmp_path, Oracle(), LIMITS, trace=0.5)
+    going = each["discount"][:3] > 0
+    assert torch.equal(whole["state"][3:], each["state"][:3][going])
+    assert torch.equal(whole["chunk"][3:], each["chunk"][:3][going])
+    assert torch.equal(whole["next.state"], each["next.state"])
+    expected = each["reward"][:3][going] + each["discount"][:3][going] * each["reward"][3:]
+    assert torch.allclose(whole["reward"][3:], expected)
+    assert torch.allclose(whole["discount"][3:], each["discount"][:3][going] * each["discount"][3:])
+    assert torch.allclose(whole["weight"][3:], 0.5 * each["weight"][3:])
