@@ -94,6 +94,37 @@ class DSRL(FinetunedPolicy):
         assert self.base.spec.noise_shape is not None
         return (self.spec.bound * squashed).view(-1, *self.base.spec.noise_shape)
 
+    def select(
+        self, obs: ObservationHistory, features: Tensor, actor_noise: Tensor | None, base_samples: Chunk
+    ) -> SelectedChunk:
+        """The chunk of the actor's noise or, with `gate`, a sample of the base that is valued more.
+
+        Args:
+            obs: observations [B, To, …].
+            features: of their latest frames [B, F].
+            actor_noise: N(0, I) noise of the actor [B, Hn * Dn]; None for its mean.
+            base_samples: [B, N, h, A] and [B, N, Hn, Dn].
+        """
+        assert base_samples.noise is not None
+        if actor_noise is None:
+            squashed = torch.tanh(self.actor(features)[0])
+        else:
+            squashed = self.actor.sample(features, actor_noise)[0]
+        steered = self.as_noise(squashed)
+        # The actor's chunk comes first, so argmax prefers it among equal values.
+        noise = torch.cat([steered[:, None], base_samples.noise], 1)
+        chunks = torch.cat([self.decode(obs, steered)[:, None], base_samples.actions], 1)
+        base_chunk = select_first(base_samples).base
+        if not self.spec.gate:
+            return SelectedChunk(chunks[:, 0], base_chunk, noise[:, 0])
+        critic_action = noise if self.spec.critic_action == "noise" else chunks
+        scores = lower_confidence_bound(
+            self.critic, self.codec, features, critic_action, self.spec.uncertainty_penalty
+        )
+        picked = scores.argmax(1)
+        at = torch.arange(len(picked), device=picked.device)
+        return SelectedChunk(chunks[at, picked], base_chunk, noise[at, picked])
+
     def decode(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         """Chunks [B, h, A] of the base for noise [B, Hn, Dn] and observations [B, To, …]."""
         return self.base.sample(obs, noise=noise[:, None]).actions[:, 0, : self.base.spec.execute]
@@ -116,26 +147,9 @@ class DSRLPolicy(ActingPolicy):
 
     def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks = self.networks
-        assert base_samples.noise is not None
         features = networks.encoder(latest_frame(obs))
-        if explore:
-            squashed = networks.actor.sample(features, self._noise(len(features), networks.noise_size))[0]
-        else:
-            squashed = torch.tanh(networks.actor(features)[0])
-        steered = networks.as_noise(squashed)
-        # The actor's chunk comes first, so argmax prefers it among equal values.
-        noise = torch.cat([steered[:, None], base_samples.noise], 1)
-        chunks = torch.cat([networks.decode(obs, steered)[:, None], base_samples.actions], 1)
-        base_chunk = select_first(base_samples).base
-        if not networks.spec.gate:
-            return SelectedChunk(chunks[:, 0], base_chunk, noise[:, 0])
-        critic_action = noise if networks.spec.critic_action == "noise" else chunks
-        scores = lower_confidence_bound(
-            networks.critic, networks.codec, features, critic_action, networks.spec.uncertainty_penalty
-        )
-        picked = scores.argmax(1)
-        at = torch.arange(len(picked), device=picked.device)
-        return SelectedChunk(chunks[at, picked], base_chunk, noise[at, picked])
+        noise = self._noise(len(features), networks.noise_size) if explore else None
+        return networks.select(obs, features, noise, base_samples)
 
 
 def scale_of_unit_noise(bound: float) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.policies.bases.base_policy import Chunk
-from robot_rl.policies.nets.encoder import Observation
+from robot_rl.policies.nets.encoder import ObservationBatch
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class ChunkLearner(OnlineLearner, Protocol):
     `base_samples` are samples of the base at the observations: actions [B, N, h, A], noise [B, N, Hn, Dn].
     """
 
-    def plan(self, obs: Observation, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
         ...
 
-    def next_value(self, obs: Observation, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+    def next_value(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
         """Values [B] of observations, from which the critics' targets bootstrap."""
         ...
 

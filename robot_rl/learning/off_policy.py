@@ -36,19 +36,23 @@ class OffPolicyLearner(ABC):
         """Whether the critics' warm-up is over, so that the actor is trained and acts."""
         return self.updates > self.config.critic_warmup
 
-    def update(self, batch: Batch) -> dict[str, Tensor]:
-        """One critic step and, after the warm-up, one actor step in every `actor_every` updates."""
-        return self._learn(augment_images(batch, self.generator))
+    def update(self, batch: Batch, actor_rows: int | None = None) -> dict[str, Tensor]:
+        """One critic step and, after the warm-up, one actor step in every `actor_every` updates.
 
-    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        The actor learns from the first `actor_rows` rows of the batch, from all if None. The critics' loss is
+        weighted by the batch's `weight` [B], if it has one.
+        """
+        return self._learn(augment_images(batch, self.generator), actor_rows)
+
+    def _learn(self, batch: Batch, actor_rows: int | None = None) -> dict[str, Tensor]:
         """`update` on a batch with augmented images."""
         features = self.critics.encoder(observation(batch))
         with torch.no_grad():
             target = self._td_target(batch)
-        metrics = self._update_critics(features, self._critic_action(batch), target)
+        metrics = self._update_critics(features, self._critic_action(batch), target, batch.get("weight"))
         self.updates += 1
         if self.warmed_up and self.updates % self.config.actor_every == 0:
-            metrics |= self._update_actor(batch, features.detach())
+            metrics |= self._update_actor(first_rows(batch, actor_rows), features.detach()[:actor_rows])
         self.critics.update_targets()
         return metrics
 
@@ -64,8 +68,10 @@ class OffPolicyLearner(ABC):
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         """One step of the actor, for features [B, F] of the batch's observations without gradient."""
 
-    def _update_critics(self, features: Tensor, critic_action: Tensor, target: Tensor) -> dict[str, Tensor]:
-        loss, q = self.critics.loss(features, critic_action, target)
+    def _update_critics(
+        self, features: Tensor, critic_action: Tensor, target: Tensor, weight: Tensor | None
+    ) -> dict[str, Tensor]:
+        loss, q = self.critics.loss(features, critic_action, target, weight)
         norm = gradient_step(
             self.critic_optimizer, loss, self.critics.trainable_parameters(), self.config.max_grad_norm
         )
@@ -114,7 +120,7 @@ def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.
     return Chunk(base_samples[row, order], None if noise is None else noise[row, order])
 
 
-def observation(batch: Batch, prefix: str = "") -> ObservationBatch:
+def observation(batch: Mapping[str, Tensor], prefix: str = "") -> ObservationBatch:
     """Observation of a batch; `prefix="next."` gives the one after the window."""
     names = ("state", "images.")
     return {
@@ -124,6 +130,11 @@ def observation(batch: Batch, prefix: str = "") -> ObservationBatch:
     }
 
 
-def base_observation(batch: Batch, prefix: str = "") -> ObservationHistory:
+def first_rows(batch: Batch, rows: int | None) -> Batch:
+    """The first rows of a batch, all if None."""
+    return batch if rows is None else {name: value[:rows] for name, value in batch.items()}
+
+
+def base_observation(batch: Mapping[str, Tensor], prefix: str = "") -> ObservationHistory:
     """Observation [B, 1, …] of a batch for a base policy with one observation step; `prefix` as above."""
     return {name: value[:, None] for name, value in observation(batch, prefix).items()}

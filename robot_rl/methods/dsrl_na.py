@@ -20,13 +20,14 @@ from torch import Tensor
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
 from robot_rl.learning.imitation import bc_loss
-from robot_rl.learning.off_policy import OffPolicyLearner, base_observation, observation
+from robot_rl.learning.off_policy import OffPolicyLearner, base_observation, first_rows, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.dsrl import NoiseMethod, NoiseSACConfig, build_noise_actor
 from robot_rl.methods.method import Agent, AgentContext, ReplayContent
-from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.finetuned.dsrl import DSRL
 from robot_rl.policies.nets.critic import EnsembleCritic
+from robot_rl.policies.nets.encoder import ObservationBatch
 
 BACKUPS = ("sampled", "distilled")
 
@@ -81,10 +82,10 @@ class DSRLNALearner(OffPolicyLearner):
         self.target_noise_critic = copy.deepcopy(self.noise_critic).requires_grad_(False)
         self.distiller = torch.optim.AdamW(self.noise_critic.parameters(), config.distill_lr, fused=True)
 
-    def _learn(self, batch: Batch) -> dict[str, Tensor]:
-        metrics = super()._learn(batch)
+    def _learn(self, batch: Batch, actor_rows: int | None = None) -> dict[str, Tensor]:
+        metrics = super()._learn(batch, actor_rows)
         if self.updates % self.config.actor_every == 0:
-            metrics |= self._distill(batch)
+            metrics |= self._distill(first_rows(batch, actor_rows))
         return metrics
 
     def _critic_action(self, batch: Batch) -> Tensor:
@@ -93,17 +94,35 @@ class DSRLNALearner(OffPolicyLearner):
 
     def _td_target(self, batch: Batch) -> Tensor:
         """Critic target y of Q^A."""
-        config, critics, next_obs = self.config, self.critics, observation(batch, "next.")
-        squashed, log_prob = self.soft.sample(critics.encoder(next_obs))
-        noise = self.networks.as_noise(squashed)
-        features, subset = critics.target_features(next_obs), critics.sample_subset(self.generator)
+        value, log_prob = self._next_value(observation(batch, "next."), self.generator)
+        return self.soft.td_target(self.critics, batch, value, log_prob)
+
+    def _next_value(self, obs: ObservationBatch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Value [B] of the chunk of the actor's noise, and the noise's log density [B]."""
+        config, critics, networks = self.config, self.critics, self.networks
+        drawn = torch.randn(len(obs["state"]), networks.noise_size, generator=generator)
+        squashed, log_prob = networks.actor.sample(critics.encoder(obs), drawn.to(self.device))
+        noise = networks.as_noise(squashed)
+        features, subset = critics.target_features(obs), critics.sample_subset(generator)
         if config.backup == "sampled":
-            chunk = self.networks.decode(base_observation(batch, "next."), noise)
-            value = critics.target_value(features, chunk.flatten(1), subset)
-        else:
-            outputs = self.target_noise_critic(features, noise.flatten(1), subset)
-            value = aggregate(critics.codec.decode(outputs), config.aggregation)
-        return self.soft.td_target(critics, batch, value, log_prob)
+            chunk = networks.decode(base_observation(obs), noise)
+            return critics.target_value(features, chunk.flatten(1), subset), log_prob
+        outputs = self.target_noise_critic(features, noise.flatten(1), subset)
+        return aggregate(critics.codec.decode(outputs), config.aggregation), log_prob
+
+    @torch.no_grad()
+    def next_value(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Value [B] of the chunk of the actor's noise."""
+        del base_samples
+        return self._next_value(obs, generator)[0]
+
+    @torch.no_grad()
+    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Chunks [B, h, A] that the policy executes while it explores."""
+        networks = self.networks
+        noise = torch.randn(len(obs["state"]), networks.noise_size, generator=generator).to(self.device)
+        features = networks.encoder(obs)
+        return networks.select(base_observation(obs), features, noise, base_samples).actions
 
     def _distill(self, batch: Batch) -> dict[str, Tensor]:
         """One step on L_W: critic i of Q^W learns the value of critic i of Q^A, for noise from N(0, I)."""

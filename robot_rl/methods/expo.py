@@ -29,7 +29,9 @@ from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, chec
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.uniform import UniformPolicy
+from robot_rl.policies.finetuned.candidates import lower_confidence_bound, select_best
 from robot_rl.policies.finetuned.expo import Expo, ExpoSpec
+from robot_rl.policies.nets.encoder import ObservationBatch
 
 
 @dataclass
@@ -110,21 +112,38 @@ class ExpoLearner(OffPolicyLearner):
 
     def _td_target(self, batch: Batch) -> Tensor:
         """Critic target y: the value of the best candidate at the next state."""
-        next_obs = observation(batch, "next.")
-        values = self._candidate_values(
-            self.critics.encoder(next_obs),
-            self.critics.target_features(next_obs),
-            self._base_samples(batch, "next.").actions,
-        )
-        # During the critics' warm-up the edits are untrained, so the target is the base's mean value.
-        value = values.amax((1, 2)) if self.warmed_up else values[:, 0].mean(1)
+        samples = self._base_samples(batch, "next.")
+        value = self.next_value(observation(batch, "next."), samples, self.generator)
         return self.critics.td_target(batch, value)
 
-    def _candidate_values(self, features: Tensor, target_features: Tensor, samples: Tensor) -> Tensor:
+    @torch.no_grad()
+    def next_value(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Value [B] of the best of the base's samples and an edit of each."""
+        features, target_features = self.critics.encoder(obs), self.critics.target_features(obs)
+        values = self._candidate_values(features, target_features, base_samples.actions, generator)
+        # During the critics' warm-up the edits are untrained, so the target is the base's mean value.
+        return values.amax((1, 2)) if self.warmed_up else values[:, 0].mean(1)
+
+    @torch.no_grad()
+    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Chunks [B, h, A] that the policy executes while it explores."""
+        networks, samples = self.networks, base_samples.actions
+        noise = torch.randn(len(samples) * samples.shape[1], self.soft.size, generator=generator)
+        features = networks.encoder(obs)
+        chunks = networks.candidates(features, samples, noise.to(self.device))
+        values = lower_confidence_bound(
+            networks.critic, networks.codec, features, chunks, networks.spec.uncertainty_penalty
+        )
+        return select_best(chunks, values, base_samples).actions
+
+    def _candidate_values(
+        self, features: Tensor, target_features: Tensor, samples: Tensor, generator: torch.Generator
+    ) -> Tensor:
         """Target values [B, 2, N] of samples of the base [B, N, h, A] and of an edit of each."""
         b, n = samples.shape[:2]
-        chunks = self.networks.candidates(features, samples, self.noise(b * n, self.soft.size))
-        subset = self.critics.sample_subset(self.generator)
+        noise = torch.randn(b * n, self.soft.size, generator=generator).to(self.device, non_blocking=True)
+        chunks = self.networks.candidates(features, samples, noise)
+        subset = self.critics.sample_subset(generator)
         return candidate_target_values(self.critics, target_features, chunks, subset).view(b, 2, n)
 
     def _chunks_to_edit(self, batch: Batch) -> Tensor:
@@ -166,7 +185,9 @@ class ExpoLearner(OffPolicyLearner):
         assert samples.noise is not None
         with torch.no_grad():
             target_features = self.critics.target_features(observation(batch))
-            target = self._candidate_values(features, target_features, samples.actions).amax(1)
+            target = self._candidate_values(features, target_features, samples.actions, self.generator).amax(
+                1
+            )
         loss = F.mse_loss(self.networks.seed_values(features, samples.noise), target)
         gradient_step(
             self.noise_optimizer, loss, list(self.noise_critic.parameters()), self.config.max_grad_norm

@@ -21,9 +21,11 @@ from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import observation, stored_base_samples
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
-from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.finetuned.candidates import select_best
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.residual_chunk import ChunkResidualActor, ResidualChunk, corrected_chunks
+from robot_rl.policies.nets.encoder import ObservationBatch
 
 
 @dataclass
@@ -64,6 +66,7 @@ class ResidualChunkLearner(DeterministicActorLearner):
         size = networks.base.spec.execute * networks.base.spec.action_size
         critics = Critics(config, networks.encoder, size, online=networks.critic)
         super().__init__(config, critics, networks.actor, device, seed)
+        self.networks = networks
 
     def _critic_action(self, batch: Batch) -> Tensor:
         """Executed chunks A [B, h * A]."""
@@ -71,14 +74,27 @@ class ResidualChunkLearner(DeterministicActorLearner):
 
     def _td_target(self, batch: Batch) -> Tensor:
         """Critic target y, from some of the base samples stored with the next state."""
-        config = self.config
-        features = self.critics.target_features(observation(batch, "next."))
-        samples = stored_base_samples(batch, "next.", config.target_candidates, self.generator)
-        corrected = corrected_chunks(self.target_actor, features, samples)
-        chunks = torch.cat([samples.actions, corrected], 1) if config.backup == "max" else corrected
-        subset = self.critics.sample_subset(self.generator)
+        samples = stored_base_samples(batch, "next.", self.config.target_candidates, self.generator)
+        value = self.next_value(observation(batch, "next."), samples, self.generator)
+        return self.critics.td_target(batch, value)
+
+    @torch.no_grad()
+    def next_value(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Value [B] of the best of the base's samples and corrected ones, or the corrected ones' mean."""
+        backup, features = self.config.backup, self.critics.target_features(obs)
+        corrected = corrected_chunks(self.target_actor, features, base_samples)
+        chunks = torch.cat([base_samples.actions, corrected], 1) if backup == "max" else corrected
+        subset = self.critics.sample_subset(generator)
         values = candidate_target_values(self.critics, features, chunks, subset)
-        return self.critics.td_target(batch, values.amax(1) if config.backup == "max" else values.mean(1))
+        return values.amax(1) if backup == "max" else values.mean(1)
+
+    @torch.no_grad()
+    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Chunks [B, h, A] that the policy executes while it explores."""
+        chunks, values = self.networks.candidates(self.networks.encoder(obs), base_samples)
+        best = select_best(chunks, values, base_samples).actions
+        noise = torch.randn(best.shape, generator=generator).to(self.device)
+        return (best + self.config.exploration_std * self.actor.scale * noise).clamp(-1, 1)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         """One step on the actor loss L_r, around the stored base samples in turn."""

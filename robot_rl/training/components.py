@@ -175,6 +175,8 @@ def build_imagination(
             f"method={name} does not learn from action chunks: use imagination with residual_chunk, expo or "
             "dsrl_na"
         )
+    if context.device.type != "cpu":
+        raise ValueError("imagination=state runs on the CPU: add device=cpu, or leave out imagination")
     if observed.cameras:
         raise ValueError(
             "imagination=state predicts states and no images: leave out task.cameras, or imagination"
@@ -184,7 +186,7 @@ def build_imagination(
             f"the base observes {base.spec.obs_steps} steps, imagination=state gives it two at most: use a "
             "base with obs_steps=1 or 2"
         )
-    extra = set(method.replay_content.decision) - {"base_samples", "base_sample_noise"}
+    extra = set(method.replay_content.policy_fields) - {"base_samples", "base_sample_noise"}
     if extra or method.window(base).chunk != base.spec.execute:
         raise ValueError(
             f"imagination=state cannot give method={name} what it learns from with these options"

@@ -163,8 +163,8 @@ class PointRun:
         """`model` makes another world model than that of `imagination`; `options` are the method's."""
         given = {
             "num_envs": 4, "steps": 4000, "warmup_steps": 400, "critic_warmup": 200, "batch_size": 128,
-            "demo_ratio": 0.0, "hidden": [64, 64], "candidates": 4, "num_critics": 3, "n_step": 4, "gamma": 0.95,
-            "utd": 0.5,
+            "demo_ratio": 0.0, "hidden": [64, 64], "candidates": 4, "num_critics": 3, "n_step": 4,
+            "gamma": 0.95, "utd": 0.5,
         }  # fmt: skip
         self.method = method or ResidualChunkMethod(ResidualChunkConfig(**{**given, **options}))
         config = self.method.config
@@ -197,8 +197,8 @@ class PointRun:
         config = self.method.config
         intervals = Intervals(steps or config.steps, 0, checkpoint_every)
         train_online(
-            self.envs, self.agent.policy, self.learner, self.replay, self.sampler, config, intervals, self.run,
-            self.seed, self.imagination,
+            self.envs, self.agent.policy, self.learner, self.replay, self.sampler, config, intervals,
+            self.run, self.seed, self.imagination,
         )  # fmt: skip
         self.logger.close()
         rows = [line.split(",") for line in self.logger.path.read_text().splitlines()[1:]]
@@ -206,7 +206,7 @@ class PointRun:
         return self
 
     def steps_to(self, success: float, over: int = 20) -> int:
-        """Environment steps after which that part of the last `over` episodes succeeded; all steps if never."""
+        """First environment step at which that part of the last `over` episodes succeeded; all if never."""
         for i in range(over, len(self.outcomes) + 1):
             if np.mean([ok for _, ok in self.outcomes[i - over : i]]) >= success:
                 return self.outcomes[i - 1][0]
