@@ -32,7 +32,7 @@ from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod
 from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkMethod
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.training.components import replay_fields, replay_rows
+from robot_rl.training.components import OffPolicyComponents, replay_fields, replay_rows
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, Run
 from robot_rl.training.online import train_online
@@ -196,10 +196,10 @@ class PointRun:
     def train(self, steps: int | None = None, checkpoint_every: int = 0) -> "PointRun":
         config = self.method.config
         intervals = Intervals(steps or config.steps, 0, checkpoint_every)
-        train_online(
-            self.envs, self.agent.policy, self.learner, self.replay, self.sampler, config, intervals,
-            self.run, self.seed, self.imagination,
-        )  # fmt: skip
+        components = OffPolicyComponents(
+            self.envs, self.agent, self.replay, self.sampler, self.learner, self.imagination
+        )
+        train_online(config, components, intervals, self.run, self.seed)
         self.logger.close()
         rows = [line.split(",") for line in self.logger.path.read_text().splitlines()[1:]]
         self.outcomes = [(int(row[0]), float(row[3]) > 0) for row in rows if row[2] == "train/success"]
