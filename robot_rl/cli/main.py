@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "Benchmarks": (
         "bench sim",
         "bench update",
+        "bench imagine",
         "bench control",
         "bench record",
         "bench data",

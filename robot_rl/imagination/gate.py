@@ -13,8 +13,8 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from robot_rl.imagination.branches import BaseSampler, Limits, Returns, judge
 from robot_rl.imagination.episodes import Episode, Steps
-from robot_rl.imagination.rollout import BaseSampler, Limits, Returns, judge
 from robot_rl.imagination.world_model import Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from robot_rl.data.replay import Batch
+from robot_rl.imagination.branches import BaseSampler, Branches, Limits, Returns
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.gate import (
@@ -24,7 +25,6 @@ from robot_rl.imagination.gate import (
     judge_model,
     replay_in_model,
 )
-from robot_rl.imagination.rollout import BaseSampler, Limits, Returns, Rollouts
 from robot_rl.imagination.world_model import Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 
@@ -58,7 +58,7 @@ class Imagination:
         self.config, self.model, self.learner = config, model, learner
         self.sample_base, self.returns = sample_base, returns
         trace = config.trace if config.returns == "expansion" else None
-        self.rollouts = Rollouts(model, learner, sample_base, returns, trace)
+        self.branches = Branches(model, learner, sample_base, returns, trace)
         self.gate = Gate(config.share)
         self.episodes: list[Episode] = []
         self.learned = 0
@@ -188,14 +188,14 @@ class Imagination:
         """Imagined transitions; None where no branch lived."""
         self._owed += count / self.config.uses
         while self._owed > 0:
-            self._owed -= self._imagine()
+            self._owed -= self.imagine()
         if not self._imagined or not len(self._imagined["reward"]):
             return None
         stored = len(self._imagined["reward"])
         rows = torch.randint(stored, (count,), generator=self._generator)
         return ImaginedPart({name: value[rows] for name, value in self._imagined.items()}, self.gate.passed)
 
-    def _imagine(self) -> int:
+    def imagine(self) -> int:
         """Imagine branches and store their transitions. Returns how many were asked for."""
         assert self.limits is not None
         assert self._steps is not None
@@ -204,7 +204,7 @@ class Imagination:
         )
         window = self._steps.windows(self._steps.starts[drawn], self.sample_base.base.spec.execute)
         start = Situation(window.frames, window.past)
-        made = self.rollouts.branch(start, self.limits, self._generator)
+        made = self.branches.imagine(start, self.limits, self._generator)
         if self._imagined:
             made = {name: torch.cat([value, made[name]]) for name, value in self._imagined.items()}
         self._imagined = {name: value[-_STORED * self.config.branches :] for name, value in made.items()}

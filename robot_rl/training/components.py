@@ -22,10 +22,10 @@ from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import load_networks, make_env, make_vector_env
+from robot_rl.imagination.branches import BaseSampler, Returns
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
-from robot_rl.imagination.rollout import BaseSampler, Returns
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.learner import ChunkLearner, OfflineLearner, OnlineLearner, OnPolicyLearner

@@ -80,25 +80,9 @@ class Updater:
             lines = [json.dumps(record) + "\n" for record in self.imagination.history]
             write_file(self._run.directory / "imagination.jsonl", "".join(lines).encode())
         for _ in range(updates):
-            batch, actor_rows = self._batch(step)
+            batch, actor_rows = sample_batch(self.sampler, self.imagination, step)
             self.metrics.update(self.learner.update(batch, actor_rows))
             _check_finite(self.metrics, batch, step, self._run.directory)
-
-    def _batch(self, step: int) -> tuple[Batch, int | None]:
-        """A batch, its imagined rows last, and how many of its rows the actor learns from (None: all)."""
-        size = self.config.batch_size
-        count = self.imagination.rows_of(size) if self.imagination else 0
-        imagined = self.imagination.sample(count) if self.imagination and count else None
-        if imagined is None:
-            return self.sampler.sample(step), None
-        real = self.sampler.sample(step, size - count)
-        real["weight"] = torch.ones_like(real["reward"])
-        batch = {
-            name: torch.cat([value, imagined.rows[name]])
-            for name, value in real.items()
-            if name in imagined.rows
-        }
-        return batch, None if imagined.for_actor else size - count
 
     def end_episode(self, env_id: int, *, success: bool) -> None:
         """Record the end of an environment's episode."""
@@ -147,6 +131,22 @@ class Updater:
         self.sampler.load_state_dict(state["batches"])
         if self.imagination:
             self.imagination.load_state_dict(state["imagination"])
+
+
+def sample_batch(
+    sampler: MixedSampler, imagination: Imagination | None, step: int
+) -> tuple[Batch, int | None]:
+    """A batch whose last rows are imagined, and how many of its rows the actor learns from (None: all)."""
+    size = sampler.config.batch_size
+    count = imagination.rows_of(size) if imagination else 0
+    imagined = imagination.sample(count) if imagination and count else None
+    if imagined is None:
+        return sampler.sample(step), None
+    real = sampler.sample(step, size - count)
+    real["weight"] = torch.ones_like(real["reward"])
+    rows = imagined.rows
+    batch = {name: torch.cat([value, rows[name]]) for name, value in real.items() if name in rows}
+    return batch, None if imagined.for_actor else size - count
 
 
 def train_online(

@@ -20,10 +20,10 @@ from robot_rl.envs.env_group import EnvInterface, EpisodeStart
 from robot_rl.envs.observation import ObservationSpec, observation_space
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.imagination.branches import BaseSampler, Returns
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
-from robot_rl.imagination.rollout import BaseSampler, Returns
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner

@@ -1,5 +1,6 @@
 """Components of off-policy runs, and errors for components that do not fit together."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,39 @@ def test_without_demonstrations_states_are_standardised_by_the_range_of_the_base
 def test_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -> None:
     config = OffPolicyConfig(steps=101, warmup_steps=10, num_envs=8, replay_capacity=capacity)
     assert replay_rows(config) == rows
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("method=residual",), "does not learn from action chunks: use imagination with residual_chunk"),
+        (("method=residual_ppo",), "does not learn from a replay: leave imagination out"),
+        (("method=expo", "method.base_lr=1e-4"), "cannot give method=expo what it learns from"),
+        (("method=residual_chunk", "imagination.members=1"), "imagination.members=1: disagreement needs 2"),
+        (("method=residual_chunk", "imagination.recent=0.9"), "shares of the branches"),
+    ],
+)
+def test_imagination_that_a_method_cannot_use_is_refused(
+    options: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    robot_rl: RunCommand,
+    demonstrations: Path,
+    base_run: Path,
+) -> None:
+    given = (f"base={base_run}", "imagination=state", "device=cpu", *options)
+    data = () if "method=residual_ppo" in options else (f"data={demonstrations}",)
+    assert_error(message, robot_rl, tmp_path, *given, *data)
+
+
+def test_a_run_with_imagination_writes_what_the_gate_decided(
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
+) -> None:
+    options = ("refit_every=2", "pool=2", "first_updates=4", "fit_updates=2", "branches=8", "hidden=[16]")
+    robot_rl(
+        "train", f"runs_dir={tmp_path}", "name=rl", *SMALL_RL, "method=residual_chunk", f"base={base_run}",
+        f"data={demonstrations}", "imagination=state", "device=cpu", *(f"imagination.{o}" for o in options),
+    )  # fmt: skip
+    records = [json.loads(line) for line in (tmp_path / "rl" / "imagination.jsonl").read_text().splitlines()]
+    assert {"step", "episodes", "share", "passed", "error", "rank", "gap"} <= records[-1].keys()
+    assert "learn/imagined_share" in (tmp_path / "rl" / "metrics.csv").read_text()

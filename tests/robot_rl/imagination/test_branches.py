@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robot_rl.data.replay import SwitchCost
-from robot_rl.imagination.rollout import BaseSampler, Limits, Returns, Rollouts, judge
+from robot_rl.imagination.branches import BaseSampler, Branches, Limits, Returns, judge
 from robot_rl.imagination.world_model import Prediction, Situation
 from tests.robot_rl.imagination.point_task import CHUNK, RADIUS, Oracle, PointBase, PointRun
 
@@ -43,10 +43,10 @@ def branch(
     """One branch from each of some places, at whose start the base acts as trained."""
     run = PointRun(tmp_path)
     learner, returns = run.learner, Returns(0.9)
-    rollouts = Rollouts(model, learner, BaseSampler(PointBase(), 4), returns, trace)  # type: ignore[arg-type]
+    branches = Branches(model, learner, BaseSampler(PointBase(), 4), returns, trace)  # type: ignore[arg-type]
     places = torch.tensor([[0.4, 0.0], [0.0, 0.3], [0.05, 0.0]])
     start = Situation(places[:, None].repeat(1, 2, 1), torch.zeros(3, CHUNK, 2))
-    return rollouts.branch(start, limits, torch.Generator().manual_seed(0))
+    return branches.imagine(start, limits, torch.Generator().manual_seed(0))
 
 
 def test_branches_follow_the_dynamics_and_stop_at_success(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class BaseSampler:
         return Chunk(drawn.actions[:, :, : self.base.spec.execute], drawn.noise)
 
 
-class Rollouts:
+class Branches:
     """Imagines branches with one model, learner and base."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Rollouts:
         self.returns, self.trace = returns, trace
 
     @torch.no_grad()
-    def branch(self, start: Situation, limits: Limits, generator: torch.Generator) -> Batch:
+    def imagine(self, start: Situation, limits: Limits, generator: torch.Generator) -> Batch:
         """Transitions of one branch from each situation, as a replay gives them, with their `weight` [B]."""
         model, learner = self.model, self.learner
         device = start.frames.device

@@ -1,0 +1,111 @@
+"""Speed of imagination: fitting the world model, predicting, branches, and a training step with them.
+
+Sizes are Lift's, with an untrained flow base; the values in the networks do not change the times.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from robot_rl.bench.clock import milliseconds, take_turns
+from robot_rl.bench.update import save_base
+from robot_rl.cli.compose import load_group
+from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.envs.task import TaskConfig
+from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.episodes import Episode
+from robot_rl.imagination.world_model import Situation
+from robot_rl.methods.method import OffPolicyMethod
+from robot_rl.methods.registry import METHODS, build_method
+from robot_rl.training.components import RunBase, Source, build_off_policy
+from robot_rl.training.online import sample_batch
+
+_EPISODES, _STEPS = 50, 100
+"""Recorded episodes, and steps of each."""
+_PREDICTIONS = 1024
+"""Chunks that are predicted at once."""
+
+
+@dataclass(frozen=True)
+class ImaginationSpeed:
+    """Measured times; medians."""
+
+    fit_s: float
+    """First fit of the world model to 50 episodes of 100 steps, with the default number of updates."""
+    model_transitions_per_s: float
+    """Chunks that the model alone predicts."""
+    branches_per_s: float
+    """Branches of the default number of chunks, with the base's samples and the choice among them."""
+    train_step_ms: dict[str, float]
+    """One update `with` the largest imagined share of the batch, and `without`; sampling included."""
+
+
+def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> ImaginationSpeed:
+    """Measure all with a method's default options on the CPU; `seconds` for each figure but the fit."""
+    save_base(scratch)
+    kind = METHODS[method]
+    assert issubclass(kind, OffPolicyMethod)
+    config = kind.config_type(num_envs=1, critic_warmup=0, demo_ratio=0.0, replay_capacity=_EPISODES * _STEPS)
+    task = load_group("task", "lift", TaskConfig)
+    source = Source(task, RunBase(str(scratch)), None, seed, torch.device("cpu"))
+    made = build_method(config)
+    assert isinstance(made, OffPolicyMethod)
+    options = ImaginationConfig(refit_every=_EPISODES, pool=_EPISODES // 2)
+    components = build_off_policy(made, source, options)
+    components.envs.close()
+    imagination, learner, sampler = components.imagination, components.learner, components.sampler
+    assert imagination
+    generator = torch.Generator().manual_seed(seed)
+    episodes = [_random_episode(components.replay, generator) for _ in range(_EPISODES)]
+    model = imagination.model
+    fit = milliseconds(lambda: model.fit(episodes, 0, options.first_updates)) / 1e3
+    for episode in episodes:
+        imagination.add_episode(episode)
+    imagination.refit(0)
+    imagination.gate.share = options.share
+    window = torch.randint(_STEPS, (_PREDICTIONS,), generator=generator)
+    states = torch.stack([episodes[0].states[window], episodes[0].states[window + 1]], 1)
+    size, action_size = imagination.sample_base.base.spec.execute, episodes[0].actions.shape[1]
+    situation = Situation(states, torch.rand(_PREDICTIONS, size, action_size))
+    chunk = torch.rand(_PREDICTIONS, size, action_size)
+    member = torch.randint(model.members, (_PREDICTIONS,), generator=generator)
+    times = take_turns(
+        {
+            "predict": lambda: model.step(situation, chunk, member),
+            "branches": imagination.imagine,
+            "with": lambda: learner.update(*sample_batch(sampler, imagination, 0)),
+            "without": lambda: learner.update(sampler.sample(0)),
+        },
+        4 * seconds,
+        block=config.actor_every,
+    )
+    return ImaginationSpeed(
+        fit,
+        1e3 * _PREDICTIONS / times["predict"],
+        1e3 * options.branches / times["branches"],
+        {name: times[name] for name in ("with", "without")},
+    )
+
+
+def _random_episode(replay: Replay, generator: torch.Generator) -> Episode:
+    """A failed episode of a random walk, which is added to the replay as well."""
+    stream = torch.zeros(1, dtype=torch.long).numpy()
+    size = replay.data["state"].shape[1]
+    states = 0.01 * torch.randn(_STEPS + 1, size, generator=generator).cumsum(0)
+    actions = 2 * torch.rand(_STEPS, replay.data["action"].shape[1], generator=generator) - 1
+    for step in range(_STEPS):
+        fields = {
+            name: torch.rand(1, *shape, generator=generator).to(dtype).numpy()
+            for name, (shape, dtype) in replay.fields.items()
+        }
+        replay.add(
+            stream,
+            action=actions[step : step + 1].numpy(),
+            reward=torch.zeros(1).numpy(),
+            terminated=torch.full((1,), step == _STEPS - 1).numpy(),
+            source=SOURCES.index("policy"),
+            **{**fields, "state": states[step : step + 1].numpy()},
+        )
+    replay.close_episode(stream, success=False)
+    return Episode(states, actions, success=False)
