@@ -26,6 +26,8 @@ from robot_rl.policies.nets.critic import EnsembleLinear
 _FIT_CHUNKS = 2
 """Consecutive chunks of a window of the loss."""
 _CLASSIFIER_HIDDEN = 64
+_CLASSIFIER_LR = 5
+"""Its learning rate, relative to that of the dynamics: it is small, and successes are rare."""
 _LOG_VARIANCE = (-14.0, 2.0)
 """Bounds of the predicted log variance, in normalised units."""
 _NEWEST, _FAILED = 0.5, 0.3
@@ -97,7 +99,11 @@ class StateModel(nn.Module):
         self.to(device)
         self.fitted = False
         self._generator = torch.Generator().manual_seed(seed)
-        self._optimizer = torch.optim.AdamW(self.parameters(), config.lr, weight_decay=1e-4, fused=True)
+        dynamics = [p for name, p in self.named_parameters() if not name.startswith("classifier.")]
+        classifier = list(self.classifier.parameters())
+        self._optimizer = torch.optim.AdamW(
+            [{"params": dynamics}, {"params": classifier}], config.lr, weight_decay=1e-4, fused=True
+        )
 
     @property
     def members(self) -> int:
@@ -192,8 +198,8 @@ class StateModel(nn.Module):
         weights = sampling_weights(episodes, newest)[steps.episode[steps.starts]]
         losses: dict[str, float] = {}
         for i in range(updates):
-            for group in self._optimizer.param_groups:
-                group["lr"] = self.config.lr * (1 - i / updates)
+            for group, factor in zip(self._optimizer.param_groups, (1, _CLASSIFIER_LR), strict=True):
+                group["lr"] = factor * self.config.lr * (1 - i / updates)
             losses = self._update(steps, weights)
         return losses
 
