@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 
 from robot_rl.bench.imagine import measure
-from robot_rl.machine import describe_machine
+from robot_rl.machine import describe_machine, keep_freed_memory
 from robot_rl.methods.registry import METHODS
-from robot_rl.training.allocator import keep_freed_memory
 
 CHUNK_METHODS = ("residual_chunk", "expo", "dsrl_na")
 
