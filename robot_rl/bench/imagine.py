@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from robot_rl.bench.clock import milliseconds, take_turns
+from robot_rl.bench.timing import milliseconds, take_turns
 from robot_rl.bench.update import save_base
 from robot_rl.cli.compose import load_group
 from robot_rl.data.replay import SOURCES, Replay
