@@ -1,5 +1,6 @@
 """A policy through the bridge on a stepped clock: what it does there is what it does in simulation."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,6 +115,19 @@ def tool(env: RobosuiteEnv) -> np.ndarray:
     return env.sim.sim.data.site_xpos[env.control.arms[0].site].copy()
 
 
+def before_decisions(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]
+) -> None:
+    """Call `act` before each decision, with its number from 1."""
+    decide, numbers = controller._decide, itertools.count(1)
+
+    def decide_after(obs: Any) -> Any:
+        act(next(numbers))
+        return decide(obs)
+
+    monkeypatch.setattr(controller, "_decide", decide_after)
+
+
 def test_outcomes_are_those_of_simulation(rig: Rig) -> None:
     """Not to the bit: robosuite observes up to a control step late, a robot's server does not."""
     controller = rig.controller()
@@ -190,15 +204,11 @@ def test_a_server_that_is_lost_ends_it_and_what_was_finished_is_in_the_file(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = rig.controller(horizon=4)
-    decide, decisions = controller._decide, 0
 
-    def dies_in_the_second_episode(obs: Any) -> Any:
-        nonlocal decisions
-        decisions += 1
-        rig.line.dead = decisions > 6
-        return decide(obs)
+    def dies_in_the_second_episode(decision: int) -> None:
+        rig.line.dead = decision > 6
 
-    monkeypatch.setattr(controller, "_decide", dies_in_the_second_episode)
+    before_decisions(controller, monkeypatch, dies_in_the_second_episode)
     assert "no answer" in deploy(controller, rig.outcomes(controller, tmp_path), 10, 0)
     record = json.loads((tmp_path / "deploy.json").read_text())
     assert "no answer" in record["ended"]
@@ -230,17 +240,13 @@ def test_an_arm_whose_lease_was_lost_is_disarmed_before_that_is_a_fault(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = rig.controller(horizon=4)
-    decide, decisions = controller._decide, 0
 
-    def slow_once(obs: Any) -> Any:
-        nonlocal decisions
-        decisions += 1
-        if decisions == 3:
+    def slow_once(decision: int) -> None:
+        if decision == 3:
             clock = rig.bridge.clock
             clock.sleep_until(clock.now() + 200 * MS)
-        return decide(obs)
 
-    monkeypatch.setattr(controller, "_decide", slow_once)
+    before_decisions(controller, monkeypatch, slow_once)
     cut = controller.run(0, 0)
     assert "lease was lost" in cut.interrupted
     assert (cut.refused, cut.late_steps) == (1, 1)
@@ -250,16 +256,12 @@ def test_an_arm_whose_lease_was_lost_is_disarmed_before_that_is_a_fault(
 
 def test_after_a_fault_no_episode_begins(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = rig.controller(horizon=4)
-    decide, decisions = controller._decide, 0
 
-    def pressed(obs: Any) -> Any:
-        nonlocal decisions
-        decisions += 1
-        if decisions == 2:
+    def pressed(decision: int) -> None:
+        if decision == 2:
             rig.client.stop("a hand in the way")
-        return decide(obs)
 
-    monkeypatch.setattr(controller, "_decide", pressed)
+    before_decisions(controller, monkeypatch, pressed)
     outcomes = rig.outcomes(controller, tmp_path)
     assert "operator has to acknowledge" in deploy(controller, outcomes, 3, 0)
     assert ["a hand in the way" in episode.interrupted for episode in outcomes.episodes] == [True]
