@@ -58,7 +58,7 @@ def run(config: Config) -> None:
             env.task.env, noise=config.noise, skill=config.skill, rng=np.random.default_rng(0)
         )
         first.reset(env.sim)
-        acted(env, first)
+        expert_action(env, first)
         settings = {"expert": name, "noise": config.noise, "skill": config.skill, "seed": config.seed}
         writer = DatasetWriter(Path(config.data), env.describe(), settings)
     successes = 0
@@ -89,7 +89,7 @@ def collect_episode(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episo
     record = _Recorder()
     success = False
     raw, state = env.raw, env.get_state()
-    for step in Rollout(env, lambda _: acted(env, expert), obs):
+    for step in Rollout(env, lambda _: expert_action(env, expert), obs):
         record(
             **raw,
             sim_state=state,
@@ -103,7 +103,7 @@ def collect_episode(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episo
     return record.arrays(), success
 
 
-def acted(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
+def expert_action(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
     """The expert's action, converted from a delta to a pose if the task takes poses.
 
     Raises:

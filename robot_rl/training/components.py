@@ -224,17 +224,17 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
     path = source.base.path if isinstance(source.base, RunBase) else "uniform"
     if trained:
         method.check_base(trained[0], path)
-    looks = trained[0].spec.cameras if trained else ()
+    base_cameras = trained[0].spec.cameras if trained else ()
     cameras = () if encoder == STATE_ALONE else tuple(task.cameras)
-    if unseen := [camera for camera in looks if camera not in task.cameras]:
+    if missing := [camera for camera in base_cameras if camera not in task.cameras]:
         raise ValueError(
-            f"the base policy {path} looks at {', '.join(unseen)}, which the task does not observe: "
-            f"add task.cameras=[{','.join(dict.fromkeys((*task.cameras, *looks)))}]"
+            f"the base policy {path} uses images of {', '.join(missing)}, which the task does not observe: "
+            f"add task.cameras=[{','.join(dict.fromkeys((*task.cameras, *base_cameras)))}]"
         )
-    if unused := [camera for camera in task.cameras if camera not in (*looks, *cameras)]:
+    if unused := [camera for camera in task.cameras if camera not in (*base_cameras, *cameras)]:
         raise ValueError(
-            f"nothing looks at the images of {', '.join(unused)}: the base does not, and method="
-            f"{name} would learn from the state alone; leave them out of task.cameras"
+            f"the images of {', '.join(unused)} are not used, neither by the base nor by method={name}, "
+            "which would learn from the state alone; leave them out of task.cameras"
         )
     envs = make_vector_env(task, method.config.num_envs)
     with close_on_error(envs):
@@ -245,8 +245,9 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
             method.check_base(base, path)
         else:
             base, meta = trained
-            what = f"base policy {path}"
-            check_same_environment(meta["environment"], envs.describe(), what, source.accept, looks)
+            check_same_environment(
+                meta["environment"], envs.describe(), f"base policy {path}", source.accept, base_cameras
+            )
         if (base.spec.state_size, base.spec.action_size) != (observed.state_size, action_size):
             raise ValueError(
                 f"base policy {path} maps states of size {base.spec.state_size} to actions of size "

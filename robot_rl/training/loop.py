@@ -104,7 +104,7 @@ def finite_metrics(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]
     bad = [name for name, value in values.items() if not np.isfinite(value)]
     if bad:
         raise NotFinite(
-            f"{', '.join(bad)} became NaN or infinite at step {step}; the last checkpoint is untouched"
+            f"{', '.join(bad)} became NaN or infinite at step {step}; the last checkpoint is intact"
         )
     return values
 

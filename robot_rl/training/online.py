@@ -240,6 +240,6 @@ def _check_finite(metrics: Mapping[str, Tensor], batch: Batch, step: int, direct
         write_file(path, save_tensors({name: value.contiguous() for name, value in batch.items()}))
         bad = [name for name, value in metrics.items() if not bool(value.isfinite())]
         raise NotFinite(
-            f"{', '.join(bad)} became NaN or infinite at step {step}; the last checkpoint is untouched, "
+            f"{', '.join(bad)} became NaN or infinite at step {step}; the last checkpoint is intact, "
             f"the batch is in {path}"
         )

@@ -192,7 +192,7 @@ def test_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
     arguments = [*bc(demonstrations, tmp_path, "run", 40), "checkpoint_every=10", "method.lr_warmup=0"]
     with pytest.raises(ValueError, match=r"became NaN or infinite at step 5\d*") as caught:
         robot_rl("train", *arguments, "method.lr=1e30")
-    assert "last checkpoint is untouched" in str(caught.value)
+    assert "last checkpoint is intact" in str(caught.value)
     assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
 
 
