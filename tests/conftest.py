@@ -1,6 +1,7 @@
 """What many tests need, made once: a simulated arm's server, a small dataset and a small base policy."""
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,21 @@ SMALL_RL = (
 )
 
 RunCommand = Callable[..., None]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from what the tests import.
+
+    These are 700 000 objects, which every full collection would visit, and robosuite makes one whenever an
+    environment is closed.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

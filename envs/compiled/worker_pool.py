@@ -41,7 +41,8 @@ _JOB: Final = np.dtype(
 )
 _NO_QUEUE: Final = np.zeros(1, _QUEUE)
 RUN, COLLECT, SERVE = 0, 1, 2  # tasks of `work`
-_ALL, _PART = 1_000_000, 4  # substeps
+# Substeps. Plain numbers would be compiled as two types, and `substep_batch.run` once for each.
+_ALL, _PART = np.int64(1_000_000), np.int64(4)
 
 
 def _compiled(sources: int) -> Any:

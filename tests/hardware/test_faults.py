@@ -28,8 +28,6 @@ CASES = {
         delay_ms=5, jitter_ms=40, drop=0.05, duplicate=0.1, reorder=0.1, corrupt=0.05, truncate=0.05
     ),
 }
-_ALONE = ("late", "drop", "corrupt", "truncate")
-"""Faults that take long; all of them but lateness are in `everything` too."""
 COMMANDS = 60
 
 
@@ -88,7 +86,8 @@ def drive(robot: RobotClient, commands: int, timeout: float | None = None) -> tu
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full if name in _ALONE else ()) for name in CASES]
+    "name",
+    ["everything", *(pytest.param(name, marks=pytest.mark.full) for name in CASES if name != "everything")],
 )
 @pytest.mark.parametrize("seed", [1])
 def test_the_arm_is_safe_and_the_client_ends_whatever_the_network_does(

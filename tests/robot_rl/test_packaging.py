@@ -126,7 +126,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-INSTALLATIONS = ("wheel", "sdist", "editable")
+FULL = pytest.mark.full
+# Another test says that the wheel from the sdist has the same files.
+INSTALLATIONS = ("wheel", pytest.param("sdist", marks=FULL), "editable")
 
 
 def test_a_wheel_has_every_file_once_and_occupies_one_name(wheels: dict[str, Path]) -> None:
@@ -175,7 +177,9 @@ def test_it_is_the_installed_package_that_runs(
     assert paths == [str(installed.package / name) for name in names]
 
 
-@pytest.mark.parametrize("kind", INSTALLATIONS)
+@pytest.mark.parametrize(
+    "kind", ["wheel", *(pytest.param(kind, marks=FULL) for kind in ("sdist", "editable"))]
+)
 def test_camera_and_recorder_processes_start_beside_foreign_packages(
     install: Callable[[str], Installation], folder: Path, kind: str
 ) -> None:

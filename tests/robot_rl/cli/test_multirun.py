@@ -87,22 +87,21 @@ def test_other_commands_have_none(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_combination_has_a_run_and_failures_are_reported(
     tmp_path: Path, demonstrations: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "s1").mkdir()
-    (tmp_path / "s1" / "thesis.tex").write_text("words")
+    (tmp_path / "s0").mkdir()
+    (tmp_path / "s0" / "thesis.tex").write_text("words")
     with pytest.raises(SystemExit) as ended:
-        main(train(demonstrations, tmp_path, "seed=0,1,2"))
+        main(train(demonstrations, tmp_path, "seed=0,1"))
     assert ended.value.code == 1
     said = capsys.readouterr().err.splitlines()
-    assert [line.split(" ")[0] for line in said if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert "2 of 3 runs are done; failed:" in said
+    assert [line.split(" ")[0] for line in said if line.startswith("[")] == ["[1/2]", "[2/2]"]
+    assert "1 of 2 runs are done; failed:" in said
     assert said[-1].startswith("  exit code 2: robot-rl train method=bc ")
-    assert said[-1].endswith(" seed=1")
-    assert [path.name for path in (tmp_path / "s1").iterdir()] == ["thesis.tex"]
-    for seed in (0, 2):
-        record = json.loads((tmp_path / f"s{seed}" / "run.json").read_text())
-        assert (record["finished"], record["seed"]) == (True, seed)
-        assert record["command"].endswith(f" seed={seed}"), "it can be repeated alone"
-        assert "-m" not in record["command"].split()
+    assert said[-1].endswith(" seed=0")
+    assert [path.name for path in (tmp_path / "s0").iterdir()] == ["thesis.tex"]
+    record = json.loads((tmp_path / "s1" / "run.json").read_text())
+    assert (record["finished"], record["seed"]) == (True, 1)
+    assert record["command"].endswith(" seed=1"), "it can be repeated alone"
+    assert "-m" not in record["command"].split()
 
 
 def test_ctrl_c_saves_the_current_run_and_starts_no_other(tmp_path: Path, demonstrations: Path) -> None:

@@ -140,15 +140,13 @@ def test_critics_warm_up_between_two_steps_and_a_stop_during_it_changes_nothing(
     assert_same(straight, final_state(tmp_path / "stopped"))
 
 
-def test_a_run_depends_on_its_seed_alone(
+def test_another_seed_gives_another_run(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
-    for name in ("first", "second"):
-        robot_rl("train", *residual(demonstrations, base_run, tmp_path, name, 80))
-    robot_rl("train", *residual(demonstrations, base_run, tmp_path, "other", 80), "seed=1")
-    first, second, other = (final_state(tmp_path / name) for name in ("first", "second", "other"))
-    assert_same(first, second)
-    assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
+    """The resumed runs above show that the same seed gives the same run."""
+    for name, seed in (("first", 0), ("other", 1)):
+        robot_rl("train", *residual(demonstrations, base_run, tmp_path, name, 44), f"seed={seed}")
+    first, other = (final_state(tmp_path / name) for name in ("first", "other"))
     assert not torch.equal(first["replay"]["data.state"], other["replay"]["data.state"])
 
 

@@ -221,7 +221,7 @@ def test_robosuites_own_collection_becomes_a_dataset(
     assert dataset.collection["episodes"][0]["cut"] == AFTER - 1
 
 
-@pytest.mark.parametrize("frame", ["world", "base"])
+@pytest.mark.parametrize("frame", ["world", pytest.param("base", marks=pytest.mark.full)])
 def test_absolute_actions_become_poses(frame: str, tmp_path: Path, robot_rl: RunCommand) -> None:
     path = collect(tmp_path / "demo.hdf5", episodes=1, absolute=frame)
     robot_rl("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")

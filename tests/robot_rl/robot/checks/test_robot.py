@@ -46,6 +46,13 @@ def serving(folder: Path, **told: Any) -> Iterator[tuple[Process, str]]:
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what never answers, however long the doctor waits."""
+    for name in ("TIMEOUT", "_HANDSHAKE"):
+        monkeypatch.setattr(f"robot_rl.robot.checks.connection.{name}", 0.5)
+
+
+@pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[Process, str]]:
     """To be maltreated."""
     with serving(tmp_path) as server:
@@ -85,6 +92,7 @@ def test_where_nobody_has_ever_served_nothing_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_killed_server_is_told_from_one_that_is_suspended(server: tuple[Process, str]) -> None:
     process, address = server
     process.send(signal.SIGSTOP)
@@ -93,6 +101,7 @@ def test_a_killed_server_is_told_from_one_that_is_suspended(server: tuple[Proces
     assert "was killed" in the_fault(examined(address), "server").detail
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_server_that_takes_no_new_connections_is_named(server: tuple[Process, str]) -> None:
     process, address = server
     folder = parse(address).directory
@@ -112,6 +121,7 @@ def test_a_server_whose_control_thread_hangs_is_named(server: tuple[Process, str
     assert "the arm's own stop" in fault.fix
 
 
+@pytest.mark.usefixtures("impatient")
 def test_nobody_at_a_port_no_such_machine_and_another_program(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

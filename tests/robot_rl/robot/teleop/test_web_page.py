@@ -133,6 +133,7 @@ def check_that_it_stays(page: Page, robot: RobotClient) -> None:
     assert robot.sample().mode is Mode.ARMED
 
 
+@pytest.mark.full
 def test_a_person_lifts_the_cube(teleoperation: Teleoperation, page: Page) -> None:
     robot = teleoperation.robot
     before = robot.events()[-1].seq

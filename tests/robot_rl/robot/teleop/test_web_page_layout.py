@@ -20,7 +20,14 @@ from tests.robot_rl.browser import launched, opened, take, until
 DESK: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 ACROSS: dict[str, Any] = {"viewport": {"width": 844, "height": 390}, "has_touch": True, "is_mobile": True}
-SIZES = pytest.mark.parametrize("size", [DESK, PHONE, ACROSS], ids=["desk", "phone", "across"])
+SIZES = pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(DESK, id="desk"),
+        pytest.param(PHONE, id="phone"),
+        pytest.param(ACROSS, id="across", marks=pytest.mark.full),
+    ],
+)
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 READY = ProgramStatus(task="recording", episode=3, marks=("begin", "discard"))
 RUNNING = replace(READY, running=True, seconds=4.0, marks=("success", "failure", "discard"))
