@@ -307,7 +307,9 @@ def test_weights_with_nan_are_refused_though_the_fingerprint_is_theirs(
 
 
 @pytest.mark.parametrize("name", ["policy.json", "state.json", "config.yaml", "run.json"])
-@pytest.mark.parametrize("content", [DEEP, "[]", "{"])
+@pytest.mark.parametrize(
+    "content", [DEEP, pytest.param("[]", marks=pytest.mark.full), pytest.param("{", marks=pytest.mark.full)]
+)
 def test_a_run_with_a_damaged_file_is_refused_and_left_alone(
     refused: Refused, tmp_path: Path, demonstrations: Path, base_run: Path, name: str, content: str
 ) -> None:

@@ -99,6 +99,7 @@ def test_each_saved_policy_is_evaluated_once_on_test_states(
         "saved=true",
         "episodes=3",
         "curve_episodes=2",
+        "num_envs=2",
         f"out={tmp_path}",
     )
     robot_rl("eval", *options)
@@ -118,8 +119,8 @@ def test_all_states_of_a_split_are_used_by_default(
 ) -> None:
     """Results on test states do not replace those on validation states, and name their states."""
     monkeypatch.setattr(eval_command, "current_code", lambda: Code("def", dirty=False))
-    robot_rl("eval", f"policy={run}", "episodes=2")
-    robot_rl("eval", f"policy={run}", "split=test", "episodes=3")
+    robot_rl("eval", f"policy={run}", "episodes=2", "num_envs=2")
+    robot_rl("eval", f"policy={run}", "split=test", "episodes=3", "num_envs=2")
     lists = {"eval": "lift.safetensors", "eval/test": "lift_test.safetensors"}
     for (folder, name), episodes, split in zip(lists.items(), (2, 3), ("validation", "test"), strict=True):
         summary = json.loads((run / folder / "summary.json").read_text())
@@ -130,8 +131,8 @@ def test_all_states_of_a_split_are_used_by_default(
     monkeypatch.setattr(
         eval_command, "_evaluate", lambda config, _n, _e, initial, *_: asked.append(len(initial.states))
     )
-    robot_rl("eval", f"policy={run}")
-    robot_rl("eval", f"policy={run}", "split=test")
+    robot_rl("eval", f"policy={run}", "num_envs=1")
+    robot_rl("eval", f"policy={run}", "split=test", "num_envs=1")
     assert asked == [100, 500]
 
 
@@ -157,4 +158,4 @@ def test_invalid_evaluation_options_are_refused(
     run: Path, robot_rl: RunCommand, options: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        robot_rl("eval", f"policy={run}", *options)
+        robot_rl("eval", f"policy={run}", "num_envs=1", *options)
