@@ -70,10 +70,7 @@ class AsyncTraining:
         self._config, self._intervals, self._run = config, intervals, run
         self._resources = resources
         self._device = source.device
-        learner, sampler = components.learner, components.sampler
-        self._updater = Updater(
-            learner, components.replay, sampler, method.config, run, components.imagination
-        )
+        self._updater = Updater(method.config, components, run)
         self._clock = MonotonicClock()
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="hil-")))
         networks, environment = components.agent.networks, components.envs.describe()

@@ -11,12 +11,11 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from robot_rl.data.replay import SOURCES, Batch, Replay
+from robot_rl.data.replay import SOURCES, Batch
 from robot_rl.hardware.durable import write_file
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.learner import OnlineLearner
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OffPolicyComponents
@@ -38,17 +37,9 @@ _WARMUP_BURST = 32
 class Updater:
     """Updates a learner from a replay: counts the updates that are due, makes them, logs and saves."""
 
-    def __init__(
-        self,
-        learner: OnlineLearner,
-        replay: Replay,
-        sampler: MixedSampler,
-        config: OffPolicyConfig,
-        run: Run,
-        imagination: Imagination | None = None,
-    ) -> None:
-        self.learner, self.replay, self.sampler, self.config = learner, replay, sampler, config
-        self.imagination = imagination
+    def __init__(self, config: OffPolicyConfig, components: OffPolicyComponents, run: Run) -> None:
+        self.config, self.imagination = config, components.imagination
+        self.learner, self.replay, self.sampler = components.learner, components.replay, components.sampler
         self.metrics: dict[str, Tensor] = {}
         """Metrics of the last update."""
         self.pending = 0.0
@@ -160,8 +151,7 @@ def train_online(
     """
     envs, policy, learner = components.envs, components.agent.policy, components.learner
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True)
-    replay, sampler = components.replay, components.sampler
-    updater = Updater(learner, replay, sampler, config, run, components.imagination)
+    updater = Updater(config, components, run)
     step = 0
 
     def decide() -> None:
