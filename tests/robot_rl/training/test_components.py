@@ -82,7 +82,6 @@ def test_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -
     ("options", "message"),
     [
         (("method=residual",), "does not learn from action chunks: use imagination with residual_chunk"),
-        (("method=residual_ppo",), "does not learn from a replay: leave imagination out"),
         (("method=expo", "method.base_lr=1e-4"), "cannot give method=expo what it learns from"),
         (("method=residual_chunk", "imagination.members=1"), "imagination.members=1: disagreement needs 2"),
         (("method=residual_chunk", "imagination.recent=0.9"), "shares of the branches"),
@@ -97,8 +96,16 @@ def test_imagination_that_a_method_cannot_use_is_refused(
     base_run: Path,
 ) -> None:
     given = (f"base={base_run}", "imagination=state", "device=cpu", *options)
-    data = () if "method=residual_ppo" in options else (f"data={demonstrations}",)
-    assert_error(message, robot_rl, tmp_path, *given, *data)
+    assert_error(message, robot_rl, tmp_path, *given, f"data={demonstrations}")
+
+
+def test_imagination_needs_a_method_that_learns_from_a_replay(
+    tmp_path: Path, robot_rl: RunCommand, base_run: Path
+) -> None:
+    with pytest.raises(ValueError, match="does not learn from a replay: leave imagination out"):
+        robot_rl(
+            "train", "method=residual_ppo", f"base={base_run}", "imagination=state", f"runs_dir={tmp_path}"
+        )
 
 
 def test_a_run_with_imagination_writes_what_the_gate_decided(
