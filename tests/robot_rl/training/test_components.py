@@ -114,7 +114,8 @@ def test_a_run_with_imagination_writes_what_the_gate_decided(
     options = ("refit_every=2", "pool=2", "first_updates=4", "fit_updates=2", "branches=8", "hidden=[16]")
     robot_rl(
         "train", f"runs_dir={tmp_path}", "name=rl", *SMALL_RL, "method=residual_chunk", f"base={base_run}",
-        f"data={demonstrations}", "imagination=state", "device=cpu", *(f"imagination.{o}" for o in options),
+        f"data={demonstrations}", "imagination=state", "device=cpu", "method.steps=150",
+        "method.warmup_steps=60", "task.horizon=15", "log_every=10", *(f"imagination.{o}" for o in options),
     )  # fmt: skip
     records = [json.loads(line) for line in (tmp_path / "rl" / "imagination.jsonl").read_text().splitlines()]
     assert {"step", "episodes", "share", "passed", "error", "rank", "gap"} <= records[-1].keys()
