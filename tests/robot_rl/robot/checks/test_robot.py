@@ -389,6 +389,7 @@ def _with_images(seen: ServerObservation) -> ServerObservation | None:
 # ---- as a user meets it ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_command_line_and_its_exit_codes(
     server: tuple[Process, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
