@@ -19,7 +19,7 @@ from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import episode_seed
 
 NOISE, SKILL, SEED = 0.3, 0.5, 0
 CAMERAS = ("agentview", "robot0_eye_in_hand")

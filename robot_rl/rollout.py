@@ -1,4 +1,4 @@
-"""The stepping loop of everything that acts: training, evaluation, videos, collection and deployment."""
+"""The stepping loop of everything that acts, and the seeds of episodes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -79,3 +79,8 @@ class Rollout(Generic[ValueT]):
     def __iter__(self) -> Iterator[Transition[ValueT]]:
         while not self._over:
             yield self.step()
+
+
+def episode_seed(seed: int, stream: str, episode: int) -> int:
+    """A 32-bit seed for one episode of one purpose (`train`, `eval`, `collect`, …) of a run."""
+    return int(np.random.SeedSequence([seed, *stream.encode(), episode]).generate_state(1)[0])

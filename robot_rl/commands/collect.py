@@ -20,8 +20,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import mistakes
 from robot_rl.factory import make_env
-from robot_rl.rollout import Rollout
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import Rollout, episode_seed
 
 GROUPS = {"task": {"*": TaskConfig}}
 

@@ -7,7 +7,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
 from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.base_policy import BasePolicy
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import episode_seed
 
 
 def demonstrations_to_replay(

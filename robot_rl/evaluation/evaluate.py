@@ -17,8 +17,7 @@ from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder, write_file
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.rollout import Rollout
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import Rollout, episode_seed
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.controller import LATE_FRACTION
 from robot_rl.robot.deploy.terminal import Stopped
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import episode_seed
 
 _POLL_NS: Final = 200_000_000
 _STOP_ATTEMPTS: Final = 3

@@ -36,7 +36,7 @@ from robot_rl.robot.deploy.judge import classifier_judge
 from robot_rl.robot.deploy.resets import RESETS, WaitUntilReady, default_reset, make_reset, ready_on_enter
 from robot_rl.robot.deploy.terminal import open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import episode_seed
 
 _UNUSED_KEYS = ("h", "q")
 """Keys of a device without a function here: home, and quit, which is Ctrl-C."""

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.rollout import Rollout, Transition
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import Rollout, Transition, episode_seed
 from robot_rl.training.logger import RunLogger
 
 VectorTransition = Transition[NDArray[Any]]

@@ -24,7 +24,7 @@ from robot_rl.evaluation.initial_states import load_states, split_seeds
 from robot_rl.factory import make_env
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler, Window
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import episode_seed
 from tests.robot_rl.data import small_dataset
 from tests.robot_rl.data.recorded import Motion, record
 

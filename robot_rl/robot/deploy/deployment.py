@@ -21,7 +21,7 @@ from robot_rl.robot.deploy.resets import make_reset, ready_on_enter
 from robot_rl.robot.deploy.results import DeploymentResults
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped, open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import episode_seed
 
 
 def check_robot_fits(robot: RobotSpec, lease_ms: int, environment: Mapping[str, Any]) -> None:

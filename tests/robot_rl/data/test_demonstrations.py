@@ -13,7 +13,7 @@ from robot_rl.data.writer import DatasetWriter
 from robot_rl.factory import load_networks
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import episode_seed
 from robot_rl.training.components import decision_shapes
 
 

@@ -31,7 +31,7 @@ from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.deployment import check_robot_fits, deploy
 from robot_rl.robot.deploy.resets import scene_reset
 from robot_rl.robot.deploy.results import DeploymentResults
-from robot_rl.seeds import episode_seed
+from robot_rl.rollout import episode_seed
 from tests.conftest import RunCommand
 from tests.envs.stepped_bridge import SteppedBridge
 
