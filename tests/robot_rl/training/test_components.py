@@ -44,17 +44,7 @@ def test_base_without_noise_input_is_an_error_for_methods_that_need_it(
     )
 
 
-# One function makes the standardisation for all methods; these three have different networks.
-@pytest.mark.parametrize(
-    "method",
-    [
-        *("residual", "expo", "dsrl"),
-        *(
-            pytest.param(name, marks=pytest.mark.full)
-            for name in ("residual_chunk", "ibrl", "rlpd", "dsrl_na")
-        ),
-    ],
-)
+@pytest.mark.parametrize("method", ["residual", "residual_chunk", "expo", "ibrl", "rlpd", "dsrl", "dsrl_na"])
 def test_without_demonstrations_states_are_standardised_by_the_range_of_the_base(
     method: str, base_run: Path
 ) -> None:
