@@ -230,7 +230,7 @@ class AsyncTraining:
             updater.log(step)
             run.logger.log(step, **self._metrics())
             success, intervened = np.mean(self._outcomes or [[0.0, 0.0]], axis=0).tolist()
-            run.progress.update(step, success=success, helped=intervened)
+            run.progress.update(step, success=success, helped=intervened, **self._updater.progress)
             if dropped := self._server.dropped - self._reported_drops:
                 self._say(f"dropped {dropped} frames, damaged or from an unknown sender")
                 self._reported_drops = self._server.dropped

@@ -94,6 +94,11 @@ class Updater:
             metrics["imagined_share"] = torch.tensor(self.imagination.gate.share)
         self._run.log_learning(metrics, step)
 
+    @property
+    def progress(self) -> dict[str, float]:
+        """Figures of the progress line besides success."""
+        return {"imagined": self.imagination.gate.share} if self.imagination else {}
+
     def save(self, step: int, more: Mapping[str, Any]) -> None:
         """Write a checkpoint; `more` is the state of the loop.
 
@@ -190,7 +195,7 @@ def train_online(
             decide()
             if is_due(intervals.log_every, before, step):
                 updater.log(step)
-                run.progress.update(step, success=rollout.success)
+                run.progress.update(step, success=rollout.success, **updater.progress)
             if step >= intervals.total:
                 # After the decision, so that a longer run continues as if it had not paused here.
                 updater.update(updater.take_pending(), step)

@@ -113,6 +113,18 @@ def test_every_method_learns_from_interventions(
 
 
 @pytest.mark.full
+def test_a_world_model_learns_from_the_episodes_of_an_actor(
+    robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
+) -> None:
+    world_model = ("refit_every=2", "pool=2", "first_updates=4", "fit_updates=2", "branches=8", "hidden=[16]")
+    more = ("method=residual_chunk", "method.steps=150", "hil.lockstep=true", "task.horizon=15")
+    options = ("imagination=state", "device=cpu", *(f"imagination.{option}" for option in world_model))
+    robot_rl("train", *arguments(demonstrations, base_run, tmp_path, "rl", *more, *options))
+    records = (tmp_path / "rl" / "imagination.jsonl").read_text().splitlines()
+    assert json.loads(records[-1])["episodes"] > len(records)
+
+
+@pytest.mark.full
 def test_a_killed_actor_loses_at_most_its_open_episode(start: Start) -> None:
     training = start()
     training.await_checkpoint()
