@@ -224,6 +224,11 @@ def check_options(config: Config) -> None:
             f"method={config.method.name} does not learn from a replay: leave imagination out, or use "
             "residual_chunk, expo or dsrl_na"
         )
+    if config.imagination and config.hil and config.hil.takeover_fails:
+        raise ValueError(
+            "hil.takeover_fails=true ends episodes where a person takes over, which a world model does not "
+            "know: leave it or imagination out"
+        )
     asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
     if asked and issubclass(METHODS[config.method.name], OfflineMethod):
         raise ValueError(

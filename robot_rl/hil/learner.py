@@ -183,7 +183,7 @@ class AsyncTraining:
 
     def _end_episode(self, end: End, row: Row) -> None:
         self._replay.end(_STREAM, **row.fields)
-        self._updater.end_episode(0, success=end.success)
+        self._updater.end_episode(0, success=end.success, interrupted=bool(end.interrupted))
         metrics = self._stats.end_episode(end.episode, end.success)
         if end.interrupted:
             return
@@ -204,7 +204,7 @@ class AsyncTraining:
         if index and episode not in hello.episodes:
             self._say(f"episode {episode} was cut after {index} steps")
             self._replay.cut(0)
-            self._updater.end_episode(0, success=False)
+            self._updater.end_episode(0, success=False, interrupted=True)
             self._stats.discard_episode()
             episode, index = episode + 1, 0
         if not index:

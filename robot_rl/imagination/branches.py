@@ -14,7 +14,7 @@ from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 
-_DOUBT = 0.5
+DOUBT = 0.5
 """Upper bound of the probability of success above which a step that is no sure success is doubtful."""
 
 
@@ -43,6 +43,8 @@ class Returns:
     offset: float = 0.0
     """Added to each step's reward."""
     switch: SwitchCost = FREE
+    span: float = 1.0
+    """Largest minus smallest possible return."""
 
     def of_chunk(self, chunk: Tensor, past: Tensor, length: Tensor, success: Tensor) -> tuple[Tensor, Tensor]:
         """Discounted reward [B] of the first `length` [B] steps of chunks [B, h, A], and its discount [B].
@@ -82,7 +84,7 @@ def judge(prediction: Prediction, threshold: float) -> Outcome:
     success = sure.any(1)
     h = sure.shape[1]
     length = torch.where(success, sure.float().argmax(1) + 1, h)
-    return Outcome(length, success, (prediction.success_high > _DOUBT).any(1) & ~success)
+    return Outcome(length, success, (prediction.success_high > DOUBT).any(1) & ~success)
 
 
 class BaseSampler:

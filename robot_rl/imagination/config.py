@@ -60,6 +60,11 @@ class ImaginationConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"imagination.{name}={getattr(self, name)}: choose 1 or more")
+        for name in ("refit_every", "pool"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"imagination.{name}={getattr(self, name)}: choose 2 or more episodes")
+        if not self.hidden:
+            raise ValueError("imagination.hidden=[]: give the width of one hidden layer or more")
         if self.members < 2:
             raise ValueError(
                 f"imagination.members={self.members}: disagreement needs 2 networks or more; 5 is usual"

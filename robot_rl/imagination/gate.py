@@ -6,14 +6,14 @@ whether the imagined share of a batch rises or falls.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from robot_rl.imagination.branches import BaseSampler, Limits, Returns, judge
+from robot_rl.imagination.branches import DOUBT, BaseSampler, Limits, Returns, judge
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.world_model import Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
@@ -25,9 +25,11 @@ MIN_RANK = 0.3
 NEGLIGIBLE = 0.1
 """Relative error below which there is nothing to rank."""
 MAX_FALSE_SUCCESS = 0.02
-"""Largest fraction of failed episodes in which the model sees a success."""
+"""Largest fraction of failed episodes in which the model sees a success; a single episode is allowed."""
+MAX_MISSED = 0.2
+"""Largest fraction of successful chunks that the model calls failures, instead of leaving them open."""
 MAX_GAP = 0.1
-"""Largest difference of imagined and real R + gamma V, with its 95 % interval; values are at most 1."""
+"""Largest gap of imagined and real R + gamma V, and its 95 % interval, in units of the returns' span."""
 STEP = 0.05
 """Rise of the share after a pass."""
 _QUANTILE = 0.95
@@ -51,8 +53,15 @@ class EpisodeTest:
     """Of the model's members [R, S]."""
     success: Tensor
     """Largest lower bound of the probability of success among the chunk's steps [R]."""
+    possible: Tensor
+    """Largest upper bound of the same [R]."""
+    succeeded: Tensor
+    """Whether the chunk really succeeded [R]."""
+    false_success: bool
+    """Whether the episode failed and the model saw a success, by the threshold before this test."""
     gap: Tensor
-    """Imagined minus real R + gamma^len V of the chunks of depth 0 [G]."""
+    """Imagined minus real R + gamma^len V of chunks of depth 0, in units of the returns' span [G]; chunks
+    whose success the model leaves open are left out."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +71,11 @@ class Verdict:
     error: float
     """Root mean square error relative to persistence, after one chunk."""
     rank: float
-    """Rank correlation of uncertainty and error."""
+    """Rank correlation of uncertainty and error, mean over depths."""
     false_success: float
-    """Fraction of failed episodes that the model judges successful somewhere."""
+    """Fraction of failed episodes that the model judges successful somewhere, where more than one is."""
+    missed: float
+    """Fraction of successful chunks whose success the model calls improbable; 1 if no success was tested."""
     gap: float
     """Mean difference of imagined and real R + gamma V."""
     gap_interval: float
@@ -76,6 +87,7 @@ class Verdict:
             self.error <= MAX_ERROR
             and (self.rank >= MIN_RANK or self.error < NEGLIGIBLE)
             and self.false_success <= MAX_FALSE_SUCCESS
+            and self.missed <= MAX_MISSED
             and abs(self.gap) + self.gap_interval <= MAX_GAP
         )
 
@@ -88,23 +100,28 @@ class Gate:
         self.share = 0.0
         self.failures = 0
         """Failed tests in a row."""
-        self.passed = False
-        """Whether the last test passed; only then actors learn from imagined states."""
+        self.passes = 0
+        """Passed tests in a row."""
 
-    def decide(self, verdict: Verdict) -> None:
+    @property
+    def for_actor(self) -> bool:
+        """Whether actors learn from imagined states: critics do from the first pass on, actors after two."""
+        return self.passes >= 2
+
+    def decide(self, *, passed: bool) -> None:
         """A pass raises the share by `STEP`, a failure halves it, a second failure in a row sets it to 0."""
-        self.passed = verdict.passed
-        self.failures = 0 if self.passed else self.failures + 1
-        if self.passed:
+        self.passes = self.passes + 1 if passed else 0
+        self.failures = 0 if passed else self.failures + 1
+        if passed:
             self.share = min(self.largest, self.share + STEP)
         else:
             self.share = self.share / 2 if self.failures < 2 else 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"share": self.share, "failures": self.failures, "passed": self.passed}
+        return {"share": self.share, "failures": self.failures, "passes": self.passes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.share, self.failures, self.passed = state["share"], state["failures"], state["passed"]
+        self.share, self.failures, self.passes = state["share"], state["failures"], state["passes"]
 
 
 @torch.no_grad()
@@ -147,6 +164,8 @@ def replay_in_model(
                 "persistence": (window.frames[alive, -1] - real[at]) / model.scale,
                 "disagreement": prediction.disagreement,
                 "success": prediction.success_low.amax(1),
+                "possible": prediction.success_high.amax(1),
+                "succeeded": window.success[alive, part].any(1),
             }
         )
         if depth == 0:
@@ -163,7 +182,8 @@ def replay_in_model(
                     (real, length, success),
                 )
             ]
-            gap = values[0] - values[1]
+            gap = (values[0] - values[1]) / returns.span
+            known = ~judged.doubtful
         whole = (length == h) & ~window.success[alive, part].any(1)
         now, alive = now.after(chunk, prediction.states)[whole], alive[whole]
     rows = {name: torch.cat([row[name] for row in found]) for name in found[0]}
@@ -172,7 +192,10 @@ def replay_in_model(
     for i, episode in enumerate(episodes):
         mine = episode_of[rows["window"]] == i
         kept = {name: value[mine].cpu() for name, value in rows.items() if name != "window"}
-        tests.append(EpisodeTest(episode.failed, gap=gap[episode_of == i].cpu(), **kept))
+        wrong = episode.failed and bool((kept["success"] > threshold).any())
+        tests.append(
+            EpisodeTest(episode.failed, gap=gap[known & (episode_of == i)].cpu(), false_success=wrong, **kept)
+        )
     return tests
 
 
@@ -225,16 +248,22 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     size = error.square().mean(1).sqrt()
     one = depth == 0
     relative = size[one].square().mean() / still[one].square().mean().clamp(min=1e-12)
-    rank = rank_correlation(limits.uncertainty_of(disagreement), size)
-    failed = [test for test in pool if test.failed]
-    wrong = sum(float(test.success.amax()) > limits.success for test in failed)
-    gaps = torch.stack([test.gap.mean() for test in pool])
+    uncertainty = limits.uncertainty_of(disagreement)
+    # Depth by depth, as the thresholds: errors and disagreement both grow with it.
+    ranks = [rank_correlation(uncertainty[depth == i], size[depth == i]) for i in depth.unique()]
+    failed, wrong = sum(test.failed for test in pool), sum(test.false_success for test in pool)
+    possible, succeeded = (
+        torch.cat([getattr(test, name) for test in pool]) for name in ("possible", "succeeded")
+    )
+    missed = (possible[succeeded] < DOUBT).float().mean() if succeeded.any() else torch.ones(())
+    gaps = torch.stack([test.gap.mean() for test in pool if len(test.gap)])
     return Verdict(
         float(relative.sqrt()),
-        rank,
-        wrong / max(len(failed), 1),
+        sum(ranks) / len(ranks),
+        wrong / failed if wrong > 1 else 0.0,
+        float(missed),
         float(gaps.mean()),
-        1.96 * float(gaps.std() / len(gaps) ** 0.5),
+        1.96 * float(gaps.std() / len(gaps) ** 0.5) if len(gaps) > 1 else float("inf"),
     )
 
 
@@ -243,8 +272,3 @@ def rank_correlation(a: Tensor, b: Tensor) -> float:
     if (a == a[0]).all() or (b == b[0]).all():
         return 0.0
     return float(spearmanr(a.numpy(), b.numpy()).statistic)
-
-
-def as_record(verdict: Verdict) -> dict[str, float | bool]:
-    """A verdict as the run's log holds it."""
-    return {**asdict(verdict), "passed": verdict.passed}

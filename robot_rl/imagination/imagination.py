@@ -8,7 +8,7 @@ Between two updates of the policy:
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -18,9 +18,10 @@ from robot_rl.imagination.branches import BaseSampler, Branches, Limits, Returns
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.gate import (
+    MAX_ERROR,
+    MAX_GAP,
     EpisodeTest,
     Gate,
-    as_record,
     calibrate,
     judge_model,
     replay_in_model,
@@ -30,6 +31,10 @@ from robot_rl.learning.learner import ChunkLearner
 
 _JUMPS = 0.1
 """Part of a new episode's chunks, those with the largest change of value, that count as key moments."""
+_UNTESTED = 0.99
+"""Threshold of success before the first test."""
+_CALLS = 4
+"""Most times that branches are imagined for one batch."""
 _STORED = 16
 """Imagined transitions that are held, in units of `branches`."""
 
@@ -101,10 +106,10 @@ class Imagination:
             tested = self.episodes[1::2]
             losses = self.model.fit(half, 0, config.first_updates)
             self.episodes = half + tested
-            self._key_rows = [[] for _ in half]
+            self._key_rows = [self._key_moments(episode) for episode in half]
             self.learned = len(half)
         new = self.episodes[self.learned :]
-        threshold = self.limits.success if self.limits else 0.5
+        threshold = self.limits.success if self.limits else _UNTESTED
         tests = replay_in_model(
             new,
             self.model,
@@ -125,8 +130,12 @@ class Imagination:
         record: dict[str, float | bool] = {"step": step, "episodes": self.learned, **losses}
         if len(self.pool) >= config.pool:
             verdict = judge_model(self.pool, self.limits)
-            self.gate.decide(verdict)
-            record |= as_record(verdict)
+            # The pool may hold tests of an earlier, better model: the newest have to agree with it.
+            newest = judge_model(tests, self.limits)
+            passed = verdict.passed and newest.error <= MAX_ERROR and abs(newest.gap) <= MAX_GAP
+            self.gate.decide(passed=passed)
+            record |= {**asdict(verdict), "newest_error": newest.error, "newest_gap": newest.gap}
+            record["passed"] = passed
         record |= {"share": self.gate.share, "success_threshold": self.limits.success}
         record |= {f"uncertainty_{i + 1}": value for i, value in enumerate(self.limits.uncertainty)}
         self.history.append(record)
@@ -182,21 +191,27 @@ class Imagination:
 
     def rows_of(self, batch_size: int) -> int:
         """Rows of a batch that are imagined now."""
-        return round(self.gate.share * batch_size) if self.limits is not None else 0
+        # Before the critics' warm-up is over, the policy is the base, and values are those of new critics.
+        ready = self.limits is not None and self.learner.warmed_up
+        return int(self.gate.share * batch_size) if ready else 0
 
     def sample(self, count: int) -> ImaginedPart | None:
         """Imagined transitions; None where no branch lived."""
         self._owed += count / self.config.uses
-        while self._owed > 0:
-            self._owed -= self.imagine()
+        for _ in range(_CALLS):
+            if self._owed > 0:
+                self._owed -= self.imagine()
+        self._owed = min(self._owed, 0.0)
         if not self._imagined or not len(self._imagined["reward"]):
             return None
         stored = len(self._imagined["reward"])
         rows = torch.randint(stored, (count,), generator=self._generator)
-        return ImaginedPart({name: value[rows] for name, value in self._imagined.items()}, self.gate.passed)
+        return ImaginedPart(
+            {name: value[rows] for name, value in self._imagined.items()}, self.gate.for_actor
+        )
 
     def imagine(self) -> int:
-        """Imagine branches and store their transitions. Returns how many were asked for."""
+        """Imagine branches and store their transitions. Returns how many there are."""
         assert self.limits is not None
         assert self._steps is not None
         drawn = torch.multinomial(
@@ -205,10 +220,11 @@ class Imagination:
         window = self._steps.windows(self._steps.starts[drawn], self.sample_base.base.spec.execute)
         start = Situation(window.frames, window.past)
         made = self.branches.imagine(start, self.limits, self._generator)
+        count = len(made["reward"])
         if self._imagined:
             made = {name: torch.cat([value, made[name]]) for name, value in self._imagined.items()}
         self._imagined = {name: value[-_STORED * self.config.branches :] for name, value in made.items()}
-        return self.config.branches
+        return count
 
     # ---- saving --------------------------------------------------------------------------------------
 

@@ -34,8 +34,9 @@ _NEWEST, _FAILED = 0.5, 0.3
 """Part of a batch from new episodes, and least part from failed ones."""
 _RIDGE, _MIN_LINEAR = 1e-6, 5
 """Ridge of the least squares, relative to the data; windows that it needs for each input."""
-_MIN_SCALE = 1e-3
-"""Least standard deviation of a dimension: 1 mm or 1 mrad; a smaller one is not scaled up."""
+_MIN_SCALE, _MIN_STEP = 1e-2, 1e-3
+"""Least standard deviation of a dimension and of its change in a step, in m or rad: an object that did not
+move in the first episodes may move later."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class StateModel(nn.Module):
             self.center.copy_(steps.state.mean(0))
             self.scale.copy_(steps.state.std(0).clamp(min=_MIN_SCALE))
             change = (steps.state[steps.starts + 1] - steps.state[steps.starts]) / self.scale
-            self.step_scale.copy_(change.std(0).clamp(min=_MIN_SCALE))
+            self.step_scale.copy_(torch.maximum(change.std(0), _MIN_STEP / self.scale))
             self._fit_linear(steps)
             self.fitted = True
         weights = sampling_weights(episodes, newest)[steps.episode[steps.starts]]

@@ -187,9 +187,16 @@ def build_imagination(
             "base with obs_steps=1 or 2"
         )
     extra = set(method.replay_content.policy_fields) - {"base_samples", "base_sample_noise"}
-    if extra or method.window(base).chunk != base.spec.execute:
+    stored = method.replay_content.base_samples
+    if extra or stored < 2 or method.window(base).chunk != base.spec.execute:
         raise ValueError(
-            f"imagination=state cannot give method={name} what it learns from with these options"
+            f"imagination=state cannot give method={name} what it learns from with these options: leave out "
+            "method.base_lr and method.faster, and use two samples of the base or more"
+        )
+    if not method.config.bootstrap_truncation:
+        raise ValueError(
+            "imagination=state bootstraps where a time limit ended an episode: leave it out, or "
+            "method.bootstrap_truncation=false"
         )
     offsets = accumulate(observed.state_dims, initial=0)
     keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
@@ -201,8 +208,9 @@ def build_imagination(
         method.config.gamma,
         method.config.reward_offset,
         switch_cost(context.action_spec, method.config.gripper_penalty),
+        method.config.value_range[1] - method.config.value_range[0],
     )
-    samples = BaseSampler(base, method.replay_content.base_samples)
+    samples = BaseSampler(base, stored)
     imagination = Imagination(config, model, learner, samples, returns, context.seed)
     for stream in range(demos.streams if demos else 0):
         assert demos

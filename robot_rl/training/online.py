@@ -75,9 +75,9 @@ class Updater:
             self.metrics.update(self.learner.update(batch, actor_rows))
             _check_finite(self.metrics, batch, step, self._run.directory)
 
-    def end_episode(self, env_id: int, *, success: bool) -> None:
-        """Record the end of an environment's episode."""
-        if self.imagination:
+    def end_episode(self, env_id: int, *, success: bool, interrupted: bool = False) -> None:
+        """Record the end of an environment's episode; a world model does not learn from interrupted ones."""
+        if self.imagination and not interrupted:
             rows = self.replay.episode_rows(env_id)
             self.imagination.add_episode(episode_from_rows(rows, success=success))
         weight = 1.0 if success else 1 / self.config.success_weight

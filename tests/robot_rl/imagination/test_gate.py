@@ -5,22 +5,32 @@ import torch
 
 from robot_rl.imagination.gate import EpisodeTest, Gate, Verdict, calibrate, judge_model
 
-GOOD = Verdict(error=0.4, rank=0.5, false_success=0.0, gap=0.01, gap_interval=0.02)
-BAD = Verdict(error=0.9, rank=0.5, false_success=0.0, gap=0.01, gap_interval=0.02)
+GOOD = Verdict(error=0.4, rank=0.5, false_success=0.0, missed=0.0, gap=0.01, gap_interval=0.02)
 
 
 def test_passes_raise_the_share_a_failure_halves_it_and_two_in_a_row_end_it() -> None:
     gate = Gate(0.12)
     shares = []
-    for verdict in (GOOD, GOOD, GOOD, BAD, GOOD, BAD, BAD, BAD, GOOD):
-        gate.decide(verdict)
+    actor = []
+    for passed in (True, True, True, False, True, False, False, False, True):
+        gate.decide(passed=passed)
         shares.append(gate.share)
+        actor.append(gate.for_actor)
     assert shares == pytest.approx([0.05, 0.1, 0.12, 0.06, 0.11, 0.055, 0.0, 0.0, 0.05])
+    assert actor == [False, True, True, False, False, False, False, False, False]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("error", 0.71), ("rank", 0.29), ("false_success", 0.05), ("gap", -0.09), ("gap", 0.09)],
+    [
+        ("error", 0.71),
+        ("rank", 0.29),
+        ("false_success", 0.05),
+        ("missed", 0.3),
+        ("rank", float("nan")),
+        ("gap", -0.09),
+        ("gap", 0.09),
+    ],
 )
 def test_every_measure_can_fail_a_model(name: str, value: float) -> None:
     assert GOOD.passed
@@ -28,21 +38,23 @@ def test_every_measure_can_fail_a_model(name: str, value: float) -> None:
 
 
 def test_a_model_that_makes_no_errors_needs_not_rank_them() -> None:
-    assert Verdict(error=0.01, rank=0.0, false_success=0.0, gap=0.0, gap_interval=0.0).passed
+    assert Verdict(**{**vars(GOOD), "error": 0.01, "rank": 0.0}).passed
 
 
-def episode(failed: bool, success: float, scale: float = 1.0, seed: int = 0) -> EpisodeTest:
-    """20 chunks whose errors grow with the disagreement."""
-    generator = torch.Generator().manual_seed(seed)
-    size = torch.rand(20, 1, generator=generator)
+def episode(failed: bool, success: float, seed: int = 0, *, false_success: bool = False) -> EpisodeTest:
+    """20 chunks whose errors grow with the disagreement; the last one succeeds unless the episode failed."""
+    size = torch.rand(20, 1, generator=torch.Generator().manual_seed(seed))
     return EpisodeTest(
         failed,
-        torch.arange(20) % 2,
-        scale * size.repeat(1, 3),
-        torch.full((20, 3), 2.0),
-        0.5 * size.repeat(1, 3),
-        torch.full((20,), success),
-        torch.zeros(10),
+        depth=torch.arange(20) % 2,
+        error=size.repeat(1, 3),
+        persistence=torch.full((20, 3), 2.0),
+        disagreement=0.5 * size.repeat(1, 3),
+        success=torch.full((20,), success),
+        possible=torch.full((20,), success),
+        succeeded=(torch.arange(20) == 19) & (not failed),
+        false_success=false_success,
+        gap=torch.zeros(10),
     )
 
 
@@ -62,15 +74,36 @@ def test_thresholds_let_through_most_of_the_pool_and_two_percent_of_its_failures
 
 
 def test_a_model_that_sees_success_everywhere_fails() -> None:
-    pool = [episode(failed=i % 2 == 0, success=1.0, seed=i) for i in range(20)]
+    pool = [episode(failed=i % 2 == 0, success=1.0, seed=i, false_success=i % 2 == 0) for i in range(20)]
     verdict = judge_model(pool, calibrate(pool, 2))
     assert verdict.false_success == 1.0
     assert not verdict.passed
 
 
+def test_a_model_that_sees_no_success_or_was_never_tested_on_one_fails() -> None:
+    blind = [episode(failed=i % 2 == 0, success=0.1, seed=i) for i in range(20)]
+    assert judge_model(blind, calibrate(blind, 2)).missed == 1.0
+    untested = [episode(failed=True, success=0.1, seed=i) for i in range(20)]
+    verdict = judge_model(untested, calibrate(untested, 2))
+    assert verdict.missed == 1.0
+    assert not verdict.passed
+
+
+def test_disagreement_that_follows_the_depth_alone_has_no_rank() -> None:
+    def mixed(seed: int) -> EpisodeTest:
+        made = vars(episode(failed=False, success=0.9, seed=seed))
+        deeper = 1 + 2 * made["depth"][:, None]
+        return EpisodeTest(
+            **{**made, "error": made["error"] * deeper, "disagreement": made["disagreement"].flip(0) * deeper}
+        )
+
+    pool = [mixed(i) for i in range(40)]
+    assert abs(judge_model(pool, calibrate(pool, 2)).rank) < 0.3
+
+
 def test_a_model_whose_disagreement_says_nothing_of_its_errors_fails() -> None:
     pool = [
         EpisodeTest(**{**vars(e), "disagreement": e.disagreement.flip(0)})
-        for e in (episode(failed=False, success=0.0, seed=i) for i in range(20))
+        for e in (episode(failed=False, success=0.9, seed=i) for i in range(20))
     ]
     assert not judge_model(pool, calibrate(pool, 2)).passed

@@ -65,7 +65,7 @@ def test_a_good_model_is_used_and_its_numbers_are_logged(tmp_path: Path) -> None
     part = run.imagination.sample(32)
     assert part is not None
     assert len(part.rows["reward"]) == 32
-    assert part.for_actor == run.imagination.gate.passed
+    assert part.for_actor == run.imagination.gate.for_actor
 
 
 @pytest.mark.parametrize("name", ["expo", "dsrl_na"])
