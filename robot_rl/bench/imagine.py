@@ -15,6 +15,7 @@ from robot_rl.data.replay import SOURCES, Replay
 from robot_rl.envs.task import TaskConfig
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode
+from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.world_model import Situation
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS, build_method
@@ -23,13 +24,15 @@ from robot_rl.training.online import sample_batch
 
 _EPISODES, _STEPS = 50, 100
 """Recorded episodes, and steps of each."""
+_UPDATES = 64
+"""Updates in one turn: branches are imagined for many updates at once."""
 _PREDICTIONS = 1024
 """Chunks that are predicted at once."""
 
 
 @dataclass(frozen=True)
 class ImaginationSpeed:
-    """Measured times; medians."""
+    """Measured times; medians of turns."""
 
     fit_s: float
     """First fit of the world model to 50 episodes of 100 steps, with the default number of updates."""
@@ -38,7 +41,7 @@ class ImaginationSpeed:
     branches_per_s: float
     """Branches of the default number of chunks, with the base's samples and the choice among them."""
     train_step_ms: dict[str, float]
-    """One update `with` the largest imagined share of the batch, and `without`; sampling included."""
+    """One update `with` the largest imagined share of the batch, branches included, and `without`."""
 
 
 def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> ImaginationSpeed:
@@ -70,21 +73,25 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     situation = Situation(states, torch.rand(_PREDICTIONS, size, action_size))
     chunk = torch.rand(_PREDICTIONS, size, action_size)
     member = torch.randint(model.members, (_PREDICTIONS,), generator=generator)
+
+    def updates(used: Imagination | None) -> None:
+        for _ in range(_UPDATES):
+            learner.update(*sample_batch(sampler, used, 0))
+
     times = take_turns(
         {
             "predict": lambda: model.step(situation, chunk, member),
             "branches": imagination.imagine,
-            "with": lambda: learner.update(*sample_batch(sampler, imagination, 0)),
-            "without": lambda: learner.update(sampler.sample(0)),
+            "with": lambda: updates(imagination),
+            "without": lambda: updates(None),
         },
         4 * seconds,
-        block=config.actor_every,
     )
     return ImaginationSpeed(
         fit,
         1e3 * _PREDICTIONS / times["predict"],
         1e3 * options.branches / times["branches"],
-        {name: times[name] for name in ("with", "without")},
+        {name: times[name] / _UPDATES for name in ("with", "without")},
     )
 
 

@@ -170,32 +170,3 @@ def test_a_model_that_breaks_is_turned_off_within_two_refits(how: str, tmp_path:
     assert len(after) >= 2
     assert after[1] == 0
     assert max(after[1:]) == 0
-
-
-@pytest.mark.full
-def test_with_exact_dynamics_success_comes_with_a_third_fewer_steps(tmp_path: Path) -> None:
-    quick = replace(SMALL, refit_every=3, pool=6, chunks=3)
-    steps: dict[str, list[int]] = {"without": [], "with": []}
-    for seed in range(5):
-        without = PointRun(tmp_path / f"without{seed}", seed=seed).train()
-        oracle = PointRun(
-            tmp_path / f"with{seed}", seed=seed, imagination=quick, model=lambda _: Oracle()
-        ).train()
-        steps["without"].append(without.steps_to(0.8))
-        steps["with"].append(oracle.steps_to(0.8))
-    assert np.mean(steps["with"]) <= np.mean(steps["without"]) * 2 / 3, steps
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("how", ["random", "shuffled actions", "always success"])
-def test_a_model_that_breaks_costs_at_most_five_points_of_success(how: str, tmp_path: Path) -> None:
-    success: dict[str, list[float]] = {"without": [], "broken": []}
-    for seed in range(5):
-        success["without"].append(PointRun(tmp_path / f"without{seed}", seed=seed).train().success(60))
-        model = Broken()
-        run = PointRun(tmp_path / f"broken{seed}", seed=seed, imagination=SMALL, model=lambda _, m=model: m)
-        broken_at = break_at_share(run, model, how, 0.3)
-        success["broken"].append(run.train().success(60))
-        assert run.imagination
-        assert run.imagination.history[broken_at[0] + 1]["share"] == 0
-    assert np.mean(success["broken"]) >= np.mean(success["without"]) - 0.05, success
