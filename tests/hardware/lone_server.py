@@ -1,8 +1,8 @@
 """A server of the simulated Panda as a process, which writes at its end what the arm has gone through.
 
-`python lone_server.py ADDRESS REPORT LEASE_MS [KEYS]`; SIGUSR1 makes the control thread busy for `BUSY` s,
-SIGUSR2 is a fault of the program, SIGHUP jams the gripper until the next one, SIGWINCH leaves a few file
-descriptors until the next one.
+`python lone_server.py ADDRESS REPORT LEASE_MS [KEYS]`; SIGUSR1 makes the control thread busy until the
+next one, SIGUSR2 is a fault of the program, SIGHUP jams the gripper until the next one, SIGWINCH leaves a
+few file descriptors until the next one.
 """
 
 import json
@@ -27,7 +27,8 @@ from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hardware.server import RobotServer
 
 ROBOT = Path(__file__).parents[2] / "configs" / "robot" / "sim_panda.yaml"
-BUSY = 4.0
+MOST_BUSY = 120.0
+"""s after which the control thread goes on although nobody asked it to."""
 
 
 class WatchedArm(SimDriver):
@@ -44,9 +45,10 @@ class WatchedArm(SimDriver):
 
     def read(self) -> Measurement:
         if self.busy:
-            self.busy, self.busy_began = False, time.monotonic_ns()
-            time.sleep(BUSY)
-            self.busy_ended = time.monotonic_ns()
+            self.busy_began = time.monotonic_ns()
+            while self.busy and time.monotonic_ns() < self.busy_began + MOST_BUSY * 1e9:
+                time.sleep(0.01)
+            self.busy, self.busy_ended = False, time.monotonic_ns()
         if self.broken:
             raise RuntimeError("a fault of the program")
         return super().read()
@@ -96,7 +98,7 @@ def main() -> None:
     server.core.handle = noted  # type: ignore[method-assign]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.close_soon())
-    signal.signal(signal.SIGUSR1, lambda *_: setattr(driver, "busy", True))
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(driver, "busy", not driver.busy))
     signal.signal(signal.SIGUSR2, lambda *_: setattr(driver, "broken", True))
     signal.signal(signal.SIGHUP, lambda *_: jam(driver.gripper))
     taken: list[int] = []

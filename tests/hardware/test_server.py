@@ -157,6 +157,7 @@ def test_anybody_can_stop_an_arm_whose_control_thread_is_busy(server: Server, op
         eventually(lambda: _is_silent(watcher), "the control thread is busy")
         done = watcher.stop("somebody is in the way")
         told = time.monotonic_ns()
+        server.process.send(signal.SIGUSR1)
         assert done.mode is Mode.FAULT
         assert "watcher: somebody is in the way" in await_event(operator, "in the way").text
         assert operator.sample().mode is Mode.FAULT
