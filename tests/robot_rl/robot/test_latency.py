@@ -128,7 +128,7 @@ def test_what_was_refused_is_said_and_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("robot_rl.hardware.latency.correlation.LEAST", 1.1)
+    monkeypatch.setattr("robot_rl.hardware.latency.correlation.MIN_CORRELATION", 1.1)
     text = own.read_text()
     with pytest.raises(SystemExit) as ended:
         robot_rl("robot latency", f"address={server.address}", f"write={own}", "go=true", "seconds=6")
