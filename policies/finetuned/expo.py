@@ -79,6 +79,14 @@ class Expo(FinetunedPolicy):
         edit = torch.tanh(self.edit(x)[0]) if noise is None else self.edit.sample(x, noise)[0]
         return torch.cat([chunks, self.apply_edit(flat, edit).view_as(chunks)], 1)
 
+    def select(self, features: Tensor, base_samples: Chunk, noise: Tensor | None) -> SelectedChunk:
+        """The candidate with the highest value; `noise` as for `candidates`."""
+        chunks = self.candidates(features, base_samples.actions, noise)
+        scores = lower_confidence_bound(
+            self.critic, self.codec, features, chunks, self.spec.uncertainty_penalty
+        )
+        return select_best(chunks, scores, base_samples)
+
     def seed_values(self, features: Tensor, noise: Tensor) -> Tensor:
         """Predicted values [B, N] of the chunks that latent noise [B, N, Hn, Dn] would give."""
         assert self.noise_critic is not None
@@ -136,11 +144,7 @@ class ExpoPolicy(ActingPolicy):
         noise = None
         if explore:
             noise = self._noise(*base.flatten(0, 1).flatten(1).shape)
-        chunks = networks.candidates(features, base, noise)
-        scores = lower_confidence_bound(
-            networks.critic, networks.codec, features, chunks, networks.spec.uncertainty_penalty
-        )
-        return select_best(chunks, scores, base_samples)
+        return networks.select(features, base_samples, noise)
 
     def _best_seed(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         if not self.active:

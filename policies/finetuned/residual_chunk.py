@@ -78,6 +78,10 @@ class ResidualChunk(FinetunedPolicy):
             self.critic, self.codec, features, chunks, self.spec.uncertainty_penalty
         )
 
+    def explore(self, chunk: Tensor, std: float, noise: Tensor) -> Tensor:
+        """Chunks [B, h, A] with N(0, I) noise of this standard deviation, in units of the actor's scale."""
+        return (chunk + std * self.actor.scale * noise).clamp(-1, 1)
+
 
 class ResidualChunkPolicy(ActingPolicy):
     """Executes the candidate with the highest value; exploration adds noise to its residual."""
@@ -98,7 +102,6 @@ class ResidualChunkPolicy(ActingPolicy):
         features = networks.encoder(latest_frame(obs))
         selected = select_best(*networks.candidates(features, base_samples), base_samples)
         if explore and self.exploration > 0:
-            chunk = selected.actions
-            noise = self.exploration * networks.actor.scale * self._noise(*chunk.shape)
-            selected = replace(selected, actions=(chunk + noise).clamp(-1, 1))
+            noise = self._noise(*selected.actions.shape)
+            selected = replace(selected, actions=networks.explore(selected.actions, self.exploration, noise))
         return selected

@@ -6,12 +6,12 @@ Sizes are Lift's, with an untrained flow base; the values in the networks do not
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from robot_rl.bench.timing import milliseconds, take_turns
-from robot_rl.bench.update import save_base
+from robot_rl.bench.update import ACTION, STATE, fill_replay, save_base
 from robot_rl.cli.compose import load_group
-from robot_rl.data.replay import SOURCES, Replay
 from robot_rl.envs.task import TaskConfig
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode
@@ -60,7 +60,8 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     imagination, learner, sampler = components.imagination, components.learner, components.sampler
     assert imagination
     generator = torch.Generator().manual_seed(seed)
-    episodes = [_random_episode(components.replay, generator) for _ in range(_EPISODES)]
+    fill_replay(components.replay, np.random.default_rng(seed))
+    episodes = [_random_walk(STATE, ACTION, generator) for _ in range(_EPISODES)]
     model = imagination.model
     fit = milliseconds(lambda: model.fit(episodes, 0, options.first_updates)) / 1e3
     for episode in episodes:
@@ -69,9 +70,9 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     imagination.gate.share = options.share
     window = torch.randint(_STEPS, (_PREDICTIONS,), generator=generator)
     states = torch.stack([episodes[0].states[window], episodes[0].states[window + 1]], 1)
-    size, action_size = imagination.sample_base.base.spec.execute, episodes[0].actions.shape[1]
-    situation = Situation(states, torch.rand(_PREDICTIONS, size, action_size))
-    chunk = torch.rand(_PREDICTIONS, size, action_size)
+    size = imagination.sample_base.base.spec.execute
+    situation = Situation(states, torch.rand(_PREDICTIONS, size, ACTION))
+    chunk = torch.rand(_PREDICTIONS, size, ACTION)
     member = torch.randint(model.members, (_PREDICTIONS,), generator=generator)
 
     def updates(used: Imagination | None) -> None:
@@ -95,24 +96,8 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     )
 
 
-def _random_episode(replay: Replay, generator: torch.Generator) -> Episode:
-    """A failed episode of a random walk, which is added to the replay as well."""
-    stream = torch.zeros(1, dtype=torch.long).numpy()
-    size = replay.data["state"].shape[1]
-    states = 0.01 * torch.randn(_STEPS + 1, size, generator=generator).cumsum(0)
-    actions = 2 * torch.rand(_STEPS, replay.data["action"].shape[1], generator=generator) - 1
-    for step in range(_STEPS):
-        fields = {
-            name: torch.rand(1, *shape, generator=generator).to(dtype).numpy()
-            for name, (shape, dtype) in replay.fields.items()
-        }
-        replay.add(
-            stream,
-            action=actions[step : step + 1].numpy(),
-            reward=torch.zeros(1).numpy(),
-            terminated=torch.full((1,), step == _STEPS - 1).numpy(),
-            source=SOURCES.index("policy"),
-            **{**fields, "state": states[step : step + 1].numpy()},
-        )
-    replay.close_episode(stream, success=False)
+def _random_walk(state_size: int, action_size: int, generator: torch.Generator) -> Episode:
+    """A failed episode with random actions."""
+    states = 0.01 * torch.randn(_STEPS + 1, state_size, generator=generator).cumsum(0)
+    actions = 2 * torch.rand(_STEPS, action_size, generator=generator) - 1
     return Episode(states, actions, success=False)

@@ -169,7 +169,7 @@ def measure_method(
     assert isinstance(method, OffPolicyMethod)
     components = build_off_policy(method, source)
     components.envs.close()
-    _fill(components.replay, np.random.default_rng(seed))
+    fill_replay(components.replay, np.random.default_rng(seed))
     learner, sampler = components.learner, components.sampler
     block = config.actor_every
 
@@ -223,7 +223,7 @@ def _ours(size: Size, device: torch.device, seed: int) -> Action:
     actor = GaussianActor(STATE, ACTION, config.hidden, layer_norm=False)
     learner = SACLearner(config, ObservationEncoder(EncoderSpec(STATE)), actor, ACTION, device, seed)
     replay = Replay(_ROWS, 1, ACTION, {"state": ((STATE,), torch.float32)}, device)
-    _fill(replay, np.random.default_rng(seed))
+    fill_replay(replay, np.random.default_rng(seed))
     sampler = MixedSampler(config, replay, None, Window(), seed)
     return lambda: learner.update(sampler.sample(0))
 
@@ -265,7 +265,7 @@ def _products(size: Size, device: torch.device) -> Callable[[], None]:
     return products
 
 
-def _fill(replay: Replay, rng: np.random.Generator) -> None:
+def fill_replay(replay: Replay, rng: np.random.Generator) -> None:
     """Fill a replay with random transitions."""
     streams = np.arange(replay.streams)
     for step in range(replay.rows):

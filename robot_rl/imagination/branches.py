@@ -95,14 +95,17 @@ class BaseSampler:
 
     def __call__(self, frames: Tensor, generator: torch.Generator) -> Chunk:
         """Executed parts [B, N, h, A] of samples for frames [B, 2, S], and their noise."""
-        base = self.base
-        noise = None
-        if base.spec.noise_shape is not None:
-            noise = base.draw_noise(len(frames), self.samples, generator)
-        return self.with_noise(frames, noise)
+        return self.with_noise(frames, self.draw_noise(len(frames), generator))
+
+    def draw_noise(self, count: int, generator: torch.Generator) -> Tensor | None:
+        """Noise [B, N, Hn, Dn] of B = `count` frames; None for a base that takes none."""
+        if self.base.spec.noise_shape is None:
+            return None
+        return self.base.draw_noise(count, self.samples, generator)
 
     @torch.no_grad()
     def with_noise(self, frames: Tensor, noise: Tensor | None) -> Chunk:
+        """Samples made of this noise."""
         obs = {"state": frames[:, -self.base.spec.obs_steps :]}
         count = 1 if noise is None else noise.shape[1]
         drawn = self.base.sample(obs, noise=noise, num_samples=count)

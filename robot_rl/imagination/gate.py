@@ -5,8 +5,10 @@ from it. The newest tested episodes are the pool: they give the thresholds at wh
 whether the imagined share of a batch rises or falls.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -77,7 +79,7 @@ class Verdict:
     missed: float
     """Fraction of successful chunks whose success the model calls improbable; 1 if no success was tested."""
     gap: float
-    """Mean difference of imagined and real R + gamma V."""
+    """Mean difference of imagined and real R + gamma V; infinite if the model leaves every success open."""
     gap_interval: float
     """Half of its 95 % interval, over episodes."""
 
@@ -154,6 +156,7 @@ def replay_in_model(
         if not len(alive):
             break
         chunk, real = window.actions[alive, part], window.states[alive, part]
+        succeeded = window.success[alive, part].any(1)
         prediction = model.step(now, chunk, member[alive], length)
         at = torch.arange(len(alive)), length - 1
         found.append(
@@ -165,26 +168,22 @@ def replay_in_model(
                 "disagreement": prediction.disagreement,
                 "success": prediction.success_low.amax(1),
                 "possible": prediction.success_high.amax(1),
-                "succeeded": window.success[alive, part].any(1),
+                "succeeded": succeeded,
             }
         )
         if depth == 0:
-            success = window.success[alive, part].any(1)
-            noise = None
-            spec = sample_base.base.spec
-            if spec.noise_shape is not None:
-                noise = sample_base.base.draw_noise(len(alive), sample_base.samples, generator)
+            noise = sample_base.draw_noise(len(alive), generator)
             judged = judge(prediction, threshold)
             values = [
                 _backup(returns, learner, sample_base, now, chunk, states, n, ended, noise, generator)
                 for states, n, ended in (
                     (prediction.states, torch.minimum(judged.length, length), judged.success),
-                    (real, length, success),
+                    (real, length, succeeded),
                 )
             ]
             gap = (values[0] - values[1]) / returns.span
             known = ~judged.doubtful
-        whole = (length == h) & ~window.success[alive, part].any(1)
+        whole = (length == h) & ~succeeded
         now, alive = now.after(chunk, prediction.states)[whole], alive[whole]
     rows = {name: torch.cat([row[name] for row in found]) for name in found[0]}
     episode_of = steps.episode[start]
@@ -256,14 +255,14 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
         torch.cat([getattr(test, name) for test in pool]) for name in ("possible", "succeeded")
     )
     missed = (possible[succeeded] < DOUBT).float().mean() if succeeded.any() else torch.ones(())
-    gaps = torch.stack([test.gap.mean() for test in pool if len(test.gap)])
+    gaps = [float(test.gap.mean()) for test in pool if len(test.gap)]
     return Verdict(
         float(relative.sqrt()),
         sum(ranks) / len(ranks),
         wrong / failed if wrong > 1 else 0.0,
         float(missed),
-        float(gaps.mean()),
-        1.96 * float(gaps.std() / len(gaps) ** 0.5) if len(gaps) > 1 else float("inf"),
+        mean(gaps) if gaps else math.inf,
+        1.96 * stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else math.inf,
     )
 
 

@@ -99,12 +99,11 @@ class Imagination:
     def refit(self, step: int) -> None:
         """Test the model on the new episodes, learn from them, and let the gate decide."""
         config = self.config
-        losses: dict[str, float] = {}
         if not self.learned:
             # Nothing has been learned yet: the first half teaches the model that the second half tests.
             half = self.episodes[::2]
             tested = self.episodes[1::2]
-            losses = self.model.fit(half, 0, config.first_updates)
+            self.model.fit(half, 0, config.first_updates)
             self.episodes = half + tested
             self._key_rows = [self._key_moments(episode) for episode in half]
             self.learned = len(half)
@@ -146,20 +145,16 @@ class Imagination:
         self._steps = steps = Steps(self.episodes)
         count = len(steps.starts)
         episode = steps.episode[steps.starts]
-        first = steps.first[steps.starts]
         demo = torch.tensor([e.demo for e in self.episodes])[episode]
         recent = (episode >= len(self.episodes) - 2 * newest) & ~demo
-        key = torch.zeros(count, dtype=torch.bool)
-        position = torch.zeros(len(steps.state), dtype=torch.long)
-        position[steps.starts] = torch.arange(count)
-        offsets = torch.unique(first)
-        for offset, rows in zip(offsets.tolist(), self._key_rows, strict=True):
-            key[position[offset + torch.tensor(rows, dtype=torch.long)]] = True
+        key = torch.zeros(len(steps.state), dtype=torch.bool)
+        for offset, rows in zip(torch.unique(steps.first).tolist(), self._key_rows, strict=True):
+            key[offset + torch.tensor(rows, dtype=torch.long)] = True
         weights = torch.zeros(count)
         left = 1.0
         for share, mask in (
             (config.recent, recent),
-            (config.key_moments, key),
+            (config.key_moments, key[steps.starts]),
             (config.demonstrations, demo),
         ):
             if share and mask.any():

@@ -5,8 +5,8 @@
     P_i(step j succeeds) = sigmoid(g_i(s_{j-1}, s_j))
 
 Targets are normalised next states, not differences (arXiv 2510.01457). A task's reward is 1 at success, so
-the classifier of success is the model of the reward; it has a loss and networks of its own and learns from
-predicted states too, since it judges these.
+the classifier of success is the model of the reward; it has a separate loss and separate networks, and learns
+from predicted states too, since it judges these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,6 @@ from robot_rl.imagination.episodes import Episode, Steps, Windows
 from robot_rl.imagination.world_model import Prediction, Situation
 from robot_rl.policies.nets.critic import EnsembleLinear
 
-_FIT_CHUNKS = 2
-"""Consecutive chunks of a window of the loss."""
 _CLASSIFIER_HIDDEN = 64
 _CLASSIFIER_LR = 5
 """Its learning rate, relative to that of the dynamics: it is small, and successes are rare."""
@@ -137,13 +135,17 @@ class StateModel(nn.Module):
 
         The frames [B, 2, S] are normalised.
         """
-        velocity = (frames[..., 1, :] - frames[..., 0, :]) / self.step_scale
-        motion = (actions * mask[..., None]).flatten(-2)
-        inputs = torch.cat([frames[..., 1, :], velocity.clamp(-10, 10), past.flatten(-2), motion], -1)
+        inputs = self._inputs(frames, past, actions * mask[..., None])
         features: Tensor = self.trunk(torch.cat([inputs, mask], -1))
         linear = torch.matmul(inputs, self.linear.weight) + self.linear.bias
         change = (linear + self.change(features)).unflatten(-1, (self.shape.chunk, -1))
         return frames[..., -1:, :] + self.step_scale * change, features
+
+    def _inputs(self, frames: Tensor, past: Tensor, actions: Tensor) -> Tensor:
+        """Inputs [..., in] of the linear part: state, velocity, past and planned actions."""
+        velocity = (frames[..., 1, :] - frames[..., 0, :]) / self.step_scale
+        parts = (frames[..., 1, :], velocity.clamp(-10, 10), past.flatten(-2), actions.flatten(-2))
+        return torch.cat(parts, -1)
 
     @torch.no_grad()
     def _fit_linear(self, steps: Steps) -> None:
@@ -157,11 +159,8 @@ class StateModel(nn.Module):
         if int(whole.sum()) < _MIN_LINEAR * self.linear.weight.shape[1]:
             return
         frames, targets = (self._normalize(part[whole]) for part in (windows.frames, windows.states))
-        velocity = (frames[:, 1] - frames[:, 0]) / self.step_scale
-        motion = (windows.past[whole].flatten(1), windows.actions[whole].flatten(1))
-        inputs = torch.cat(
-            [frames[:, 1], velocity.clamp(-10, 10), *motion, frames.new_ones(len(frames), 1)], 1
-        )
+        inputs = self._inputs(frames, windows.past[whole], windows.actions[whole])
+        inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
         change = ((targets - frames[:, 1:]) / self.step_scale).flatten(1)
         gram = (inputs.T @ inputs).double()
         ridge = _RIDGE * len(inputs) * torch.eye(len(gram), dtype=torch.double)

@@ -29,7 +29,6 @@ from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, chec
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.uniform import UniformPolicy
-from robot_rl.policies.finetuned.candidates import lower_confidence_bound, select_best
 from robot_rl.policies.finetuned.expo import Expo, ExpoSpec
 from robot_rl.policies.nets.encoder import ObservationBatch
 
@@ -127,14 +126,9 @@ class ExpoLearner(OffPolicyLearner):
     @torch.no_grad()
     def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
-        networks, samples = self.networks, base_samples.actions
-        noise = torch.randn(len(samples) * samples.shape[1], self.soft.size, generator=generator)
-        features = networks.encoder(obs)
-        chunks = networks.candidates(features, samples, noise.to(self.device))
-        values = lower_confidence_bound(
-            networks.critic, networks.codec, features, chunks, networks.spec.uncertainty_penalty
-        )
-        return select_best(chunks, values, base_samples).actions
+        count = base_samples.actions.shape[:2].numel()
+        noise = torch.randn(count, self.soft.size, generator=generator).to(self.device)
+        return self.networks.select(self.networks.encoder(obs), base_samples, noise).actions
 
     def _candidate_values(
         self, features: Tensor, target_features: Tensor, samples: Tensor, generator: torch.Generator

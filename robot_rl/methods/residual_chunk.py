@@ -94,7 +94,7 @@ class ResidualChunkLearner(DeterministicActorLearner):
         chunks, values = self.networks.candidates(self.networks.encoder(obs), base_samples)
         best = select_best(chunks, values, base_samples).actions
         noise = torch.randn(best.shape, generator=generator).to(self.device)
-        return (best + self.config.exploration_std * self.actor.scale * noise).clamp(-1, 1)
+        return self.networks.explore(best, self.config.exploration_std, noise)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         """One step on the actor loss L_r, around the stored base samples in turn."""

@@ -89,6 +89,14 @@ def test_a_model_that_sees_no_success_or_was_never_tested_on_one_fails() -> None
     assert not verdict.passed
 
 
+def test_a_model_that_leaves_every_success_open_has_no_gap_and_fails() -> None:
+    pool = [
+        EpisodeTest(**{**vars(episode(failed=False, success=0.9, seed=i)), "gap": torch.zeros(0)})
+        for i in range(20)
+    ]
+    assert not judge_model(pool, calibrate(pool, 2)).passed
+
+
 def test_disagreement_that_follows_the_depth_alone_has_no_rank() -> None:
     def mixed(seed: int) -> EpisodeTest:
         made = vars(episode(failed=False, success=0.9, seed=seed))
