@@ -25,7 +25,7 @@ from robot_rl.hardware.protocol.security import (
     make_server_keys,
     may,
 )
-from robot_rl.hardware.protocol.sockets import drain_newest, reply
+from robot_rl.hardware.protocol.sockets import ClientSockets, drain_newest, reply
 from tests.hardware.protocol.conftest import Join, Make
 from tests.hardware.protocol.waiting import PATIENCE, eventually, receive, send
 
@@ -45,6 +45,15 @@ def _stranger(server: bytes) -> ClientKeys:
     """Somebody with a good pair and the server's public key, whom nobody has allowed."""
     public, secret = zmq.curve_keypair()
     return ClientKeys(public, secret, server, "operator")
+
+
+def _connect_monitored(sockets: ClientSockets, events: int) -> tuple[zmq.Socket, zmq.Socket]:
+    """A client's control socket, and its monitor, which sees all of a connection."""
+    client = sockets.request("ctrl")
+    monitor = client.get_monitor_socket(events)
+    # The first connection may have failed before the monitor was there.
+    sockets.reconnect(client)
+    return client, monitor
 
 
 # ---- keys as files ----------------------------------------------------------------------------------
@@ -263,8 +272,9 @@ def test_who_shows_no_key_at_all_is_refused(serve: Make, join: Join, address: Ad
     keys = _client(home, "carl", "policy")
     server = serve(address, load_server_keys(home))
     router = server.bind("ctrl")
-    plain = join(address).request("ctrl")
-    events = plain.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+    plain, events = _connect_monitored(
+        join(address), zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    )
     assert events.poll(PATIENCE * 1e3), "the handshake did not end"
     assert not plain.poll(0, zmq.POLLOUT)
     send(join(address, keys).request("ctrl"), b"known")
@@ -282,11 +292,7 @@ def test_a_client_does_not_speak_to_an_impostor(
     other = make_server_keys(tmp_path / "other")
     impostor = serve(address, ServerKeys(other.public, other.secret, real.allowed))
     router = impostor.bind("ctrl")
-    sockets = join(address, keys)
-    client = sockets.request("ctrl")
-    events = client.get_monitor_socket()
-    # The first connection may have failed before anybody watched.
-    sockets.reconnect(client)
+    client, events = _connect_monitored(join(address, keys), zmq.EVENT_ALL)
     failed = {zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
     seen: list[int] = []
     while zmq.EVENT_CONNECTED not in seen or not failed & set(seen[seen.index(zmq.EVENT_CONNECTED) :]):
@@ -303,10 +309,8 @@ def test_a_client_with_keys_does_not_speak_to_a_server_without(
 ) -> None:
     server = serve(address)
     router = server.bind("ctrl")
-    sockets = join(address, _client(home, "carl", "policy"))
-    client = sockets.request("ctrl")
-    events = client.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-    sockets.reconnect(client)
+    failures = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    client, events = _connect_monitored(join(address, _client(home, "carl", "policy")), failures)
     assert events.poll(PATIENCE * 1e3)
     assert not client.poll(0, zmq.POLLOUT)
     assert server.receive(router) is None
@@ -375,8 +379,8 @@ def test_without_an_authenticator_nobody_gets_in(
             raise RuntimeError("broken")
 
         monkeypatch.setattr(server._authenticator, "_reply", fail)
-    client = join(address, keys).request("ctrl")
-    events = client.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+    failures = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    client, events = _connect_monitored(join(address, keys), failures)
     assert events.poll(PATIENCE * 1e3), "the handshake did not end"
     assert not client.poll(0, zmq.POLLOUT)
     assert server.receive(router) is None
