@@ -13,7 +13,7 @@ from robot_rl.bench.timing import milliseconds, take_turns
 from robot_rl.bench.update import ACTION, STATE, fill_replay, save_base
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
-from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.world_model import Situation
@@ -54,7 +54,7 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     source = Source(task, RunBase(str(scratch)), None, seed, torch.device("cpu"))
     made = build_method(config)
     assert isinstance(made, OffPolicyMethod)
-    options = ImaginationConfig(refit_every=_EPISODES, pool=_EPISODES // 2)
+    options = StateModelConfig(refit_every=_EPISODES, pool=_EPISODES // 2)
     components = build_off_policy(made, source, options)
     components.envs.close()
     imagination, learner, sampler = components.imagination, components.learner, components.sampler

@@ -24,7 +24,7 @@ from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
-from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.config import ImaginationConfig, StateModelConfig
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.offline import OfflineMethod
@@ -54,7 +54,7 @@ GROUPS = {
     "task": {"*": TaskConfig},
     "method": {name: method.config_type for name, method in METHODS.items()},
     "hil": {"on": HilConfig},
-    "imagination": {"state": ImaginationConfig},
+    "imagination": {"state": StateModelConfig},
     "base": {**{name: base.config for name, base in BASES.items()}, "run": RunBase},
 }
 

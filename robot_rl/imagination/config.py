@@ -1,4 +1,4 @@
-"""Options of `imagination=state`: a world model of states, and how its transitions are used."""
+"""Options of `imagination=…`: how the transitions of a world model are used, and those of each model."""
 
 from dataclasses import dataclass, field
 
@@ -7,9 +7,9 @@ RETURNS = ("transition", "expansion")
 
 @dataclass
 class ImaginationConfig:
-    """Imagined transitions from a world model of states that is learned during training."""
+    """Imagined transitions from a world model that is fitted during training: options of all models."""
 
-    name: str = "state"
+    name: str = ""
     """Name of the world model."""
     chunks: int = 2
     """Most action chunks of an imagined branch."""
@@ -38,37 +38,12 @@ class ImaginationConfig:
     """Share that begins shortly before failures, gripper commands and jumps of the value."""
     demonstrations: float = 0.15
     """Share that begins in demonstrations; the rest begins anywhere in the run."""
-    members: int = 5
-    """Networks in the ensemble."""
-    hidden: list[int] = field(default_factory=lambda: [256, 256])
-    """Widths of their hidden layers."""
-    lr: float = 1e-3
-    """Learning rate of the model."""
-    batch_size: int = 128
-    """Windows of each network per gradient step."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "chunks",
-            "refit_every",
-            "fit_updates",
-            "first_updates",
-            "pool",
-            "branches",
-            "uses",
-            "batch_size",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"imagination.{name}={getattr(self, name)}: choose 1 or more")
+        self._check_at_least_1("chunks", "fit_updates", "first_updates", "branches", "uses")
         for name in ("refit_every", "pool"):
             if getattr(self, name) < 2:
                 raise ValueError(f"imagination.{name}={getattr(self, name)}: choose 2 or more episodes")
-        if not self.hidden:
-            raise ValueError("imagination.hidden=[]: give the width of one hidden layer or more")
-        if self.members < 2:
-            raise ValueError(
-                f"imagination.members={self.members}: disagreement needs 2 networks or more; 5 is usual"
-            )
         if self.returns not in RETURNS:
             raise ValueError(f"imagination.returns={self.returns}: choose {' or '.join(RETURNS)}")
         for name in ("share", "trace"):
@@ -79,4 +54,35 @@ class ImaginationConfig:
             raise ValueError(
                 "imagination.recent, key_moments and demonstrations are shares of the branches: "
                 "choose them at least 0, with a sum of at most 1"
+            )
+
+    def _check_at_least_1(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"imagination.{name}={getattr(self, name)}: choose 1 or more")
+
+
+@dataclass
+class StateModelConfig(ImaginationConfig):
+    """Imagined transitions from an ensemble of networks that predicts states."""
+
+    name: str = "state"
+    """Name of the world model."""
+    members: int = 5
+    """Networks in the ensemble."""
+    hidden: list[int] = field(default_factory=lambda: [256, 256])
+    """Widths of their hidden layers."""
+    lr: float = 1e-3
+    """Learning rate of the model."""
+    batch_size: int = 128
+    """Windows of each network per gradient step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_at_least_1("batch_size")
+        if not self.hidden:
+            raise ValueError("imagination.hidden=[]: give the width of one hidden layer or more")
+        if self.members < 2:
+            raise ValueError(
+                f"imagination.members={self.members}: disagreement needs 2 networks or more; 5 is usual"
             )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode, Steps, Windows
 from robot_rl.imagination.world_model import Prediction, Situation
 from robot_rl.policies.nets.critic import EnsembleLinear
@@ -78,7 +78,7 @@ class StateModel(nn.Module):
     step_scale: Tensor
     """Standard deviation of the change in one step, in units of `scale` [S]."""
 
-    def __init__(self, config: ImaginationConfig, shape: Shape, device: torch.device, seed: int) -> None:
+    def __init__(self, config: StateModelConfig, shape: Shape, device: torch.device, seed: int) -> None:
         super().__init__()
         self.config, self.shape, self.device = config, shape, device
         h, size = shape.chunk, shape.state

@@ -23,7 +23,7 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import load_networks, make_env, make_vector_env
 from robot_rl.imagination.branches import BaseSampler, Returns
-from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.config import ImaginationConfig, StateModelConfig
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.state_model import Shape, StateModel
@@ -169,33 +169,31 @@ def build_imagination(
     Raises:
         ValueError: if the method or its base cannot learn or act at imagined states.
     """
-    name, base = method.config.name, context.base
+    name, base, label = method.config.name, context.base, f"imagination={config.name}"
     if not isinstance(learner, ChunkLearner):
         raise ValueError(
             f"method={name} does not learn from action chunks: use imagination with residual_chunk, expo or "
             "dsrl_na"
         )
     if context.device.type != "cpu":
-        raise ValueError("imagination=state runs on the CPU: add device=cpu, or leave out imagination")
+        raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
     if observed.cameras:
-        raise ValueError(
-            "imagination=state predicts states and no images: leave out task.cameras, or imagination"
-        )
+        raise ValueError(f"{label} predicts states and no images: leave out task.cameras, or imagination")
     if base.spec.obs_steps > 2:
         raise ValueError(
-            f"the base observes {base.spec.obs_steps} steps, imagination=state gives it two at most: use a "
+            f"the base observes {base.spec.obs_steps} steps, {label} gives it two at most: use a "
             "base with obs_steps=1 or 2"
         )
     extra = set(method.replay_content.policy_fields) - {"base_samples", "base_sample_noise"}
     stored = method.replay_content.base_samples
     if extra or stored < 2 or method.window(base).chunk != base.spec.execute:
         raise ValueError(
-            f"imagination=state cannot give method={name} what it learns from with these options: leave out "
+            f"{label} cannot give method={name} what it learns from with these options: leave out "
             "method.base_lr and method.faster, and use two samples of the base or more"
         )
     if not method.config.bootstrap_truncation:
         raise ValueError(
-            "imagination=state bootstraps where a time limit ended an episode: leave it out, or "
+            f"{label} bootstraps where a time limit ended an episode: leave it out, or "
             "method.bootstrap_truncation=false"
         )
     offsets = accumulate(observed.state_dims, initial=0)
@@ -203,6 +201,7 @@ def build_imagination(
     quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
     spec = base.spec
     shape = Shape(spec.state_size, spec.action_size, spec.execute, quaternions)
+    assert isinstance(config, StateModelConfig)
     model = StateModel(config, shape, context.device, context.seed)
     returns = Returns(
         method.config.gamma,

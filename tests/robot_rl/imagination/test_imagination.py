@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import Prediction, Situation
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun
 
-SMALL = ImaginationConfig(
+SMALL = StateModelConfig(
     refit_every=5,
     pool=10,
     branches=128,

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.state_model import Shape, StateModel, sampling_weights
 from robot_rl.imagination.world_model import Situation
 
-SMALL = ImaginationConfig(hidden=[32], batch_size=64, members=3)
+SMALL = StateModelConfig(hidden=[32], batch_size=64, members=3)
 CPU = torch.device("cpu")
 
 
