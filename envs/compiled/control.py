@@ -20,7 +20,6 @@ from robosuite.robots.fixed_base_robot import FixedBaseRobot
 
 from robot_rl.envs.compiled import (
     arithmetic,
-    contacts,
     kernel,
     osc,
     queries,
@@ -71,13 +70,13 @@ class CompiledControl:
         self._check_torques()
         env.step = self.step
         queries.Queries(env).attach()
-        contacts.register(self._sim)
+        queries.register(self._sim)
 
     def detach(self) -> None:
         """Restores robosuite's own loop."""
         del self.env.step
         queries.detach(self.env)
-        contacts.unregister(self._sim)
+        queries.unregister(self._sim)
 
     def observe_only(self, names: Iterable[str]) -> None:
         """Computes and returns only these observables from now on.
@@ -213,7 +212,7 @@ class CompiledControl:
         """Takes new references if a reset has replaced the simulation or a controller."""
         if self._outdated():
             self._bind()
-            contacts.register(self._sim)
+            queries.register(self._sim)
 
     def _outdated(self) -> bool:
         """Whether a reset has replaced the simulation or a controller since the last `_bind`."""

@@ -4,8 +4,8 @@ import math
 
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.lease import Lease, Peer
-from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.core.supervisor import Supervisor
 from robot_rl.hardware.protocol.codec import Stamper
 from robot_rl.hardware.protocol.messages import Ack, Code, Command, Done, Home

@@ -9,10 +9,9 @@ from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.core import modes
 from robot_rl.hardware.core.arm_motion import ArmMotion, GripperMailbox, cartesian_arm, joint_arm
 from robot_rl.hardware.core.commands import Commands
-from robot_rl.hardware.core.events import EventLog
+from robot_rl.hardware.core.events import EventLog, Refusal
 from robot_rl.hardware.core.lease import Leases, Peer
 from robot_rl.hardware.core.modes import Cause
-from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.core.reports import Reports
 from robot_rl.hardware.core.requests import Requests
 from robot_rl.hardware.core.supervisor import Supervisor

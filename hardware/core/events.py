@@ -1,11 +1,11 @@
-"""Event log of the server: the newest events of each kind, numbered from 1."""
+"""Event log of the server, and refusals: the newest events of each kind, numbered from 1."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import merge
 
 from robot_rl.hardware.protocol.codec import Stamper
-from robot_rl.hardware.protocol.messages import Event
+from robot_rl.hardware.protocol.messages import Code, Event
 
 CAPACITY = 10_000
 _MAX_TEXT, _MAX_NAME = 1000, 128
@@ -73,3 +73,12 @@ def one_line(text: str, max_length: int) -> str:
     """Text from drivers and peers as one printable line of at most `max_length` characters."""
     spaced = " ".join(text.split())
     return "".join(sign if sign.isprintable() else "?" for sign in spaced)[:max_length]
+
+
+class Refusal(Exception):
+    """Raised when a request is not carried out; the arm's motion does not change."""
+
+    def __init__(self, code: Code, reason: str) -> None:
+        super().__init__(f"{code.value}: {reason}")
+        self.code = code
+        self.reason = one_line(reason, 500)

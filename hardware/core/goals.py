@@ -9,9 +9,9 @@ from typing import Generic
 import numpy as np
 
 from robot_rl.hardware.core import rotation
+from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.home_path import HomePathPlanner
 from robot_rl.hardware.core.motion import Box, Target
-from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.drivers.base import Array, Kinematics, Measurement, Pose
 from robot_rl.hardware.protocol.messages import Code, Command
 from robot_rl.hardware.spec import RobotSpec

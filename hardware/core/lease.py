@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from robot_rl.hardware.clock import MS
+from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.modes import MAY_PREEMPT
-from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.protocol.messages import Code, Kind, Role
 
 FIRST_COMMAND_TIMEOUT = 2000 * MS

@@ -67,7 +67,7 @@ fault         closed          disconnected
 from collections.abc import Mapping
 from enum import StrEnum
 
-from robot_rl.hardware.core.refusal import Refusal
+from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.protocol import messages
 from robot_rl.hardware.protocol.messages import Code, Kind, Mode, Role
 

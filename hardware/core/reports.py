@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.core.arm_motion import GripperMailbox
+from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.lease import Peer
-from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.core.supervisor import Supervisor
 from robot_rl.hardware.drivers.base import Array
 from robot_rl.hardware.protocol import messages as m

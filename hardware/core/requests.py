@@ -2,9 +2,9 @@
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.core.modes import Cause
-from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.core.supervisor import Supervisor
 from robot_rl.hardware.drivers.base import Driver, DriverError, ResettableScene
 from robot_rl.hardware.protocol import messages as m

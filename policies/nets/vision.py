@@ -1,4 +1,4 @@
-"""Image encoders small enough to train on a CPU, and random-shift augmentation.
+"""Image encoders small enough to train on a CPU.
 
 Both encoders map uint8 images [B, H, W, 3] to features [B, F]. Neither has BatchNorm, whose statistics target
 networks and averaged weights would have to average too.
@@ -10,28 +10,6 @@ import torch
 from torch import Tensor, nn
 
 FEATURE_SIZE = 128
-
-
-def random_shift(images: Tensor, generator: torch.Generator | None = None, pad: int = 4) -> Tensor:
-    """Shift images by up to `pad` random pixels (DrQ, arXiv 2004.13649), with edge padding.
-
-    Args:
-        images: [B, …, H, W, 3] of any type; images of one history get the same shift.
-        generator: generator of the shifts, on any device.
-        pad: largest shift in pixels.
-    """
-    batch, height, width = len(images), images.shape[-3], images.shape[-2]
-    frames = images.reshape(batch, -1, height, width, 3)
-    where = generator.device if generator else None
-    shifts = torch.randint(-pad, pad + 1, (2, batch, 1), generator=generator, device=where)
-    shifts = shifts.to(images.device, non_blocking=True)
-    rows = (torch.arange(height, device=images.device) + shifts[0]).clamp(0, height - 1)
-    columns = (torch.arange(width, device=images.device) + shifts[1]).clamp(0, width - 1)
-    pixels = rows.unsqueeze(2) * width + columns.unsqueeze(1)
-    first = torch.arange(batch * frames.shape[1], device=images.device) * (height * width)
-    index = first.view(batch, -1, 1, 1) + pixels.unsqueeze(1)
-    # One index_select of whole pixels: indexing with four tensors is several times slower on the CPU.
-    return frames.reshape(-1, 3).index_select(0, index.flatten()).view(images.shape)
 
 
 class ConvEncoder(nn.Module):

@@ -1,4 +1,4 @@
-"""Speed of a task's simulation and rendering: unmodified robosuite, ours, and the physics alone."""
+"""Speed of the simulation: unmodified robosuite, ours, the physics alone, images, and several threads."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,20 +17,26 @@ from robot_rl.bench.timing import milliseconds, take_turns
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.compiled import compile_control
 from robot_rl.envs.renderer import EnvCameraRenderer
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.errors import nearest
+from robot_rl.factory import make_env
 
 _ROUND = 200
 """Control steps between resets."""
 _BLOCK = 10
 """Control steps in one turn, enough to fill the processor's caches with the turn's own data."""
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
-
-
 CAMERA = "agentview"
 SIZE = 84
 _IMAGE_BLOCK = 3
 """Images in one turn: the first of a turn includes the switch of the GL context."""
+_THREADS_TASK = "lift"
+_PER_THREAD = 8
+"""Environments per thread with the largest number of threads."""
+_THREADS_STEPS = 10
+"""Steps from one set of states, far fewer than the task's horizon."""
 
 
 @dataclass(frozen=True)
@@ -251,3 +257,50 @@ def _renderer(env: Any) -> EnvCameraRenderer:
     # It needs an environment of ours, for the name of its task.
     ours: Any = SimpleNamespace(sim=env, task=SimpleNamespace(name=type(env).__name__))
     return EnvCameraRenderer(ours, CAMERA, SIZE, SIZE, quick=True)
+
+
+def thread_counts(cores: int) -> list[int]:
+    """1, 2 and its doubles up to the number of cores."""
+    counts = [1, 2]
+    while 2 * counts[-1] <= cores:
+        counts.append(2 * counts[-1])
+    return counts
+
+
+def measure_threads(counts: list[int], seconds: float, seed: int) -> dict[int, float]:
+    """Environment steps per second with each number of threads, the best of many rounds.
+
+    The same environments take the same steps with every number of threads, in turns. With all cores in use,
+    other processes slow a round down, and the median would measure that.
+    """
+    envs = [make_env(_THREADS_TASK) for _ in range(_PER_THREAD * max(counts))]
+    vectors = {n: ThreadVectorEnv([_returning(env) for env in envs], threads=n) for n in counts}
+    vectors[1].reset(seed=seed)
+    states = vectors[1].get_states()
+    shape = _THREADS_STEPS, len(envs), len(envs[0].action_spec)
+    actions = np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+    rates: dict[int, list[float]] = {n: [] for n in counts}
+    end = time.monotonic() + seconds
+    while len(rates[1]) < 3 or time.monotonic() < end:
+        for n, vector in vectors.items():
+            vector.set_states(states)
+            rates[n].append(_rate(vector, actions))
+    for vector in vectors.values():
+        vector.close()
+    return {n: max(values) for n, values in rates.items()}
+
+
+def _returning(env: RobosuiteEnv) -> Callable[[], RobosuiteEnv]:
+    return lambda: env
+
+
+def _rate(vector: ThreadVectorEnv, actions: np.ndarray) -> float:
+    """Environment steps per second over the actions [T, N, A], or until an episode ends."""
+    steps = 0
+    start = time.perf_counter()
+    for action in actions:
+        _, _, terminated, truncated, _ = vector.step(action)
+        steps += vector.num_envs
+        if (terminated | truncated).any():
+            break
+    return steps / (time.perf_counter() - start)

@@ -16,8 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from robot_rl.bench.sim import SIZE, TaskSpeed, check_tasks, measure_task
-from robot_rl.bench.threads import measure_threads, thread_counts
+from robot_rl.bench.sim import SIZE, TaskSpeed, check_tasks, measure_task, measure_threads, thread_counts
 from robot_rl.cli.progress import progress
 from robot_rl.errors import mistakes
 from robot_rl.graphics import try_backend

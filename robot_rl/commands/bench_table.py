@@ -10,7 +10,7 @@ from pathlib import Path
 from robot_rl.bench.methods.page import content, write_page
 from robot_rl.bench.methods.plots import write_plots
 from robot_rl.bench.methods.protocol import read_protocols
-from robot_rl.bench.methods.rows import Row, read_rows
+from robot_rl.bench.methods.results import Row, read_rows
 from robot_rl.errors import mistakes
 from robot_rl.evaluation.initial_states import TEST, VALIDATION, Split
 

@@ -26,8 +26,7 @@ from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import ImaginationConfig, StateModelConfig
 from robot_rl.machine import keep_freed_memory
-from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
-from robot_rl.methods.offline import OfflineMethod
+from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.registry import BASES

@@ -1,16 +1,17 @@
-"""Base class of off-policy learners: critic update, actor schedule, random numbers, checkpointing."""
+"""Base classes of off-policy learners: critic update, actor schedule, random numbers, checkpointing."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.critics import Critics, gradient_step
+from robot_rl.learning.critics import Critics, gradient_step, polyak_update
 from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.finetuned.candidates import ensemble_std
 from robot_rl.policies.nets.encoder import ObservationBatch
@@ -105,6 +106,31 @@ class OffPolicyLearner(ABC):
     @property
     def _saved(self) -> tuple[str, ...]:
         return ("critics", "critic_optimizer", *self.SAVED)
+
+
+class DeterministicActorLearner(OffPolicyLearner):
+    """Trains critics and a deterministic actor with a target copy of it (TD3, arXiv 1802.09477).
+
+    Subclasses add the TD target and the actor loss.
+    """
+
+    SAVED = ("actor", "target_actor", "actor_optimizer")
+
+    def __init__(
+        self, config: OffPolicyConfig, critics: Critics, actor: nn.Module, device: torch.device, seed: int
+    ) -> None:
+        super().__init__(config, critics, device, seed)
+        self.actor = actor.to(device)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), config.actor_lr, fused=True)
+
+    def _actor_step(self, loss: Tensor) -> Tensor:
+        """One gradient step of the actor and the Polyak update of its target; returns the gradient norm."""
+        norm = gradient_step(
+            self.actor_optimizer, loss, list(self.actor.parameters()), self.config.max_grad_norm
+        )
+        polyak_update(self.target_actor, self.actor, self.config.tau)
+        return norm
 
 
 def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.Generator) -> Chunk:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from robot_rl.data.dataset import Windows, make_windows
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.learning.augmentation import augment_images
-from robot_rl.methods.offline import DatasetContext, OfflineMethod
+from robot_rl.methods.method import DatasetContext, OfflineMethod
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.ema import EMA
 from robot_rl.policies.registry import BASES

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.config import STATE_ALONE
 from robot_rl.learning.learner import Result
-from robot_rl.methods.offline import DatasetContext, OfflineMethod
+from robot_rl.methods.method import DatasetContext, OfflineMethod
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.nets.encoder import EncoderSpec
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics
-from robot_rl.learning.deterministic_actor import DeterministicActorLearner
-from robot_rl.learning.off_policy import observation
+from robot_rl.learning.off_policy import DeterministicActorLearner, observation
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.ibrl import IBRL, DropoutActor, IBRLSpec

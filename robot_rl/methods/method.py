@@ -1,4 +1,4 @@
-"""Interface of online RL methods: configuration, agent (networks and acting policy) and learner.
+"""Interfaces of methods: offline ones learn from a dataset, online ones train an agent that acts.
 
 A method does not depend on processes or training loops: `robot_rl.training` builds its agent and learner and
 selects the loop. `docs/architecture.md` shows how the parts fit together.
@@ -10,12 +10,14 @@ from typing import ClassVar, Protocol
 
 import torch
 
+from robot_rl.data.dataset import Dataset
 from robot_rl.envs.action import ActionSpec, one_step
 from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
-from robot_rl.learning.learner import OnlineLearner, OnPolicyLearner
+from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
 from robot_rl.learning.sampling import Window
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.imitation import ImitationConfig
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 
@@ -160,3 +162,33 @@ class OnPolicyMethod(AgentMethod):
     @abstractmethod
     def build_learner(self, agent: Agent, context: AgentContext) -> OnPolicyLearner:
         """Build the learner of an agent."""
+
+
+@dataclass(frozen=True)
+class DatasetContext:
+    """Inputs from which an offline learner is built."""
+
+    dataset: Dataset
+    base: ImitationConfig | None
+    """Configuration of the base policy to train; None for a method that trains none."""
+    seed: int
+    device: torch.device
+
+
+class OfflineMethod(ABC):
+    """Base class of methods that learn from a dataset and do not act in an environment."""
+
+    name: ClassVar[str]
+    config_type: ClassVar[type]
+    acts: ClassVar[bool] = True
+    """Whether the result is a policy, so that it must match the task's environment."""
+    next_step: ClassVar[str] = "Measure it with `robot-rl eval policy={run}`"
+    """Printed advice on what to do with the result."""
+
+    @abstractmethod
+    def build_learner(self, context: DatasetContext) -> OfflineLearner:
+        """Build the learner.
+
+        Raises:
+            ValueError: if the dataset does not suit the method.
+        """

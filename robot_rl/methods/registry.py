@@ -10,8 +10,7 @@ from robot_rl.methods.dsrl import DSRLMethod
 from robot_rl.methods.dsrl_na import DSRLNAMethod
 from robot_rl.methods.expo import ExpoMethod
 from robot_rl.methods.ibrl import IBRLMethod
-from robot_rl.methods.method import OffPolicyMethod, OnPolicyMethod
-from robot_rl.methods.offline import OfflineMethod
+from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.residual import ResidualMethod
 from robot_rl.methods.residual_chunk import ResidualChunkMethod
 from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOMethod

@@ -16,9 +16,8 @@ from torch import Tensor
 from robot_rl.data.replay import Batch
 from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
 from robot_rl.learning.critics import Critics
-from robot_rl.learning.deterministic_actor import DeterministicActorLearner
 from robot_rl.learning.imitation import bc_loss
-from robot_rl.learning.off_policy import observation, stored_base_samples
+from robot_rl.learning.off_policy import DeterministicActorLearner, observation, stored_base_samples
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk

@@ -35,11 +35,12 @@ from robot_rl.methods.method import (
     Agent,
     AgentContext,
     AgentMethod,
+    DatasetContext,
+    OfflineMethod,
     OffPolicyMethod,
     OnPolicyMethod,
     ReplayContent,
 )
-from robot_rl.methods.offline import DatasetContext, OfflineMethod
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy

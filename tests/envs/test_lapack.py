@@ -12,8 +12,8 @@ from numba import njit
 
 from robot_rl.envs.compiled import compile_control, linalg, osc
 from robot_rl.envs.compiled.lapack import small_matrices, verify
-from robot_rl.envs.compiled.lapack.osc import small_torque
 from robot_rl.envs.compiled.lapack.simd import WIDTH
+from robot_rl.envs.compiled.lapack.small_matrices import small_torque
 from tests.envs.test_compiled import actions, make
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.result_writer import WINDOW
-from robot_rl.bench.methods.results import Result
-from robot_rl.bench.methods.rows import Row, interval, over_tasks
+from robot_rl.bench.methods.results import Result, Row, interval, over_tasks
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import VALIDATION
 from robot_rl.evaluation.statistics import iqm

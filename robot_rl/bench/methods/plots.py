@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from robot_rl.bench.methods.page import short
-from robot_rl.bench.methods.rows import Row, interval
+from robot_rl.bench.methods.results import Row, interval
 from robot_rl.evaluation.initial_states import TEST
 from robot_rl.evaluation.statistics import iqm
 from robot_rl.report.figures import time_unit

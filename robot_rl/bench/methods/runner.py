@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +15,79 @@ from typing import Any
 
 from robot_rl.bench.methods import commands
 from robot_rl.bench.methods.bc_baseline import read_collection, timed_collection, write_evaluation
-from robot_rl.bench.methods.process_pool import ProcessPool, Stopped
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.bench.methods.result_writer import write_result
 from robot_rl.cli.progress import Progress
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import TEST
+from robot_rl.hardware.child_process import command_line
 from robot_rl.runs import write_text
 from robot_rl.training.logger import read_metrics
+
+_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
+
+
+class Stopped(Exception):
+    """A command was stopped, or not started, because the pool is stopping."""
+
+
+class ProcessPool:
+    """Runs commands from several threads; `stop` and `kill` may be called from another thread.
+
+    Args:
+        keep_open: file descriptor that every child process inherits and keeps open.
+    """
+
+    def __init__(self, keep_open: int) -> None:
+        self._keep_open = keep_open
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def run(self, arguments: Sequence[str], log: Path) -> int:
+        """Run a command to its end, append its output to `log`, and return its exit code.
+
+        Raises:
+            Stopped: if it was stopped or not started.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            with self._lock:
+                if self._stopping:
+                    raise Stopped
+                process = subprocess.Popen(
+                    command_line(arguments),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    env={**os.environ, **_ONE_THREAD},
+                    pass_fds=[self._keep_open],
+                )
+                self._running.add(process)
+            code = process.wait()
+        with self._lock:
+            self._running.remove(process)
+            if self._stopping and code != 0:
+                raise Stopped
+        return code
+
+    def stop(self) -> None:
+        """Ask all processes to finish their step, save and exit.
+
+        By SIGTERM: they have already received a terminal's Ctrl-C, and a second one would end them at once.
+        """
+        with self._lock:
+            self._stopping = True
+            for process in self._running:
+                process.terminate()
+
+    def kill(self) -> None:
+        """End all processes at once; they resume from their last checkpoints."""
+        with self._lock:
+            self._stopping = True
+            for process in self._running:
+                process.kill()
 
 
 class CommandFailed(Exception):

@@ -4,9 +4,9 @@ from collections.abc import Callable
 import pytest
 
 from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.core.modes import COMMAND_OF, COMMANDED, ENABLED, ROLES, TRANSITIONS, Cause
-from robot_rl.hardware.core.refusal import Refusal
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.messages import Code, Kind, Mode
 from tests.hardware.core.small_arm import OPERATOR, OTHER, POLICY, Bench

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from robot_rl.hardware.teleop.web.access import Access
+from robot_rl.hardware.teleop.web.access import Access, fingerprint, self_signed_certificate
 from robot_rl.hardware.teleop.web.access import make_access as access_of
-from robot_rl.hardware.teleop.web.certificate import fingerprint, self_signed_certificate
 from robot_rl.hardware.teleop.web.settings import SELF_SIGNED, WebSettings
 
 
@@ -65,7 +64,7 @@ def test_a_certificate_that_is_damaged_or_runs_out_is_made_anew(
 ) -> None:
     certificate, _ = self_signed_certificate(["localhost"])
     first = fingerprint(certificate)
-    monkeypatch.setattr("robot_rl.hardware.teleop.web.certificate._RENEW_BEFORE", timedelta(days=10000))
+    monkeypatch.setattr("robot_rl.hardware.teleop.web.access._RENEW_BEFORE", timedelta(days=10000))
     self_signed_certificate(["localhost"])
     second = fingerprint(certificate)
     assert second != first

@@ -26,7 +26,7 @@ from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, DeviceError
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay, ProgramStatus
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
-from robot_rl.hardware.teleop.web.certificate import self_signed_certificate
+from robot_rl.hardware.teleop.web.access import self_signed_certificate
 from robot_rl.hardware.teleop.web.device import WebDevice
 from robot_rl.hardware.teleop.web.server import CLOSE_FULL, MAX_BROWSERS
 from robot_rl.hardware.teleop.web.settings import WebSettings

@@ -21,12 +21,11 @@ from robot_rl.bench.methods import runner
 from robot_rl.bench.methods.bc_baseline import read_collection, timed_collection
 from robot_rl.bench.methods.commands import collected_data
 from robot_rl.bench.methods.page import BEGIN, END
-from robot_rl.bench.methods.process_pool import ProcessPool, Stopped
 from robot_rl.bench.methods.protocol import Entry, Protocol, read_protocols
 from robot_rl.bench.methods.queue import PlannedRun, run_queue, select_runs
 from robot_rl.bench.methods.result_writer import COLUMNS
-from robot_rl.bench.methods.results import read_result
-from robot_rl.bench.methods.rows import read_rows
+from robot_rl.bench.methods.results import read_result, read_rows
+from robot_rl.bench.methods.runner import ProcessPool, Stopped
 from robot_rl.cli import main as cli
 from robot_rl.commands import bench_methods
 from robot_rl.data.dataset import Dataset

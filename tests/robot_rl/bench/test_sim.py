@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robot_rl.bench.sim import TaskSpeed, measure_task
-from robot_rl.bench.threads import thread_counts
+from robot_rl.bench.sim import TaskSpeed, measure_task, thread_counts
 from robot_rl.bench.timing import take_turns
 from robot_rl.cli import main as cli
 from robot_rl.commands import bench_sim

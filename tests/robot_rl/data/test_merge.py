@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robot_rl.commands.data_split import Config, select_episodes
 from robot_rl.data import merge as module
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import notes_of, steps_by_source
-from robot_rl.data.selection import EpisodeFilter, select_episodes
 from robot_rl.data.validation import find_problems
 from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import same_data, write
@@ -78,20 +78,20 @@ def test_a_split_and_its_rest_are_the_whole(tmp_path: Path, robot_rl: RunCommand
     for part, numbers in zip((train, rest), picked, strict=True):
         for key in whole.keys:
             np.testing.assert_array_equal(part[key], rows_of(whole, numbers, key))
-    assert select_episodes(whole, EpisodeFilter(fraction=0.7, seed=4)) == picked[0]
-    assert select_episodes(whole, EpisodeFilter(fraction=0.7, seed=5)) != picked[0]
+    assert select_episodes(whole, Config(fraction=0.7, seed=4)) == picked[0]
+    assert select_episodes(whole, Config(fraction=0.7, seed=5)) != picked[0]
 
 
 def test_episodes_are_chosen_by_outcome_and_by_who_acted(four: Dataset) -> None:
-    assert select_episodes(four, EpisodeFilter(outcomes=["failure"])) == [1, 3]
-    assert select_episodes(four, EpisodeFilter(sources=["human"])) == [0, 3]
-    assert select_episodes(four, EpisodeFilter(episodes=[3, 0, 3])) == [0, 3]
+    assert select_episodes(four, Config(outcomes=["failure"])) == [1, 3]
+    assert select_episodes(four, Config(sources=["human"])) == [0, 3]
+    assert select_episodes(four, Config(episodes=[3, 0, 3])) == [0, 3]
 
 
 def test_notes_of_discarded_episodes_choose_too(tmp_path: Path) -> None:
     notes = [{"outcome": name} for name in ("success", "discarded")]
     whole = write(tmp_path / "a.zarr", (4, 5), notes=notes)
-    assert select_episodes(whole, EpisodeFilter(outcomes=["discarded"])) == [1]
+    assert select_episodes(whole, Config(outcomes=["discarded"])) == [1]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_notes_of_discarded_episodes_choose_too(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_chosen_is_named(four: Dataset, choice: dict[str, Any], answer: str) -> None:
     with pytest.raises(ValueError, match=re.escape(answer)):
-        select_episodes(four, EpisodeFilter(**choice))
+        select_episodes(four, Config(**choice))
 
 
 @pytest.mark.parametrize(

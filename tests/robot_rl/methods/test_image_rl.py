@@ -14,7 +14,7 @@ from robot_rl.cli.main import load_command
 from robot_rl.data.dataset import Windows
 from robot_rl.factory import load_networks, load_policy, make_env
 from robot_rl.learning import augmentation
-from robot_rl.learning.augmentation import augment_images
+from robot_rl.learning.augmentation import augment_images, random_shift
 from robot_rl.methods.bc import BCConfig, BCLearner
 from robot_rl.methods.residual import ResidualConfig, ResidualLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
@@ -22,7 +22,6 @@ from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationBatch, ObservationEncoder
-from robot_rl.policies.nets.vision import random_shift
 from robot_rl.policies.store import save_policy
 from robot_rl.training import components
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand

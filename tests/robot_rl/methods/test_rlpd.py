@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from robot_rl.factory import load_networks, load_policy
-from robot_rl.learning.gripper import GripperLearner
-from robot_rl.methods.rlpd import RLPDConfig
+from robot_rl.methods.rlpd import GripperLearner, RLPDConfig
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.finetuned.rlpd import RLPD, RLPDSpec

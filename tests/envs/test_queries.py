@@ -2,7 +2,7 @@
 
 from robosuite.utils import sim_utils
 
-from robot_rl.envs.compiled import compile_control, contacts
+from robot_rl.envs.compiled import compile_control, queries
 from tests.envs.test_compiled import actions, make
 
 
@@ -10,7 +10,7 @@ def test_contacts_are_robosuites() -> None:
     """The replaced function gives robosuite's results, for registered simulations and for others."""
     stock, ours = make("Stack"), make("Stack")
     compile_control(ours)
-    assert sim_utils.check_contact is contacts.check_contact
+    assert sim_utils.check_contact is queries.check_contact
     cases = (
         (ours.cubeA, None),
         (ours.cubeA, ours.cubeB),
@@ -25,7 +25,7 @@ def test_contacts_are_robosuites() -> None:
         stock.step(command)
         ours.step(command)
         for first, second in cases:
-            expected = contacts._original(stock.sim, first, second)
+            expected = queries._original(stock.sim, first, second)
             assert sim_utils.check_contact(ours.sim, first, second) == expected
             assert sim_utils.check_contact(stock.sim, first, second) == expected
             answers.add(expected)
