@@ -28,8 +28,9 @@ NEGLIGIBLE = 0.1
 """Relative error below which there is nothing to rank."""
 MAX_FALSE_SUCCESS = 0.02
 """Largest fraction of failed episodes in which the model sees a success; a single episode is allowed."""
-MAX_MISSED = 0.2
-"""Largest fraction of successful chunks that the model calls failures, instead of leaving them open."""
+MAX_MISSED = 0.5
+"""Largest fraction of successful chunks that the model calls failures, instead of leaving them open. One that
+is predicted a single step late is missed too, since the episode has ended by then."""
 MAX_GAP = 0.1
 """Largest gap of imagined and real R + gamma V, and its 95 % interval, in units of the returns' span."""
 STEP = 0.05
@@ -54,9 +55,9 @@ class EpisodeTest:
     disagreement: Tensor
     """Of the model's members [R, S]."""
     success: Tensor
-    """Largest lower bound of the probability of success among the chunk's steps [R]."""
+    """Lower bound of the probability that the chunk succeeds [R]."""
     possible: Tensor
-    """Largest upper bound of the same [R]."""
+    """Upper bound of the same [R]."""
     succeeded: Tensor
     """Whether the chunk really succeeded [R]."""
     false_success: bool

@@ -1,12 +1,14 @@
-"""A world model of states: an ensemble of probabilistic networks (PETS, arXiv 1805.12114) on chunks.
+"""A world model of states: an ensemble of networks, each of which predicts the result of a chunk.
 
     s_{t+1..t+h} = s_t + f_i(s_t, s_t - s_{t-1}, a_{t-h..t-1}, a_{t..t+h-1}, mask)     member i
-    L_i = mean over valid steps of NLL(s | mean_i, variance_i), over two consecutive chunks
-    P_i(step j succeeds) = sigmoid(g_i(s_{j-1}, s_j))
+    L_i = mean over valid steps of |s - s_i|^2, over two consecutive chunks
+    P_i(step j succeeds | none before did) = sigmoid(g_i(s_{j-1}, s_j))
 
-Targets are normalised next states, not differences (arXiv 2510.01457). A task's reward is 1 at success, so
-the classifier of success is the model of the reward; it has a separate loss and separate networks, and learns
-from predicted states too, since it judges these.
+The networks predict no variance: a likelihood (PETS, arXiv 1805.12114) gives the least weight to contacts,
+which are hard to predict (arXiv 2203.09168) and decide about success. Targets are normalised next states, not
+differences (arXiv 2510.01457). A task's reward is 1 at success, so the classifier of success is the model of
+the reward; it has a separate loss and separate networks, and learns from predicted states too, since it
+judges these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +28,6 @@ from robot_rl.policies.nets.critic import EnsembleLinear
 _CLASSIFIER_HIDDEN = 64
 _CLASSIFIER_LR = 5
 """Its learning rate, relative to that of the dynamics: it is small, and successes are rare."""
-_LOG_VARIANCE = (-14.0, 2.0)
-"""Bounds of the predicted log variance, in normalised units."""
 _NEWEST, _FAILED = 0.5, 0.3
 """Part of a batch from new episodes, and least part from failed ones."""
 _RIDGE, _MIN_LINEAR = 1e-6, 5
@@ -52,12 +52,12 @@ class Shape:
 class EnsembleMLP(nn.Module):
     """E networks, for inputs [B, in] that they share or [E, B, in]: outputs [E, B, out].
 
-    There is a ReLU after each layer but the last one; after that too if it is `hidden`.
+    There is a ReLU after each layer but the last one.
     """
 
-    def __init__(self, members: int, sizes: Sequence[int], *, hidden: bool = False) -> None:
+    def __init__(self, members: int, sizes: Sequence[int]) -> None:
         super().__init__()
-        self.members, self.activations = members, len(sizes) - 2 + hidden
+        self.members = members
         self.layers = nn.ModuleList(EnsembleLinear(members, *pair) for pair in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class EnsembleMLP(nn.Module):
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, EnsembleLinear)
             x = torch.baddbmm(layer.bias, x, layer.weight)
-            if i < self.activations:
+            if i < len(self.layers) - 1:
                 x = x.relu_()
         return x
 
@@ -85,13 +85,11 @@ class StateModel(nn.Module):
         inputs = 2 * size + 2 * h * shape.action + h
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            count, last = config.members, config.hidden[-1]
-            self.trunk = EnsembleMLP(count, (inputs, *config.hidden), hidden=True)
+            count = config.members
             # Free motion is nearly linear in the actions; the networks learn the rest.
             self.linear = EnsembleLinear(count, inputs - h, h * size)
-            self.change = EnsembleMLP(count, (last, h * size))
-            self.log_variance = EnsembleMLP(count, (last, h * size))
-            self.classifier = EnsembleMLP(config.members, (2 * size, _CLASSIFIER_HIDDEN, 1))
+            self.change = EnsembleMLP(count, (inputs, *config.hidden, h * size))
+            self.classifier = EnsembleMLP(count, (2 * size, _CLASSIFIER_HIDDEN, 1))
         self.register_buffer("center", torch.zeros(size))
         self.register_buffer("scale", torch.ones(size))
         self.register_buffer("step_scale", torch.ones(size))
@@ -119,27 +117,25 @@ class StateModel(nn.Module):
         mask = torch.ones(chunk.shape[:2], device=chunk.device)
         if length is not None:
             mask = (steps < length[:, None]).float()
-        means, _ = self._predict(frames, situation.past, chunk, mask)
+        means = self._predict(frames, situation.past, chunk, mask)
         logits = self._logits(torch.cat([frames[:, -1:].expand(self.members, -1, -1, -1), means], 2))
+        # An episode ends with its success, so a step's probability holds if none before it succeeded.
+        success = 1 - (1 - logits.sigmoid() * mask).cumprod(2)
         ends = means[:, :, -1] if length is None else means[:, torch.arange(len(chunk)), length - 1]
         chosen = means[member, torch.arange(len(chunk), device=chunk.device)]
         return Prediction(
             self._renormalize(chosen * self.scale + self.center),
-            logits.amin(0).sigmoid() * mask,
-            logits.amax(0).sigmoid() * mask,
+            success.amin(0),
+            success.amax(0),
             ends.std(0, unbiased=False),
         )
 
-    def _predict(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised states [E, B, h, S] after each step, and features [E, B, F].
-
-        The frames [B, 2, S] are normalised.
-        """
+    def _predict(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor) -> Tensor:
+        """Normalised states [E, B, h, S] after each step; the frames [B, 2, S] are normalised too."""
         inputs = self._inputs(frames, past, actions * mask[..., None])
-        features: Tensor = self.trunk(torch.cat([inputs, mask], -1))
         linear = torch.matmul(inputs, self.linear.weight) + self.linear.bias
-        change = (linear + self.change(features)).unflatten(-1, (self.shape.chunk, -1))
-        return frames[..., -1:, :] + self.step_scale * change, features
+        change = linear + self.change(torch.cat([inputs, mask], -1))
+        return frames[..., -1:, :] + self.step_scale * change.unflatten(-1, (self.shape.chunk, -1))
 
     def _inputs(self, frames: Tensor, past: Tensor, actions: Tensor) -> Tensor:
         """Inputs [..., in] of the linear part: state, velocity, past and planned actions."""
@@ -213,32 +209,28 @@ class StateModel(nn.Module):
         first = steps.windows(row, self.shape.chunk)
         made = first.valid & (torch.arange(self.shape.chunk) < length[..., None])
         then = steps.windows(torch.minimum(row + length, steps.last[row]), self.shape.chunk)
-        nll, predicted = self._nll(first, self._normalize(first.frames), made)
+        error, predicted = self._error(first, self._normalize(first.frames), made)
         whole = torch.cat([self._normalize(first.frames), predicted], 2)
         at = length[..., None, None].expand(-1, -1, 1, whole.shape[-1])
         frames = torch.cat([whole.gather(2, at), whole.gather(2, at + 1)], 2)
-        second, after = self._nll(then, frames, then.valid)
+        second, after = self._error(then, frames, then.valid)
         classes = self._classifier_loss(first, predicted, made) + self._classifier_loss(
             then, after, then.valid
         )
-        loss = nll + second + classes
+        loss = error + second + classes
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters(), 10.0)
         self._optimizer.step()
         count = self.members
-        return {"nll": float(nll.detach()) / count, "success_loss": float(classes.detach()) / count}
+        return {"model_loss": float(error.detach()) / count, "success_loss": float(classes.detach()) / count}
 
-    def _nll(self, windows: Windows, frames: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Negative log likelihood summed over the networks, and the predicted states [E, B, h, S]."""
-        states, features = self._predict(frames, windows.past, windows.actions, valid.float())
-        low, high = _LOG_VARIANCE
-        raw = self.log_variance(features).unflatten(-1, (self.shape.chunk, -1))
-        variance = low + (high - low) * torch.sigmoid(raw)
-        error = (states - self._normalize(windows.states)).square()
-        nll = (0.5 * (error * torch.exp(-variance) + variance)).mean(-1)
+    def _error(self, windows: Windows, frames: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean squared error summed over the networks, and the predicted states [E, B, h, S]."""
+        states = self._predict(frames, windows.past, windows.actions, valid.float())
+        error = (states - self._normalize(windows.states)).square().mean(-1)
         count = valid.sum((1, 2)).clamp(min=1)
-        return ((nll * valid).sum((1, 2)) / count).sum(), states
+        return ((error * valid).sum((1, 2)) / count).sum(), states
 
     def _classifier_loss(self, windows: Windows, predicted: Tensor, valid: Tensor) -> Tensor:
         """Cross entropy of success on recorded and on predicted states, summed over the networks."""

@@ -39,7 +39,7 @@ class Prediction:
     states: Tensor
     """States after each step [B, h, S]."""
     success_low: Tensor
-    """Lower bound of the probability that each step succeeds [B, h], which would end the episode."""
+    """Lower bound of the probability that the episode has succeeded by each step [B, h], which ends it."""
     success_high: Tensor
     """Upper bound of the same [B, h]."""
     disagreement: Tensor

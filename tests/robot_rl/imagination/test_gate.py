@@ -26,7 +26,7 @@ def test_passes_raise_the_share_a_failure_halves_it_and_two_in_a_row_end_it() ->
         ("error", 0.71),
         ("rank", 0.29),
         ("false_success", 0.05),
-        ("missed", 0.3),
+        ("missed", 0.6),
         ("rank", float("nan")),
         ("gap", -0.09),
         ("gap", 0.09),
