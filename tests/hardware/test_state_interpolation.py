@@ -88,7 +88,7 @@ def test_what_cannot_be_known_is_not_made_up(t: int, says: str) -> None:
 
 def test_a_client_knows_every_moment_of_the_last_while_however_seldom_it_looks(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.client("looker") as robot:
-        robot.keep_states(1.0)
+        robot.keep_states(30.0)
         robot.state_at(robot.server_time(), max_gap=30)
         # Longer than a socket's queue would hold the newest.
         time.sleep(1.5)

@@ -4,15 +4,10 @@ It is for processes of a test's own: a lease, the hold after it, and how old a s
 """
 
 from robot_rl.envs.real_arm import RealArmEnv
-from robot_rl.hardware.clock import MS
-from robot_rl.hardware.core import core, supervisor
-from robot_rl.hardware.core.lease import Leases
+from tests.hardware.unhurried import LONG, extend_hold, extend_leases
 
-LONG = 600_000
-"""ms"""
-
-supervisor.HOLD = LONG * MS
-core.Leases = lambda _: Leases(LONG * MS)  # type: ignore[assignment,misc]
+extend_leases()
+extend_hold()
 defaults = RealArmEnv.__init__.__kwdefaults__
 assert defaults is not None
 assert "max_age_ms" in defaults

@@ -32,10 +32,9 @@ def test_images_reach_a_client_whole_and_in_order(bench: Bench) -> None:
             assert frame.t_capture == frame.t_capture_raw <= frame.t_recv <= time.monotonic_ns()
         numbers = [frame.number for frame, _ in frames]
         assert numbers == sorted(set(numbers))
-        status = bench.running(name)
-        assert status.number is not None
-        assert status.number >= numbers[0]
-        assert status.restarts == 0
+        # Its status is that of the last check.
+        until(lambda name=name, first=numbers[0]: (bench.running(name).number or 0) >= first)
+        assert bench.status(name).restarts == 0
         assert bench.happened(name) == ["camera_running"]
 
 
@@ -51,7 +50,9 @@ def test_a_camera_may_send_jpegs(bench: Bench) -> None:
 
 
 def test_a_killed_camera_is_reported_and_comes_back(bench: Bench) -> None:
-    bench.start(pattern("wrist"), pattern("front"))
+    # So long that images are missed meanwhile.
+    limits = msgspec.structs.replace(PATIENT, backoff_ms=200)
+    bench.start(pattern("wrist"), pattern("front"), limits=limits)
     pid, other = bench.running("wrist").pid, bench.running("front").pid
     last = bench.frames("wrist", 1)[0][0].number
     assert pid is not None
@@ -60,8 +61,10 @@ def test_a_killed_camera_is_reported_and_comes_back(bench: Bench) -> None:
     bench.wait_for("camera_running", "wrist", times=2)
     # Its status is that of the last check; images of the killed process may still be on their way.
     until(lambda: bench.running("wrist").pid != pid)
+    newest = bench.status("wrist").number
+    assert newest is not None
     numbers = []
-    while not numbers or bench.status("wrist").number != numbers[-1]:
+    while not numbers or numbers[-1] < newest:
         numbers.append(bench.frames("wrist", 1)[0][0].number)
     # No number twice, although the device counts from the beginning again.
     assert last < numbers[0]
@@ -118,8 +121,9 @@ def test_a_camera_with_another_serial_is_refused(bench: Bench) -> None:
     assert "'another'" in text
     assert "'serial-wrist'" in text
     bench.running("front")
+    until(lambda: bench.status("wrist").phase == "failed")
     status = bench.status("wrist")
-    assert (status.phase, status.restarts, status.number) == ("failed", 0, None)
+    assert (status.restarts, status.number) == (0, None)
     assert "'another'" in status.trouble
     assert bench.happened("wrist") == ["camera_failed"]
     # Asked for, it is looked at again.
@@ -140,6 +144,7 @@ def test_restarts_come_to_an_end(bench: Bench, factory: str, code: int) -> None:
     bench.start(pattern("wrist", factory=f"{DEVICES}:{factory}"), limits=limits)
     assert f"exit code {code}" in bench.wait_for("camera_failed", "wrist")
     assert bench.happened("wrist") == ["camera_down", "camera_failed"]
+    until(lambda: bench.status("wrist").phase == "failed")
     assert bench.status("wrist").restarts == 1
 
 
@@ -220,9 +225,10 @@ def test_a_software_realsense_streams_with_its_own_time_stamps(bench: Bench) -> 
         # By the device's clock, which began 5000 s before the process.
         assert 5_000e9 < before.t_capture_raw < after.t_capture_raw < 6_000e9
         assert after.t_capture <= after.t_recv <= time.monotonic_ns()
-    # The two clocks run alike: what one says of the whole time, the other does.
+    # The two clocks run alike: what one says of the whole time, the other does, but for the delays.
     whole = (frames[-1].t_capture - frames[0].t_capture, frames[-1].t_capture_raw - frames[0].t_capture_raw)
-    assert abs(whole[0] - whole[1]) <= max(frame.t_recv - frame.t_capture for frame in frames) + 200e6
+    delays = [frame.t_recv - frame.t_capture_raw for frame in frames]
+    assert abs(whole[0] - whole[1]) <= max(delays) - min(delays) + 200e6
     assert bench.status("wrist").restarts == 0
 
 

@@ -16,7 +16,7 @@ from tests.hardware.cameras.soft_realsense import SoftRealSense
 
 SPEC = CameraSpec(name="wrist", serial="817612070", width=64, height=48, rate=30.0)
 OWN, GLOBAL = rs.timestamp_domain.hardware_clock, rs.timestamp_domain.global_time
-WAIT = 20.0
+WAIT = 60.0
 
 
 def image(value: int) -> np.ndarray:

@@ -105,12 +105,13 @@ def test_it_keeps_the_cameras_rate_however_often_the_feed_shows(
     sim.open()
     began = time.monotonic()
     numbers = [show(sim, feed, 1000, 0.0).number]
-    while time.monotonic() < began + 2.0:
+    while len(numbers) < 8:
+        assert time.monotonic() < began + WAIT
         feed.send(time.monotonic_ns(), (0.1,))
         if frame := sim.next_frame(0.005):
             numbers.append(frame.number)
     assert numbers == sorted(set(numbers))
-    assert 1 < len(numbers) <= (time.monotonic() - began) * 10 + 1
+    assert len(numbers) <= (time.monotonic() - began) * 10 + 1
     # Numbers follow the time: an image that was not drawn is missing among them.
     assert numbers[-1] <= (time.monotonic() - began) * 10
     sim.close()

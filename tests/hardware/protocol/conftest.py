@@ -1,7 +1,5 @@
 """Real servers and clients on real sockets, all closed at the end."""
 
-import random
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,8 +7,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from robot_rl.hardware.protocol.endpoints import CHANNELS, Address, parse
+from robot_rl.hardware.protocol.endpoints import Address, parse
 from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets
+from tests.hardware.ports import free_address
 
 Make = Callable[..., ServerSockets]
 Join = Callable[..., ClientSockets]
@@ -32,15 +31,7 @@ def ipc(tmp_path: Path) -> Address:
 @pytest.fixture
 def tcp() -> Address:
     """Seven ports that are free now."""
-    while True:
-        base = random.randrange(20_000, 30_000)
-        with ExitStack() as stack:
-            try:
-                for port in range(base, base + len(CHANNELS)):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-        return parse(f"tcp://127.0.0.1:{base}")
+    return parse(free_address())
 
 
 @pytest.fixture(params=["ipc", "tcp"])

@@ -179,7 +179,7 @@ def test_who_asks_for_the_newest_state_gets_no_other(serve: Make, join: Join, ad
     _published(publisher, states, recorder)
     # The recorder has had all of them; had `slow` been given a queue, all would be there now.
     assert len(_read(slow, publisher, states[-1])) < 50
-    assert drain_newest(slow) is None
+    assert drain_newest(slow) in (None, states[-1])
 
 
 def test_who_asks_for_the_newest_image_gets_no_other(serve: Make, join: Join, address: Address) -> None:
@@ -191,7 +191,7 @@ def test_who_asks_for_the_newest_image_gets_no_other(serve: Make, join: Join, ad
     images = [topic("wrist") + b"%d" % number + bytes(600_000) for number in range(100)]
     _published(publisher, images, recorder)
     assert len(_read(slow, publisher, images[-1])) < 10
-    assert drain_newest(slow) is None
+    assert drain_newest(slow) in (None, images[-1])
 
 
 def test_a_camera_is_not_another_whose_name_it_begins(serve: Make, join: Join, ipc: Address) -> None:

@@ -2,7 +2,7 @@
 
 import ast
 import json
-import random
+import re
 import signal
 import socket
 import time
@@ -20,7 +20,7 @@ from robot_rl.hardware.connection import Connection, NoAnswer, ServerChanged
 from robot_rl.hardware.protocol.endpoints import Address, parse
 from robot_rl.hardware.protocol.gate import FileGate
 from robot_rl.hardware.protocol.messages import Mode, SampleNow, State
-from robot_rl.hardware.protocol.security import load_client_keys, make_client_keys
+from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
 from robot_rl.robot.checks import server as server_module
 from robot_rl.robot.checks.connection import ServerTarget, connect
 from robot_rl.robot.checks.installation import Check
@@ -28,7 +28,8 @@ from robot_rl.robot.checks.observation import Probe, ServerObservation, observe
 from robot_rl.robot.checks.run import check_served
 from robot_rl.robot.checks.server import check_camera, check_spec_hash, check_states, check_wall_clock
 from tests.hardware.fault_proxy import FaultProxy, Faults
-from tests.hardware.processes import ROOT, Process, eventually
+from tests.hardware.ports import free_address
+from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
 
 SCRIPT = str(ROOT / "tests" / "hardware" / "ailing_server.py")
 LOOK = 1.0
@@ -45,8 +46,14 @@ def serving(folder: Path, **told: Any) -> Iterator[tuple[Process, str]]:
         process.kill()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers does so in time, however busy this machine is."""
+    monkeypatch.setattr("robot_rl.robot.checks.connection.TIMEOUT", PATIENCE)
+
+
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """For what never answers, however long the doctor waits."""
     for name in ("TIMEOUT", "_HANDSHAKE"):
         monkeypatch.setattr(f"robot_rl.robot.checks.connection.{name}", 0.5)
@@ -112,13 +119,17 @@ def test_a_server_that_takes_no_new_connections_is_named(server: tuple[Process, 
     assert "its server was killed" in the_fault(examined(address), "server").detail
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_server_whose_control_thread_hangs_is_named(server: tuple[Process, str]) -> None:
     process, address = server
-    process.tell("slow 60000")
-    time.sleep(0.5)
-    fault = the_fault(examined(address), "server")
-    assert "control thread hangs" in fault.detail
-    assert "the arm's own stop" in fault.fix
+    process.tell("slow 600000")
+
+    def hangs() -> Check | None:
+        """A busy machine may need more than one look."""
+        checks = examined(address)
+        return the_fault(checks, "server") if "control thread hangs" in checks["server"].detail else None
+
+    assert "the arm's own stop" in eventually(hangs, "it is told so, and hangs").fix
 
 
 @pytest.mark.usefixtures("impatient")
@@ -139,27 +150,30 @@ def keyed(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """A server with keys, and their directory."""
     keys = tmp_path / "keys"
     make_client_keys(keys, "eye", "observer")
-    for _ in range(20):
-        # Somebody else may have one of the ports.
-        address = f"tcp://127.0.0.1:{random.randrange(20_000, 30_000)}"
-        try:
-            with serving(tmp_path, address=address, keys=str(keys)):
-                yield address, keys
-                return
-        except AssertionError as error:
-            if "choose another address" not in str(error):
-                raise
+    with serving(tmp_path, address=free_address(), keys=str(keys)) as (_, address):
+        yield address, keys
 
 
-def test_keys_that_do_not_open_are_told_apart(keyed: tuple[str, Path], tmp_path: Path) -> None:
+def test_keys_that_do_not_open_are_told_apart(
+    keyed: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address, keys = keyed
     eye = load_client_keys(keys / "clients" / "eye.json")
-    assert "requires keys" in the_fault(examined(address), "server").detail
     stranger = load_client_keys(make_client_keys(tmp_path / "others", "eye", "operator"))
-    assert "another server" in the_fault(examined(address, keys=stranger), "server").detail
     late = load_client_keys(make_client_keys(keys, "late", "policy"))
-    unknown = the_fault(examined(address, keys=late), "server")
-    assert "does not know this client's key" in unknown.detail
+
+    def is_told(own: ClientKeys | None, says: str) -> Check | None:
+        check = examined(address, keys=own)["server"]
+        return check if says in check.detail else None
+
+    with monkeypatch.context() as impatient:
+        # Nobody gets an answer here; a busy machine may need more than one try to see why.
+        for name in ("TIMEOUT", "_HANDSHAKE"):
+            impatient.setattr(f"robot_rl.robot.checks.connection.{name}", 1.0)
+        eventually(lambda: is_told(None, "requires keys"), "that keys are missing")
+        eventually(lambda: is_told(stranger, "another server"), "whose keys they are")
+        unknown = eventually(lambda: is_told(late, "does not know this client's key"), "that they are new")
+    assert not unknown.ok
     assert "restart the server" in unknown.fix
     # A key that opens, but not as an operator: all else is looked at all the same.
     checks = examined(address, keys=eye, role="operator")
@@ -170,10 +184,10 @@ def test_keys_that_do_not_open_are_told_apart(keyed: tuple[str, Path], tmp_path:
     assert examined(address, keys=eye)["role"].detail == "observer"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_keys_for_a_server_without_any(well: str, tmp_path: Path) -> None:
     keys = load_client_keys(make_client_keys(tmp_path / "keys", "me", "observer"))
-    fault = the_fault(examined(well, keys=keys), "server")
-    assert fault.fix == "omit keys"
+    eventually(lambda: examined(well, keys=keys)["server"].fix == "omit keys", "that it has none")
 
 
 def test_another_version_of_the_protocol_is_named(well: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,21 +201,14 @@ def test_another_version_of_the_protocol_is_named(well: str, monkeypatch: pytest
 
 
 def test_what_is_well_is_said_to_be_well(well: str) -> None:
-    eventually(lambda: examined(well)["camera wrist"].ok, "images come, and in time")
-    checks = examined(well, role="operator")
-    for name in (
-        "encryption",
-        "server",
-        "protocol",
-        "role",
-        "spec",
-        "clock",
-        "time of day",
-        "arm",
-        "gripper",
-    ):
-        assert checks[name].ok, checks[name]
-        assert checks[name].known
+    names = ("encryption", "server", "protocol", "role", "spec", "clock", "time of day", "arm", "gripper")
+
+    def all_well() -> dict[str, Check] | None:
+        checks = examined(well, role="operator")
+        return checks if all(checks[name].ok for name in (*names, "camera wrist")) else None
+
+    checks = eventually(all_well, "images come in time, and all is well")
+    assert all(checks[name].known for name in names)
     assert checks["role"].detail == "operator"
     assert checks["arm"].detail == "idle"
     assert checks["clock"].detail == "the server is on this machine: one clock"
@@ -224,22 +231,24 @@ def test_ticks_that_are_late_and_states_that_are_too_few(server: tuple[Process, 
 
     def late() -> dict[str, Check] | None:
         checks = examined(address)
-        return checks if not checks["loop"].ok else None
+        return checks if not checks["loop"].ok and "too slow" in checks["states"].fix else None
 
-    checks = eventually(late, "half of the ticks since the start are late")
+    checks = eventually(
+        late, "half of the ticks since the start are late, and no pause is as long as a stall"
+    )
     assert "overruns" in the_fault(checks, "loop").detail
-    assert "too slow" in the_fault(checks, "states").fix
+    the_fault(checks, "states")
 
 
 def test_a_server_that_falls_silent_meanwhile(server: tuple[Process, str], monkeypatch: Any) -> None:
     process, address = server
-    monkeypatch.setattr("robot_rl.robot.checks.connection.TIMEOUT", 0.5)
     handshake = Connection.handshake
 
     def then_stop(self: Connection, *arguments: Any) -> None:
         handshake(self, *arguments)
         time.sleep(0.3)
         process.send(signal.SIGSTOP)
+        self._timeout = 0.5
 
     monkeypatch.setattr(Connection, "handshake", then_stop)
     checks = examined(address)
@@ -283,6 +292,8 @@ def test_states_that_are_lost_on_the_way_are_counted(well: str, tmp_path: Path) 
         checks, line = connect(target)
         assert line is not None
         assert all(check.ok for check in checks)
+        # For answers that are lost.
+        line._timeout = 0.3
         proxy.faults = Faults(drop=0.3)
         seen = observe(target, line, LOOK)
         line.close()
@@ -295,9 +306,13 @@ def test_states_that_are_lost_on_the_way_are_counted(well: str, tmp_path: Path) 
 def test_clocks_of_the_wall_that_disagree_or_are_set(well: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns
     monkeypatch.setattr("robot_rl.robot.checks.observation.time.time_ns", lambda: now() - 5000 * MS)
-    fault = the_fault(examined(well), "time of day")
-    assert "+5000" in fault.detail or "+4999" in fault.detail
-    assert "set-ntp" in fault.fix
+
+    def found() -> Check | None:
+        """Seen from a busy machine, the time may be uncertain by much, or the clock as if it were set."""
+        fault = the_fault(examined(well), "time of day")
+        return fault if re.search(r"\+(50|49)\d\d\.", fault.detail) else None
+
+    assert "set-ntp" in eventually(found, "the difference of five seconds").fix
     stepped = [Probe(MS, 0, number // 5 * 80 * MS) for number in range(10)]
     assert "was set by 80 ms during the check" in check_wall_clock(stepped).detail
 
