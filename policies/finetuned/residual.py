@@ -41,6 +41,10 @@ class ResidualActor(nn.Module):
         """Residual [B, A] for features [B, F] and base actions [B, A]."""
         return self.scale * self.net(torch.cat([features, base], -1))
 
+    def perturb(self, residual: Tensor, std: float, noise: Tensor) -> Tensor:
+        """Residual [B, A] with exploration noise of standard deviation `std`, relative to the scale."""
+        return (residual + std * self.scale * noise).clamp(-self.scale, self.scale)
+
 
 def executed_action(base: Tensor, residual: Tensor) -> Tensor:
     """The executed action clip(a_b + a_r, -1, 1)."""
@@ -107,11 +111,10 @@ class ResidualPolicy(ActingPolicy):
         return residual
 
     def _noisy_residual(self, frames: Frames, base: Tensor) -> Tensor:
-        scale = self.networks.actor.scale
         residual = self._residual(frames, base)
         if self.exploration > 0:
-            residual = residual + self.exploration * scale * self._noise(*base.shape)
-        return residual.clamp(-scale, scale)
+            residual = self.networks.actor.perturb(residual, self.exploration, self._noise(*base.shape))
+        return residual
 
     def _residual_mask(self, count: int) -> Tensor:
         """1 where the residual is used and 0 where the base acts alone [B, 1]."""

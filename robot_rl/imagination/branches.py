@@ -90,8 +90,10 @@ def judge(prediction: Prediction, threshold: float) -> Outcome:
 class BaseSampler:
     """Queries the base at states that a model predicts."""
 
-    def __init__(self, base: BasePolicy, samples: int) -> None:
+    def __init__(self, base: BasePolicy, samples: int, length: int) -> None:
         self.base, self.samples = base, samples
+        self.length = length
+        """Steps h of a chunk that are executed; 1 for a method that learns from single actions."""
 
     def __call__(self, frames: Tensor, generator: torch.Generator) -> Chunk:
         """Executed parts [B, N, h, A] of samples for frames [B, 2, S], and their noise."""
@@ -109,7 +111,7 @@ class BaseSampler:
         obs = {"state": frames[:, -self.base.spec.obs_steps :]}
         count = 1 if noise is None else noise.shape[1]
         drawn = self.base.sample(obs, noise=noise, num_samples=count)
-        return Chunk(drawn.actions[:, :, : self.base.spec.execute], drawn.noise)
+        return Chunk(drawn.actions[:, :, : self.length], drawn.noise)
 
 
 class Branches:
@@ -175,6 +177,7 @@ class Branches:
 def _row(state: Tensor, samples: Chunk, next_state: Tensor, next_samples: Chunk) -> Batch:
     row = {"state": state, "next.state": next_state}
     for prefix, chunk in (("", samples), ("next.", next_samples)):
+        row[f"{prefix}base"] = chunk.actions[:, 0, 0]
         row[f"{prefix}base_samples"] = chunk.actions
         if chunk.noise is not None:
             row[f"{prefix}base_sample_noise"] = chunk.noise

@@ -142,7 +142,7 @@ def replay_in_model(
 
     `threshold` is the one of success so far, by which imagined rewards are judged.
     """
-    steps, h = Steps(episodes), sample_base.base.spec.execute
+    steps, h = Steps(episodes), sample_base.length
     start = steps.starts[(steps.starts - steps.first[steps.starts]) % h == 0]
     window = steps.windows(start, h, chunks)
     member = torch.arange(len(start)) % model.members

@@ -164,7 +164,7 @@ class Imagination:
 
     def _key_moments(self, episode: Episode) -> list[int]:
         """Steps shortly before a failure, a gripper command or a jump of the value."""
-        h = self.sample_base.base.spec.execute
+        h = self.sample_base.length
         length = len(episode)
         found: set[int] = set()
         if episode.failed:
@@ -212,7 +212,7 @@ class Imagination:
         drawn = torch.multinomial(
             self._starts, self.config.branches, replacement=True, generator=self._generator
         )
-        window = self._steps.windows(self._steps.starts[drawn], self.sample_base.base.spec.execute)
+        window = self._steps.windows(self._steps.starts[drawn], self.sample_base.length)
         start = Situation(window.frames, window.past)
         made = self.branches.imagine(start, self.limits, self._generator)
         count = len(made["reward"])

@@ -20,8 +20,10 @@ from robot_rl.learning.config import OffPolicyConfig, check_residual_scale
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.residual import Residual, ResidualActor, ResidualSpec, executed_action
+from robot_rl.policies.nets.encoder import ObservationBatch
 
 
 @dataclass
@@ -69,6 +71,7 @@ class ResidualLearner(DeterministicActorLearner):
     def __init__(self, config: ResidualConfig, networks: Residual, device: torch.device, seed: int) -> None:
         critics = Critics(config, networks.encoder, networks.spec.action_size)
         super().__init__(config, critics, networks.actor, device, seed)
+        self.networks = networks
 
     def _critic_action(self, batch: Batch) -> Tensor:
         """Executed actions [B, A]."""
@@ -76,12 +79,28 @@ class ResidualLearner(DeterministicActorLearner):
 
     def _td_target(self, batch: Batch) -> Tensor:
         """Critic target y, with target smoothing noise on the next residual."""
-        config, base = self.config, batch["next.base"]
-        noise = self.actor.scale * (config.target_noise * self.noise(*base.shape)).clamp(-0.5, 0.5)
-        features = self.critics.target_features(observation(batch, "next."))
-        action = executed_action(base, self.target_actor(features, base) + noise)
-        subset = self.critics.sample_subset(self.generator)
-        return self.critics.td_target(batch, self.critics.target_value(features, action, subset))
+        base = Chunk(batch["next.base"][:, None, None], None)
+        value = self.next_value(observation(batch, "next."), base, self.generator)
+        return self.critics.td_target(batch, value)
+
+    @torch.no_grad()
+    def next_value(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Value [B] of the corrected base action, with target smoothing noise on the residual."""
+        base = base_samples.actions[:, 0, 0]
+        noise = torch.randn(base.shape, generator=generator).to(self.device)
+        smoothing = self.actor.scale * (self.config.target_noise * noise).clamp(-0.5, 0.5)
+        features = self.critics.target_features(obs)
+        action = executed_action(base, self.target_actor(features, base) + smoothing)
+        return self.critics.target_value(features, action, self.critics.sample_subset(generator))
+
+    @torch.no_grad()
+    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+        """Actions [B, 1, A] that the policy executes while it explores."""
+        base = base_samples.actions[:, 0, 0]
+        residual = self.actor(self.networks.encoder(obs), base)
+        noise = torch.randn(base.shape, generator=generator).to(self.device)
+        residual = self.actor.perturb(residual, self.config.exploration_std, noise)
+        return executed_action(base, residual)[:, None]
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         """One step on the actor loss L_mu."""

@@ -173,8 +173,8 @@ def build_imagination(
     name, base, label = method.config.name, context.base, f"imagination={config.name}"
     if not isinstance(learner, ChunkLearner):
         raise ValueError(
-            f"method={name} does not learn from action chunks: use imagination with residual_chunk, expo or "
-            "dsrl_na"
+            f"method={name} cannot act and learn at imagined states: use imagination with residual_chunk, "
+            "expo, dsrl_na or residual"
         )
     if context.device.type != "cpu":
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
@@ -185,9 +185,10 @@ def build_imagination(
             f"the base observes {base.spec.obs_steps} steps, {label} gives it two at most: use a "
             "base with obs_steps=1 or 2"
         )
-    extra = set(method.replay_content.policy_fields) - {"base_samples", "base_sample_noise"}
+    extra = set(method.replay_content.policy_fields) - {"base", "base_samples", "base_sample_noise"}
     stored = method.replay_content.base_samples
-    if extra or stored < 2 or method.window(base).chunk != base.spec.execute:
+    chunk = method.window(base).chunk
+    if extra or (stored < 2 and chunk) or chunk not in (0, base.spec.execute):
         raise ValueError(
             f"{label} cannot give method={name} what it learns from with these options: leave out "
             "method.base_lr and method.faster, and use two samples of the base or more"
@@ -201,7 +202,7 @@ def build_imagination(
     keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
     quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
     spec = base.spec
-    shape = Shape(spec.state_size, spec.action_size, spec.execute, quaternions)
+    shape = Shape(spec.state_size, spec.action_size, max(chunk, 1), quaternions)
     assert isinstance(config, StateModelConfig)
     model = StateModel(config, shape, context.device, context.seed)
     returns = Returns(
@@ -210,7 +211,7 @@ def build_imagination(
         switch_cost(context.action_spec, method.config.gripper_penalty),
         method.config.value_range[1] - method.config.value_range[0],
     )
-    samples = BaseSampler(base, stored)
+    samples = BaseSampler(base, max(stored, 1), shape.chunk)
     imagination = Imagination(config, model, learner, samples, returns, context.seed)
     for stream in range(demos.streams if demos else 0):
         assert demos

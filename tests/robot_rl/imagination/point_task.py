@@ -180,9 +180,10 @@ class PointRun:
         self.imagination = None
         if imagination:
             assert isinstance(self.learner, ChunkLearner)
-            shape = Shape(2, 2, CHUNK)
+            shape = Shape(2, 2, max(self.method.window(context.base).chunk, 1))
             made = model(imagination) if model else StateModel(imagination, shape, context.device, seed)
-            samples = BaseSampler(context.base, self.method.replay_content.base_samples)
+            stored = self.method.replay_content.base_samples
+            samples = BaseSampler(context.base, max(stored, 1), shape.chunk)
             self.imagination = Imagination(
                 imagination, made, self.learner, samples, Returns(config.gamma), seed
             )

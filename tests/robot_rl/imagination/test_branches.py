@@ -43,7 +43,7 @@ def branch(
     """One branch from each of some places, at whose start the base acts as trained."""
     run = PointRun(tmp_path)
     learner, returns = run.learner, Returns(0.9)
-    branches = Branches(model, learner, BaseSampler(PointBase(), 4), returns, trace)  # type: ignore[arg-type]
+    branches = Branches(model, learner, BaseSampler(PointBase(), 4, CHUNK), returns, trace)  # type: ignore[arg-type]
     places = torch.tensor([[0.4, 0.0], [0.0, 0.3], [0.05, 0.0]])
     start = Situation(places[:, None].repeat(1, 2, 1), torch.zeros(3, CHUNK, 2))
     return branches.imagine(start, limits, torch.Generator().manual_seed(0))

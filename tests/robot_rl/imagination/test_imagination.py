@@ -68,8 +68,8 @@ def test_a_good_model_is_used_and_its_numbers_are_logged(tmp_path: Path) -> None
     assert part.for_actor == run.imagination.gate.for_actor
 
 
-@pytest.mark.parametrize("name", ["expo", "dsrl_na"])
-def test_other_methods_of_chunks_learn_from_imagined_transitions(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["expo", "dsrl_na", "residual"])
+def test_other_methods_learn_from_imagined_transitions(name: str, tmp_path: Path) -> None:
     kind = METHODS[name]
     assert issubclass(kind, OffPolicyMethod)
     config = kind.config_type(
