@@ -28,7 +28,7 @@ from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError
 from robot_rl.hardware.core import modes
 from robot_rl.hardware.protocol.messages import Ack, Code, Kind, State
-from robot_rl.hardware.spec import CommandMode
+from robot_rl.hardware.spec import CommandMode, RobotSpec
 
 Prepare = Callable[[int], None]
 """Prepares an episode, given its number. The arm is disarmed and may be in any pose."""
@@ -107,13 +107,10 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         poses = lookahead_ms is not None or any(dim.kind == "absolute" for dim in self.action_spec)
         self._mode: CommandMode = "cartesian_pose" if poses else "cartesian_delta"
         self._robot_action = RobotAction(robot, self.action_spec, self._mode)
-        if judge is None and SUCCESS not in robot.sensors:
-            raise ValueError(f"the robot {robot.name} has no sensor {SUCCESS!r}: give a judge")
-        self._judge = judge or (lambda state: bool(state.sensors[SUCCESS][0]))
+        self._judge = judge or _sensor_judge(robot)
         if self.observation_spec.cameras and frames is None:
             raise ValueError(f"cameras {', '.join(self.observation_spec.cameras)} are observed: give frames")
-        known = {camera: round(delay.ms * MS) for camera, delay in client.latency.cameras.items()}
-        self._camera_latency_ns = {camera: known.get(camera, 0) for camera in self.observation_spec.cameras}
+        self._camera_latency_ns = _camera_latency_ns(client, self.observation_spec.cameras)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self._robot_action.size,), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
         self.commander: Kind = "policy"
@@ -279,6 +276,23 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._client.release()
         if self._client.sample().mode in modes.ENABLED:
             self._client.disarm()
+
+
+def _camera_latency_ns(client: RobotClient, cameras: Sequence[str]) -> dict[str, int]:
+    """Latency of each camera's time stamps, ns; 0 if it is not known."""
+    known = {camera: round(delay.ms * MS) for camera, delay in client.latency.cameras.items()}
+    return {camera: known.get(camera, 0) for camera in cameras}
+
+
+def _sensor_judge(robot: RobotSpec) -> Judge:
+    """Judge by the robot's sensor `success`.
+
+    Raises:
+        ValueError: if it has none.
+    """
+    if SUCCESS not in robot.sensors:
+        raise ValueError(f"the robot {robot.name} has no sensor {SUCCESS!r}: give a judge")
+    return lambda state: bool(state.sensors[SUCCESS][0])
 
 
 def _lookahead_ns(client: RobotClient, lookahead_ms: float) -> int:

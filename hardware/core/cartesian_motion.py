@@ -48,14 +48,6 @@ class CartesianLimiter(Limiter[Pose]):
     def setpoint(self) -> Pose:
         return self._pose
 
-    @property
-    def pose(self) -> Pose:
-        return self._pose
-
-    @property
-    def moving(self) -> bool:
-        return self._state.moving
-
     def reset(self, measured: Measurement) -> None:
         self._pose = measured.pose
         self._reference = rotation.normalised(measured.pose.quaternion.tolist())

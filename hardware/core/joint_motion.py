@@ -33,14 +33,6 @@ class JointLimiter(Limiter[Array]):
     def setpoint(self) -> Array:
         return np.array(self._state.position)
 
-    @property
-    def pose(self) -> Pose:
-        return self._pose
-
-    @property
-    def moving(self) -> bool:
-        return self._state.moving
-
     def reset(self, measured: Measurement) -> None:
         self._state = at_rest(measured.q.tolist())
         self._pose = self._kinematics.forward(measured.q)

@@ -77,20 +77,23 @@ class Limiter(ABC, Generic[Target]):
     setpoint held back by the lead limit gains no velocity from it.
     """
 
+    _state: MotionState
+    _pose: Pose
+
     @property
     @abstractmethod
     def setpoint(self) -> Target:
         """Result of the last step or reset."""
 
     @property
-    @abstractmethod
     def pose(self) -> Pose:
         """Tool pose at the setpoint."""
+        return self._pose
 
     @property
-    @abstractmethod
     def moving(self) -> bool:
         """Whether the setpoint has velocity or acceleration."""
+        return self._state.moving
 
     @abstractmethod
     def reset(self, measured: Measurement) -> None:

@@ -1,5 +1,6 @@
 """Interface of teleoperation devices: time-stamped samples of the operator's input, and clutches."""
 
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Literal, Protocol, Self, runtime_checkable
 
@@ -15,8 +16,6 @@ STALE_HOLD_MS: Final = 150
 """The arm holds when the newest sample is older than this."""
 STALE_DISENGAGE_MS: Final = 500
 """When the newest sample is older than this, the clutch must be opened and pressed again."""
-
-
 LAPSE_S: Final = 10
 """A toggle clutch opens by itself after this time without operator input."""
 
@@ -82,6 +81,32 @@ class LatchingClutch(Protocol):
     def release_clutch(self) -> None:
         """Open the clutch until the operator presses it again."""
         ...
+
+
+class DeviceWrapper:
+    """Base class of devices that add something to another one, which a subclass opens in `__enter__`."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._opened = ExitStack()
+
+    @property
+    def name(self) -> str:
+        return self._device.name
+
+    @property
+    def controls(self) -> Controls:
+        return self._device.controls
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def release_clutch(self) -> None:
+        """Open the clutch; see `LatchingClutch`."""
+        if isinstance(self._device, LatchingClutch):
+            self._device.release_clutch()
 
 
 class ToggleClutch:

@@ -18,7 +18,7 @@ from robot_rl.hardware.teleop.device import (
     Controls,
     Device,
     DeviceError,
-    LatchingClutch,
+    DeviceWrapper,
     Mark,
     Sample,
 )
@@ -35,23 +35,16 @@ class StreamEnded(DeviceError):
     """The recorded stream has been replayed to its end."""
 
 
-class RecordedDevice:
+class RecordedDevice(DeviceWrapper):
     """Wraps a device and writes its samples to a file in a background thread."""
 
     def __init__(self, device: Device, path: Path, say: Callable[[str], None]) -> None:
         """Create without opening; `say` receives a message if writing fails."""
-        self._device, self._path, self._say = device, path, say
+        super().__init__(device)
+        self._path, self._say = path, say
         self._samples: queue.SimpleQueue[Sample | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="device stream", daemon=True)
         self._last = 0
-
-    @property
-    def name(self) -> str:
-        return self._device.name
-
-    @property
-    def controls(self) -> Controls:
-        return self._device.controls
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
@@ -68,16 +61,6 @@ class RecordedDevice:
             opened.callback(self._finish)
             self._opened = opened.pop_all()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.close()
-
-    def release_clutch(self) -> None:
-        """Open the clutch; see `LatchingClutch`."""
-        if isinstance(self._device, LatchingClutch):
-            self._device.release_clutch()
 
     def read(self) -> Sample | None:
         """See `Device`."""

@@ -17,7 +17,7 @@ from robot_rl.hardware.teleop.device import (
     Controls,
     Device,
     DeviceError,
-    LatchingClutch,
+    DeviceWrapper,
     Mark,
     Sample,
     ToggleClutch,
@@ -155,25 +155,21 @@ class KeyReader:
         return os.read(self._file, 1).decode(errors="replace").lower()
 
 
-class KeyedDevice:
+class KeyedDevice(DeviceWrapper):
     """A device plus the terminal's keys. A device error is raised once; then the keys keep working."""
 
     def __init__(self, device: Device, *, clutch: bool) -> None:
         """Wrap `device`; with `clutch`, a key is the clutch of a device that has none."""
-        self._device, self._clutch = device, clutch
+        super().__init__(device)
+        self._clutch = clutch
         self._keys, self._terminal = terminal_marks()
         self._gone = False
         self._rested: tuple[float, ...] = ()
-        self._opened = ExitStack()
-
-    @property
-    def name(self) -> str:
-        return self._device.name
 
     @property
     def controls(self) -> Controls:
         own = [CLUTCH_CONTROL] if self._clutch else []
-        return (*self._device.controls, *own, *CONTROLS)
+        return (*super().controls, *own, *CONTROLS)
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
@@ -182,16 +178,10 @@ class KeyedDevice:
             self._opened = opened.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.close()
-
     def release_clutch(self) -> None:
         """Open the clutch; see `LatchingClutch`."""
         self._terminal.release_clutch()
-        if isinstance(self._device, LatchingClutch):
-            self._device.release_clutch()
+        super().release_clutch()
 
     def read(self) -> Sample | None:
         """See `Device`."""

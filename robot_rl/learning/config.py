@@ -117,11 +117,13 @@ class OffPolicyConfig:
         return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)
 
 
-def check_residual_scale(scale: float) -> None:
-    """Check the option `residual_scale` of a per-step residual.
+def check_residual_scales(residual_scale: float, gripper_scale: float) -> None:
+    """Check the options `residual_scale` and `gripper_scale` of a residual.
 
     Raises:
-        ValueError: if it is outside (0, 2], where the residual does nothing or saturates every action.
+        ValueError: if one is outside (0, 2], where the residual does nothing or saturates every action.
     """
-    if not 0 < scale <= 2:
-        raise ValueError(f"method.residual_scale={scale}: choose it in (0, 2]; 0.1 to 0.3 is usual")
+    if not 0 < residual_scale <= 2:
+        raise ValueError(f"method.residual_scale={residual_scale}: choose it in (0, 2]; 0.1 to 0.5 is usual")
+    if not 0 < gripper_scale <= 2:
+        raise ValueError(f"method.gripper_scale={gripper_scale}: choose it in (0, 2]; 0.3 to 1 is usual")

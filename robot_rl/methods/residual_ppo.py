@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robot_rl.learning.config import check_residual_scale
+from robot_rl.learning.config import check_residual_scales
 from robot_rl.learning.critics import gradient_step
 from robot_rl.methods.method import Agent, AgentContext, OnPolicyMethod
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
@@ -74,7 +74,7 @@ class ResidualPPOConfig:
     """Gradient norm above which gradients are clipped."""
 
     def __post_init__(self) -> None:
-        check_residual_scale(self.residual_scale)
+        check_residual_scales(self.residual_scale, self.gripper_scale)
         if self.std <= 0:
             raise ValueError(f"method.std={self.std}: it must be more than 0, because it is the exploration")
         if not 1 <= self.minibatches <= self.rollout_steps * self.num_envs:

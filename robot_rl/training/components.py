@@ -170,12 +170,38 @@ def build_imagination(
     Raises:
         ValueError: if the method or its base cannot learn or act at imagined states.
     """
-    name, base, label = method.config.name, context.base, f"imagination={config.name}"
     if not isinstance(learner, ChunkLearner):
         raise ValueError(
-            f"method={name} cannot act and learn at imagined states: use imagination with residual_chunk, "
-            "expo, dsrl_na or residual"
+            f"method={method.config.name} cannot act and learn at imagined states: use imagination with "
+            "residual_chunk, expo, dsrl_na or residual"
         )
+    _check_imagination(f"imagination={config.name}", method, context, observed)
+    spec, chunk = context.base.spec, method.window(context.base).chunk
+    offsets = accumulate(observed.state_dims, initial=0)
+    keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
+    quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
+    shape = Shape(spec.state_size, spec.action_size, max(chunk, 1), quaternions)
+    assert isinstance(config, StateModelConfig)
+    model = StateModel(config, shape, context.device, context.seed)
+    returns = Returns(
+        method.config.gamma,
+        method.config.reward_offset,
+        switch_cost(context.action_spec, method.config.gripper_penalty),
+        method.config.value_range[1] - method.config.value_range[0],
+    )
+    samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), shape.chunk)
+    imagination = Imagination(config, model, learner, samples, returns, context.seed)
+    for stream in range(demos.streams if demos else 0):
+        assert demos
+        rows = demos.episode_rows(stream, is_open=False)
+        imagination.add_episode(episode_from_rows(rows, success=True, demo=True))
+    return imagination
+
+
+def _check_imagination(
+    label: str, method: OffPolicyMethod, context: AgentContext, observed: ObservationSpec
+) -> None:
+    name, base = method.config.name, context.base
     if context.device.type != "cpu":
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
     if observed.cameras:
@@ -198,26 +224,6 @@ def build_imagination(
             f"{label} bootstraps where a time limit ended an episode: leave it out, or "
             "method.bootstrap_truncation=false"
         )
-    offsets = accumulate(observed.state_dims, initial=0)
-    keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
-    quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
-    spec = base.spec
-    shape = Shape(spec.state_size, spec.action_size, max(chunk, 1), quaternions)
-    assert isinstance(config, StateModelConfig)
-    model = StateModel(config, shape, context.device, context.seed)
-    returns = Returns(
-        method.config.gamma,
-        method.config.reward_offset,
-        switch_cost(context.action_spec, method.config.gripper_penalty),
-        method.config.value_range[1] - method.config.value_range[0],
-    )
-    samples = BaseSampler(base, max(stored, 1), shape.chunk)
-    imagination = Imagination(config, model, learner, samples, returns, context.seed)
-    for stream in range(demos.streams if demos else 0):
-        assert demos
-        rows = demos.episode_rows(stream, is_open=False)
-        imagination.add_episode(episode_from_rows(rows, success=True, demo=True))
-    return imagination
 
 
 def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv, AgentContext]:

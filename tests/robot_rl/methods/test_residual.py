@@ -105,6 +105,7 @@ def test_ensemble_of_one_critic_works() -> None:
     [
         ({"progressive_steps": -1}, "method.progressive_steps=-1: choose 0 or more"),
         ({"residual_scale": 0.0}, r"method\.residual_scale=0\.0: choose it in \(0, 2\]"),
+        ({"gripper_scale": 0.0}, r"method\.gripper_scale=0\.0: choose it in \(0, 2\]"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:

@@ -161,6 +161,9 @@ def test_resumed_learner_continues_exactly() -> None:
         ({"execute_fraction": 0.0}, "execute_fraction"),
         ({"warmup_steps": 0}, "warmup_steps=0: nothing is learned"),
         ({"critics_per_target": 11}, "critics_per_target"),
+        ({"residual_scale": 0.0}, r"method\.residual_scale=0\.0: choose it in \(0, 2\]"),
+        ({"residual_scale": 2.5}, r"method\.residual_scale=2\.5: choose it in \(0, 2\]"),
+        ({"gripper_scale": -1.0}, r"method\.gripper_scale=-1\.0: choose it in \(0, 2\]"),
     ],
 )
 def test_invalid_options_are_refused(options: dict, says: str) -> None:
