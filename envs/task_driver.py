@@ -18,7 +18,7 @@ from robot_rl.envs.task_gripper import TaskGripper
 from robot_rl.envs.task_robot import InBase, driven_control, matrix_of, quaternion_of, robot_spec
 from robot_rl.hardware.cameras.feed import WorldState
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec
 
 RENDERER_FACTORY: Final = "robot_rl.envs.renderer:quick_renderer"

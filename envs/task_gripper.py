@@ -8,7 +8,7 @@ from robosuite.models.grippers.panda_gripper import PandaGripper
 
 from robot_rl.envs.compiled import CompiledControl
 from robot_rl.envs.robosuite_env import RobosuiteEnv
-from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.drivers.driver import DriverError
 from robot_rl.hardware.spec import GripperSpec
 
 _SETTLES: Final = 40

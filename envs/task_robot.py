@@ -12,7 +12,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_state import BASE, HAND, HAND_AT_HOME, SUCCESS, TIME_LEFT
 from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig
-from robot_rl.hardware.drivers.base import Array, Pose
+from robot_rl.hardware.drivers.driver import Array, Pose
 from robot_rl.hardware.kinematics import MujocoKinematics
 from robot_rl.hardware.spec import CameraSpec, GripperSpec, Limits, RobotSpec
 
@@ -98,7 +98,7 @@ def robot_spec(
 
 
 class InBase:
-    """`robot_rl.hardware.drivers.base.Kinematics` of the arm of a task, in its base frame."""
+    """`robot_rl.hardware.drivers.driver.Kinematics` of the arm of a task, in its base frame."""
 
     def __init__(self, env: RobosuiteEnv, control: CompiledControl) -> None:
         arm, model, data = control.arms[0], env.sim.sim.model, env.sim.sim.data._data

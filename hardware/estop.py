@@ -5,7 +5,7 @@ import threading
 import zmq
 
 from robot_rl.hardware.core.supervisor import StopQueue
-from robot_rl.hardware.drivers.base import Driver, DriverError
+from robot_rl.hardware.drivers.driver import Driver, DriverError
 from robot_rl.hardware.protocol.codec import ProtocolError, Stamper, decode_client, encode
 from robot_rl.hardware.protocol.messages import Code, Done, Message, Mode, Refused, Stop
 from robot_rl.hardware.protocol.sockets import Incoming, ServerSockets, reply

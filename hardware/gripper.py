@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from robot_rl.hardware.clock import MS, Clock
-from robot_rl.hardware.drivers.base import Gripper
+from robot_rl.hardware.drivers.driver import Gripper
 from robot_rl.hardware.protocol.messages import Gripped
 
 READ_PERIOD = 50 * MS

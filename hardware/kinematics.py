@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 from scipy.linalg import lapack
 
-from robot_rl.hardware.drivers.base import Array, Pose
+from robot_rl.hardware.drivers.driver import Array, Pose
 
 POSITION_TOLERANCE = 5e-4
 """m"""

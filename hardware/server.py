@@ -14,7 +14,7 @@ from robot_rl.hardware.cameras.camera_set import CameraSet
 from robot_rl.hardware.cameras.settings import CameraSettings
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
-from robot_rl.hardware.drivers.base import Driver
+from robot_rl.hardware.drivers.driver import Driver
 from robot_rl.hardware.estop import EstopThread
 from robot_rl.hardware.gripper import GripperMailbox
 from robot_rl.hardware.protocol.codec import Stamper, encode

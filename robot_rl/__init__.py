@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS: dict[str, str] = {
-    "RecorderProcess": "robot_rl.hardware.recording.client",
+    "RecorderProcess": "robot_rl.hardware.recording.recorder_process",
     "RobotClient": "robot_rl.hardware.client",
     "UserError": "robot_rl.errors",
     "asset_path": "robot_rl.assets",

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from robot_rl.envs.experts.base import Expert
 from robot_rl.envs.experts.can import CanExpert
 from robot_rl.envs.experts.door import DoorExpert
+from robot_rl.envs.experts.expert import Expert
 from robot_rl.envs.experts.lift import LiftExpert
 from robot_rl.envs.experts.square import SquareExpert
 from robot_rl.envs.experts.stack import StackExpert

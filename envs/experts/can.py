@@ -3,7 +3,16 @@
 import numpy as np
 from robosuite.environments.manipulation.pick_place import PickPlaceCan
 
-from robot_rl.envs.experts.base import PICK, Expert, WorldPose, body, hand, hand_down, hand_yaw, nearest_angle
+from robot_rl.envs.experts.expert import (
+    PICK,
+    Expert,
+    WorldPose,
+    body,
+    hand,
+    hand_down,
+    hand_yaw,
+    nearest_angle,
+)
 
 GRIP_ABOVE = np.array([0, 0, 0.02])  # m from the can's centre; lower, the palm hits the bin's walls
 GRIP_LYING = np.array([0, 0, 0.002])  # the same for a can that was knocked over

@@ -8,7 +8,7 @@ import numpy as np
 from robosuite.environments.manipulation.door import Door
 from scipy.spatial.transform import Rotation
 
-from robot_rl.envs.experts.base import CLOSE, OPEN, PICK, Expert, body, hand
+from robot_rl.envs.experts.expert import CLOSE, OPEN, PICK, Expert, body, hand
 
 # The grasp in the latch's frame, m: x is along the handle, y into the door. The fingers point along
 # y and open across the handle.

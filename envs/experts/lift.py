@@ -3,7 +3,7 @@
 import numpy as np
 from robosuite.environments.manipulation.lift import Lift
 
-from robot_rl.envs.experts.base import CLOSE, Expert, body, hand, hand_down, hand_yaw, nearest_angle
+from robot_rl.envs.experts.expert import CLOSE, Expert, body, hand, hand_down, hand_yaw, nearest_angle
 
 RAISE = 0.10  # m above the table; the task asks for 0.04
 

@@ -4,7 +4,7 @@ import numpy as np
 from robosuite.environments.manipulation.nut_assembly import NutAssemblySquare
 from scipy.spatial.transform import Rotation
 
-from robot_rl.envs.experts.base import PICK, Expert, body, hand_down, nearest_angle
+from robot_rl.envs.experts.expert import PICK, Expert, body, hand_down, nearest_angle
 
 HANDLE = np.array([0.060, 0, 0.004])  # m, the grasp point in the nut's frame
 LET_GO = np.array([0, 0, 0.004])  # m from the peg's origin; the peg's top is at 0.1

@@ -3,7 +3,7 @@
 import numpy as np
 from robosuite.environments.manipulation.stack import Stack
 
-from robot_rl.envs.experts.base import PICK, Expert, body, hand_down, nearest_angle
+from robot_rl.envs.experts.expert import PICK, Expert, body, hand_down, nearest_angle
 
 ON_TOP = np.array([0, 0, 0.047])  # m from B's centre to A's, with 2 mm of air
 OVER = 0.05  # m above that on the way

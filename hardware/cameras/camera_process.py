@@ -14,7 +14,7 @@ from robot_rl.hardware.cameras.settings import CameraSettings
 from robot_rl.hardware.cameras.wire import Failed, Report, Start
 from robot_rl.hardware.child_process import child_environment
 
-_MODULE = "robot_rl.hardware.cameras.process"
+_MODULE = "robot_rl.hardware.cameras.camera_main"
 _GRACE = 2.0
 """Time for a camera to release its device when the server ends, s."""
 
@@ -68,7 +68,7 @@ class CameraProcess:
             settings=self._settings, endpoint=endpoint, server=os.getpid(), first=first, dropped=dropped
         )
         self._kill_reason, self._failure, self._found_dead = None, None, False
-        # The process dies with the thread that runs this line: see `kill_with_parent` in process.py.
+        # The process dies with the thread that runs this line: see `kill_with_parent` in camera_main.py.
         self.process = subprocess.Popen(
             [
                 sys.executable,

@@ -10,7 +10,7 @@ from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.goals import CartesianPlanner, Goal, JointPlanner, Planner
 from robot_rl.hardware.core.joint_motion import JointLimiter
 from robot_rl.hardware.core.motion import Limiter, Step, Target
-from robot_rl.hardware.drivers.base import Array, Driver, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, Driver, Measurement, Pose
 from robot_rl.hardware.protocol.messages import Code, Command, Gripped
 
 MAX_WAITING = 64

@@ -8,7 +8,7 @@ import numpy as np
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.core.motion import TOLERANCE, TOLERANCE_AT_REST, Box, Limiter, Move, remaining_velocity
 from robot_rl.hardware.core.profile import MotionState, Profile, at_rest
-from robot_rl.hardware.drivers.base import Measurement, Pose
+from robot_rl.hardware.drivers.driver import Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec
 
 # Minimum share of the speed for each axis, so that no axis delays the others.

@@ -15,7 +15,7 @@ from robot_rl.hardware.core.modes import Cause
 from robot_rl.hardware.core.reports import Reports
 from robot_rl.hardware.core.requests import Requests
 from robot_rl.hardware.core.supervisor import Supervisor
-from robot_rl.hardware.drivers.base import Driver
+from robot_rl.hardware.drivers.driver import Driver
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.codec import Stamper
 from robot_rl.hardware.protocol.messages import Code, Mode

@@ -12,7 +12,7 @@ from robot_rl.hardware.core import rotation
 from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.home_path import HomePathPlanner
 from robot_rl.hardware.core.motion import Box, Target
-from robot_rl.hardware.drivers.base import Array, Kinematics, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, Kinematics, Measurement, Pose
 from robot_rl.hardware.protocol.messages import Code, Command
 from robot_rl.hardware.spec import RobotSpec
 

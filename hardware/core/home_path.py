@@ -7,7 +7,7 @@ import numpy as np
 
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.core.motion import Box
-from robot_rl.hardware.drivers.base import Array, Kinematics, Pose
+from robot_rl.hardware.drivers.driver import Array, Kinematics, Pose
 from robot_rl.hardware.spec import Limits, RobotSpec
 
 _STEP = 0.05

@@ -8,7 +8,7 @@ import numpy as np
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.core.motion import TOLERANCE, TOLERANCE_AT_REST, Box, Limiter, Move, remaining_velocity
 from robot_rl.hardware.core.profile import MotionState, Profile, at_rest
-from robot_rl.hardware.drivers.base import Array, Kinematics, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, Kinematics, Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec
 
 

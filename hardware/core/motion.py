@@ -7,7 +7,7 @@ from operator import le
 from typing import Generic, TypeVar
 
 from robot_rl.hardware.core.profile import MotionState
-from robot_rl.hardware.drivers.base import Array, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, Measurement, Pose
 
 Target = TypeVar("Target", bound=Array | Pose)
 

@@ -7,7 +7,7 @@ from robot_rl.hardware.core.arm_motion import GripperMailbox
 from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.core.supervisor import Supervisor
-from robot_rl.hardware.drivers.base import Array
+from robot_rl.hardware.drivers.driver import Array
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.codec import Stamper
 from robot_rl.hardware.protocol.messages import PROTOCOL, Code, Mode, State

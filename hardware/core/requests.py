@@ -6,7 +6,7 @@ from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.core.modes import Cause
 from robot_rl.hardware.core.supervisor import Supervisor
-from robot_rl.hardware.drivers.base import Driver, DriverError, ResettableScene
+from robot_rl.hardware.drivers.driver import Driver, DriverError, ResettableScene
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.codec import Stamper
 from robot_rl.hardware.protocol.messages import Code, Done, Mode

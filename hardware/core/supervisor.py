@@ -9,7 +9,7 @@ from robot_rl.hardware.core.arm_motion import STALE_TICKS, ArmMotion, Measuremen
 from robot_rl.hardware.core.events import EventLog, one_line
 from robot_rl.hardware.core.lease import Leases
 from robot_rl.hardware.core.modes import Cause
-from robot_rl.hardware.drivers.base import DriverError, Measurement
+from robot_rl.hardware.drivers.driver import DriverError, Measurement
 from robot_rl.hardware.protocol.messages import Code, Mode
 
 HOLD = 500 * MS

@@ -7,8 +7,8 @@ from typing import cast
 import numpy as np
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.config import RobotConfig
-from robot_rl.hardware.drivers.base import Driver
+from robot_rl.hardware.drivers.driver import Driver
+from robot_rl.hardware.robot_file import RobotConfig
 
 DRIVERS: dict[str, str] = {
     "franka": "robot_rl.hardware.drivers.franka:make",

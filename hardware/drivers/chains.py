@@ -7,7 +7,7 @@ from math import acos, cos, pi, sin
 import mujoco
 import numpy as np
 
-from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.kinematics import MujocoKinematics
 from robot_rl.hardware.spec import RobotSpec
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.config import RobotConfig, checked_struct
-from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose, needed
 from robot_rl.hardware.drivers.chains import chain_kinematics, check_tool
+from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose, needed
 from robot_rl.hardware.drivers.franka_gripper import FrankaGripper
 from robot_rl.hardware.drivers.franka_link import FrankaLink, FrankaOptions
 from robot_rl.hardware.drivers.joint_arm import JointArm
+from robot_rl.hardware.robot_file import RobotConfig, checked_struct
 from robot_rl.hardware.spec import RobotSpec
 
 SENSORS = {"control_command_success_rate": 1, "robot_mode": 1}

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.drivers.driver import DriverError
 from robot_rl.hardware.spec import GripperSpec
 
 # Below this opening a command means to close and grasp.

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from robot_rl.hardware.drivers.base import Array, DriverError
+from robot_rl.hardware.drivers.driver import Array, DriverError
 from robot_rl.hardware.realtime import ARM, preserve_priority, realtime_priority
 
 # Time in which the torque is ramped to pure damping at a stop, s.

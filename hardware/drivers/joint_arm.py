@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.kinematics import MujocoKinematics
 from robot_rl.hardware.spec import RobotSpec
 

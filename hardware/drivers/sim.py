@@ -9,8 +9,7 @@ import numpy as np
 
 from robot_rl.hardware.cameras.feed import WorldState
 from robot_rl.hardware.clock import MS, Clock
-from robot_rl.hardware.config import RobotConfig, checked_struct
-from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.models import (
     ARMS,
     CUBE_JOINT,
@@ -23,6 +22,7 @@ from robot_rl.hardware.drivers.models import (
     start_positions,
 )
 from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.robot_file import RobotConfig, checked_struct
 from robot_rl.hardware.spec import RobotSpec
 
 CATCH_UP = 50 * MS

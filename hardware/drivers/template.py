@@ -7,9 +7,9 @@ import mujoco
 import numpy as np
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.config import RobotConfig, checked_struct
-from robot_rl.hardware.drivers.base import Array, DriverError, Gripper, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Gripper, Measurement, Pose
 from robot_rl.hardware.kinematics import MujocoKinematics
+from robot_rl.hardware.robot_file import RobotConfig, checked_struct
 from robot_rl.hardware.spec import RobotSpec
 
 

@@ -9,13 +9,13 @@ import contextlib
 import numpy as np
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.config import RobotConfig, checked_struct
 from robot_rl.hardware.core import rotation
-from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose, needed
 from robot_rl.hardware.drivers.chains import CHAINS, chain_kinematics, check_tool
+from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose, needed
 from robot_rl.hardware.drivers.joint_arm import JointArm
 from robot_rl.hardware.drivers.ur_client import UrClient
 from robot_rl.hardware.drivers.ur_messages import Joints, UrOptions, UrState, fault
+from robot_rl.hardware.robot_file import RobotConfig, checked_struct
 from robot_rl.hardware.spec import RobotSpec
 
 SENSORS = {"speed_scaling": 1}

@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from robot_rl.hardware.child_process import child_environment
-from robot_rl.hardware.drivers.base import Array, DriverError
+from robot_rl.hardware.drivers.driver import Array, DriverError
 from robot_rl.hardware.drivers.ur_messages import (
     ASK,
     Command,

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import msgspec
 from scipy.spatial.transform import Rotation
 
-from robot_rl.hardware.drivers.base import needed
+from robot_rl.hardware.drivers.driver import needed
 from robot_rl.hardware.drivers.ur_messages import (
     PROTECTIVE_STOP,
     Command,

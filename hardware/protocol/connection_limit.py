@@ -16,7 +16,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from robot_rl.hardware.protocol.gate import FileGate, Gate, PortGate
+from robot_rl.hardware.protocol.endpoint_gate import FileGate, Gate, PortGate
 from robot_rl.hardware.realtime import MESSAGES, realtime_priority
 
 _WANTED_DESCRIPTORS: Final = 8192

@@ -52,7 +52,7 @@ def make_device(settings: object, display: OperatorDisplay, clock: Clock | None 
 def _make_bare_device(settings: object, display: OperatorDisplay, clock: Clock | None) -> Device:
     if isinstance(settings, WebSettings):
         # Imported here: only this device needs the web server's libraries.
-        from robot_rl.hardware.teleop.web.device import WebDevice
+        from robot_rl.hardware.teleop.web.web_device import WebDevice
 
         return WebDevice(settings, display, clock)
     if isinstance(settings, SpaceMouseSettings):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.drivers.base import needed
+from robot_rl.hardware.drivers.driver import needed
 from robot_rl.hardware.teleop.device import DeviceError
 
 _PRESENT_POSITION: Final = (132, 4)

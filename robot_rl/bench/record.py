@@ -24,9 +24,9 @@ from robot_rl.hardware.connection import NoAnswer
 from robot_rl.hardware.protocol.arrays import decode_image
 from robot_rl.hardware.protocol.messages import Loop
 from robot_rl.hardware.realtime import LATENESS_WINDOW
-from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.episode import Episode
 from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.requests import Ended
 from robot_rl.hardware.spec import CameraSpec
 

@@ -15,7 +15,7 @@ from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.writer import DatasetWriter, Episode
 from robot_rl.envs.experts import make_expert
-from robot_rl.envs.experts.base import Expert
+from robot_rl.envs.experts.expert import Expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import mistakes

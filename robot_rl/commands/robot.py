@@ -16,7 +16,7 @@ from typing import Any
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.core.core import CoreSettings
-from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.drivers.driver import DriverError
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import State

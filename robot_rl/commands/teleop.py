@@ -22,9 +22,9 @@ from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
-from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.teleop.device import Device, DeviceError
 from robot_rl.hardware.teleop.devices import DEVICES, make_device
 from robot_rl.hardware.teleop.motion import Speed
@@ -32,8 +32,7 @@ from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.stream import RecordedDevice
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from robot_rl.robot.robots import default_address
-from robot_rl.robot.teleop.background_recorder import BackgroundRecorder
-from robot_rl.robot.teleop.episodes import TeleopEpisodes
+from robot_rl.robot.teleop.episodes import BackgroundRecorder, TeleopEpisodes
 from robot_rl.robot.teleop.screen import TerminalScreen, operator_card, task_words
 from robot_rl.robot.teleop.session import TeleopSession
 from robot_rl.robot.teleop.simulated import simulated_server

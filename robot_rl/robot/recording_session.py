@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Outcome
 from robot_rl.hardware.recording.requests import Ended, Status
 from robot_rl.hardware.teleop.terminal_keys import KeyReader

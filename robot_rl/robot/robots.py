@@ -15,11 +15,11 @@ from robot_rl.errors import UserError, nearest
 from robot_rl.hardware.cameras.feed import SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.drivers import make_driver
-from robot_rl.hardware.drivers.base import Driver
+from robot_rl.hardware.drivers.driver import Driver
 from robot_rl.hardware.drivers.models import CAMERAS
 from robot_rl.hardware.drivers.sim import SimDriver
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.server import StateCallback
 from robot_rl.hardware.spec import CameraSpec, Latency
 

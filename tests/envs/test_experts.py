@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from robot_rl.envs.experts import make_expert
-from robot_rl.envs.experts.base import WorldPose, hand_down, hand_yaw, nearest_angle
+from robot_rl.envs.experts.expert import WorldPose, hand_down, hand_yaw, nearest_angle
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 

@@ -20,7 +20,7 @@ from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
 from robot_rl.hardware.core.cartesian_motion import CartesianLimiter
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
 from robot_rl.hardware.core.lease import Peer
-from robot_rl.hardware.drivers.base import DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.driver import DriverError, Measurement, Pose
 from robot_rl.hardware.protocol import messages as m
 from tests.envs.stepped_bridge import Fingers
 

@@ -25,13 +25,13 @@ from robot_rl.hardware.cameras.camera_set import CameraSet
 from robot_rl.hardware.cameras.feed import SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.core.core import CoreSettings
-from robot_rl.hardware.drivers.base import Driver, Gripper, Measurement
+from robot_rl.hardware.drivers.driver import Driver, Gripper, Measurement
 from robot_rl.hardware.drivers.sim import SimDriver
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_server_keys
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.server import RobotServer, StateCallback
 from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.cameras.conftest import PATIENT, pattern

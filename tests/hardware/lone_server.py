@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.core.core import CoreSettings
-from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.sim import SimDriver, SimGripper
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Ack, Command, Refused
 from robot_rl.hardware.protocol.security import load_server_keys
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.server import RobotServer
 from tests.hardware.unhurried import extend_hold, extend_leases
 

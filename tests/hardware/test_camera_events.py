@@ -60,7 +60,7 @@ def camera_process(server: Process, camera: str) -> int:
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     for child in " ".join(path.read_text() for path in children).split():
         command = Path(f"/proc/{child}/cmdline").read_bytes()
-        if b"robot_rl.hardware.cameras.process" in command and f'"name":"{camera}"'.encode() in command:
+        if b"robot_rl.hardware.cameras.camera_main" in command and f'"name":"{camera}"'.encode() in command:
             return int(child)
     raise AssertionError(f"no process of camera {camera}")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from robot_rl.hardware.clock import MS, MonotonicClock
-from robot_rl.hardware.drivers.base import DriverError
+from robot_rl.hardware.drivers.driver import DriverError
 from robot_rl.hardware.gripper import GripperMailbox
 
 BOUND = 60.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robot_rl.hardware.drivers.base import Pose
+from robot_rl.hardware.drivers.driver import Pose
 from robot_rl.hardware.kinematics import POSITION_TOLERANCE, ROTATION_TOLERANCE, MujocoKinematics
 
 # Six joints with an arm's proportions, and a seventh that it can do without.

@@ -19,7 +19,7 @@ from robot_rl.envs.process_vector import ProcessVectorEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
-from robot_rl.hardware.recording.client import RecorderError, RecorderProcess
+from robot_rl.hardware.recording.recorder_process import RecorderError, RecorderProcess
 from robot_rl.robot.teleop import simulated
 from tests.hardware.processes import ROOT, Process, eventually, serving
 

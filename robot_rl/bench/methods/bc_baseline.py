@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from robot_rl.bench.methods.commands import collected_data, eval_directory, evaluations_directory
+from robot_rl.bench.methods.command_lines import collected_data, eval_directory, evaluations_directory
 from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.data.dataset import Dataset
 from robot_rl.runs import write_text

@@ -14,7 +14,12 @@ import numpy as np
 import yaml
 
 from robot_rl.bench.methods.bc_baseline import wall_seconds
-from robot_rl.bench.methods.commands import BASE, demonstrations_path, eval_directory, evaluations_directory
+from robot_rl.bench.methods.command_lines import (
+    BASE,
+    demonstrations_path,
+    eval_directory,
+    evaluations_directory,
+)
 from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.data.dataset import Dataset
 from robot_rl.evaluation.statistics import lowest_by_chance, rolling_success, wilson

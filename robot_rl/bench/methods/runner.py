@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robot_rl.bench.methods import commands
+from robot_rl.bench.methods import command_lines
 from robot_rl.bench.methods.bc_baseline import read_collection, timed_collection, write_evaluation
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.queue import PlannedRun
@@ -154,7 +154,7 @@ class Runner:
         _clear_failure(run / "run.json")
         if planned.entry.collect is not None:
             self._collect(planned, task_dir)
-        code = self._command(commands.train_command(planned, task_dir, self._device), planned, task_dir)
+        code = self._command(command_lines.train_command(planned, task_dir, self._device), planned, task_dir)
         if code != 0 and not _has_failed(run / "run.json"):
             raise _command_failed(code, _log(planned, task_dir))
         evaluate_afterwards = planned.entry.collect is not None or planned.protocol.split == TEST
@@ -175,12 +175,12 @@ class Runner:
         if previous and previous.complete:
             if previous.options != list(planned.entry.collect or ()):
                 raise CommandFailed(
-                    f"{commands.collected_data(planned, task_dir)} belongs to another protocol; "
+                    f"{command_lines.collected_data(planned, task_dir)} belongs to another protocol; "
                     f"remove it and {task_dir / planned.name}, or choose another runs_dir=…"
                 )
             return
         with timed_collection(planned, task_dir) as collection:
-            code = self._command(commands.collect_command(planned, task_dir), planned, task_dir)
+            code = self._command(command_lines.collect_command(planned, task_dir), planned, task_dir)
             collection.complete = code == 0
         if code:
             raise _command_failed(code, _log(planned, task_dir))
@@ -188,7 +188,9 @@ class Runner:
     def _evaluate(self, planned: PlannedRun, task_dir: Path) -> None:
         """Evaluate a finished run, also if it was evaluated before, since training may have continued."""
         begun = time.monotonic()
-        if code := self._command(commands.eval_command(planned, task_dir, self._device), planned, task_dir):
+        if code := self._command(
+            command_lines.eval_command(planned, task_dir, self._device), planned, task_dir
+        ):
             raise _command_failed(code, _log(planned, task_dir))
         if planned.entry.collect is not None:
             metrics = read_metrics(task_dir / planned.name / "metrics.csv")
@@ -205,11 +207,11 @@ class Runner:
             )
         task_dir.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(wanted, indent=1) + "\n")
-        if (commands.eval_directory(task_dir / commands.BASE, protocol) / "summary.json").is_file():
+        if (command_lines.eval_directory(task_dir / command_lines.BASE, protocol) / "summary.json").is_file():
             return
         if protocol.kept_base:
-            shutil.copytree(protocol.kept_base, task_dir / commands.BASE, dirs_exist_ok=True)
-        for command in commands.preparation_commands(protocol, task_dir):
+            shutil.copytree(protocol.kept_base, task_dir / command_lines.BASE, dirs_exist_ok=True)
+        for command in command_lines.preparation_commands(protocol, task_dir):
             if code := self._processes.run(command, task_dir / "preparation.log"):
                 raise _command_failed(code, task_dir / "preparation.log")
 

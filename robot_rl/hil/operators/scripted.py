@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from robot_rl.envs.experts import make_expert
-from robot_rl.envs.experts.base import MIN_HELD_WIDTH, PICK, Expert, hand, opening
+from robot_rl.envs.experts.expert import MIN_HELD_WIDTH, PICK, Expert, hand, opening
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hil.operators.operator import OperatorInput, Outcome, Readiness, may_take_over

@@ -8,7 +8,7 @@ from importlib import metadata
 
 from packaging.requirements import Requirement
 
-from robot_rl.hardware.config import RobotConfig
+from robot_rl.hardware.robot_file import RobotConfig
 from robot_rl.robot.checks.installation import Check, check_package
 
 _FRANKA_PORT = 1337

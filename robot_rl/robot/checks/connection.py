@@ -11,8 +11,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.connection import Connection, NoAnswer, RequestRefused
+from robot_rl.hardware.protocol.endpoint_gate import closed_path
 from robot_rl.hardware.protocol.endpoints import Address
-from robot_rl.hardware.protocol.gate import closed_path
 from robot_rl.hardware.protocol.messages import PROTOCOL, Code, Role
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets

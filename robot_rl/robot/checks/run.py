@@ -5,12 +5,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast, get_args
 
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Role, Welcome
 from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.robot.checks.arms import arm_checks
 from robot_rl.robot.checks.connection import ServerTarget, connect
 from robot_rl.robot.checks.host import check_encryption, machine_checks, usb_checks

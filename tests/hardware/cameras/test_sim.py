@@ -13,8 +13,8 @@ from robot_rl.hardware.cameras.feed import RenderFeed
 from robot_rl.hardware.cameras.settings import Sim
 from robot_rl.hardware.cameras.sim import SimCamera
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.drivers.sim import make
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.spec import CameraSpec
 
 ROOT = Path(__file__).resolve().parents[3]

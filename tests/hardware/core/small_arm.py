@@ -8,7 +8,7 @@ from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
 from robot_rl.hardware.core.lease import Peer
-from robot_rl.hardware.drivers.base import Array, DriverError, Gripper, Kinematics, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Gripper, Kinematics, Measurement, Pose
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.spec import CommandMode, GripperSpec, Limits, RobotSpec, Space
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.drivers.base import Array, DriverError, Measurement
+from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.codec import decode_server, encode
 from robot_rl.hardware.protocol.messages import Code, Mode

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.core.arm_motion import ArmMotion, joint_arm
 from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.home_path import HomePathPlanner
-from robot_rl.hardware.drivers.base import Array, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, Measurement, Pose
 from robot_rl.hardware.drivers.sim import SimDriver
 from robot_rl.hardware.protocol.messages import Code
+from robot_rl.hardware.robot_file import load_robot
 from tests.hardware.lone_server import ROBOT
 
 SPEC = load_robot(ROBOT).spec

@@ -12,7 +12,7 @@ from robot_rl.hardware.core import rotation
 from robot_rl.hardware.core.cartesian_motion import CartesianLimiter
 from robot_rl.hardware.core.joint_motion import JointLimiter
 from robot_rl.hardware.core.motion import Step
-from robot_rl.hardware.drivers.base import Array, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, Measurement, Pose
 from tests.hardware.core.small_arm import BRAKING, RATE, Floating, Scara, make_spec
 
 DT = 1 / RATE

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.core.lease import Peer
 from robot_rl.hardware.core.modes import COMMANDED, TRANSITIONS, Cause
-from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.messages import Code, Mode
 from robot_rl.hardware.spec import CommandMode, Space

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from robot_rl.hardware.clock import SteppedClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
 from robot_rl.hardware.drivers.sim import make
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.messages import Code, Mode
+from robot_rl.hardware.robot_file import load_robot
 from tests.hardware.core.small_arm import OBSERVER, OPERATOR, POLICY, RESET, STARTS, Bench
 
 ROBOT = Path("configs/robot/sim_panda.yaml")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from robot_rl.hardware.clock import Clock, MonotonicClock, SteppedClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.drivers import make_driver
-from robot_rl.hardware.drivers.base import Driver, DriverError
+from robot_rl.hardware.drivers.driver import Driver, DriverError
 from robot_rl.hardware.drivers.sim import SimDriver
+from robot_rl.hardware.robot_file import load_robot
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "robot"
 

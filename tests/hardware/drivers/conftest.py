@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from robot_rl.hardware.drivers.base import Driver
+from robot_rl.hardware.drivers.driver import Driver
 from tests.hardware.drivers.cases import Rig
 from tests.hardware.drivers.motion import Motion
 from tests.hardware.fakes import franka, ur

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.drivers.base import Array, Driver, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, Driver, Measurement, Pose
 from tests.hardware.drivers.cases import Rig
 
 JOINT_STEP = 0.1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.robot_file import load_robot
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "add_your_robot.md"

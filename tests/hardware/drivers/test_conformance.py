@@ -1,4 +1,4 @@
-"""What every driver promises (hardware/drivers/base.py), asked of each one that can run here."""
+"""What every driver promises (hardware/drivers/driver.py), asked of each one that can run here."""
 
 import itertools
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose
 from tests.hardware.drivers.cases import CASES, LONG, Rig
 from tests.hardware.drivers.motion import Motion
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.drivers import make_driver
-from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.drivers.franka import FrankaDriver, make
 from robot_rl.hardware.realtime import ARM, missing_rights
+from robot_rl.hardware.robot_file import load_robot
 from tests.hardware.drivers.cases import CONFIGS
 from tests.hardware.drivers.conftest import MOVING
 from tests.hardware.drivers.motion import Motion

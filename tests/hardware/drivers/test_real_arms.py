@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.config import RobotConfig, load_robot
 from robot_rl.hardware.drivers import franka, ur
+from robot_rl.hardware.robot_file import RobotConfig, load_robot
 from tests.hardware.drivers.cases import CONFIGS
 
 MAKERS = {"franka": franka.make, "ur5e": ur.make}

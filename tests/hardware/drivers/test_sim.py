@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.drivers import make_driver
-from robot_rl.hardware.drivers.base import DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.driver import DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.models import CAMERAS, CUBE_START
 from robot_rl.hardware.drivers.sim import CATCH_UP, SimDriver
+from robot_rl.hardware.robot_file import load_robot
 from tests.hardware.drivers.cases import CONFIGS, Rig
 from tests.hardware.drivers.motion import Motion
 

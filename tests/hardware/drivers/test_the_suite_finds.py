@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robot_rl.hardware.drivers.base import Array, DriverError, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.sim import SimDriver
 from tests.hardware.drivers import test_conformance as suite
 from tests.hardware.drivers.cases import stepped

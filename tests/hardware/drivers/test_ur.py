@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robot_rl.hardware.drivers.base import Array, DriverError, Pose
+from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.drivers.ur import UrDriver, make
 from robot_rl.hardware.realtime import missing_rights
 from tests.hardware.drivers.conftest import MOVING

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from robot_rl.hardware.config import RobotConfig, load_robot
 from robot_rl.hardware.drivers.ur import make
+from robot_rl.hardware.robot_file import RobotConfig, load_robot
 from tests.hardware.drivers.cases import CONFIGS, Rig
 from tests.hardware.fakes.arm_process import ArmClock, running
 

@@ -18,10 +18,10 @@ from robot_rl.hardware.cameras.device import RawFrame
 from robot_rl.hardware.cameras.feed import RenderView, SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom, Sim
 from robot_rl.hardware.clock import MS, MonotonicClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.core.core import CoreSettings
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.server import RobotServer
 from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.latency.late_arm import LatePanda

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.latency.swing import Swing, find_axis
 from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.spec import RobotSpec
 from tests.hardware.core.small_arm import make_spec
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robot_rl.hardware.client import RobotClient
-from robot_rl.hardware.recording.client import RecorderProcess
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from tests.hardware.processes import Process, eventually
 
 

@@ -6,11 +6,11 @@ import sys
 import msgspec
 
 from robot_rl.hardware.clock import MonotonicClock
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.core.core import CoreSettings
 from robot_rl.hardware.drivers.sim import SimDriver
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.server import RobotServer
 from tests.hardware.cameras.conftest import pattern
 from tests.hardware.lone_server import ROBOT

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.raw import RawDataset, RawWriter
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Received
 from robot_rl.hardware.recording.requests import Status
 from tests.hardware.processes import eventually

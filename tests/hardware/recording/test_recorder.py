@@ -13,10 +13,10 @@ from robot_rl.hardware.client import CommandRefused
 from robot_rl.hardware.protocol.arrays import decode_image, pixels
 from robot_rl.hardware.protocol.codec import decode_server
 from robot_rl.hardware.protocol.messages import Code, Commanded, Event, State
-from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.episode import Episode
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Clock, Received
 from tests.hardware.cameras.devices_for_tests import number_in
 from tests.hardware.processes import eventually

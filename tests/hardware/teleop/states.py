@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.spec import RobotSpec
 
 PANDA = load_robot(Path(__file__).parents[3] / "configs" / "robot" / "sim_panda.yaml").spec

@@ -28,9 +28,9 @@ from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay, ProgramStatus
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from robot_rl.hardware.teleop.web.access import self_signed_certificate
-from robot_rl.hardware.teleop.web.device import WebDevice
 from robot_rl.hardware.teleop.web.server import CLOSE_FULL, MAX_BROWSERS
 from robot_rl.hardware.teleop.web.settings import WebSettings
+from robot_rl.hardware.teleop.web.web_device import WebDevice
 from tests.hardware.processes import PATIENCE, Server, await_event, eventually, serving
 from tests.hardware.teleop.line import Line
 from tests.hardware.test_camera_events import serving as serving_with_cameras

@@ -19,7 +19,7 @@ import pytest
 
 from robot_rl.bench.methods import runner
 from robot_rl.bench.methods.bc_baseline import read_collection, timed_collection
-from robot_rl.bench.methods.commands import collected_data
+from robot_rl.bench.methods.command_lines import collected_data
 from robot_rl.bench.methods.page import BEGIN, END
 from robot_rl.bench.methods.protocol import Entry, Protocol, read_protocols
 from robot_rl.bench.methods.queue import PlannedRun, run_queue, select_runs

@@ -17,8 +17,8 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.raw.derive import DeriveConfig, derive
 from robot_rl.data.retrace import motion_of
 from robot_rl.hardware.protocol.messages import Mode
-from robot_rl.hardware.recording.client import RecorderProcess
 from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from tests.hardware.processes import ROOT, Server, eventually, serving
 from tests.robot_rl.data.small_dataset import write
 

@@ -7,7 +7,7 @@ import numpy as np
 from robosuite.environments.manipulation.lift import Lift
 
 from robot_rl.envs.experts import EXPERTS
-from robot_rl.envs.experts.base import hand
+from robot_rl.envs.experts.expert import hand
 from robot_rl.envs.experts.lift import LiftExpert
 
 DRIVES = 15

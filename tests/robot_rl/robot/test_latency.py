@@ -9,8 +9,8 @@ import pytest
 
 from robot_rl.errors import UserError
 from robot_rl.hardware.client import RobotClient
-from robot_rl.hardware.config import load_robot
 from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.robot_file import load_robot
 from tests.hardware.processes import Server
 
 ROBOTS = Path(__file__).resolve().parents[3] / "configs" / "robot"

@@ -15,7 +15,7 @@ from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
 from robot_rl.hardware.client import RobotClient
-from robot_rl.hardware.recording.client import RecorderProcess
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from tests.conftest import RunCommand
 from tests.hardware.processes import Process, eventually
 

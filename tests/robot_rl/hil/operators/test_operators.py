@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 import pytest
 
-from robot_rl.envs.experts.base import hand
+from robot_rl.envs.experts.expert import hand
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.factory import make_env
 from robot_rl.hardware.clock import MS, SteppedClock

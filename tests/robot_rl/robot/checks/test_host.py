@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.config import load_robot
+from robot_rl.hardware.robot_file import load_robot
 from robot_rl.robot.checks.arms import arm_checks, check_library, check_reachable, libfranka, ur_checks
 from robot_rl.robot.checks.host import (
     check_access,

@@ -17,8 +17,8 @@ import pytest
 from robot_rl.cli import main as cli
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.connection import Connection, NoAnswer, ServerChanged
+from robot_rl.hardware.protocol.endpoint_gate import FileGate
 from robot_rl.hardware.protocol.endpoints import Address, parse
-from robot_rl.hardware.protocol.gate import FileGate
 from robot_rl.hardware.protocol.messages import Mode, SampleNow, State
 from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
 from robot_rl.robot.checks import server as server_module

@@ -7,9 +7,8 @@ import pytest
 
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import Mode
-from robot_rl.hardware.recording.client import RecorderProcess
-from robot_rl.robot.teleop.background_recorder import BackgroundRecorder
-from robot_rl.robot.teleop.episodes import TeleopEpisodes
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
+from robot_rl.robot.teleop.episodes import BackgroundRecorder, TeleopEpisodes
 from tests.hardware.processes import Server, eventually
 
 

@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Page
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay, ProgramStatus
-from robot_rl.hardware.teleop.web.device import WebDevice
 from robot_rl.hardware.teleop.web.settings import WebSettings
+from robot_rl.hardware.teleop.web.web_device import WebDevice
 from tests.hardware.processes import eventually
 from tests.hardware.test_camera_events import serving
 from tests.robot_rl.browser import launched, opened, take, until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.protocol.gate import FileGate, Gate, PortGate, closed_path
+from robot_rl.hardware.protocol.endpoint_gate import FileGate, Gate, PortGate, closed_path
 
 
 class Listener:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import zmq
 
+from robot_rl.hardware.cameras.camera_main import QUEUE, FrameNumbers, check_image
 from robot_rl.hardware.cameras.compression import decompress
 from robot_rl.hardware.cameras.device import WrongCamera
-from robot_rl.hardware.cameras.process import QUEUE, FrameNumbers, check_image
 from robot_rl.hardware.cameras.publisher import CapturedImage, DropOldestQueue, Publisher
 from robot_rl.hardware.cameras.settings import CameraSettings, RealSense
 from robot_rl.hardware.cameras.wire import Failed, Image, Report, Start, server_socket

@@ -1,6 +1,7 @@
-"""Recorder process: `python -m robot_rl.hardware.recording.process <Start, JSON>`, started by `client.py`.
+"""Recorder process: `python -m robot_rl.hardware.recording.recorder_main <Start, JSON>`.
 
-When its stdin is closed for any reason, it commits the open episode and exits.
+Started by `recorder_process.py`. When its stdin is closed for any reason, it commits the open episode and
+exits.
 """
 
 import os

@@ -6,9 +6,9 @@ import pytest
 
 from robot_rl.hardware.cameras.settings import CameraSettings, OpenCV, RealSense
 from robot_rl.hardware.clock import SteppedClock
-from robot_rl.hardware.config import RobotConfig, checked_struct, load_robot
 from robot_rl.hardware.drivers import DRIVERS, make_driver
 from robot_rl.hardware.drivers.sim import SimOptions
+from robot_rl.hardware.robot_file import RobotConfig, checked_struct, load_robot
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "robot"
 FILES = sorted(CONFIGS.glob("*.yaml"))

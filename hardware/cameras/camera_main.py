@@ -1,6 +1,6 @@
 """Camera process: captures images in the main thread and sends them to the server from a second thread.
 
-Started by the server only: `python -m robot_rl.hardware.cameras.process <Start, JSON>`.
+Started by the server only: `python -m robot_rl.hardware.cameras.camera_main <Start, JSON>`.
 """
 
 import ctypes

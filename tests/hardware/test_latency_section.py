@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.config import load_robot
-from robot_rl.hardware.latency.robot_file import merged, with_latency
+from robot_rl.hardware.robot_file import load_robot, merged_latencies, with_latency
 from robot_rl.hardware.spec import Delay, Latency
 
-CONFIGS = sorted((Path(__file__).resolve().parents[3] / "configs" / "robot").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs" / "robot").glob("*.yaml"))
 TODAY = datetime.date(2026, 11, 21)
 
 
@@ -65,7 +64,7 @@ def test_what_cannot_be_replaced_alone_is_refused(section: str, says: str) -> No
 
 def test_what_was_not_measured_anew_stays_known() -> None:
     new = Latency(action=delay(70), cameras={"on": delay(1.0)})
-    both = merged(FULL, new)
+    both = merged_latencies(FULL, new)
     assert both.action == new.action
     assert both.state == FULL.state
     assert both.cameras == {**FULL.cameras, "on": delay(1.0)}

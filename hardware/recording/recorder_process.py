@@ -28,7 +28,7 @@ from robot_rl.hardware.recording.requests import (
     Status,
 )
 
-_MODULE = "robot_rl.hardware.recording.process"
+_MODULE = "robot_rl.hardware.recording.recorder_main"
 _START_TIMEOUT = 30.0
 """Timeout of the start, s, which includes imports and waiting for the server."""
 _ANSWER_TIMEOUT = 60.0
