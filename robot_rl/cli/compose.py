@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -83,8 +84,11 @@ def draft(command: Command, arguments: Sequence[str]) -> Draft:
         elif choice is not None:
             selection.append(f"{group}={choice}")
     root = command.root if (command.configs / f"{command.root}.yaml").is_file() else None
-    with _registered_choices(command), initialize_config_dir(str(command.configs), version_base="1.3"):
-        composed = hydra_compose(root, selection)
+    try:
+        with _registered_choices(command), initialize_config_dir(str(command.configs), version_base="1.3"):
+            composed = hydra_compose(root, selection)
+    except ConfigCompositionException as error:
+        raise _contradiction(chosen, error.__context__ or error) from error
     # As plain values: Hydra's config refuses new entries in the dicts of an option.
     plain = cast(dict[str, Any], OmegaConf.to_container(composed))
     values = OmegaConf.create({**plain, **files})
@@ -180,14 +184,15 @@ def _structured(command: Command, chosen: Mapping[str, str | None], values: Dict
     try:
         merged = OmegaConf.merge(typed, values)
     except OmegaConfBaseException as error:
-        raise UserError(f"{_choices_text(chosen)} do not go together: {_first_line(error)}") from error
+        raise _contradiction(chosen, error) from error
     assert isinstance(merged, DictConfig)
     return merged
 
 
-def _choices_text(chosen: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{group}={choice}" for group, choice in chosen.items())
+def _contradiction(chosen: Mapping[str, str | None], error: BaseException) -> UserError:
+    choices = ", ".join(f"{group}={choice}" for group, choice in chosen.items() if choice is not None)
+    return UserError(f"{choices} do not go together: {_first_line(error)}")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0]

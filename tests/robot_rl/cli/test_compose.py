@@ -237,3 +237,12 @@ def test_a_renamed_option_answers_with_its_new_name(former: str) -> None:
         )
         with pytest.raises(UserError, match=f"^{former} is now {new}: write {new}=1$"):
             compose(train, ["task=lift", f"method={method}", f"{former}=1"])
+
+
+def test_choices_that_contradict_each_other_are_named_in_one_line() -> None:
+    with pytest.raises(UserError) as refused:
+        compose(load_command("train"), ["method=bc", "hil=on", "data=x.zarr"])
+    answer = str(refused.value)
+    assert "method=bc" in answer
+    assert "hil=on do not go together: Key 'num_envs' not in 'BCConfig'" in answer
+    assert "\n" not in answer
