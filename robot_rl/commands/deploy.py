@@ -19,13 +19,13 @@ import torch
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import acting_policy, choose_device, load_networks
+from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
-from robot_rl.robot.deploy.cameras import camera_reader
 from robot_rl.robot.deploy.deployment import (
     check_initial_states,
     check_robot_fits,
