@@ -34,7 +34,7 @@ from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.server import RobotServer, StateCallback
 from robot_rl.hardware.spec import CameraSpec
-from tests.hardware.cameras.conftest import PATIENT, pattern
+from tests.hardware.cameras.conftest import PATIENT, UNHURRIED, pattern
 from tests.hardware.core.small_arm import SmallArm
 
 ROBOT = Path(__file__).parents[2] / "configs" / "robot" / "sim_panda.yaml"
@@ -110,9 +110,10 @@ def main(told: dict[str, Any]) -> None:
         specs = tuple(pattern(name).spec for name in named)
         state_callbacks: list[StateCallback] = []
         driver: Driver = Arm(specs)
+        # Where many things run, the first image takes long, and drawing too.
+        limits = PATIENT if told.get("arm") == "sim" else UNHURRIED
+        robot_rl.hardware.server.CameraSet = partial(CameraSet, limits=limits)  # type: ignore[assignment,misc]
         if told.get("arm") == "sim":
-            # Where many things run, the first drawing takes long.
-            robot_rl.hardware.server.CameraSet = partial(CameraSet, limits=PATIENT)  # type: ignore[assignment,misc]
             driver, drawn, state_callbacks = simulated(specs, ended)
             cameras += drawn
         server = RobotServer(

@@ -21,7 +21,7 @@ def launched() -> Iterator[Browser]:
     known = (shutil.which(name) for name in ("chromium", "google-chrome"))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=next(filter(None, known), None), args=["--no-sandbox"]
+            executable_path=next(filter(None, known), None), args=["--no-sandbox"], timeout=PATIENCE * 1e3
         )
         yield browser
         browser.close()

@@ -23,6 +23,8 @@ PATIENT = MonitorLimits(
     start_ms=90_000, stall_ms=20_000, rate_window_ms=60_000, restarts=100, backoff_ms=10, restart_window_ms=1
 )
 """Limits that no busy machine trips over."""
+UNHURRIED = MonitorLimits(start_ms=90_000, stall_ms=3000)
+"""Limits under which a busy machine's cameras do not fail for good, and ailing ones are noticed soon."""
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from robot_rl.hardware.recording.raw import RawDataset, RawWriter
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Received
 from robot_rl.hardware.recording.requests import Status
-from tests.hardware.processes import eventually
+from tests.hardware.processes import PATIENCE, eventually
 from tests.hardware.recording.conftest import Robot, hears_all
 
 
@@ -37,7 +37,7 @@ def killed(robot: Robot, root: Path, victim: str, chance: random.Random) -> None
             assert ended.footer.counts["state"].received >= known.received["state"]
         else:
             recorder.process.send_signal(signal.SIGKILL)
-            assert recorder.process.wait(60) == -signal.SIGKILL
+            assert recorder.process.wait(PATIENCE) == -signal.SIGKILL
     finally:
         recorder.close()
     left = RawDataset(root)

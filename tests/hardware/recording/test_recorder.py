@@ -19,7 +19,7 @@ from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Clock, Received
 from tests.hardware.cameras.devices_for_tests import number_in
-from tests.hardware.processes import eventually
+from tests.hardware.processes import PATIENCE, eventually
 from tests.hardware.recording.conftest import Record, Robot
 from tests.hardware.recording.robot_with_cameras import CAMERAS
 
@@ -159,7 +159,7 @@ def test_a_recorder_whose_user_is_gone_commits_what_is_open(
     eventually(lambda: recorder.status().received["state"] > 3, "states")
     if end == "sigterm":
         recorder.process.send_signal(signal.SIGTERM)
-        recorder.process.wait(60)
+        recorder.process.wait(PATIENCE)
     else:
         # What the kernel does with the pipe of a process that was killed.
         recorder.close()

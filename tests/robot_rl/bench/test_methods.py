@@ -36,6 +36,7 @@ from robot_rl.policies.store import load_base, read_record
 from robot_rl.training.logger import read_metrics
 from robot_rl.training.provenance import Code
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
+from tests.hardware.processes import PATIENCE, eventually
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics, residual
 
 SHIPPED = Path(__file__).parents[3] / "benchmarks" / "protocol"
@@ -551,12 +552,10 @@ def test_process_pool_stops_its_commands_cleanly(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=work)
         thread.start()
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "d.zarr" / "meta").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        eventually((tmp_path / "d.zarr" / "meta").exists, "its dataset")
         time.sleep(1)
         pool.stop()
-        thread.join(60)
+        thread.join(PATIENCE)
         assert stopped == [True]
         assert "stopped; the same command adds the rest" in (tmp_path / "log").read_text()
         with pytest.raises(Stopped):

@@ -21,6 +21,7 @@ from robot_rl.data import writer
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.writer import DatasetWriter, Episode
+from tests.hardware.processes import PATIENCE
 
 DIM = {"name": "x", "kind": "delta", "unit": "m", "scale": 0.05, "frame": "base"}
 ENVIRONMENT = {
@@ -191,7 +192,7 @@ def test_killed_writer_loses_at_most_the_episode_that_it_was_writing(tmp_path: P
             try:
                 assert child.stdout is not None
                 assert child.stdout.readline() == b"ready\n"
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + PATIENCE
                 while not (path.exists() and Dataset(path).num_episodes > held):
                     assert time.monotonic() < deadline
                     time.sleep(0.01)  # a reader beside a writer finds a whole dataset too

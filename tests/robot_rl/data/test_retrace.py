@@ -28,7 +28,7 @@ WIDTH = 0.25
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("r"), lease_ms=1000) as server:
+    with serving(tmp_path_factory.mktemp("r")) as server:
         yield server
 
 

@@ -53,7 +53,7 @@ def test_keys_begin_and_end_episodes(terminal: Terminal, tmp_path: Path) -> None
     terminal.press("s")
     terminal.await_text("no episode is open")
     terminal.press("q")
-    assert terminal.process.wait(60) == 0
+    assert terminal.wait() == 0
     assert outcomes(tmp_path / "x.raw") == ["success", "failure", "discarded"]
     assert RawDataset(tmp_path / "x.raw").episodes[1].header.labels == {"operator": "carl"}
 
@@ -65,7 +65,7 @@ def test_ctrl_c_ends_the_open_episode_as_interrupted(terminal: Terminal, tmp_pat
 
     eventually(begins, "it records")
     terminal.process.send_signal(signal.SIGINT)
-    assert terminal.process.wait(60) == 130
+    assert terminal.wait() == 130
     assert outcomes(tmp_path / "x.raw") == ["interrupted"]
 
 

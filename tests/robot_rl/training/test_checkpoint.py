@@ -17,6 +17,7 @@ import torch
 from robot_rl.runs import list_checkpoints
 from robot_rl.training import checkpoint
 from robot_rl.training.checkpoint import KEEP, load_checkpoint, save_checkpoint
+from tests.hardware.processes import PATIENCE
 
 
 def assert_same(one: Any, two: Any, where: str = "") -> None:
@@ -179,7 +180,7 @@ def test_killed_run_leaves_only_complete_checkpoints(tmp_path: Path) -> None:
         command = [sys.executable, "-c", SAVER, str(tmp_path)]
         with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": "."}) as child:
             try:
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + PATIENCE
                 found: list[Path] = []
                 while not found or int(found[-1].name) <= newest + 1:
                     assert time.monotonic() < deadline

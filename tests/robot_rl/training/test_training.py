@@ -20,6 +20,7 @@ from robot_rl.training.logger import read_metrics
 from robot_rl.training.loop import NotFinite, check_reward
 from robot_rl.training.online import Updater
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
+from tests.hardware.processes import PATIENCE
 
 
 def assert_same(a: Any, b: Any, path: str = "") -> None:
@@ -164,17 +165,17 @@ def test_starting_a_finished_run_again_changes_nothing(
 def test_run_stopped_by_a_signal_resumes_exactly(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, number: signal.Signals
 ) -> None:
-    steps = 3000
+    steps = 100_000
     command = [sys.executable, "-m", "robot_rl", "train", *bc(demonstrations, tmp_path, "stopped", steps)]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while not (tmp_path / "stopped" / "metrics.csv").exists():
         assert child.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
     child.send_signal(number)
-    _, errors = child.communicate(timeout=120)
+    _, errors = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130
     assert "the same command goes on from here" in errors
     stopped_at = final_state(tmp_path / "stopped")["step"]

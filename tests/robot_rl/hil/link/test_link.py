@@ -33,8 +33,8 @@ from robot_rl.hil.link.server import LearnerServer
 from tests.robot_rl.hil.link.sample_steps import EMPTY, step
 
 WEIGHTS = Weights(learner="", version=0, warm=False, tensors={})
-LONG = 10_000
-"""Number of polls before a test fails; far more than any test needs."""
+PATIENCE = 120.0
+"""Seconds before a test fails; far more than any test needs."""
 
 
 def never() -> bool:
@@ -133,12 +133,11 @@ def shorten_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def until(done: Callable[[], bool], *turns: Callable[[], None]) -> None:
-    for _ in range(LONG):
-        if done():
-            return
+    deadline = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < deadline, "the condition did not become true"
         for turn in turns:
             turn()
-    raise AssertionError("the condition did not become true")
 
 
 def test_records_arrive_in_order_and_are_acknowledged(learner: Learner, actor: ActorLink) -> None:
@@ -422,7 +421,7 @@ def test_waiting_messages_of_a_dead_actor_are_discarded(
         for frame in (hello("dead", 1), step(0, 0)):
             dead.send(encode(frame))
         until(lambda: bool(learner.server._router.poll(0)), lambda: None)
-        time.sleep(0.1)
+        time.sleep(0.5)
     finally:
         context.destroy(linger=0)
     learner.server.drop_actor()
@@ -445,7 +444,7 @@ def test_stop_actor_returns_when_the_actor_has_confirmed(learner: Learner, actor
     time.sleep(0.3)
     assert stopping.is_alive()
     until(lambda: actor.client.stopping, actor.client.exchange)
-    stopping.join(60)
+    stopping.join(PATIENCE)
     assert not stopping.is_alive()
     # The actor neither sends to a stopping learner nor waits for it.
     actor.box.add(step(0, 1))

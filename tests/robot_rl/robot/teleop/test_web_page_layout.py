@@ -60,7 +60,7 @@ def fault(shown: Shown) -> Iterator[None]:
     shown.robot.stop("a test")
     eventually(lambda: shown.robot.sample().mode is Mode.FAULT, "the arm has a fault")
     yield
-    with RobotClient(shown.display.address, "mender", "operator", timeout=10.0) as mender:
+    with RobotClient(shown.display.address, "mender", "operator", timeout=30.0) as mender:
         mender.acknowledge("the test is over")
 
 
@@ -197,8 +197,7 @@ def test_a_camera_is_as_large_as_its_image_and_has_its_whole_name(
             assert box["y"] >= views["y"] - 1
             assert box["y"] + box["height"] <= views["y"] + views["height"] + 1
         page.locator("figure").first.click()
-        page.wait_for_timeout(200)
-        assert [one.is_visible() for one in page.locator("figure").all()] == [True, False]
+        until(page, lambda: [one.is_visible() for one in page.locator("figure").all()] == [True, False])
 
 
 @SIZES
