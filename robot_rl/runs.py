@@ -29,6 +29,9 @@ _MAY_CHANGE = {
     "hil.robot",
     "hil.robot_keys",
     "hil.ahead",
+    "imagination.address",
+    "imagination.keys",
+    "imagination.timeout",
 }
 
 

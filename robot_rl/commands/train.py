@@ -24,7 +24,8 @@ from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
-from robot_rl.imagination.config import ImaginationConfig, StateModelConfig
+from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
+from robot_rl.imagination.world_model import WorldModelLost
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
@@ -53,7 +54,7 @@ GROUPS = {
     "task": {"*": TaskConfig},
     "method": {name: method.config_type for name, method in METHODS.items()},
     "hil": {"on": HilConfig},
-    "imagination": {"state": StateModelConfig},
+    "imagination": {"state": StateModelConfig, "remote": RemoteModelConfig},
     "base": {**{name: base.config for name, base in BASES.items()}, "run": RunBase},
 }
 
@@ -72,7 +73,8 @@ class Config:
     hil: Any = None
     """`on` for a separate actor process and human interventions."""
     imagination: Any = None
-    """`state` for imagined transitions from a world model of states, learned during training."""
+    """`state` for imagined transitions from a world model of states, learned during training, or `remote` for
+    those of a model in another process."""
     data: str | None = None
     """Dataset of demonstrations."""
     name: str = "${task.name}_${method.name}_s${seed}"
@@ -157,6 +159,9 @@ def run(config: Config) -> None:
         except NotFinite as error:
             write_run_record(directory, started, **facts, failed=str(error))
             raise UserError(f"{error}; a smaller learning rate may help") from error
+        except WorldModelLost as error:
+            write_run_record(directory, started, **facts, failed=str(error))
+            raise
     write_run_record(
         directory,
         started,
@@ -179,7 +184,7 @@ def build(
         components = build_on_policy(method, source)
     else:
         components = build_off_policy(method, source, imagination)
-    closing.callback(components.envs.close)
+    closing.callback(components.close)
     return components
 
 

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from robot_rl.envs.observation import Observation
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
+from robot_rl.hardware.protocol.large_messages import pack, pack_all
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hil.actor_environment import ActorEnvironment
 from robot_rl.hil.actor_job import ActorJob
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
-from robot_rl.hil.link.messages import End, Step, Weights, pack, pack_all, unpack_tensors
+from robot_rl.hil.link.messages import End, Step, Weights, unpack_tensors
 from robot_rl.hil.operators.operator import Operator, OperatorInput, Outcome
 from robot_rl.hil.takeover import SOURCE, ControlState, Takeover
 from robot_rl.policies.acting import ActingPolicy

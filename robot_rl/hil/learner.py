@@ -115,14 +115,14 @@ class AsyncTraining:
             if child:
                 closing.callback(child.close)
             closing.callback(self._server.stop_actor, _STOP_TIMEOUT)
-            while self._step < intervals.total and not run.stop():
+            while self._step < intervals.total and not run.stop() and not self._updater.lost:
                 if child:
                     self._restart_if_dead(child)
                 for record in self._server.records(0 if self._has_work else _WAIT_MS):
                     self._process(record)
                     if child:
                         child.reset_failures()
-                    if self._step >= intervals.total:
+                    if self._step >= intervals.total or self._updater.lost:
                         break
                 if not self._config.lockstep:
                     self._learn(1)
@@ -130,6 +130,8 @@ class AsyncTraining:
                 self._learn()
                 self._evaluate(self._step - 1)
             self._save()
+        if self._updater.lost:
+            raise self._updater.lost
         return self._step >= intervals.total
 
     def _restart_if_dead(self, child: ActorProcess) -> None:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from robot_rl.data.replay import SOURCES, Replay
 from robot_rl.errors import UserError
 from robot_rl.hardware.protocol.codec import ProtocolError
-from robot_rl.hil.link.messages import Array, End, Step, unpack
+from robot_rl.hardware.protocol.large_messages import Array, unpack
+from robot_rl.hil.link.messages import End, Step
 
 _NO_ACTION = np.zeros((1, 0), np.float32)
 

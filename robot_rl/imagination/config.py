@@ -86,3 +86,22 @@ class StateModelConfig(ImaginationConfig):
             raise ValueError(
                 f"imagination.members={self.members}: disagreement needs 2 networks or more; 5 is usual"
             )
+
+
+@dataclass
+class RemoteModelConfig(ImaginationConfig):
+    """Imagined transitions from a world model that a server predicts with, perhaps on another machine."""
+
+    name: str = "remote"
+    """Name of the world model."""
+    address: str = "???"
+    """Address of the model's server: `ipc:///directory`, or `tcp://host:port`."""
+    keys: str | None = None
+    """File of this run's keys for the server, from `robot-rl robot keys`; required on a network."""
+    timeout: float = 600.0
+    """Longest wait for one answer, such as that to a fit, in s."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.timeout > 0:
+            raise ValueError(f"imagination.timeout={self.timeout:g}: it must be more than 0")

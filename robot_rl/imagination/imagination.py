@@ -126,7 +126,7 @@ class Imagination:
         self._imagined, self._owed = {}, 0.0
         self._prepare_starts(len(new))
         self.limits = calibrate(self.pool, config.chunks)
-        record: dict[str, float | bool] = {"step": step, "episodes": self.learned, **losses}
+        record: dict[str, float | bool] = {**losses, "step": step, "episodes": self.learned}
         if len(self.pool) >= config.pool:
             verdict = judge_model(self.pool, self.limits)
             # The pool may hold tests of an earlier, better model: the newest have to agree with it.
@@ -238,16 +238,18 @@ class Imagination:
             "limits": None
             if self.limits is None
             else vars(self.limits) | {"uncertainty": list(self.limits.uncertainty)},
-            "history": self.history,
-            "key_rows": self._key_rows,
+            "history": list(self.history),
+            "key_rows": list(self._key_rows),
             "starts": self._starts,
             "imagined": self._imagined,
             "owed": self._owed,
             "generator": self._generator.get_state(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.model.restore(state["model"])
+    def load_state_dict(self, state: Mapping[str, Any], *, with_model: bool = True) -> None:
+        """Go on from what `state_dict` returned, without the model if that is lost."""
+        if with_model:
+            self.model.restore(state["model"])
         self.gate.load_state_dict(state["gate"])
         lengths = state["lengths"]
         self.episodes = []

@@ -11,7 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from robot_rl.errors import UserError
 from robot_rl.imagination.episodes import Episode
+
+
+class WorldModelLost(UserError):
+    """A world model outside this process is gone, or its answers cannot be used; the run saves and ends."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,10 @@ class Prediction:
 
 
 class WorldModel(Protocol):
-    """A model that is fitted during training."""
+    """A model that is fitted during training.
+
+    One outside this process raises `WorldModelLost` when it cannot answer.
+    """
 
     @property
     def scale(self) -> Tensor:
@@ -80,5 +88,10 @@ class WorldModel(Protocol):
         """Number of its variants."""
         ...
 
-    def checkpoint(self) -> dict[str, Any]: ...
-    def restore(self, state: Mapping[str, Any]) -> None: ...
+    def checkpoint(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `checkpoint` returned."""
+        ...

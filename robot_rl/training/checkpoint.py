@@ -1,9 +1,8 @@
 """Checkpoints: directories with the full state of a run, from which it is resumed.
 
-A state is a tree of dicts and lists whose leaves are tensors, arrays, numbers, strings, booleans and None.
-Tensors and arrays are stored in `state.safetensors` under their path in the tree, everything else in
-`state.json`. Nothing is pickled. The directory, `checkpoints/00012000/` for step 12000, appears by
-rename, so it is complete.
+A state is a tree (`robot_rl/state_tree.py`). Tensors and arrays are stored in `state.safetensors` under their
+path in the tree, everything else in `state.json`. Nothing is pickled. The directory, `checkpoints/00012000/`
+for step 12000, appears by rename, so it is complete.
 """
 
 import json
@@ -14,25 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from robot_rl.hardware.durable import atomic_directory
 from robot_rl.runs import list_checkpoints
+from robot_rl.state_tree import DAMAGES, join, split
 
 FORMAT_VERSION = 1
-_LEAF = "__tensor__"
 KEEP = 2
-_DAMAGES = (
-    OSError,
-    UnicodeDecodeError,
-    json.JSONDecodeError,
-    KeyError,
-    TypeError,
-    RecursionError,
-    SafetensorError,
-)
 
 
 def save_checkpoint(
@@ -50,7 +39,7 @@ def save_checkpoint(
         shutil.rmtree(leftover)
     with atomic_directory(final) as building:
         arrays: dict[str, np.ndarray] = {}
-        tree = _split(state, "", arrays)
+        tree = split(state, "", arrays)
         # safetensors' own writer hides the OSError, for example of a full disk.
         (building / "state.safetensors").write_bytes(save(arrays))
         (building / "state.json").write_text(
@@ -80,46 +69,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
                 f"this program reads up to {FORMAT_VERSION}"
             )
         with safe_open(path / "state.safetensors", framework="numpy") as arrays:
-            state = _join(header["state"], arrays)
+            state = join(header["state"], arrays.get_tensor)
             if not isinstance(state, dict):
                 raise TypeError("its state is not a dict")
             return state
-    except _DAMAGES as error:
+    except DAMAGES as error:
         raise ValueError(
             f"checkpoint {path} is damaged ({error}); remove it to resume from an older one"
         ) from error
-
-
-def _split(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    if isinstance(node, dict):
-        return {"dict": [[_key(key), _split(value, f"{path}/{key}", arrays)] for key, value in node.items()]}
-    if isinstance(node, list | tuple):
-        return {"list": [_split(value, f"{path}/{i}", arrays) for i, value in enumerate(node)]}
-    if isinstance(node, torch.Tensor | np.ndarray):
-        assert path not in arrays, f"two leaves have the path {path}"
-        kind = "tensor" if isinstance(node, torch.Tensor) else "array"
-        array = node.detach().cpu().numpy() if isinstance(node, torch.Tensor) else node
-        # Not `ascontiguousarray`, which makes a scalar an array of shape [1].
-        arrays[path] = np.asarray(array, order="C")
-        return {_LEAF: path, "kind": kind}
-    if isinstance(node, np.generic):
-        node = node.item()
-    assert node is None or isinstance(node, bool | int | float | str), f"{path}: {type(node)} is not a leaf"
-    return {"value": node}
-
-
-def _join(node: dict[str, Any], arrays: Any) -> Any:
-    if "dict" in node:
-        return {key[0] if key[1] == "str" else int(key[0]): _join(v, arrays) for key, v in node["dict"]}
-    if "list" in node:
-        return [_join(value, arrays) for value in node["list"]]
-    if _LEAF in node:
-        array = arrays.get_tensor(node[_LEAF])
-        return torch.from_numpy(array.copy()) if node["kind"] == "tensor" else array
-    return node["value"]
-
-
-def _key(key: Any) -> list[str]:
-    """A key and its type: JSON keys are strings, the states of optimisers have ints."""
-    assert isinstance(key, str | int), f"{key!r} is not a valid key"
-    return [str(key), "str" if isinstance(key, str) else "int"]

@@ -4,6 +4,7 @@ task → environments → base → agent → replay and sampler → learner; `co
 """
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +24,11 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import load_networks, make_env, make_vector_env
 from robot_rl.imagination.branches import BaseSampler, Returns
-from robot_rl.imagination.config import ImaginationConfig, StateModelConfig
+from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.state_model import Shape, StateModel
+from robot_rl.imagination.world_model import WorldModel
 from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.learner import ChunkLearner, OfflineLearner, OnlineLearner, OnPolicyLearner
 from robot_rl.learning.sampling import MixedSampler
@@ -41,6 +43,7 @@ from robot_rl.methods.method import (
     OnPolicyMethod,
     ReplayContent,
 )
+from robot_rl.model_server.client import RemoteModel
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
@@ -88,6 +91,9 @@ class OnPolicyComponents:
     buffer: RolloutBuffer
     learner: OnPolicyLearner
 
+    def close(self) -> None:
+        self.envs.close()
+
 
 @dataclass(frozen=True)
 class OffPolicyComponents:
@@ -99,6 +105,11 @@ class OffPolicyComponents:
     sampler: MixedSampler
     learner: OnlineLearner
     imagination: Imagination | None = None
+
+    def close(self) -> None:
+        self.envs.close()
+        if self.imagination and isinstance(self.imagination.model, RemoteModel):
+            self.imagination.model.close()
 
 
 def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
@@ -153,7 +164,8 @@ def build_off_policy(
         sampler = MixedSampler(config, replay, demos, method.window(context.base), source.seed)
         imagined = None
         if imagination:
-            imagined = build_imagination(imagination, method, learner, context, envs.observation_spec, demos)
+            accept = source.accept
+            imagined = build_imagination(imagination, method, learner, context, envs, demos, accept)
     return OffPolicyComponents(envs, agent, replay, sampler, learner, imagined)
 
 
@@ -162,34 +174,32 @@ def build_imagination(
     method: OffPolicyMethod,
     learner: OnlineLearner,
     context: AgentContext,
-    observed: ObservationSpec,
+    envs: RobosuiteVectorEnv,
     demos: Replay | None,
+    accept: tuple[str, ...] = (),
 ) -> Imagination:
     """A world model and what uses it.
 
     Raises:
-        ValueError: if the method or its base cannot learn or act at imagined states.
+        ValueError: if the method or its base cannot learn or act at imagined states, or there is no server of
+            the model that fits.
     """
+    observed = envs.observation_spec
     if not isinstance(learner, ChunkLearner):
         raise ValueError(
             f"method={method.config.name} cannot act and learn at imagined states: use imagination with "
             "residual_chunk, expo, dsrl_na or residual"
         )
     _check_imagination(f"imagination={config.name}", method, context, observed)
-    spec, chunk = context.base.spec, method.window(context.base).chunk
-    offsets = accumulate(observed.state_dims, initial=0)
-    keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
-    quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
-    shape = Shape(spec.state_size, spec.action_size, max(chunk, 1), quaternions)
-    assert isinstance(config, StateModelConfig)
-    model = StateModel(config, shape, context.device, context.seed)
+    chunk = max(method.window(context.base).chunk, 1)
+    model = _build_world_model(config, context, envs, chunk, accept)
     returns = Returns(
         method.config.gamma,
         method.config.reward_offset,
         switch_cost(context.action_spec, method.config.gripper_penalty),
         method.config.value_range[1] - method.config.value_range[0],
     )
-    samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), shape.chunk)
+    samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk)
     imagination = Imagination(config, model, learner, samples, returns, context.seed)
     for stream in range(demos.streams if demos else 0):
         assert demos
@@ -224,6 +234,28 @@ def _check_imagination(
             f"{label} bootstraps where a time limit ended an episode: leave it out, or "
             "method.bootstrap_truncation=false"
         )
+
+
+def _build_world_model(
+    config: ImaginationConfig,
+    context: AgentContext,
+    envs: RobosuiteVectorEnv,
+    chunk: int,
+    accept: tuple[str, ...],
+) -> WorldModel:
+    spec, observed = context.base.spec, envs.observation_spec
+    if isinstance(config, RemoteModelConfig):
+        sizes = spec.state_size, spec.action_size
+        model = RemoteModel(config, envs.describe(), sizes, chunk, accept)
+        if not model.resumable:
+            print(f"{config.address}: this world model cannot be saved, nor the run resumed", file=sys.stderr)
+        return model
+    assert isinstance(config, StateModelConfig)
+    offsets = accumulate(observed.state_dims, initial=0)
+    keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
+    quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
+    shape = Shape(spec.state_size, spec.action_size, chunk, quaternions)
+    return StateModel(config, shape, context.device, context.seed)
 
 
 def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv, AgentContext]:

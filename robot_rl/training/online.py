@@ -15,6 +15,7 @@ from robot_rl.data.replay import SOURCES, Batch
 from robot_rl.hardware.durable import write_file
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
+from robot_rl.imagination.world_model import WorldModelLost
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.training.checkpoint import save_checkpoint
@@ -44,6 +45,8 @@ class Updater:
         """Metrics of the last update."""
         self.pending = 0.0
         """Number of updates that are due for the environment steps so far, and not made yet."""
+        self.lost: WorldModelLost | None = None
+        """Why the world model cannot be used any more: the run saves a checkpoint, and ends with this."""
         self._run = run
 
     def schedule(self, steps: int, before: int) -> None:
@@ -61,19 +64,35 @@ class Updater:
         return updates
 
     def update(self, updates: int, step: int) -> None:
-        """Make updates, at an environment step of the run.
+        """Make updates, at an environment step of the run; none without the world model, see `lost`.
 
         Raises:
             NotFinite: if a metric is NaN or infinite.
         """
-        if self.imagination and self.imagination.is_due:
-            self.imagination.refit(step)
-            lines = [json.dumps(record) + "\n" for record in self.imagination.history]
-            write_file(self._run.directory / "imagination.jsonl", "".join(lines).encode())
-        for _ in range(updates):
-            batch, actor_rows = sample_batch(self.sampler, self.imagination, step)
-            self.metrics.update(self.learner.update(batch, actor_rows))
-            _check_finite(self.metrics, batch, step, self._run.directory)
+        made = 0
+        try:
+            if self.imagination and self.imagination.is_due:
+                self._refit(self.imagination, step)
+            for _ in range(updates):
+                batch, actor_rows = sample_batch(self.sampler, self.imagination, step)
+                self.metrics.update(self.learner.update(batch, actor_rows))
+                made += 1
+                _check_finite(self.metrics, batch, step, self._run.directory)
+        except WorldModelLost as error:
+            self.lost = WorldModelLost(f"{error}; the run is saved up to here")
+            self.pending += updates - made
+
+    def _refit(self, imagination: Imagination, step: int) -> None:
+        before = imagination.state_dict()
+        try:
+            imagination.refit(step)
+            # One in another process may die before the next checkpoint.
+            imagination.model.checkpoint()
+        except WorldModelLost:
+            imagination.load_state_dict(before, with_model=False)
+            raise
+        lines = [json.dumps(record) + "\n" for record in imagination.history]
+        write_file(self._run.directory / "imagination.jsonl", "".join(lines).encode())
 
     def end_episode(self, env_id: int, *, success: bool, interrupted: bool = False) -> None:
         """Record the end of an environment's episode; a world model does not learn from interrupted ones."""
@@ -179,7 +198,7 @@ def train_online(
         decide()
 
     with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
-        while step < intervals.total and not run.stop():
+        while step < intervals.total and not run.stop() and not updater.lost:
             if not learner.warmed_up and updater.pending >= _WARMUP_BURST:
                 updater.update(updater.take_pending(_WARMUP_BURST), step)
                 continue
@@ -204,6 +223,8 @@ def train_online(
             if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                 save()
     save()
+    if updater.lost:
+        raise updater.lost
     return step >= intervals.total
 
 

@@ -10,12 +10,12 @@ import zmq
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.large_messages import MAX_FRAME_BYTES, encode
 from robot_rl.hardware.protocol.listener import Reconnector
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hil.link.messages import (
-    MAX_FRAME_BYTES,
     PROTOCOL,
     Ack,
     Bye,
@@ -25,7 +25,6 @@ from robot_rl.hil.link.messages import (
     Stop,
     Weights,
     Welcome,
-    encode,
     from_learner,
 )
 from robot_rl.hil.link.outbox import Outbox

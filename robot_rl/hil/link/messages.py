@@ -7,36 +7,19 @@ its episode and its index in it. The learner acknowledges records (`ack`) and se
 frames that were not read yet, so each message is repeated until the other side shows that it received it.
 """
 
-import struct
-import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from robot_rl.hardware.protocol.arrays import DType, as_array
 from robot_rl.hardware.protocol.codec import ProtocolError
+from robot_rl.hardware.protocol.large_messages import Array, decode, pack_all, unpack
 from robot_rl.hardware.protocol.messages import Code, Name, Natural
 
 PROTOCOL: Final = 5
-MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
-"""Size limit of a frame, which carries the weights of all networks or the files of a base policy."""
-_CRC: Final = struct.Struct("<I")
-
-
-class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A numeric array, little-endian."""
-
-    d: DType
-    """Data type."""
-    s: tuple[Natural, ...]
-    """Shape."""
-    b: bytes
-    """Data, row-major."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="t"):
@@ -158,70 +141,18 @@ Record = Step | End
 FromActor = Hello | Step | End | Bye
 FromLearner = Welcome | Ack | Weights | Refused | Stop
 
-_encoder = msgspec.msgpack.Encoder()
 _from_actor: msgspec.msgpack.Decoder[FromActor] = msgspec.msgpack.Decoder(FromActor)
 _from_learner: msgspec.msgpack.Decoder[FromLearner] = msgspec.msgpack.Decoder(FromLearner)
 
 
-def encode(message: Message) -> bytes:
-    """Encode a message as a frame.
-
-    Raises:
-        ProtocolError: TOO_BIG, if the frame is longer than `MAX_FRAME_BYTES`.
-    """
-    body = _encoder.encode(message)
-    if len(body) + _CRC.size > MAX_FRAME_BYTES:
-        raise ProtocolError(Code.TOO_BIG, f"{len(body)} bytes, at most {MAX_FRAME_BYTES} are allowed")
-    return _CRC.pack(zlib.crc32(body)) + body
-
-
 def from_actor(frame: bytes | memoryview) -> FromActor:
     """Decode a message of an actor; raises `ProtocolError` if it is not one."""
-    return _decode(frame, _from_actor)
+    return decode(frame, _from_actor)
 
 
 def from_learner(frame: bytes | memoryview) -> FromLearner:
     """Decode a message of a learner; raises `ProtocolError` if it is not one."""
-    return _decode(frame, _from_learner)
-
-
-def _decode(frame: bytes | memoryview, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
-    view = memoryview(frame)
-    if len(view) > MAX_FRAME_BYTES:
-        raise ProtocolError(Code.TOO_BIG, f"{len(view)} bytes, at most {MAX_FRAME_BYTES} are allowed")
-    body = view[_CRC.size :]
-    if len(view) < _CRC.size or _CRC.unpack(view[: _CRC.size])[0] != zlib.crc32(body):
-        raise ProtocolError(Code.MALFORMED, "checksum mismatch: the frame is damaged")
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(Code.MALFORMED, str(error)) from None
-
-
-def pack(values: NDArray[Any]) -> Array:
-    """Pack an array of uint8, uint16, int64 or float32.
-
-    Raises:
-        ProtocolError: if it has another type.
-    """
-    dtype = values.dtype.newbyteorder("<").str if values.dtype.itemsize > 1 else values.dtype.str
-    array = Array(dtype, values.shape, np.ascontiguousarray(values).tobytes())  # type: ignore[arg-type]
-    unpack(array)
-    return array
-
-
-def unpack(array: Array) -> NDArray[Any]:
-    """Unpack an array; the result is read-only.
-
-    Raises:
-        ProtocolError: if type, shape and data do not fit together.
-    """
-    return as_array(array.b, array.d, array.s)
-
-
-def pack_all(values: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
-    """Pack arrays by name."""
-    return {name: pack(value) for name, value in values.items()}
+    return decode(frame, _from_learner)
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Array]:

@@ -10,8 +10,9 @@ from typing import Final
 
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.durable import make_folder, sync
+from robot_rl.hardware.protocol.large_messages import encode
 from robot_rl.hardware.recording.log import LogWriter, read_log
-from robot_rl.hil.link.messages import Ack, End, Step, encode
+from robot_rl.hil.link.messages import Ack, End, Step
 from robot_rl.runs import write_text
 
 _RUN: Final = "run.txt"

@@ -6,11 +6,11 @@ from typing import Final
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.endpoints import Address
+from robot_rl.hardware.protocol.large_messages import MAX_FRAME_BYTES, encode
 from robot_rl.hardware.protocol.security import ServerKeys
 from robot_rl.hardware.protocol.sockets import ServerSockets, reply
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hil.link.messages import (
-    MAX_FRAME_BYTES,
     PROTOCOL,
     Ack,
     Bye,
@@ -23,7 +23,6 @@ from robot_rl.hil.link.messages import (
     Stop,
     Weights,
     Welcome,
-    encode,
     from_actor,
 )
 from robot_rl.hil.link.outbox import Position

@@ -10,8 +10,9 @@ import torch
 
 from robot_rl.data.replay import Replay
 from robot_rl.errors import UserError
+from robot_rl.hardware.protocol.large_messages import pack
 from robot_rl.hil.intervention_stats import FILE, InterventionStats
-from robot_rl.hil.link.messages import End, Step, pack
+from robot_rl.hil.link.messages import End, Step
 from robot_rl.hil.replay_rows import to_row
 
 REPLAY = Replay(10, 1, 2, {"state": ((3,), torch.float32)})

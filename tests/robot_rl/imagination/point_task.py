@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Replay
-from robot_rl.envs.action import ActionDim
+from robot_rl.envs.action import ActionDim, spec_to_list
 from robot_rl.envs.env_group import EnvInterface, EpisodeStart
 from robot_rl.envs.observation import ObservationSpec, observation_space
 from robot_rl.envs.task import TaskConfig
@@ -42,9 +42,14 @@ CHUNK = 4
 _OFFSET = torch.tensor([0.1, 0.05])
 _OBSERVED = ObservationSpec(("position",), (2,))
 _ACTIONS = tuple(ActionDim(name, "delta", "m", STEP, "world") for name in "xy")
+ENVIRONMENT = {
+    "task": "point",
+    "observation_spec": _OBSERVED.as_dict(),
+    "action_spec": spec_to_list(_ACTIONS),
+}
 _INTERFACE = EnvInterface(
     TaskConfig(name="point", env="Point"),
-    {},
+    ENVIRONMENT,
     observation_space(_OBSERVED),
     gym.spaces.Box(-1, 1, (2,), np.float32),
     _OBSERVED,

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from robot_rl.hil.link.messages import Step, pack
+from robot_rl.hardware.protocol.large_messages import pack
+from robot_rl.hil.link.messages import Step
 
 EMPTY = pack(np.zeros(1, np.float32))
 

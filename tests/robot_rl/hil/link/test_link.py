@@ -13,6 +13,7 @@ import zmq
 
 from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
 from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.large_messages import encode
 from robot_rl.hil.link.client import LOST_AFTER, LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import (
     PROTOCOL,
@@ -25,7 +26,6 @@ from robot_rl.hil.link.messages import (
     Stop,
     Weights,
     Welcome,
-    encode,
     from_learner,
 )
 from robot_rl.hil.link.outbox import Outbox, Spool

@@ -7,19 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.hardware.protocol.codec import ProtocolError
-from robot_rl.hil.link.messages import (
-    Array,
-    Step,
-    Weights,
-    encode,
-    from_actor,
-    from_learner,
-    pack,
-    pack_all,
-    pack_tensors,
-    unpack,
-    unpack_tensors,
-)
+from robot_rl.hardware.protocol.large_messages import Array, encode, pack, pack_all, unpack
+from robot_rl.hil.link.messages import Step, Weights, from_actor, from_learner, pack_tensors, unpack_tensors
 
 STEP = Step(
     episode=3,

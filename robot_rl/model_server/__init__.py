@@ -1,0 +1,1 @@
+"""World models in another process or on another machine: their server and its client."""
