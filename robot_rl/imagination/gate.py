@@ -27,8 +27,11 @@ MIN_RANK = 0.3
 NEGLIGIBLE = 0.1
 """Relative error below which there is nothing to rank."""
 MAX_FALSE_SUCCESS = 0.02
-"""Largest fraction of failed episodes in which the model sees a success; a single episode is allowed."""
-MAX_MISSED = 0.5
+"""Largest fraction of failed episodes that reach the threshold of success."""
+MAX_FALSE_EPISODES = 0.1
+"""Largest part of the pool that are failed episodes in which the model saw a success. It is a part of all
+episodes: a policy that seldom fails leaves too few failed ones for a rate among them."""
+MAX_MISSED = 0.75
 """Largest fraction of successful chunks that the model calls failures, instead of leaving them open. One that
 is predicted a single step late is missed too, since the episode has ended by then."""
 MAX_GAP = 0.1
@@ -76,7 +79,7 @@ class Verdict:
     rank: float
     """Rank correlation of uncertainty and error, mean over depths."""
     false_success: float
-    """Fraction of failed episodes that the model judges successful somewhere, where more than one is."""
+    """Failed episodes in which the model saw a success, as a part of all episodes."""
     missed: float
     """Fraction of successful chunks whose success the model calls improbable; 1 if no success was tested."""
     gap: float
@@ -89,7 +92,7 @@ class Verdict:
         return (
             self.error <= MAX_ERROR
             and (self.rank >= MIN_RANK or self.error < NEGLIGIBLE)
-            and self.false_success <= MAX_FALSE_SUCCESS
+            and self.false_success <= MAX_FALSE_EPISODES
             and self.missed <= MAX_MISSED
             and abs(self.gap) + self.gap_interval <= MAX_GAP
         )
@@ -251,7 +254,6 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     uncertainty = limits.uncertainty_of(disagreement)
     # Depth by depth, as the thresholds: errors and disagreement both grow with it.
     ranks = [rank_correlation(uncertainty[depth == i], size[depth == i]) for i in depth.unique()]
-    failed, wrong = sum(test.failed for test in pool), sum(test.false_success for test in pool)
     possible, succeeded = (
         torch.cat([getattr(test, name) for test in pool]) for name in ("possible", "succeeded")
     )
@@ -260,7 +262,7 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     return Verdict(
         float(relative.sqrt()),
         sum(ranks) / len(ranks),
-        wrong / failed if wrong > 1 else 0.0,
+        sum(test.false_success for test in pool) / len(pool),
         float(missed),
         mean(gaps) if gaps else math.inf,
         1.96 * stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else math.inf,

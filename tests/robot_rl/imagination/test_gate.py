@@ -25,8 +25,8 @@ def test_passes_raise_the_share_a_failure_halves_it_and_two_in_a_row_end_it() ->
     [
         ("error", 0.71),
         ("rank", 0.29),
-        ("false_success", 0.05),
-        ("missed", 0.6),
+        ("false_success", 0.15),
+        ("missed", 0.8),
         ("rank", float("nan")),
         ("gap", -0.09),
         ("gap", 0.09),
@@ -76,7 +76,7 @@ def test_thresholds_let_through_most_of_the_pool_and_two_percent_of_its_failures
 def test_a_model_that_sees_success_everywhere_fails() -> None:
     pool = [episode(failed=i % 2 == 0, success=1.0, seed=i, false_success=i % 2 == 0) for i in range(20)]
     verdict = judge_model(pool, calibrate(pool, 2))
-    assert verdict.false_success == 1.0
+    assert verdict.false_success == 0.5
     assert not verdict.passed
 
 
