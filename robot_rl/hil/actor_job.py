@@ -1,8 +1,11 @@
-"""The job that a learner sends to its actor: task, settings, and the files of the policy.
+"""What a learner starts its actor with: a job, the files of the policy, and a process on the same machine.
 
 The actor loads the policy as a deployment does, without importing the method or its learner.
 """
 
+import subprocess
+import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import USER_ERROR, UserError
 from robot_rl.hil.config import HilConfig
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, FinetunedPolicy, save_finetuned
 from robot_rl.policies.store import RECORD_FILE, WEIGHTS_FILE
@@ -19,6 +23,10 @@ _FILES: Final = {
     **{f"base.{name}": Path("base", name) for name in (RECORD_FILE, WEIGHTS_FILE)},
 }
 """Names of the files on the link, and their paths in a policy directory."""
+_MAX_FAILURES: Final = 3
+"""Deaths in a row, without a step between them, after which an actor is not restarted."""
+_STOP_TIMEOUT: Final = 15.0
+"""Time for an actor to end after SIGTERM, s."""
 
 
 @dataclass(frozen=True)
@@ -68,3 +76,54 @@ def unpack_policy(files: dict[str, bytes], folder: Path) -> None:
     (folder / "base").mkdir()
     for name, path in _FILES.items():
         (folder / path).write_bytes(files[name])
+
+
+class ActorProcess:
+    """The actor as a child process of the learner, restarted when it dies."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        """Start the process with these arguments of `robot-rl actor`."""
+        self._command = [sys.executable, "-m", "robot_rl", "actor", *arguments]
+        self.starts = 0
+        """How often the process was started."""
+        self._failures = 0
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def reset_failures(self) -> None:
+        """Forget earlier deaths, as the actor has sent a step."""
+        self._failures = 0
+
+    def restart_if_dead(self) -> int | None:
+        """Restart a dead actor.
+
+        Returns:
+            The exit code of the dead actor, None if it is alive.
+
+        Raises:
+            UserError: if it ended with a user error, or died too often in a row.
+        """
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._failures += 1
+        if code == USER_ERROR or self._failures >= _MAX_FAILURES:
+            raise UserError(f"the actor ended with code {code}; see its message above")
+        self._start()
+        return code
+
+    def close(self) -> None:
+        """Terminate the process; kill it after `_STOP_TIMEOUT`. Safe to call twice."""
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_TIMEOUT)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(self._command)
+        self.starts += 1

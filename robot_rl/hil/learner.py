@@ -14,8 +14,7 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_server_keys
-from robot_rl.hil.actor_job import ActorJob, pack_job, pack_policy
-from robot_rl.hil.actor_process import ActorProcess
+from robot_rl.hil.actor_job import ActorJob, ActorProcess, pack_job, pack_policy
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.intervention_stats import InterventionStats
 from robot_rl.hil.link.messages import End, Hello, Record, Step, Welcome

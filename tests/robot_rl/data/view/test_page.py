@@ -15,8 +15,7 @@ import pytest
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.view.measures import Measures, find_anomalies
-from robot_rl.data.view.page import POINTS
-from robot_rl.data.view.pictures import FRAMES, SIDE, shrink
+from robot_rl.data.view.page import FRAMES, POINTS, SIDE, shrink
 from robot_rl.data.writer import DatasetWriter, Entry
 from tests.robot_rl.data.recorded import Motion, record
 from tests.robot_rl.data.small_dataset import RATE, SOURCES, arrays, environment, images, write

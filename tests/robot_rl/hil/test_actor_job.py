@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robot_rl.errors import UserError
-from robot_rl.hil.actor_process import ActorProcess
+from robot_rl.hil.actor_job import ActorProcess
 from tests.hardware.processes import eventually
 
 
