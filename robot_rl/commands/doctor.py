@@ -42,7 +42,7 @@ def _checks(config: Config) -> Iterable[Check]:
     if config.robot is None:
         return all_checks(Path(config.runs_dir))
     # Imported late: broken packages are reported by the other checks.
-    from robot_rl.robot.checks.run import robot_checks
+    from robot_rl.robot.checks.robot_checks import robot_checks
 
     return robot_checks(config.robot, config.role, config.keys, config.insecure)
 

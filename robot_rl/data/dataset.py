@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.data.frames import ArrayFrames, VideoFrames
-from robot_rl.data.store import open_store
+from robot_rl.data.zarr_store import open_store
 from robot_rl.envs.action import ActionSpec, spec_from_list
 from robot_rl.envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import EPISODE_KEYS, FORMAT_VERSION, Dataset, required_keys
 from robot_rl.data.frames import video_path, write_frames
-from robot_rl.data.store import check_dtype, open_store
+from robot_rl.data.zarr_store import check_dtype, open_store
 from robot_rl.envs.observation import check_name
 from robot_rl.hardware.durable import make_folder, publish, sync
 

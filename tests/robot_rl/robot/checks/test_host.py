@@ -25,7 +25,7 @@ from robot_rl.robot.checks.host import (
     usb_checks,
 )
 from robot_rl.robot.checks.installation import Check
-from robot_rl.robot.checks.run import check_here
+from robot_rl.robot.checks.robot_checks import check_here
 from tests.hardware.fakes.arm_process import SimulatedArm, running
 from tests.hardware.processes import ROOT
 

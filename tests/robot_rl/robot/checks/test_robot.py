@@ -25,7 +25,7 @@ from robot_rl.robot.checks import server as server_module
 from robot_rl.robot.checks.connection import ServerTarget, connect
 from robot_rl.robot.checks.installation import Check
 from robot_rl.robot.checks.observation import Probe, ServerObservation, observe
-from robot_rl.robot.checks.run import check_served
+from robot_rl.robot.checks.robot_checks import check_served
 from robot_rl.robot.checks.server import check_camera, check_spec_hash, check_states, check_wall_clock
 from tests.hardware.fault_proxy import FaultProxy, Faults
 from tests.hardware.ports import free_address
@@ -272,7 +272,7 @@ def test_a_slow_network_is_measured_against_the_lease(tmp_path: Path, monkeypatc
     # As from another machine: here there would be one clock.
     monkeypatch.setattr("robot_rl.hardware.connection.boot_id", lambda: "another machine")
     monkeypatch.setattr("robot_rl.robot.checks.server.boot_id", lambda: "another machine")
-    monkeypatch.setattr("robot_rl.robot.checks.run.boot_id", lambda: "another machine")
+    monkeypatch.setattr("robot_rl.robot.checks.robot_checks.boot_id", lambda: "another machine")
     front = parse(f"ipc://{tmp_path / 'p'}")
     with (
         serving(tmp_path, lease_ms=100) as (_, address),
@@ -329,7 +329,9 @@ def test_a_server_that_is_started_anew_meanwhile(
     server: tuple[Process, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, address = server
-    monkeypatch.setattr("robot_rl.robot.checks.run.observe", lambda target, line, _: _after(process, line))
+    monkeypatch.setattr(
+        "robot_rl.robot.checks.robot_checks.observe", lambda target, line, _: _after(process, line)
+    )
 
     def _after(process: Process, line: Connection) -> ServerObservation:
         process.kill()
