@@ -303,6 +303,24 @@ class ActingPolicy:
         action = self._correct_action(frames, step.action, explore=explore)
         return replace(step, action=action)
 
+    @torch.no_grad()
+    def plan(self, obs: ObservationHistory, generators: Sequence[torch.Generator]) -> Tensor:
+        """Choose whole chunks outside of episodes, as a policy server does.
+
+        Args:
+            obs: B observations with their histories [B, To, …].
+            generators: draw the noise of each.
+
+        Returns:
+            Actions to execute [B, h, A], without the correction of each step.
+        """
+        count, noise = max(self.runner.base_samples, 1), None
+        if self.base.spec.noise_shape is not None:
+            noise = torch.cat([self.base.draw_noise(1, count, generator) for generator in generators])
+        chunk = self.base.sample(obs, noise=noise, num_samples=1 if noise is None else count)
+        samples = _executed_part(chunk, self.base.spec.execute)
+        return self._select_chunk(obs, samples, explore=False).actions
+
     def act_single(self, frame: Frames) -> NDArray[np.float32]:
         """Action [A] in a single environment, for its latest observation without the leading axis."""
         return self.act({key: value[None] for key, value in frame.items()}).action[0]

@@ -38,11 +38,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "data repair",
     ),
     "Training": ("train", "actor", "eval", "report", "demo"),
-    "Robot": ("robot", "robot keys", "robot latency", "deploy"),
+    "Robot": ("robot", "robot keys", "robot latency", "deploy", "serve"),
     "Benchmarks": (
         "bench sim",
         "bench update",
         "bench imagine",
+        "bench serve",
         "bench control",
         "bench record",
         "bench data",

@@ -1,0 +1,85 @@
+"""The messages of openpi's policy servers: msgpack maps with NumPy arrays. No pickle.
+
+An array is a map of `__ndarray__`, `data`, `dtype` and `shape`, whose keys are bytes; a NumPy scalar is one
+of `__npgeneric__`, `data` and `dtype`. What arrives is untrusted.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+_KINDS: Final = "biuf"
+"""Kinds of data types that are accepted: booleans, integers and floats."""
+_MAX_AXES: Final = 8
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=lambda value: _array_map(value))
+_decoder: Final = msgspec.msgpack.Decoder()
+
+
+class MessageError(ValueError):
+    """A message that cannot be used, in one line for the client."""
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Encode a map of plain values, lists, maps and arrays."""
+    return _encoder.encode(message)
+
+
+def decode(frame: bytes) -> dict[str, Any]:
+    """Decode a map; its arrays are read-only.
+
+    Raises:
+        MessageError: if it is no map of names, or an array is damaged.
+    """
+    try:
+        message = _convert(_decoder.decode(frame))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageError(f"not a msgpack message: {error}") from None
+    if not isinstance(message, dict) or not all(isinstance(name, str) for name in message):
+        raise MessageError("a message is a map whose keys are names")
+    return message
+
+
+def _array_map(value: Any) -> dict[bytes, Any]:
+    if isinstance(value, np.generic):
+        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in _KINDS:
+        raise NotImplementedError(f"{type(value).__name__} cannot be sent")
+    return {
+        b"__ndarray__": True,
+        b"data": value.tobytes(),
+        b"dtype": value.dtype.str,
+        b"shape": value.shape,
+    }
+
+
+def _convert(value: Any) -> Any:
+    """Maps that stand for arrays and scalars as such."""
+    if isinstance(value, list):
+        return [_convert(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if b"__ndarray__" in value:
+        return _array(value)
+    if b"__npgeneric__" in value:
+        return value.get(b"data")
+    return {name: _convert(each) for name, each in value.items()}
+
+
+def _array(value: Mapping[Any, Any]) -> NDArray[Any]:
+    data, name, shape = (value.get(key) for key in (b"data", b"dtype", b"shape"))
+    if not isinstance(data, bytes) or not isinstance(name, str) or not isinstance(shape, list):
+        raise MessageError("an array needs data, dtype and shape")
+    try:
+        dtype = np.dtype(name)
+    except (TypeError, ValueError, SyntaxError):
+        raise MessageError(f"{name!r:.40} is no data type") from None
+    if dtype.kind not in _KINDS or dtype.fields:
+        raise MessageError(f"arrays of type {name!r:.40} are not accepted")
+    sizes = all(isinstance(size, int) and size >= 0 for size in shape) and len(shape) <= _MAX_AXES
+    if not sizes or math.prod(shape) * dtype.itemsize != len(data):
+        raise MessageError(f"an array's shape {shape!r:.60} does not fit its {len(data)} bytes")
+    return np.frombuffer(data, dtype).reshape(shape)

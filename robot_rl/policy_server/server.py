@@ -1,0 +1,250 @@
+"""A WebSocket server with openpi's protocol: metadata at first, then observations in, chunks of actions out.
+
+Requests that arrive while the policy works are answered together by the next pass through it. A request that
+cannot be used gets one line of text, and the connection goes on. `GET /healthz` gives counts and latencies.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+import numpy as np
+import torch
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from robot_rl.policy_server.codec import MessageError, decode, encode
+from robot_rl.policy_server.inference import Inference, Query
+
+MAX_MESSAGE: Final = 64 * 1024 * 1024
+"""Largest request, bytes."""
+MAX_CLIENTS: Final = 64
+MAX_BATCH: Final = 32
+"""Most requests in one pass through the policy."""
+_GATHER: Final = 0.002
+"""Time for other clients' requests to arrive before a pass, s. Clients that got their replies together ask
+again within a millisecond; without it the fastest would be answered alone."""
+_SEND_TIMEOUT: Final = 10.0
+"""Time for a client to take a reply, s."""
+_PING: Final = 20.0
+_LATENCIES: Final = 1000
+"""Newest requests whose latencies are kept."""
+_INTERNAL_ERROR: Final = 1011
+_LOGGER: Final = logging.getLogger("robot_rl.policy_server")
+_LOGGER.addHandler(logging.NullHandler())
+_LOGGER.propagate = False
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where a server listens, and who may use it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 for any free port."""
+    tls: ssl.SSLContext | None = None
+    token: str | None = field(default=None, repr=False)
+    """What clients send as `Authorization: Api-Key <token>`; None admits all."""
+
+
+@dataclass
+class _Waiting:
+    """A request that waits for the policy."""
+
+    query: Query
+    arrived: float
+    reply: "asyncio.Future[dict[str, Any]]"
+
+
+class PolicyServer:
+    """Serves from `start` to `close`, in a thread."""
+
+    def __init__(self, inference: Inference, listen: Listen) -> None:
+        self._inference, self._listen = inference, listen
+        self._welcome = encode(inference.metadata)
+        self._clients = 0
+        self._answered = self._refused = self._batches = 0
+        self._waits: deque[float] = deque(maxlen=_LATENCIES)
+        """Seconds from a request's arrival to its reply."""
+        self._works: deque[float] = deque(maxlen=_LATENCIES)
+        """Seconds of passes through the policy."""
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        threads = (torch.get_num_threads(),)
+        self._worker = ThreadPoolExecutor(1, "policy", torch.set_num_threads, threads)
+        self._listening: Future[int] = Future()
+        self._failure: BaseException | None = None
+        self._end: Callable[[], object] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="policy server", daemon=True)
+
+    def start(self) -> int:
+        """Start listening and return the port.
+
+        Raises:
+            OSError: if the address is not available.
+        """
+        self._thread.start()
+        return self._listening.result()
+
+    def check(self) -> None:
+        """Raise the error that ended the server's thread, if there is one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._end()
+        self._thread.join()
+        self._worker.shutdown()
+
+    # ---- in the server's thread --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if not self._listening.done():
+                self._listening.set_exception(error)
+            self._failure = error
+
+    async def _serve(self) -> None:
+        loop, ending, listen = asyncio.get_running_loop(), asyncio.Event(), self._listen
+        async with serve(
+            self._handle,
+            listen.host,
+            listen.port,
+            ssl=listen.tls,
+            process_request=self._answer_http,
+            compression=None,
+            max_size=MAX_MESSAGE,
+            ping_interval=_PING,
+            ping_timeout=_PING,
+            close_timeout=1.0,
+            server_header=None,
+            logger=_LOGGER,
+        ) as server:
+            self._end = lambda: loop.is_closed() or loop.call_soon_threadsafe(ending.set)
+            batches = asyncio.create_task(self._answer_batches())
+            batches.add_done_callback(lambda _: ending.set())
+            self._listening.set_result(next(iter(server.sockets)).getsockname()[1])
+            await ending.wait()
+            if batches.done():
+                batches.result()
+            batches.cancel()
+
+    def _answer_http(self, _: ServerConnection, request: Request) -> Response | None:
+        """Answer a plain request; None lets a WebSocket in."""
+        if request.path.partition("?")[0] == "/healthz":
+            return _respond(HTTPStatus.OK, json.dumps(self._health()) + "\n", "application/json")
+        token = self._listen.token
+        given = request.headers.get("Authorization", "").removeprefix("Api-Key ")
+        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
+            return _respond(HTTPStatus.UNAUTHORIZED, "send Authorization: Api-Key <token>\n")
+        # Browsers let any page open WebSockets to any server, but name that page.
+        if "Origin" in request.headers:
+            return _respond(HTTPStatus.FORBIDDEN, "this server is not for web pages\n")
+        if self._clients >= MAX_CLIENTS:
+            return _respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_CLIENTS} clients are connected already\n")
+        return None
+
+    def _health(self) -> dict[str, Any]:
+        return {
+            "status": "ok",
+            "clients": self._clients,
+            "answered": self._answered,
+            "refused": self._refused,
+            "requests_per_batch": round(self._answered / self._batches, 2) if self._batches else 0.0,
+            "latency_ms": _percentiles(self._waits),
+            "policy_ms": _percentiles(self._works),
+        }
+
+    async def _handle(self, socket: ServerConnection) -> None:
+        self._clients += 1
+        try:
+            await socket.send(self._welcome)
+            async for frame in socket:
+                arrived = time.perf_counter()
+                try:
+                    answer = await self._answer(frame, arrived)
+                except MessageError as error:
+                    self._refused += 1
+                    answer = str(error)
+                except Exception as error:  # The policy failed; this client is told, as by openpi's server.
+                    _LOGGER.exception("inference failed")
+                    await _send(socket, f"the policy failed: {type(error).__name__}: {error}")
+                    await socket.close(_INTERNAL_ERROR, "the policy failed")
+                    return
+                await _send(socket, answer)
+        except (ConnectionClosed, TimeoutError):
+            pass
+        finally:
+            self._clients -= 1
+
+    async def _answer(self, frame: str | bytes, arrived: float) -> bytes | str:
+        if isinstance(frame, str):
+            raise MessageError("send binary messages: an observation as a msgpack map")
+        query = self._inference.check(decode(frame))
+        waiting = _Waiting(query, arrived, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(waiting)
+        reply = await waiting.reply
+        total = time.perf_counter() - arrived
+        self._waits.append(total)
+        self._answered += 1
+        return encode({**reply, "server_timing": {"infer_ms": 1e3 * total}})
+
+    async def _answer_batches(self) -> None:
+        """Give the policy all that waits, again and again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = [await self._queue.get()]
+            if self._queue.qsize() + 1 < self._clients:
+                await asyncio.sleep(_GATHER)
+            while len(batch) < MAX_BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            begun = time.perf_counter()
+            queries = [waiting.query for waiting in batch]
+            try:
+                replies = await loop.run_in_executor(self._worker, self._inference.infer, queries)
+            except Exception as error:  # Told to each client by `_handle`.
+                for waiting in batch:
+                    if not waiting.reply.done():
+                        waiting.reply.set_exception(error)
+                continue
+            self._works.append(time.perf_counter() - begun)
+            self._batches += 1
+            for waiting, reply in zip(batch, replies, strict=True):
+                if not waiting.reply.done():
+                    waiting.reply.set_result(reply)
+
+
+async def _send(socket: ServerConnection, message: str | bytes) -> None:
+    """Send, or give up a client that does not read."""
+    try:
+        await asyncio.wait_for(socket.send(message), _SEND_TIMEOUT)
+    except TimeoutError:
+        socket.transport.abort()
+        raise
+
+
+def _percentiles(seconds: "deque[float]") -> dict[str, float]:
+    if not seconds:
+        return {}
+    p50, p99 = np.percentile(np.array(seconds), (50, 99))
+    return {"p50": round(1e3 * float(p50), 3), "p99": round(1e3 * float(p99), 3)}
+
+
+def _respond(status: HTTPStatus, body: str, kind: str = "text/plain") -> Response:
+    data = body.encode()
+    headers = {"Content-Type": kind, "Connection": "close", "Content-Length": str(len(data))}
+    return Response(status.value, status.phrase, Headers(headers), data)
