@@ -39,9 +39,7 @@ def test_a_saved_policy_is_served_until_ctrl_c(policy: Path) -> None:
     try:
         assert process.stdout
         line = process.stdout.readline()
-        assert line.startswith(f"serving {policy} at ws://localhost:"), (
-            process.stderr and process.stderr.read()
-        )
+        assert line.startswith(f"serving {policy} at ws://localhost:"), line
         port = int(line.rsplit(":", 1)[1])
         headers = {"Authorization": "Api-Key secret"}
         with connect(f"ws://127.0.0.1:{port}", additional_headers=headers, compression=None) as client:
