@@ -251,20 +251,33 @@ class Imagination:
         if with_model:
             self.model.restore(state["model"])
         self.gate.load_state_dict(state["gate"])
-        lengths = state["lengths"]
-        self.episodes = []
-        if lengths:
-            states = state["states"].split([n + 1 for n in lengths])
-            actions = state["actions"].split(lengths)
-            parts = zip(states, actions, state["successes"], state["demos"], strict=True)
-            self.episodes = [Episode(*part) for part in parts]
+        self.episodes = read_episodes(state)
         self.learned = state["learned"]
-        self.pool = [EpisodeTest(**test) for test in state["pool"]]
-        limits = state["limits"]
-        self.limits = limits and Limits(limits["error"], tuple(limits["uncertainty"]), limits["success"])
+        self.pool, self.limits = read_pool(state), read_limits(state)
         self.history, self._key_rows = state["history"], state["key_rows"]
         self._starts, self._imagined = state["starts"], dict(state["imagined"])
         self._owed = state["owed"]
         self._generator.set_state(state["generator"])
         if self.learned:
             self._steps = Steps(self.episodes[: self.learned])
+
+
+def read_episodes(state: Mapping[str, Any]) -> list[Episode]:
+    """The episodes in what `Imagination.state_dict` returned."""
+    lengths = state["lengths"]
+    if not lengths:
+        return []
+    states = state["states"].split([n + 1 for n in lengths])
+    actions = state["actions"].split(lengths)
+    return [Episode(*part) for part in zip(states, actions, state["successes"], state["demos"], strict=True)]
+
+
+def read_pool(state: Mapping[str, Any]) -> list[EpisodeTest]:
+    """The pool in what `Imagination.state_dict` returned."""
+    return [EpisodeTest(**test) for test in state["pool"]]
+
+
+def read_limits(state: Mapping[str, Any]) -> Limits | None:
+    """The limits in what `Imagination.state_dict` returned."""
+    limits = state["limits"]
+    return limits and Limits(limits["error"], tuple(limits["uncertainty"]), limits["success"])

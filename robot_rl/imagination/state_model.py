@@ -12,7 +12,7 @@ judges these.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -252,6 +252,7 @@ class StateModel(nn.Module):
             "optimizer": self._optimizer.state_dict(),
             "fitted": self.fitted,
             "generator": self._generator.get_state(),
+            "shape": {**asdict(self.shape), "quaternions": list(self.shape.quaternions)},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

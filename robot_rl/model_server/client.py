@@ -188,6 +188,7 @@ class RemoteModel:
             self._saved = {
                 "content": torch.from_numpy(np.frombuffer(content, np.uint8).copy()),
                 "scale": self._scale.clone(),
+                "chunk": self._chunk,
             }
             self._stale = False
         return self._saved

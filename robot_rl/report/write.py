@@ -39,7 +39,8 @@ def _figures(data: RunData) -> dict[str, Any]:
     return {"base": result(data.base), "tuned": result(data.tuned), **{key: data.run[key] for key in kept}}
 
 
-def _page(data: RunData) -> str:
+def render_page(template: str, **values: Any) -> str:
+    """A page of this folder's template."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("robot_rl.report", "."),
         autoescape=True,
@@ -48,9 +49,14 @@ def _page(data: RunData) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=_percent, interval=_interval, duration=_duration)
+    return environment.get_template(template).render(**values)
+
+
+def _page(data: RunData) -> str:
     policies = [p for p in (data.base, data.tuned) if p]
     pairing = pair(data.base, data.tuned) if data.tuned else None
-    return environment.get_template("page.html.j2").render(
+    return render_page(
+        "page.html.j2",
         data=data,
         run=data.run,
         base=data.base,
