@@ -2,7 +2,8 @@
 
 # Which Python: the newest supported one that is found, unless one is named.
 PYTHON ?=
-WORKERS ?= 2
+# One more than the cores of a small machine, since some tests wait.
+WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -45,6 +45,23 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+FIRST = ("tests/test_demo.py", "tests/robot_rl/hil/test_web.py", "tests/test_tutorials.py", "tests/hardware/")
+"""Beginnings of the names of the tests that run first, in this order."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest begin first, or one process would be at them when the others are through.
+
+    On a machine where the control loop is not compiled yet, one process compiles it. The tests of hardware,
+    which need none, keep the others busy meanwhile: they would compile it too.
+    """
+
+    def rank(item: pytest.Item) -> int:
+        return next((at for at, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+
+    items.sort(key=rank)
+
+
 @pytest.fixture(scope="session")
 def robot_rl() -> RunCommand:
     """Runs a command in this process: `robot_rl("train", "method=bc", …)`."""

@@ -22,6 +22,7 @@ MINIATURE = (
     "rl_steps=240",
     "rl_warmup_steps=180",
     "eval_episodes=2",
+    "plugins=[tests.small_demo]",
 )
 
 
@@ -51,7 +52,7 @@ def test_readme_lists_the_steps_of_the_demo() -> None:
 
 def robot_rl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "robot_rl", *arguments]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, env=environ)
 
 
