@@ -71,7 +71,7 @@ def test_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("method=residual",), "does not learn from action chunks: use imagination with residual_chunk"),
+        (("method=ibrl",), "cannot act and learn at imagined states: use imagination with residual_chunk"),
         (("method=expo", "method.base_lr=1e-4"), "cannot give method=expo what it learns from"),
         (("method=residual_chunk", "imagination.members=1"), "imagination.members=1: disagreement needs 2"),
         (("method=residual_chunk", "imagination.recent=0.9"), "shares of the branches"),
