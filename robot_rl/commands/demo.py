@@ -41,7 +41,7 @@ class Config:
     """Width of the base policy's network."""
     rl_steps: int = 20_000
     """Environment steps of RL."""
-    rl_warmup_steps: int = 2_000
+    rl_warmup_steps: int = 1_000
     """The first of these steps, in which only the base acts."""
     eval_episodes: int = 100
     """Saved initial states to evaluate on."""

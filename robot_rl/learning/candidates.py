@@ -15,8 +15,10 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 class CandidatesConfig(OffPolicyConfig):
     """Off-policy learning of chunks, of which the critics choose one among several."""
 
-    n_step: int = 12
-    """Steps of the n-step return, at least the executed steps of a chunk."""
+    warmup_steps: int = 1_000
+    """Environment steps at the start in which only the frozen base acts (WSRL, arXiv 2412.07762)."""
+    n_step: int = 0
+    """Steps of the n-step return; 0 for those of a chunk, of which they are never fewer."""
     num_critics: int = 5
     """Critics in the ensemble."""
     critic_warmup: int = 500

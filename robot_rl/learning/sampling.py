@@ -31,10 +31,12 @@ class MixedSampler:
         self, config: OffPolicyConfig, online: Replay, demos: Replay | None, window: Window, seed: int
     ) -> None:
         """Raises ValueError if `n_step` is shorter than the window's chunk."""
-        if config.n_step < window.chunk:
+        self.n_step = config.n_step or window.chunk
+        least = max(window.chunk, 1)
+        if self.n_step < least:
             raise ValueError(
-                f"method.n_step={config.n_step} is less than the {window.chunk} steps of a chunk that "
-                f"method={config.name} learns from: set method.n_step={window.chunk} or more"
+                f"method.n_step={config.n_step} is less than the {least} steps that method={config.name} "
+                f"learns from at once: set method.n_step={least} or more"
             )
         self.config, self.online, self.demos, self.window = config, online, demos, window
         self._rng = np.random.default_rng([seed, 1])
@@ -63,7 +65,7 @@ class MixedSampler:
                 part = replay.sample(
                     count,
                     humans_only=humans_only,
-                    n_step=config.n_step,
+                    n_step=self.n_step,
                     gamma=config.gamma,
                     rng=self._rng,
                     chunk=self.window.chunk,
