@@ -24,7 +24,7 @@ from robot_rl.training.online import sample_batch
 
 _EPISODES, _STEPS = 50, 100
 """Recorded episodes, and steps of each."""
-_UPDATES = 64
+_UPDATES = 320
 """Updates in one turn: branches are imagined for many updates at once."""
 _PREDICTIONS = 1024
 """Chunks that are predicted at once."""

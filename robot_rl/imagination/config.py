@@ -30,7 +30,7 @@ class ImaginationConfig:
     """Newest tested episodes that set thresholds and gate; nothing is imagined before there are as many."""
     branches: int = 256
     """Branches that are imagined at once."""
-    uses: int = 24
+    uses: int = 40
     """How often an imagined transition is learned from, on average."""
     recent: float = 0.5
     """Share of branches that begin in the newest episodes."""

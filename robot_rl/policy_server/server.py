@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
@@ -34,8 +35,8 @@ MAX_CLIENTS: Final = 64
 MAX_BATCH: Final = 32
 """Most requests in one pass through the policy."""
 _GATHER: Final = 0.002
-"""Time for other clients' requests to arrive before a pass, s. Clients that got their replies together ask
-again within a millisecond; without it the fastest would be answered alone."""
+"""Longest time to wait for other clients' requests before a pass, s. Clients that got their replies together
+ask again within a millisecond; without it the fastest would be answered alone."""
 _SEND_TIMEOUT: Final = 10.0
 """Time for a client to take a reply, s."""
 _PING: Final = 20.0
@@ -208,10 +209,10 @@ class PolicyServer:
         loop = asyncio.get_running_loop()
         while True:
             batch = [await self._queue.get()]
-            if self._queue.qsize() + 1 < self._clients:
-                await asyncio.sleep(_GATHER)
-            while len(batch) < MAX_BATCH and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GATHER):
+                    while len(batch) < min(self._clients, MAX_BATCH):
+                        batch.append(await self._queue.get())
             begun = time.perf_counter()
             queries = [waiting.query for waiting in batch]
             try:
