@@ -21,9 +21,9 @@ from robot_rl.assets import asset_path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "robot_rl": "robot_rl",
-    "envs": "envs",
-    "hardware": "hardware",
-    "policies": "policies",
+    "envs": "robot_rl/envs",
+    "hardware": "robot_rl/hardware",
+    "policies": "robot_rl/policies",
     "configs": "robot_rl/_assets/configs",
     "sim_assets": "robot_rl/_assets/sim_assets",
 }
@@ -142,7 +142,7 @@ def test_a_wheel_has_every_file_once_and_occupies_one_name(wheels: dict[str, Pat
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert set(files) == expected
-    assert "envs/__init__.py" in files
+    assert "robot_rl/envs/__init__.py" in files
 
 
 def test_a_wheel_from_an_sdist_has_the_same_files(wheels: dict[str, Path]) -> None:
