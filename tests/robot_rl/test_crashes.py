@@ -71,13 +71,16 @@ def test_a_command_that_crashes_leaves_a_trace_and_so_do_its_cameras(
                 if "robot_rl.hardware.cameras" in line and len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
             ]
 
-        os.kill(eventually(cameras, "a camera's process runs")[0], signal.SIGSEGV)
+        camera = eventually(cameras, "a camera's process runs")[0]
+        os.kill(camera, signal.SIGSEGV)
         assert robot.process.stdout is not None
         for line in robot.process.stdout:
             if CRASH in line:
                 break
         else:
             pytest.fail("the camera's process left no trace")
+        # Two processes that write their traces at the same time would mix them.
+        eventually(lambda: not Path(f"/proc/{camera}").exists(), "the camera's process has ended")
         robot.send(signal.SIGSEGV)
         assert robot.wait() == -signal.SIGSEGV
         assert robot.output.count(CRASH) == 1
