@@ -131,9 +131,11 @@ class Slow:
     def __init__(self) -> None:
         self.metadata = {"server": "robot-rl"}
         self.go = threading.Event()
+        self.checked = 0
         self.batches: list[int] = []
 
     def check(self, request: dict[str, Any]) -> Query:
+        self.checked += 1
         return Query({}, 1, None, int(request["number"]), bulk=False)
 
     def infer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
@@ -157,7 +159,7 @@ def test_requests_that_wait_are_answered_together_and_each_gets_its_own() -> Non
         for thread in threads:
             thread.start()
         end = time.monotonic() + PATIENCE
-        while health(port)["clients"] < 8 and time.monotonic() < end:
+        while slow.checked < 8 and time.monotonic() < end:
             time.sleep(0.01)
         slow.go.set()
         for thread in threads:
