@@ -9,11 +9,9 @@ import hmac
 import json
 import logging
 import ssl
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -22,10 +20,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from robot_rl.hardware.websocket_server import ServerThread, http_response
 from robot_rl.policy_server.codec import MessageError, decode, encode
 from robot_rl.policy_server.inference import Inference, Query
 
@@ -43,6 +41,7 @@ _PING: Final = 20.0
 _LATENCIES: Final = 1000
 """Newest requests whose latencies are kept."""
 _INTERNAL_ERROR: Final = 1011
+_JSON: Final = {"Content-Type": "application/json"}
 _LOGGER: Final = logging.getLogger("robot_rl.policy_server")
 _LOGGER.addHandler(logging.NullHandler())
 _LOGGER.propagate = False
@@ -69,10 +68,11 @@ class _Waiting:
     reply: "asyncio.Future[dict[str, Any]]"
 
 
-class PolicyServer:
-    """Serves from `start` to `close`, in a thread."""
+class PolicyServer(ServerThread):
+    """Serves a policy from `start` to `close`, in a thread."""
 
     def __init__(self, inference: Inference, listen: Listen) -> None:
+        super().__init__("policy server")
         self._inference, self._listen = inference, listen
         self._welcome = encode(inference.metadata)
         self._clients = 0
@@ -84,40 +84,13 @@ class PolicyServer:
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         threads = (torch.get_num_threads(),)
         self._worker = ThreadPoolExecutor(1, "policy", torch.set_num_threads, threads)
-        self._listening: Future[int] = Future()
-        self._failure: BaseException | None = None
-        self._end: Callable[[], object] = lambda: None
-        self._thread = threading.Thread(target=self._run, name="policy server", daemon=True)
-
-    def start(self) -> int:
-        """Start listening and return the port.
-
-        Raises:
-            OSError: if the address is not available.
-        """
-        self._thread.start()
-        return self._listening.result()
-
-    def check(self) -> None:
-        """Raise the error that ended the server's thread, if there is one."""
-        if self._failure is not None:
-            raise self._failure
 
     def close(self) -> None:
         """Close all connections."""
-        self._end()
-        self._thread.join()
+        super().close()
         self._worker.shutdown()
 
     # ---- in the server's thread --------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if not self._listening.done():
-                self._listening.set_exception(error)
-            self._failure = error
 
     async def _serve(self) -> None:
         loop, ending, listen = asyncio.get_running_loop(), asyncio.Event(), self._listen
@@ -147,16 +120,17 @@ class PolicyServer:
     def _answer_http(self, _: ServerConnection, request: Request) -> Response | None:
         """Answer a plain request; None lets a WebSocket in."""
         if request.path.partition("?")[0] == "/healthz":
-            return _respond(HTTPStatus.OK, json.dumps(self._health()) + "\n", "application/json")
+            return http_response(HTTPStatus.OK, f"{json.dumps(self._health())}\n".encode(), _JSON)
         token = self._listen.token
         given = request.headers.get("Authorization", "").removeprefix("Api-Key ")
         if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
-            return _respond(HTTPStatus.UNAUTHORIZED, "send Authorization: Api-Key <token>\n")
+            return http_response(HTTPStatus.UNAUTHORIZED, b"send Authorization: Api-Key <token>\n")
         # Browsers let any page open WebSockets to any server, but name that page.
         if "Origin" in request.headers:
-            return _respond(HTTPStatus.FORBIDDEN, "this server is not for web pages\n")
+            return http_response(HTTPStatus.FORBIDDEN, b"this server is not for web pages\n")
         if self._clients >= MAX_CLIENTS:
-            return _respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_CLIENTS} clients are connected already\n")
+            full = f"{MAX_CLIENTS} clients are connected already\n"
+            return http_response(HTTPStatus.SERVICE_UNAVAILABLE, full.encode())
         return None
 
     def _health(self) -> dict[str, Any]:
@@ -243,9 +217,3 @@ def _percentiles(seconds: "deque[float]") -> dict[str, float]:
         return {}
     p50, p99 = np.percentile(np.array(seconds), (50, 99))
     return {"p50": round(1e3 * float(p50), 3), "p99": round(1e3 * float(p99), 3)}
-
-
-def _respond(status: HTTPStatus, body: str, kind: str = "text/plain") -> Response:
-    data = body.encode()
-    headers = {"Content-Type": kind, "Connection": "close", "Content-Length": str(len(data))}
-    return Response(status.value, status.phrase, Headers(headers), data)

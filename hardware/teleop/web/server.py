@@ -6,15 +6,12 @@ import hashlib
 import itertools
 import logging
 import re
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
@@ -27,6 +24,7 @@ from robot_rl.hardware.teleop.web.browser_control import BrowserControl
 from robot_rl.hardware.teleop.web.camera_images import CameraImages
 from robot_rl.hardware.teleop.web.messages import MAX_MESSAGE, Hello, decode
 from robot_rl.hardware.teleop.web.robot_observer import RobotObserver, StopClient
+from robot_rl.hardware.websocket_server import ServerThread, http_response
 
 LINK: Final = "/link"
 """Path of the page's WebSocket."""
@@ -67,15 +65,15 @@ class Page:
         """
         hosts = request.headers.get_all("Host")
         if len(hosts) != 1 or not access.serves(hosts[0], local_address):
-            return _respond(HTTPStatus.MISDIRECTED_REQUEST, _WRONG_HOST)
+            return http_response(HTTPStatus.MISDIRECTED_REQUEST, _WRONG_HOST)
         path = request.path.partition("?")[0]
         if path == "/":
-            return _respond(HTTPStatus.OK, self._body, self._headers)
+            return http_response(HTTPStatus.OK, self._body, self._headers)
         if path != LINK:
-            return _respond(HTTPStatus.NOT_FOUND, b"there is only one page here: /\n")
+            return http_response(HTTPStatus.NOT_FOUND, b"there is only one page here: /\n")
         # Browsers let any page open WebSockets to any server, but send that page's origin.
         if request.headers.get_all("Origin") != [f"{access.scheme}://{hosts[0]}"]:
-            return _respond(HTTPStatus.FORBIDDEN, b"only the page of this server may connect\n")
+            return http_response(HTTPStatus.FORBIDDEN, b"only the page of this server may connect\n")
         return None
 
 
@@ -84,11 +82,6 @@ def _hash(text: str, tag: str) -> str:
     found = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     assert len(found) == 1, f"{len(found)} elements {tag}"
     return f"'sha256-{base64.b64encode(hashlib.sha256(found[0].encode()).digest()).decode()}'"
-
-
-def _respond(status: HTTPStatus, body: bytes, more: dict[str, str] | None = None) -> Response:
-    headers = {"Content-Type": "text/plain", "Connection": "close", "Content-Length": str(len(body))}
-    return Response(status.value, status.phrase, Headers({**headers, **(more or {})}), body)
 
 
 MAX_BROWSERS: Final = 8
@@ -107,8 +100,8 @@ _LOGGER.addHandler(logging.NullHandler())
 _LOGGER.propagate = False
 
 
-class WebServer:
-    """Runs from `start` to `close`. Errors in its thread are raised by `check`."""
+class WebServer(ServerThread):
+    """The page's server."""
 
     def __init__(
         self,
@@ -118,47 +111,21 @@ class WebServer:
         control: BrowserControl,
         observer: RobotObserver,
     ) -> None:
+        super().__init__("web server")
         self._access, self._display, self._clock = access, display, clock
         self._control, self._observer = control, observer
         self._page = Page()
         self._numbers = itertools.count(1)
         self._stop_thread = ThreadPoolExecutor(1, "web stop")
         self._stop_client = StopClient(display)
-        self._listening: Future[int] = Future()
-        self._failure: BaseException | None = None
-        self._end: Callable[[], object] = lambda: None
-        self._thread = threading.Thread(target=self._run, name="web server", daemon=True)
-
-    def start(self) -> int:
-        """Start listening and return the port.
-
-        Raises:
-            OSError: if the address is unavailable.
-        """
-        self._thread.start()
-        return self._listening.result()
-
-    def check(self) -> None:
-        """Raise the error of the thread, if there is one."""
-        if self._failure is not None:
-            raise self._failure
 
     def close(self) -> None:
         """Close all connections."""
-        self._end()
-        self._thread.join()
+        super().close()
         self._stop_thread.submit(self._stop_client.close)
         self._stop_thread.shutdown()
 
     # ---- in the server thread ----------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if not self._listening.done():
-                self._listening.set_exception(error)
-            self._failure = error
 
     async def _serve(self) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
