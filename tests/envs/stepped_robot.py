@@ -51,6 +51,8 @@ class SteppedRobot:
         self.core = RobotCore(self.arm, settings, self.clock, SESSION)
         self.seen: list[State] = []
         self.shows: list[Callable[[State], None]] = []
+        self.images_sent: dict[str, int] = {}
+        """Time stamp of each camera's last image."""
         self._router = RequestRouter(self.core, Stamper(SESSION, self.clock), self.clock)
         self._context = zmq.Context()
         self._sockets = ServerSockets(self._context, parse(self.address))

@@ -1,6 +1,7 @@
 """Aligned observations and actions at their target times, in stepped time: exact, or reported."""
 
 import datetime
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,12 +56,30 @@ class Asking(RobotClient):
         return self.sample()
 
 
+class Waiting(FrameReader):
+    """Waits for the images that were sent: which of them is the newest must not depend on the sockets."""
+
+    def __init__(self, robot: SteppedRobot, sockets: ClientSockets, names: Sequence[str]) -> None:
+        super().__init__(sockets, names, 1000, robot.clock)
+        self._sent = robot.images_sent
+
+    def captured(self, name: str, since: int = 0, timeout: float = 0.0) -> int:
+        until = time.monotonic() + 60
+        while name in self._sent and not self._has(name, self._sent[name]):
+            assert time.monotonic() < until, f"an image of {name} was lost"
+            time.sleep(0.001)
+        return super().captured(name, since, timeout)
+
+    def _has(self, name: str, t_capture: int) -> bool:
+        return any(frame.t_capture >= t_capture for frame, _ in self._listeners[name].kept()[1])
+
+
 @contextmanager
 def env_of(robot: SteppedRobot, cameras: Sequence[str] = (), **options: Any) -> Iterator[RealArmEnv]:
     with (
         Asking(robot.address, "env", "policy", clock=robot.clock, timeout=5) as client,
         zmq.Context() as context,
-        FrameReader(ClientSockets(context, parse(robot.address)), cameras, 1000, robot.clock) as frames,
+        Waiting(robot, ClientSockets(context, parse(robot.address)), cameras) as frames,
     ):
         # Only the state of this very moment is observed: which one it is must not depend on the sockets.
         given = {"prepare": lambda _: None, "max_age_ms": 0.5, "frames": frames, "clock": robot.clock}
@@ -182,6 +201,7 @@ class Camera:
         self.taken[number] = self.robot.clock.now()
         if not self.lost:
             self.robot.images.send(self.message(number))
+            self.robot.images_sent[self.name] = self.taken[number] + round(self.late * MS)
 
     def message(self, number: int) -> bytes:
         t = self.robot.clock.now()
