@@ -12,13 +12,14 @@ STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test suite test-full test-second test-fresh lint format lock
+.PHONY: help setup demo doctor test suite test-full test-second test-fresh lint format lock
 
 help:
 	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 10 minutes)"
+	@echo "make doctor      set up, then check this machine and suggest fixes"
 	@echo "make test        set up, then lint and the test suite"
 	@echo "make test-full   also the tests that take long, and the suite under a second Python if there is one"
-	@echo "make test-fresh  demo and test on fresh Debian releases; needs root and debootstrap, takes hours"
+	@echo "make test-fresh  doctor, demo and test on fresh Debian releases; needs root and debootstrap, takes hours"
 	@echo "make setup       the environment in $(VENV), with pinned packages; PYTHON=... names its Python"
 	@echo "make lint        ruff, mypy and the layering"
 	@echo "make format      let ruff format and fix what it can"
@@ -32,6 +33,9 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard .ci/*.sh)
 
 demo: setup
 	$(BIN)/robot-rl demo
+
+doctor: setup
+	$(BIN)/robot-rl doctor
 
 test: lint suite
 

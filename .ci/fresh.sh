@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# `make demo` and `make test` of the committed state on fresh Debian releases: clean roots that hold git, make and CA
-# certificates besides the base system. Needs root and debootstrap. $FRESH_RELEASES and $FRESH_TARGETS say what is
-# tried. The roots lie in $FRESH_ROOTS; one where something failed stays there to be looked at.
+# `make doctor`, `make demo` and `make test` of the committed state on fresh Debian releases: clean roots that hold git,
+# make and CA certificates besides the base system. Needs root and debootstrap. $FRESH_RELEASES and $FRESH_TARGETS say
+# what is tried. The roots lie in $FRESH_ROOTS; one where something failed stays there to be looked at.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 roots=${FRESH_ROOTS:-/var/tmp/robot-rl-fresh}
 read -ra releases <<<"${FRESH_RELEASES:-bookworm trixie}"
-read -ra targets <<<"${FRESH_TARGETS:-demo test}"
+read -ra targets <<<"${FRESH_TARGETS:-doctor demo test}"
 
 # In a mount namespace of its own, so that nothing stays mounted when it ends, however it ends.
 apart() { unshare --mount --propagation private "$@"; }
