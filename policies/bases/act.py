@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
+from robot_rl.policies.bases.base_policy import Chunk, check_features
 from robot_rl.policies.bases.imitation import (
     ImitationConfig,
     ImitationPolicy,
@@ -77,19 +77,20 @@ class ACTPolicy(ImitationPolicy):
         return masked_mean(error, mask) + self.config.kl_weight * kl
 
     @torch.no_grad()
-    def sample(
+    def sample_from_features(
         self,
-        obs: ObservationHistory,
+        features: Tensor,
         *,
         noise: Tensor | None = None,
         num_samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> Chunk:
-        """See `BasePolicy.sample`. All samples of an observation are the same."""
+        """See `BasePolicy.sample_from_features`. All samples of an observation are the same."""
+        del generator
         if noise is not None:
             raise ValueError("an act policy takes no noise; call it without, or train base=diffusion or flow")
         check_num_samples(num_samples)
-        frames = self._encode(obs)
+        frames = check_features(features, self.feature_size).unflatten(1, (self.spec.obs_steps, -1))
         predicted = self.decoder(frames, frames.new_zeros(len(frames), self.config.latent_size))
         return Chunk(self._unnormalize(predicted).unsqueeze(1).repeat(1, num_samples, 1, 1), None)
 

@@ -1,7 +1,7 @@
 """The interface between base policies, learned from demonstrations, and RL.
 
 Letters in shapes: B batch, N samples per observation, H prediction horizon, h <= H executed
-steps, To observation steps, S state size, A action size.
+steps, To observation steps, S state size, A action size, D feature size.
 """
 
 from abc import ABC, abstractmethod
@@ -55,7 +55,11 @@ class Chunk:
 
 
 class BasePolicy(nn.Module, ABC):
-    """A policy learned from demonstrations, frozen while RL trains around it."""
+    """A policy learned from demonstrations, frozen while RL trains around it.
+
+    Most consist of an encoder and an action head. Then `features` gives all that the head reads of an
+    observation, so that whoever keeps it can sample later without images.
+    """
 
     spec: BaseSpec
 
@@ -80,6 +84,37 @@ class BasePolicy(nn.Module, ABC):
             ValueError: if the policy takes no noise, or if noise or observation have another shape than the
                 spec says.
         """
+
+    @property
+    def feature_size(self) -> int | None:
+        """Size D of the features; None for a policy that gives none."""
+        return None
+
+    def features(self, obs: ObservationHistory) -> Tensor:
+        """All that the action head reads of B observations (each of its To frames), float32 [B, D].
+
+        Raises:
+            ValueError: if the policy gives no features, or the observations have another shape than in the
+                spec.
+        """
+        del obs
+        raise ValueError(f"{type(self).__name__} gives no features of its observations")
+
+    def sample_from_features(
+        self,
+        features: Tensor,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        """What `sample` draws for the observations that these features [B, D] are of.
+
+        Raises:
+            ValueError: as `sample`, or if the policy gives no features.
+        """
+        del features, noise, num_samples, generator
+        raise ValueError(f"{type(self).__name__} does not sample from features")
 
     def draw_noise(
         self, batch: int, num_samples: int = 1, generator: torch.Generator | None = None
@@ -109,6 +144,13 @@ def check_observation(obs: ObservationHistory, spec: BaseSpec) -> Tensor:
             f"the policy was trained on [B, {expected[0]}, {expected[1]}]"
         )
     return state
+
+
+def check_features(features: Tensor, size: int) -> Tensor:
+    """Check and return a batch of features [B, D]. Raises ValueError if they have another size than D."""
+    if features.ndim != 2 or features.shape[1] != size:
+        raise ValueError(f"features have shape {tuple(features.shape)}, the policy takes [B, {size}]")
+    return features
 
 
 def check_images(obs: ObservationHistory, spec: BaseSpec) -> list[Tensor]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
+from robot_rl.policies.bases.base_policy import Chunk, check_features
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy, check_positive, masked_mean
 from robot_rl.policies.nets.denoisers import Denoiser, MLPDenoiser, UNet1D
 
@@ -77,22 +77,22 @@ class GenerativePolicy(ImitationPolicy):
         return masked_mean((predicted - target).square(), mask)
 
     @torch.no_grad()
-    def sample(
+    def sample_from_features(
         self,
-        obs: ObservationHistory,
+        features: Tensor,
         *,
         noise: Tensor | None = None,
         num_samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> Chunk:
-        """See `BasePolicy.sample`; without gradients."""
-        encoded = self._encode(obs).flatten(1)
+        """See `BasePolicy.sample_from_features`; without gradients."""
+        encoded = check_features(features, self.feature_size)
         noise = self._take_noise(noise, len(encoded), num_samples, generator)
         return Chunk(self._denoise(encoded, noise), noise)
 
-    def sample_with_gradient(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
-        """Chunks [B, N, H, A] of noise [B, N, H, A] as `sample` gives, differentiable in the noise."""
-        return self._denoise(self._encode(obs).flatten(1), noise)
+    def sample_with_gradient(self, features: Tensor, noise: Tensor) -> Tensor:
+        """Chunks [B, N, H, A] of features [B, D] and noise [B, N, H, A], differentiable in the noise."""
+        return self._denoise(check_features(features, self.feature_size), noise)
 
     def _denoise(self, encoded: Tensor, noise: Tensor) -> Tensor:
         conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))

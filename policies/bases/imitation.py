@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from robot_rl.policies.bases.base_policy import (
     BasePolicy,
     BaseSpec,
+    Chunk,
     ObservationHistory,
     check_images,
     check_observation,
@@ -82,6 +83,28 @@ class ImitationPolicy(BasePolicy):
         self.vision = nn.ModuleList(ConvEncoder(_image_size(image_size)) for _ in cameras)
         self.frame_size = state_size + len(cameras) * FEATURE_SIZE
         """Size F of the encoded observation of one step."""
+
+    def sample(
+        self,
+        obs: ObservationHistory,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        """See `BasePolicy.sample`; without gradients."""
+        features = self.features(obs)
+        return self.sample_from_features(features, noise=noise, num_samples=num_samples, generator=generator)
+
+    @property
+    def feature_size(self) -> int:
+        """To * F, all that the network behind the encoders reads."""
+        return self.spec.obs_steps * self.frame_size
+
+    @torch.no_grad()
+    def features(self, obs: ObservationHistory) -> Tensor:
+        """Encoded observations [B, To * F], without gradients."""
+        return self._encode(obs).flatten(1)
 
     @abstractmethod
     def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:

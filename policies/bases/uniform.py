@@ -8,7 +8,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory, check_observation
+from robot_rl.policies.bases.base_policy import (
+    Chunk,
+    ObservationHistory,
+    check_features,
+    check_observation,
+)
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 
 
@@ -44,16 +49,25 @@ class UniformPolicy(ImitationPolicy):
     def fit_normalizers(self, states: ArrayLike | Tensor, actions: ArrayLike | Tensor) -> None:
         raise ValueError(_NOT_TRAINED)
 
+    @property
+    def feature_size(self) -> int:
+        return 0
+
+    def features(self, obs: ObservationHistory) -> Tensor:
+        """Nothing, [B, 0]."""
+        return check_observation(obs, self.spec).new_zeros(len(obs["state"]), 0)
+
     @torch.no_grad()
-    def sample(
+    def sample_from_features(
         self,
-        obs: ObservationHistory,
+        features: Tensor,
         *,
         noise: Tensor | None = None,
         num_samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> Chunk:
-        batch = len(check_observation(obs, self.spec))
+        """See `BasePolicy.sample_from_features`."""
+        batch = len(check_features(features, self.feature_size))
         noise = self._take_noise(noise, batch, num_samples, generator)
         return Chunk(torch.erf(noise / math.sqrt(2)), noise)
 

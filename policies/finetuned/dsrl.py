@@ -132,7 +132,8 @@ class DSRL(FinetunedPolicy):
     def decode_with_gradient(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         """`decode`, differentiable in the noise."""
         assert isinstance(self.base, GenerativePolicy)
-        return self.base.sample_with_gradient(obs, noise[:, None])[:, 0, : self.base.spec.execute]
+        features = self.base.features(obs)
+        return self.base.sample_with_gradient(features, noise[:, None])[:, 0, : self.base.spec.execute]
 
 
 class DSRLPolicy(ActingPolicy):

@@ -135,7 +135,7 @@ def test_sampling_computes_no_gradient() -> None:
 def test_sampling_with_gradient_equals_sampling(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
     noise = policy.draw_noise(3, 2, seeded(1)).requires_grad_()
-    made = policy.sample_with_gradient(observation(3), noise)
+    made = policy.sample_with_gradient(policy.features(observation(3)), noise)
     torch.testing.assert_close(made, policy.sample(observation(3), noise=noise, num_samples=2).actions)
     (gradient,) = torch.autograd.grad(made.square().sum(), noise)
     assert (gradient.flatten(1).norm(dim=1) > 0).all()
