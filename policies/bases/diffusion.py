@@ -9,16 +9,19 @@ x_0 from eps would divide its error by that. Inference starts at the given noise
 (arXiv 2010.02502 eq. 12).
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from robot_rl.policies.bases.generative import GenerativeConfig, GenerativePolicy
 from robot_rl.policies.bases.imitation import check_positive
 
-SCHEDULE = "squaredcos_cap_v2"
+_MAX_BETA = 0.999
+"""Largest noise added in one step: the cosine schedule would end at 1."""
 
 
 @dataclass
@@ -41,6 +44,7 @@ class DiffusionPolicy(GenerativePolicy):
     """
 
     config: DiffusionConfig
+    _abar: Tensor
 
     def __init__(
         self,
@@ -57,29 +61,43 @@ class DiffusionPolicy(GenerativePolicy):
                 f"inference_steps is {config.inference_steps}; it must not exceed train_steps, "
                 f"{config.train_steps}"
             )
-        # diffusers imports slowly, and `--help` needs only the config.
-        from diffusers.schedulers.scheduling_ddim import DDIMScheduler
-        from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
-
-        self._ddpm = DDPMScheduler(config.train_steps, beta_schedule=SCHEDULE)
-        # "trailing" begins at k = K - 1, where training has seen almost pure noise; diffusers' default begins
-        # at a smaller k, where the network expects part of the signal in its input.
-        ddim = DDIMScheduler(config.train_steps, beta_schedule=SCHEDULE, timestep_spacing="trailing")
-        ddim.set_timesteps(config.inference_steps)
-        self.register_buffer("timesteps", ddim.timesteps, persistent=False)
-        self._ddim_coefficients = ddim_coefficients(ddim.alphas_cumprod[ddim.timesteps])
+        abar, timesteps = cosine_abar(config.train_steps), ddim_timesteps(config)
+        self.register_buffer("_abar", abar, persistent=False)
+        self.register_buffer("timesteps", timesteps, persistent=False)
+        self._ddim_coefficients = ddim_coefficients(abar[timesteps])
 
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
         return torch.randint(self.config.train_steps, (batch,), generator=generator)
 
     def _interpolate(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        return self._ddpm.add_noise(clean, noise, times), clean  # pyright: ignore[reportArgumentType]
+        abar = self._abar[times].view(-1, *[1] * (clean.ndim - 1))
+        return abar**0.5 * clean + (1 - abar) ** 0.5 * noise, clean
 
     def _integrate(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
         for condition, (c_x, c_0) in zip(conditions, self._ddim_coefficients, strict=True):
             x_0 = self.denoiser(x, condition).clamp(-1.0, 1.0)
             x = x.mul(c_x).add_(x_0, alpha=c_0)
         return x
+
+
+def cosine_abar(steps: int) -> Tensor:
+    """abar of the cosine schedule (arXiv 2102.09672 eq. 17) at the steps 0 to K - 1, float32 [K]."""
+
+    def remaining(time: float) -> float:
+        return math.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    betas = [min(1 - remaining((k + 1) / steps) / remaining(k / steps), _MAX_BETA) for k in range(steps)]
+    return (1.0 - torch.tensor(betas)).cumprod(0)
+
+
+def ddim_timesteps(config: DiffusionConfig) -> Tensor:
+    """Steps of the sampler, noisiest first, int64.
+
+    They are evenly spaced and begin at K - 1, where training has seen almost pure noise; from a smaller one
+    the network would expect part of the signal in its input.
+    """
+    spaced = np.arange(config.train_steps, 0, -config.train_steps / config.inference_steps)
+    return torch.from_numpy(np.round(spaced[: config.inference_steps]).astype(np.int64) - 1)
 
 
 def ddim_coefficients(abar: Tensor) -> list[tuple[float, float]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler
+from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 from torch import Tensor, nn
 
 from robot_rl.policies.bases.base_policy import is_steered_by_noise
@@ -200,6 +201,21 @@ def test_ddim_equals_diffusers(train_steps: int, inference_steps: int) -> None:
         mine = c_x * mine + c_0 * predicted.clamp(-1, 1)
         theirs = scheduler.step(predicted, k, theirs, use_clipped_model_output=True).prev_sample
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("train_steps", "inference_steps"), [(64, 8), (100, 10), (7, 6), (20, 1), (16, 16)])
+def test_the_schedule_is_that_of_diffusers(train_steps: int, inference_steps: int) -> None:
+    """Bit by bit: policies that were trained with diffusers' own act as they did."""
+    ddpm = DDPMScheduler(train_steps, beta_schedule="squaredcos_cap_v2")
+    ddim = DDIMScheduler(train_steps, beta_schedule="squaredcos_cap_v2", timestep_spacing="trailing")
+    ddim.set_timesteps(inference_steps)
+    policy = make(replace(SMALL, train_steps=train_steps, inference_steps=inference_steps))
+    assert torch.equal(policy.timesteps, ddim.timesteps)
+    clean, noise = torch.randn(2, 5, 4, 2, generator=seeded(1))
+    times = torch.randint(train_steps, (5,), generator=seeded(2))
+    mixed, target = policy._interpolate(clean, noise, times)
+    assert torch.equal(mixed, ddpm.add_noise(clean, noise, times))
+    assert torch.equal(target, clean)
 
 
 def test_policy_samples_like_diffusers() -> None:
