@@ -1,25 +1,15 @@
-"""Builds environments and policies from names, paths and configurations."""
+"""Builds environments from the names and configurations of tasks."""
 
 import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
-
-import robot_rl.policies.classifier
-import robot_rl.policies.finetuned  # both register loaders  # noqa: F401
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.process_vector import ProcessVectorEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig, render_of
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
-from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.bases.base_policy import BasePolicy
-from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
-from robot_rl.policies.store import load_policy_files
-from robot_rl.runs import list_checkpoints
 
 
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:
@@ -46,52 +36,6 @@ def make_vector_env(task: TaskConfig | str, num_envs: int) -> RobosuiteVectorEnv
     return ProcessVectorEnv([make] * num_envs)
 
 
-def policy_directory(path: Path) -> Path:
-    """The directory of a policy: `path` itself, that of a step in a run, or a run's newest checkpoint's.
-
-    Raises:
-        ValueError: if there is no policy.
-    """
-    if (path / "policy.json").is_file():
-        return path
-    if (path / "policy" / "policy.json").is_file():
-        return path / "policy"
-    checkpoints = list_checkpoints(path / "checkpoints")
-    if not checkpoints:
-        what = "has no checkpoint yet" if path.is_dir() else "does not exist"
-        raise ValueError(f"{path} {what}; give the directory of a run or of a policy")
-    return checkpoints[-1] / "policy"
-
-
-def load_networks(
-    path: str | Path, device: torch.device | None = None
-) -> tuple[BasePolicy | FinetunedPolicy, dict[str, Any]]:
-    """The networks saved in a run or policy directory, on a device, and their metadata."""
-    networks, meta = load_policy_files(policy_directory(Path(path)))
-    if not isinstance(networks, BasePolicy | FinetunedPolicy):
-        raise ValueError(f"{path} holds a {type(networks).__name__}, which does not act")
-    return networks.to(device or torch.device("cpu")).eval(), meta
-
-
-def side_by_side(networks: BasePolicy | FinetunedPolicy) -> dict[str, BasePolicy | FinetunedPolicy]:
-    """The policies that are always shown together: `base`, and `tuned` if there is one."""
-    if isinstance(networks, FinetunedPolicy):
-        return {"base": networks.base, "tuned": networks}
-    return {"base": networks}
-
-
-def acting_policy(networks: BasePolicy | FinetunedPolicy, num_envs: int) -> ActingPolicy:
-    """Something that acts in `num_envs` environments."""
-    if isinstance(networks, FinetunedPolicy):
-        return networks.policy(num_envs)
-    return ActingPolicy(networks, num_envs)
-
-
-def load_policy(path: str | Path, num_envs: int = 1, device: torch.device | None = None) -> ActingPolicy:
-    """A policy that acts, from the directory of a run or of a saved policy."""
-    return acting_policy(load_networks(path, device)[0], num_envs)
-
-
 def task_of(environment: Mapping[str, Any]) -> TaskConfig:
     """The task of an environment description, as datasets and policies store it."""
     spec, robots = environment["observation_spec"], environment["robot"]
@@ -110,20 +54,3 @@ def task_of(environment: Mapping[str, Any]) -> TaskConfig:
         render=render_of(environment) or TaskConfig.render,
         env_args=dict(environment["env_args"]),
     )
-
-
-def choose_device(name: str) -> torch.device:
-    """The torch device of that name; `auto` is a GPU if there is one, else the CPU.
-
-    Raises:
-        ValueError: if the device is not available.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device={name} is not available here ({reason}); use device=auto") from error
-    return device

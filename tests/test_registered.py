@@ -11,7 +11,8 @@ from robot_rl.cli.compose import load_group
 from robot_rl.envs.experts import EXPERTS
 from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.initial_states import COUNTS, check_split, load_states
-from robot_rl.factory import load_policy, make_env
+from robot_rl.factory import make_env
+from robot_rl.loading import load_policy
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.registry import BASES

@@ -52,6 +52,12 @@ class Address:
         return self.host.startswith("[")
 
 
+def default_address() -> str:
+    """Default address of a robot used only from this machine."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return f"ipc://{runtime}/robot" if runtime else f"ipc:///tmp/robot-{os.getuid()}"
+
+
 def parse(text: str) -> Address:
     """Parse an address given by the user.
 

@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "data repair",
     ),
     "Training": ("train", "actor", "eval", "report", "imagine report", "demo"),
-    "Robot": ("robot", "robot keys", "robot latency", "deploy", "serve"),
+    "Robot": ("robot", "robot keys", "robot latency", "export", "deploy", "serve"),
     "Benchmarks": (
         "bench sim",
         "bench update",

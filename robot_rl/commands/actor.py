@@ -15,7 +15,6 @@ import torch
 
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
-from robot_rl.factory import choose_device
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import parse
@@ -24,6 +23,7 @@ from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.outbox import Outbox, Spool
 from robot_rl.hil.make_actor import make_actor
+from robot_rl.loading import choose_device
 
 
 @dataclass

@@ -13,7 +13,7 @@ import torch
 
 from robot_rl.bench.data import DataFigures, FormatFigures, measure_data
 from robot_rl.errors import UserError, mistakes
-from robot_rl.factory import choose_device
+from robot_rl.loading import choose_device
 from robot_rl.machine import describe_machine
 
 

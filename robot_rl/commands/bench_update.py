@@ -28,7 +28,7 @@ from robot_rl.bench.update import (
 )
 from robot_rl.cli.progress import progress
 from robot_rl.errors import mistakes
-from robot_rl.factory import choose_device
+from robot_rl.loading import choose_device
 from robot_rl.machine import describe_machine, keep_freed_memory
 
 _QUIET = 0.95

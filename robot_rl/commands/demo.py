@@ -14,7 +14,7 @@ from pathlib import Path
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
-from robot_rl.factory import load_networks
+from robot_rl.loading import load_networks
 from robot_rl.policies.store import fingerprint
 from robot_rl.runs import write_run_record, write_text
 

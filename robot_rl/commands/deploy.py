@@ -8,22 +8,22 @@ Ctrl-C leaves the arm at rest and disarmed.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from robot_rl.bundle import CLASSIFIER, check_same_robot, is_bundle, read_bundle
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
-from robot_rl.factory import acting_policy, choose_device, load_networks
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.endpoints import default_address
 from robot_rl.hardware.protocol.security import load_client_keys
-from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.loading import acting_policy, choose_device, load_networks
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.robot.deploy.deployment import (
@@ -36,7 +36,6 @@ from robot_rl.robot.deploy.judge import classifier_judge
 from robot_rl.robot.deploy.resets import RESETS, default_reset
 from robot_rl.robot.deploy.results import DeploymentResults
 from robot_rl.robot.deploy.turns import Turns
-from robot_rl.robot.robots import default_address
 
 _TIMEOUT = 5.0
 """s to wait for an answer before the connection counts as lost."""
@@ -45,7 +44,7 @@ _TIMEOUT = 5.0
 @dataclass
 class Config:
     policy: str = "???"
-    """Directory of a run or of a saved policy."""
+    """Directory of a run, of a saved policy, or of a bundle from `robot-rl export`."""
     robot: str = field(default_factory=default_address)
     """Address of the robot's server, as in `robot-rl robot address=…`."""
     episodes: int = 20
@@ -55,7 +54,8 @@ class Config:
     `operator`: the gripper opens, the arm moves home, you prepare the scene and press Enter. `home`: the same
     without you. null: `scene` for a simulated task, otherwise `operator`."""
     success: str | None = None
-    """Run of `method=classifier` that detects success in images; null for the robot's sensor or you."""
+    """Run of `method=classifier` that detects success in images; null for the classifier of a bundle that has
+    one, otherwise the robot's sensor or you."""
     lookahead_ms: float | None = None
     """Fixed delay from a step's due time to its action's effect; must cover the robot's measured latency and
     the policy's inference time. null: actions are executed as soon as they are ready."""
@@ -94,6 +94,7 @@ def run(config: Config) -> None:
             out = Path(config.out)
             if out.exists():
                 raise UserError(f"{out} holds an earlier deployment; choose another out=…")
+            bundle = read_bundle(Path(config.policy)) if is_bundle(Path(config.policy)) else None
             networks, meta = load_networks(config.policy, choose_device(config.device))
             environment = meta["environment"]
             keys = load_client_keys(Path(config.keys)) if config.keys else None
@@ -103,15 +104,19 @@ def run(config: Config) -> None:
                 )
             )
             reset = config.reset or default_reset(robot.spec)
+            if bundle and bundle.robot:
+                check_same_robot(bundle.robot, robot.spec)
             check_robot_fits(robot.spec, robot.lease_ms, environment)
             cameras = environment["observation_spec"]["cameras"]
             period = 1 / environment["control_freq"]
             frames = ended.enter_context(
                 camera_reader(robot, config.robot, cameras, period, keys, config.insecure)
             )
-            judge = None
-            if config.success:
-                looks = classifier_judge(config.success, robot, config.robot, period, keys, config.insecure)
+            judge, success = None, config.success
+            if success is None and bundle and bundle.classifier:
+                success = str(Path(config.policy, CLASSIFIER))
+            if success:
+                looks = classifier_judge(success, robot, config.robot, period, keys, config.insecure)
                 judge = ended.enter_context(looks)
             stop = ended.enter_context(stop_on_signal())
             turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
@@ -130,34 +135,28 @@ def run(config: Config) -> None:
             )
             if reset == "scene":
                 check_initial_states(robot, config.episodes)
-            facts = _facts(config, networks, environment, robot, reset)
+            facts = {
+                "policy": config.policy,
+                "bundle": bundle and bundle.fingerprint,
+                "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
+                "fingerprint": fingerprint(networks),
+                "task": environment["task"],
+                "control_freq": environment["control_freq"],
+                "robot": {
+                    "name": robot.spec.name,
+                    "address": config.robot,
+                    "spec_sha256": robot.spec.sha256,
+                },
+                "reset": reset,
+                "judge": success,
+                "lookahead_ms": config.lookahead_ms,
+                "seed": config.seed,
+            }
             outcomes = DeploymentResults(out, facts, controller.timing)
         if config.turns_with:
             print(f"it takes turns with {config.turns_with}", flush=True)
         how = deploy(controller, outcomes, config.episodes, config.seed)
     _report_end(config, outcomes, how)
-
-
-def _facts(
-    config: Config,
-    networks: BasePolicy | FinetunedPolicy,
-    environment: Mapping[str, Any],
-    robot: RobotClient,
-    reset: str,
-) -> dict[str, Any]:
-    """What the file of the results says besides the episodes."""
-    return {
-        "policy": config.policy,
-        "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
-        "fingerprint": fingerprint(networks),
-        "task": environment["task"],
-        "control_freq": environment["control_freq"],
-        "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
-        "reset": reset,
-        "judge": config.success,
-        "lookahead_ms": config.lookahead_ms,
-        "seed": config.seed,
-    }
 
 
 def _report_end(config: Config, outcomes: DeploymentResults, how: str) -> None:

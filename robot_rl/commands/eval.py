@@ -25,14 +25,8 @@ from robot_rl.evaluation.saved_policies import (
     summary_of,
     write_record,
 )
-from robot_rl.factory import (
-    acting_policy,
-    choose_device,
-    load_networks,
-    make_vector_env,
-    side_by_side,
-    task_of,
-)
+from robot_rl.factory import make_vector_env, task_of
+from robot_rl.loading import acting_policy, choose_device, load_networks, side_by_side
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
-from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.endpoints import default_address, parse
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import OUTCOMES, Outcome
 from robot_rl.hardware.teleop.terminal_keys import KeyReader
 from robot_rl.robot.recording_session import HELP, record_by_keys, record_by_time
-from robot_rl.robot.robots import default_address
 
 
 @dataclass

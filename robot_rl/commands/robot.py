@@ -18,11 +18,11 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.core.core import CoreSettings
 from robot_rl.hardware.drivers.driver import DriverError
 from robot_rl.hardware.protocol.clock_sync import boot_id
-from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.endpoints import default_address, parse
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hardware.server import RobotServer, StateCallback
-from robot_rl.robot.robots import default_address, serve_arm, serve_task
+from robot_rl.robot.robots import serve_arm, serve_task
 
 _LINE_EVERY = 10.0
 """Seconds between lines of plain text while nothing changes."""

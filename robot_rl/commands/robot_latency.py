@@ -16,14 +16,13 @@ from robot_rl.hardware.client import RobotClient, RobotError
 from robot_rl.hardware.latency.delays import Figures, measure, table
 from robot_rl.hardware.latency.recording import record
 from robot_rl.hardware.latency.swing import Axis, Swing, find_axis
-from robot_rl.hardware.protocol.endpoints import parse
+from robot_rl.hardware.protocol.endpoints import default_address, parse
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hardware.robot_file import load_robot, merged_latencies, with_latency
 from robot_rl.hardware.spec import Latency
-from robot_rl.robot.robots import default_address
 from robot_rl.runs import write_text
 
 

@@ -17,8 +17,8 @@ import torch
 
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
-from robot_rl.factory import choose_device, load_networks
 from robot_rl.hardware.teleop.web.settings import is_loopback
+from robot_rl.loading import choose_device, load_networks
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.server import Listen, PolicyServer
 
@@ -30,7 +30,7 @@ _CHECK = 0.2
 @dataclass
 class Config:
     policy: str = "???"
-    """Directory of a run or of a saved policy."""
+    """Directory of a run, of a saved policy, or of a bundle from `robot-rl export`."""
     address: str = "ws://127.0.0.1:8000"
     """Where to listen: `ws://host:port` on this machine, `wss://host:port` for others, too."""
     certificate: str | None = None

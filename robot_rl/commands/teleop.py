@@ -20,6 +20,7 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.endpoints import default_address
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.recording.raw import RawDataset
@@ -31,7 +32,6 @@ from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.stream import RecordedDevice
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
-from robot_rl.robot.robots import default_address
 from robot_rl.robot.teleop.episodes import BackgroundRecorder, TeleopEpisodes
 from robot_rl.robot.teleop.screen import TerminalScreen, operator_card, task_words
 from robot_rl.robot.teleop.session import TeleopSession

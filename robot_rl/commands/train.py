@@ -20,12 +20,12 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.saved_policies import keep_policy
-from robot_rl.factory import choose_device
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
 from robot_rl.imagination.world_model import WorldModelLost
+from robot_rl.loading import choose_device
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method

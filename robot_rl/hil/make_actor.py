@@ -12,7 +12,7 @@ from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs.real_arm import Judge, RealArmEnv
 from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
-from robot_rl.factory import load_networks, make_env, make_vector_env
+from robot_rl.factory import make_env, make_vector_env
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import Clock, MonotonicClock
@@ -30,6 +30,7 @@ from robot_rl.hil.link.messages import Welcome
 from robot_rl.hil.operators.operator import NoOperator, Operator
 from robot_rl.hil.operators.person import Person, device_settings
 from robot_rl.hil.operators.scripted import Mirror, ScriptedOperator
+from robot_rl.loading import load_networks
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import classifier_judge

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_rl.envs.observation import ObservationSpec
-from robot_rl.factory import acting_policy
+from robot_rl.loading import acting_policy
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy

@@ -1,6 +1,5 @@
 """Builds the robot that `robot-rl robot` serves: an arm from its configuration file, or a simulated task."""
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,12 +36,6 @@ class ServedRobot(NamedTuple):
     cameras: Sequence[CameraSettings] = ()
     state_callbacks: Sequence[StateCallback] = ()
     latency: Latency = Latency()
-
-
-def default_address() -> str:
-    """Default address of a robot used only from this machine."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return f"ipc://{runtime}/robot" if runtime else f"ipc:///tmp/robot-{os.getuid()}"
 
 
 def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> ServedRobot:

@@ -22,7 +22,7 @@ from robot_rl.envs.action import ActionSpec
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.factory import load_networks, make_env, make_vector_env
+from robot_rl.factory import make_env, make_vector_env
 from robot_rl.imagination.branches import BaseSampler, Returns
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
 from robot_rl.imagination.episodes import episode_from_rows
@@ -32,6 +32,7 @@ from robot_rl.imagination.world_model import WorldModel
 from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.learner import ChunkLearner, OfflineLearner, OnlineLearner, OnPolicyLearner
 from robot_rl.learning.sampling import MixedSampler
+from robot_rl.loading import load_networks
 from robot_rl.machine import memory_bytes
 from robot_rl.methods.method import (
     Agent,

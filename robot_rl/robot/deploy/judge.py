@@ -8,13 +8,13 @@ import torch
 
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec, make_observation
 from robot_rl.envs.robot_state import RobotState
-from robot_rl.factory import policy_directory
 from robot_rl.hardware.cameras.reader import FrameReader, StaleFrame, camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.spec import RobotSpec
+from robot_rl.loading import policy_directory
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.store import load_policy_files
 

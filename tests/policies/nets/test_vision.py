@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.factory import policy_directory
+from robot_rl.loading import policy_directory
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.vision import ConvEncoder, ViTEncoder
 from robot_rl.policies.registry import BASES

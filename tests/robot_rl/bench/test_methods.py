@@ -31,7 +31,8 @@ from robot_rl.commands import bench_methods
 from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import Split, load_states
-from robot_rl.factory import make_env, policy_directory
+from robot_rl.factory import make_env
+from robot_rl.loading import policy_directory
 from robot_rl.policies.store import load_base, read_record
 from robot_rl.training.logger import read_metrics
 from robot_rl.training.provenance import Code

@@ -12,9 +12,10 @@ from torch import Tensor
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.data.dataset import Windows
-from robot_rl.factory import load_networks, load_policy, make_env
+from robot_rl.factory import make_env
 from robot_rl.learning import augmentation
 from robot_rl.learning.augmentation import augment_images, random_shift
+from robot_rl.loading import load_networks, load_policy
 from robot_rl.methods.bc import BCConfig, BCLearner
 from robot_rl.methods.residual import ResidualConfig, ResidualLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.factory import load_networks
+from robot_rl.loading import load_networks
 from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOLearner, RewardNormalizer, gae
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec

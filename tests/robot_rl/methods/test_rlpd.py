@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.factory import load_networks, load_policy
+from robot_rl.loading import load_networks, load_policy
 from robot_rl.methods.rlpd import GripperLearner, RLPDConfig
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned

@@ -10,15 +10,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from robot_rl.bundle import read_bundle, write_bundle
 from robot_rl.cli.main import main
 from robot_rl.evaluation.statistics import wilson
-from robot_rl.factory import policy_directory
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
 from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.spec import Latency, RobotSpec
+from robot_rl.loading import policy_directory
 from robot_rl.policies.store import read_record
 from robot_rl.robot.deploy.judge import load_classifier
 from tests.conftest import SMALL_BASE, RunCommand
@@ -332,4 +336,38 @@ def test_what_cannot_be_deployed_is_refused_in_one_line(
     (policy / "deploy.json").write_text("precious")
     assert "holds an earlier deployment" in refused(*here)
     assert (policy / "deploy.json").read_text() == "precious"
+    assert state_of(lift) == (Mode.IDLE, "")
+
+
+def test_a_bundle_is_deployed_on_its_robot_and_refused_elsewhere(
+    lift: str, policy: Path, refused: Refused, tmp_path: Path
+) -> None:
+    """Another robot, another action space, another camera: each is one line, and nothing moves."""
+    bundle, here = tmp_path / "bundle", f"robot={lift}"
+    assert main(["export", f"policy={policy}", f"out={bundle}", here]) == 0
+    assert main(["deploy", f"policy={bundle}", here, "episodes=1"]) == 0
+    assert read(bundle)["bundle"] == read_bundle(bundle).fingerprint
+    (bundle / "deploy.json").unlink()
+
+    saved = policy_directory(policy)
+
+    def exported(name: str, robot: RobotSpec | None = None, **environment: Any) -> str:
+        """A bundle of a policy of another environment."""
+        shutil.copytree(saved, tmp_path / name)
+        record = json.loads((saved / "policy.json").read_text())
+        record["meta"]["environment"] |= environment
+        (tmp_path / name / "policy.json").write_text(json.dumps(record))
+        to = tmp_path / f"{name}_bundle"
+        write_bundle(tmp_path / name, to, robot=(robot, Latency()) if robot else None)
+        return f"policy={to}"
+
+    with RobotClient(lift, "test", timeout=30.0) as client:
+        spec = msgspec.structs.replace(client.spec, name="twin", calibration={"tool": (0.1,)})
+    line = refused(exported("elsewhere", spec), here)
+    assert "is for the robot twin, this one is lift: name, calibration differ" in line
+    environment = read_record(saved).meta["environment"]
+    action = [{**dim, "unit": "Nm", "kind": "torque"} for dim in environment["action_spec"]]
+    assert "torque" in refused(exported("torques", action_spec=action), here)
+    seen = {**environment["observation_spec"], "cameras": ["wrist"]}
+    assert "camera 'wrist'; the robot has none" in refused(exported("seeing", observation_spec=seen), here)
     assert state_of(lift) == (Mode.IDLE, "")

@@ -16,12 +16,13 @@ from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.videos import act_episode
-from robot_rl.factory import acting_policy, load_networks, make_env, task_of
+from robot_rl.factory import make_env, task_of
 from robot_rl.hardware.client import StaleState
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.connection import RequestRefused
 from robot_rl.hardware.protocol.messages import Mode, State
 from robot_rl.hardware.spec import CameraSpec
+from robot_rl.loading import acting_policy, load_networks
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
