@@ -81,12 +81,10 @@ class ChunkRunner:
 
     def __init__(self, base: BasePolicy, num_envs: int, base_samples: int = 0) -> None:
         spec = base.spec
-        if not spec.deterministic:
-            raise ValueError(
-                f"{type(base).__name__} draws its own noise, so its episodes could not be repeated or resumed"
-            )
         self.base, self.num_envs = base, num_envs
-        self.base_samples = min(base_samples, 1) if spec.noise_shape is None else base_samples
+        self.base_samples = spec.distinct(base_samples)
+        self.queries = 0
+        """Number of observations for which the base was sampled."""
         self._history: dict[str, NDArray[Any]] = {}
         self._fresh = np.ones(num_envs, bool)
         self._chunk = np.zeros((num_envs, spec.execute, spec.action_size), np.float32)
@@ -161,6 +159,7 @@ class ChunkRunner:
             "noise": None if self._noise is None else self._noise.copy(),
             "generators": [generator.get_state() for generator in self._generators],
             "extra_generators": [generator.get_state() for generator in self._extra_generators],
+            "queries": self.queries,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -171,6 +170,8 @@ class ChunkRunner:
         self._cursor[:] = state["cursor"]
         if self._noise is not None:
             self._noise[:] = state["noise"]
+        # Checkpoints of earlier versions have no count.
+        self.queries = state.get("queries", 0)
         for name in ("generators", "extra_generators"):
             for generator, value in zip(getattr(self, f"_{name}"), state[name], strict=True):
                 generator.set_state(value)
@@ -191,9 +192,10 @@ class ChunkRunner:
         self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]
     ) -> tuple[ObservationHistory, Chunk]:
         base, count = self.base, max(self.base_samples, 1)
+        self.queries += len(env_ids)
         obs = {key: torch.from_numpy(value[env_ids]).to(base.device) for key, value in self._history.items()}
         if self._noise is None:
-            return obs, _executed_part(base.sample(obs), base.spec.execute)
+            return obs, _executed_part(base.sample(obs, num_samples=count), base.spec.execute)
         noise = []
         for env_id, starts in zip(env_ids, starting, strict=True):
             first = [base.draw_noise(1, generator=self._generators[env_id])] if starts else []
@@ -317,7 +319,7 @@ class ActingPolicy:
         count, noise = max(self.runner.base_samples, 1), None
         if self.base.spec.noise_shape is not None:
             noise = torch.cat([self.base.draw_noise(1, count, generator) for generator in generators])
-        chunk = self.base.sample(obs, noise=noise, num_samples=1 if noise is None else count)
+        chunk = self.base.sample(obs, noise=noise, num_samples=count)
         samples = _executed_part(chunk, self.base.spec.execute)
         return self._select_chunk(obs, samples, explore=False).actions
 

@@ -48,12 +48,15 @@ def fingerprint(policy: nn.Module) -> str:
     return _fingerprint(policy.state_dict())
 
 
-def save_policy(policy: ImitationPolicy, directory: Path, meta: Mapping[str, Any]) -> None:
+def save_policy(policy: BasePolicy, directory: Path, meta: Mapping[str, Any]) -> None:
     """Write a base policy to a directory, which is created if it does not exist.
 
     Raises:
         ValueError: if the class is not registered or JSON cannot hold `meta`.
     """
+    if not isinstance(policy, ImitationPolicy):
+        policy.save(directory, meta)
+        return
     write_files(
         directory,
         kind=base_kind(policy),

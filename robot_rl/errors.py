@@ -23,6 +23,10 @@ class UserError(ValueError):
     """An error in the user's input: one line that says what is wrong and what to do about it."""
 
 
+class ServerLost(UserError):
+    """A server that a run needs is gone, or its answers cannot be used; the run saves and ends."""
+
+
 @contextmanager
 def mistakes() -> Iterator[None]:
     """Turns errors of code that uses the user's arguments into `UserError`s."""

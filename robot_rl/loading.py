@@ -6,12 +6,14 @@ from typing import Any
 import torch
 
 import robot_rl.policies.classifier
-import robot_rl.policies.finetuned  # both register loaders  # noqa: F401
+import robot_rl.policies.finetuned  # they register loaders  # noqa: F401
 from robot_rl.bundle import is_bundle, read_bundle
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import load_policy_files
+from robot_rl.policy_client.config import RemoteConfig
+from robot_rl.policy_client.remote_base import connect_base
 from robot_rl.runs import list_checkpoints
 
 
@@ -34,10 +36,21 @@ def policy_directory(path: Path) -> Path:
     return checkpoints[-1] / "policy"
 
 
+def is_server(path: str | Path) -> bool:
+    """Whether a policy is given as the address of a server."""
+    return str(path).startswith(("ws://", "wss://"))
+
+
 def load_networks(
     path: str | Path, device: torch.device | None = None
 ) -> tuple[BasePolicy | FinetunedPolicy, dict[str, Any]]:
-    """The networks saved in a run or policy directory, on a device, and their metadata."""
+    """The networks saved in a run or policy directory, on a device, and their metadata.
+
+    `ws://host:port` or `wss://host:port` is the base policy behind a server of `robot-rl serve`.
+    """
+    if is_server(path):
+        remote = connect_base(RemoteConfig(str(path)), {})
+        return remote.to(device or torch.device("cpu")).eval(), {"environment": remote.environment}
     networks, meta = load_policy_files(policy_directory(Path(path)))
     if not isinstance(networks, BasePolicy | FinetunedPolicy):
         raise ValueError(f"{path} holds a {type(networks).__name__}, which does not act")

@@ -7,6 +7,8 @@ steps, To observation steps, S state size, A action size, D feature size.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +36,7 @@ class BaseSpec:
     noise_shape: tuple[int, int] | None
     """Shape [Hn, Dn] of the latent noise input, or None for a policy without one."""
     deterministic: bool
-    """Whether observation and noise alone determine the sample."""
+    """Whether observation and noise alone determine the sample; if not, the policy draws its own noise."""
     cameras: tuple[str, ...] = ()
     """Cameras whose images the policy uses."""
     image_size: tuple[int, int] | None = None
@@ -42,6 +44,10 @@ class BaseSpec:
 
     def as_dict(self) -> dict:
         return asdict(self)
+
+    def distinct(self, samples: int) -> int:
+        """How many of so many samples for one observation differ: at most one without any noise."""
+        return min(samples, 1) if self.noise_shape is None and self.deterministic else samples
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class BasePolicy(nn.Module, ABC):
     """
 
     spec: BaseSpec
+    is_remote: bool = False
+    """Whether sampling asks a server, which may be slow or lost."""
 
     @abstractmethod
     def sample(
@@ -124,6 +132,19 @@ class BasePolicy(nn.Module, ABC):
             raise ValueError(f"{type(self).__name__} takes no noise")
         shape = (batch, num_samples, *self.spec.noise_shape)
         return torch.randn(shape, generator=generator).to(self.device)
+
+    def save(self, directory: Path, meta: Mapping[str, Any]) -> None:
+        """Write a policy that is not in `robot_rl.policies.registry.BASES` to a directory.
+
+        Args:
+            directory: where its loader will find it.
+            meta: metadata of the caller.
+
+        Raises:
+            ValueError: if this kind of policy cannot be saved.
+        """
+        del directory, meta
+        raise ValueError(f"{type(self).__name__} cannot be saved")
 
     @property
     def device(self) -> torch.device:

@@ -107,6 +107,7 @@ class SeedRankingBase(BasePolicy):
     def __init__(self, base: BasePolicy, choose: Callable[[ObservationHistory, Tensor], Tensor]) -> None:
         super().__init__()
         self.base, self.spec, self.choose = base, base.spec, choose
+        self.is_remote = base.is_remote
 
     def sample(
         self,

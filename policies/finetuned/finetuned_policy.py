@@ -11,7 +11,6 @@ from torch import nn
 
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
-from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.encoder import ObservationEncoder
 from robot_rl.policies.store import Record, fingerprint, load_base, read_weights, save_policy, write_files
 
@@ -53,7 +52,6 @@ class FinetunedPolicy(nn.Module, ABC):
 
 def save_finetuned(finetuned: FinetunedPolicy, directory: Path, meta: Mapping[str, Any]) -> None:
     """Save the networks, and the base in `base/`, so that the directory alone can be deployed."""
-    assert isinstance(finetuned.base, ImitationPolicy)
     save_policy(finetuned.base, directory / "base", meta)
     own = {name: value for name, value in finetuned.state_dict().items() if not name.startswith("base.")}
     write_files(

@@ -23,7 +23,7 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import default_address
 from robot_rl.hardware.protocol.security import load_client_keys
-from robot_rl.loading import acting_policy, choose_device, load_networks
+from robot_rl.loading import acting_policy, choose_device, is_server, load_networks
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.robot.deploy.deployment import (
@@ -44,7 +44,8 @@ _TIMEOUT = 5.0
 @dataclass
 class Config:
     policy: str = "???"
-    """Directory of a run, of a saved policy, or of a bundle from `robot-rl export`."""
+    """Directory of a run, of a saved policy or of a bundle from `robot-rl export`, or ws://host:port of a
+    server of `robot-rl serve`."""
     robot: str = field(default_factory=default_address)
     """Address of the robot's server, as in `robot-rl robot address=…`."""
     episodes: int = 20
@@ -80,6 +81,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ValueError(f"episodes={self.episodes}: ask for at least 1")
+        if is_server(self.policy) and self.out.startswith(self.policy):
+            raise ValueError(f"policy={self.policy} has no directory: add out=…")
         if self.reset not in (None, *RESETS):
             raise ValueError(f"reset={self.reset}: choose {', '.join(RESETS)}")
         if self.turns_with == self.name:
@@ -164,7 +167,7 @@ def _report_end(config: Config, outcomes: DeploymentResults, how: str) -> None:
 
     Raises:
         KeyboardInterrupt: if the user stopped the deployment.
-        SystemExit: if the robot was lost.
+        SystemExit: if the robot or the policy's server was lost.
     """
     print("\n".join(outcomes.summary()))
     if outcomes.episodes:

@@ -26,7 +26,7 @@ from robot_rl.evaluation.saved_policies import (
     write_record,
 )
 from robot_rl.factory import make_vector_env, task_of
-from robot_rl.loading import acting_policy, choose_device, load_networks, side_by_side
+from robot_rl.loading import acting_policy, choose_device, is_server, load_networks, side_by_side
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
@@ -36,7 +36,7 @@ from robot_rl.training.provenance import check_frozen, current_code
 @dataclass
 class Config:
     policy: str = "???"
-    """Directory of a run or of a saved policy."""
+    """Directory of a run or of a saved policy, or ws://host:port of a server of `robot-rl serve`."""
     split: str = "validation"
     """`validation`, to choose options, or `test`, to report, which needs a finished run of committed code."""
     episodes: int | None = None
@@ -63,6 +63,8 @@ class Config:
                 raise ValueError(f"{name}={value}: ask for at least 1")
         if self.curve_episodes and not self.saved:
             raise ValueError(f"curve_episodes={self.curve_episodes} is for saved=true")
+        if is_server(self.policy) and (not self.out or self.saved):
+            raise ValueError(f"policy={self.policy} has no directory: add out=…, and leave out saved")
         if check_split(self.split) == TEST and self.states:
             raise ValueError("split=test uses the task's own test states: leave out states=…")
 
@@ -77,7 +79,7 @@ def run(config: Config) -> None:
         device = choose_device(config.device)
         saved = saved_policies(policy) if config.saved else []
         facts = check_frozen(policy, current_code()) if split == TEST else {}
-        networks, meta = load_networks(saved[-1][0] if saved else policy, device)
+        networks, meta = load_networks(saved[-1][0] if saved else config.policy, device)
         envs = make_vector_env(task_of(meta["environment"]), config.num_envs)
         check_same_environment(meta["environment"], envs.describe(), f"policy {policy}")
         initial = load_states(envs, Path(config.states) if config.states else None, split)

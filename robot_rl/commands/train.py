@@ -18,19 +18,19 @@ from robot_rl.cli.progress import progress as progress_bar
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import ServerLost, UserError, mistakes
 from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
-from robot_rl.imagination.world_model import WorldModelLost
 from robot_rl.loading import choose_device
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.registry import BASES
+from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.runs import check_run, now, open_run, write_run_record, write_text
 from robot_rl.training.components import (
     OfflineComponents,
@@ -55,7 +55,11 @@ GROUPS = {
     "method": {name: method.config_type for name, method in METHODS.items()},
     "hil": {"on": HilConfig},
     "imagination": {"state": StateModelConfig, "remote": RemoteModelConfig},
-    "base": {**{name: base.config for name, base in BASES.items()}, "run": RunBase},
+    "base": {
+        **{name: base.config for name, base in BASES.items()},
+        "run": RunBase,
+        "remote": RemoteConfig,
+    },
 }
 
 
@@ -69,7 +73,8 @@ class Config:
     method: Any = None
     """Training method."""
     base: Any = None
-    """Base policy to train (method=bc), or the run of one to improve: base=runs/…"""
+    """Base policy to train (method=bc), or the run of one to improve, base=runs/…, or `remote` for one behind
+    a policy server."""
     hil: Any = None
     """`on` for a separate actor process and human interventions."""
     imagination: Any = None
@@ -159,7 +164,7 @@ def run(config: Config) -> None:
         except NotFinite as error:
             write_run_record(directory, started, **facts, failed=str(error))
             raise UserError(f"{error}; a smaller learning rate may help") from error
-        except WorldModelLost as error:
+        except ServerLost as error:
             write_run_record(directory, started, **facts, failed=str(error))
             raise
     write_run_record(

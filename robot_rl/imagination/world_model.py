@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from robot_rl.errors import UserError
+from robot_rl.errors import ServerLost
 from robot_rl.imagination.episodes import Episode
 
 
-class WorldModelLost(UserError):
+class WorldModelLost(ServerLost):
     """A world model outside this process is gone, or its answers cannot be used; the run saves and ends."""
 
 

@@ -128,6 +128,7 @@ class NoiseMethod(OffPolicyMethod):
     """Action of the critics, `noise` or `chunk`; see `DSRLSpec.critic_action`."""
 
     def check_base(self, base: BasePolicy, path: str) -> None:
+        super().check_base(base, path)
         if isinstance(base, UniformPolicy):
             raise ValueError(
                 f"method={self.config.name} improves a trained base policy: give its run, base=runs/…"

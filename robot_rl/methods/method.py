@@ -122,6 +122,11 @@ class OffPolicyMethod(AgentMethod):
         return ReplayContent()
 
     def check_base(self, base: BasePolicy, path: str) -> None:
+        if base.is_remote and self.replay_content.base_images:
+            raise ValueError(
+                f"method={self.config.name} runs the base in its updates with these options, and {path} is a "
+                "server: use residual, residual_chunk, expo with base_lr=0, dsrl or residual_ppo"
+            )
         noise_fields = {"noise", "base_sample_noise"} & set(self.replay_content.policy_fields)
         if noise_fields and base.spec.noise_shape is None:
             raise ValueError(

@@ -13,16 +13,16 @@ from robot_rl.envs.observation import ObservationSpec
 from robot_rl.loading import acting_policy
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
-from robot_rl.policy_server.codec import MessageError
+from robot_rl.policy_client.codec import BATCH, BULK, NOISE, PROMPT, SAMPLES, SEED, MessageError
 
 MAX_SAMPLES = 64
 """Largest number of samples in one request."""
-NOISE, SAMPLES, SEED, BULK = "__noise__", "__num_samples__", "__seed__", "__return_samples__"
-"""Reserved keys of a request."""
-_RESERVED = (NOISE, SAMPLES, SEED, BULK)
-PROMPT = "prompt"
+MAX_ROWS = 256
+"""Largest number of observations in one request."""
+_RESERVED = (NOISE, SAMPLES, SEED, BULK, BATCH)
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,17 @@ class Query:
     """A request that was checked."""
 
     obs: Mapping[str, NDArray[Any]]
-    """Observation with its history, [To, …] each."""
+    """Observations with their histories, [B, To, …] each."""
     samples: int
-    """Samples N of the base."""
+    """Samples N of the base for each."""
     noise: NDArray[np.float32] | None
-    """Their noise [N, Hn, Dn]; drawn if None."""
+    """Their noise [B, N, Hn, Dn]; drawn if None."""
     seed: int | None
     """Seed of the drawn noise."""
     bulk: bool
     """Whether the reply has all samples and their noise."""
+    batched: bool = False
+    """Whether the arrays of the reply have the axis B; without it, B is 1."""
 
 
 class Inference(Protocol):
@@ -78,6 +80,7 @@ class PolicyInference:
         self.tuned = isinstance(networks, FinetunedPolicy)
         self.observed = ObservationSpec.from_dict(environment["observation_spec"])
         self.base = self.policy.base
+        self._cameras = self.observed.cameras if self.tuned else self.base.spec.cameras
         self._environment, self._fingerprint = environment, fingerprint(networks)
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -93,7 +96,7 @@ class PolicyInference:
             "observation": {
                 "obs_steps": spec.obs_steps,
                 "state": {"keys": list(observed.state_keys), "sizes": list(observed.state_dims)},
-                "images": {f"images.{camera}": [*observed.image_size, 3] for camera in observed.cameras},
+                "images": {f"images.{camera}": [*observed.image_size, 3] for camera in self._cameras},
                 "prompt": False,
             },
             "action": {
@@ -103,8 +106,23 @@ class PolicyInference:
             },
             "noise": None if self.tuned or spec.noise_shape is None else list(spec.noise_shape),
             "max_samples": 1 if self.tuned or spec.noise_shape is None else MAX_SAMPLES,
+            "max_batch": MAX_ROWS,
             "reserved": list(_RESERVED),
+            "environment": dict(environment),
+            **({} if self.tuned else self._description),
         }
+
+    @property
+    def _description(self) -> dict[str, Any]:
+        """What `base=remote` needs to know of a base."""
+        description: dict[str, Any] = {"spec": self.base.spec.as_dict()}
+        if isinstance(self.base, ImitationPolicy):
+            ranges = self.base.state_normalizer
+            description["state_range"] = {
+                "center": ranges.center.tolist(),
+                "half_range": ranges.half_range.tolist(),
+            }
+        return description
 
     @property
     def steps(self) -> int:
@@ -112,15 +130,16 @@ class PolicyInference:
         return self.base.spec.execute if self.tuned else self.base.spec.horizon
 
     def check(self, request: Mapping[str, Any]) -> Query:
-        names = ["state", *(f"images.{camera}" for camera in self.observed.cameras)]
+        names = ["state", *(f"images.{camera}" for camera in self._cameras)]
         if unknown := [name for name in request if name not in (*names, PROMPT, *_RESERVED)]:
             raise MessageError(f"unknown key {unknown[0]!r:.60}; this policy observes {', '.join(names)}")
-        obs: dict[str, NDArray[Any]] = {"state": self._state(request)}
+        rows = _integer(request, BATCH, 1, 1, MAX_ROWS) if BATCH in request else None
+        obs: dict[str, NDArray[Any]] = {"state": self._state(request, rows)}
         for name in names[1:]:
-            obs[name] = self._image(request, name)
+            obs[name] = self._image(request, name, rows)
         samples = _integer(request, SAMPLES, 1, 1, MAX_SAMPLES)
         seed = _integer(request, SEED, -1, 0, 2**63 - 1)
-        noise = self._noise(request, samples)
+        noise = self._noise(request, samples, rows)
         if self.tuned and samples > 1:
             raise MessageError(f"{SAMPLES} is for base policies: a tuned one chooses among its own samples")
         if samples > 1 and self.base.spec.noise_shape is None:
@@ -130,7 +149,9 @@ class PolicyInference:
             raise MessageError(f"{BULK} is true or false")
         if self.tuned and bulk:
             raise MessageError(f"{BULK} is for base policies")
-        return Query(obs, samples if noise is None else len(noise), noise, seed if seed >= 0 else None, bulk)
+        if noise is not None:
+            samples = noise.shape[1]
+        return Query(obs, samples, noise, seed if seed >= 0 else None, bulk, rows is not None)
 
     @torch.no_grad()
     def infer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
@@ -145,33 +166,34 @@ class PolicyInference:
         """Replies to requests of equal numbers of samples."""
         device = self.base.device
         obs = {
-            name: torch.from_numpy(np.stack([query.obs[name] for query in queries])).to(device)
+            name: torch.from_numpy(np.concatenate([query.obs[name] for query in queries])).to(device)
             for name in queries[0].obs
         }
+        counts = [len(query.obs["state"]) for query in queries]
         if self.tuned:
-            generators = [self._generator_of(query) for query in queries]
-            chosen = self.policy.plan(obs, generators).cpu().numpy()
-            return [{"actions": actions} for actions in chosen]
+            generators = [
+                generator
+                for query, count in zip(queries, counts, strict=True)
+                for generator in [self._generator_of(query)] * count
+            ]
+            chosen = self.policy.plan(obs, generators).cpu().split(counts)
+            return [_reply(query, actions=own) for query, own in zip(queries, chosen, strict=True)]
         noise = None
         if self.base.spec.noise_shape is not None:
-            noise = torch.cat([self._drawn(query) for query in queries])
+            noise = torch.cat([self._drawn(query, n) for query, n in zip(queries, counts, strict=True)])
         chunk = self.base.sample(obs, noise=noise, num_samples=queries[0].samples if noise is not None else 1)
+        drawn = [None] * len(queries) if noise is None else noise.cpu().split(counts)
         replies = []
-        for i, query in enumerate(queries):
-            actions = chunk.actions[i].cpu().numpy()
-            reply: dict[str, Any] = {"actions": actions[0]}
-            if query.bulk:
-                reply["samples"] = actions
-                if noise is not None:
-                    reply["noise"] = noise[i].cpu().numpy()
-            replies.append(reply)
+        for query, actions, used in zip(queries, chunk.actions.cpu().split(counts), drawn, strict=True):
+            bulk = {"samples": actions, "noise": used} if query.bulk else {}
+            replies.append(_reply(query, actions=actions[:, 0], **bulk))
         return replies
 
-    def _drawn(self, query: Query) -> Tensor:
-        """Noise [1, N, Hn, Dn] of a request."""
+    def _drawn(self, query: Query, rows: int) -> Tensor:
+        """Noise [B, N, Hn, Dn] of a request."""
         if query.noise is not None:
-            return torch.from_numpy(query.noise).to(self.base.device)[None]
-        return self.base.draw_noise(1, query.samples, self._generator_of(query))
+            return torch.from_numpy(query.noise).to(self.base.device)
+        return self.base.draw_noise(rows, query.samples, self._generator_of(query))
 
     def _generator_of(self, query: Query) -> torch.Generator:
         if query.seed is None:
@@ -180,37 +202,43 @@ class PolicyInference:
 
     # ---- what a request holds ------------------------------------------------------------------------
 
-    def _state(self, request: Mapping[str, Any]) -> NDArray[np.float32]:
+    def _state(self, request: Mapping[str, Any], rows: int | None) -> NDArray[np.float32]:
         size = self.observed.state_size
-        state = self._history(request, "state", (size,))
+        state = self._history(request, "state", (size,), rows)
         if state.dtype.kind != "f":
             raise MessageError(f"state has type {state.dtype}; send floats")
         if not np.isfinite(state).all():
             raise MessageError("state has a value that is not finite")
         return state.astype(np.float32)
 
-    def _image(self, request: Mapping[str, Any], name: str) -> NDArray[np.uint8]:
-        image = self._history(request, name, (*self.observed.image_size, 3))
+    def _image(self, request: Mapping[str, Any], name: str, rows: int | None) -> NDArray[np.uint8]:
+        image = self._history(request, name, (*self.observed.image_size, 3), rows)
         if image.dtype != np.uint8:
             raise MessageError(f"{name} has type {image.dtype}; send uint8")
         return image.copy()
 
-    def _history(self, request: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """An observed array [To, …]."""
+    def _history(
+        self, request: Mapping[str, Any], name: str, shape: tuple[int, ...], rows: int | None
+    ) -> NDArray[Any]:
+        """An observed array [B, To, …]."""
         steps, value = self.base.spec.obs_steps, request.get(name)
         if name not in request:
             raise MessageError(f"{name} is missing")
         if not isinstance(value, np.ndarray):
             raise MessageError(f"{name} is no array")
-        if steps == 1 and value.shape == shape:
+        whole = (steps, *shape) if rows is None else (rows, steps, *shape)
+        if rows is None and steps == 1 and value.shape == shape:
             value = value[None]
-        if value.shape != (steps, *shape):
+        if value.shape != whole:
             first = f"the last {steps} frames, oldest first, of " if steps > 1 else ""
-            raise MessageError(f"{name} has shape {list(value.shape)}; send {first}{list(shape)}")
-        return value
+            wanted = f"{first}{list(shape)}" if rows is None else f"{list(whole)}"
+            raise MessageError(f"{name} has shape {list(value.shape)}; send {wanted}")
+        return value[None] if rows is None else value
 
-    def _noise(self, request: Mapping[str, Any], samples: int) -> NDArray[np.float32] | None:
-        """Noise [N, Hn, Dn] of a request."""
+    def _noise(
+        self, request: Mapping[str, Any], samples: int, rows: int | None
+    ) -> NDArray[np.float32] | None:
+        """Noise [B, N, Hn, Dn] of a request."""
         if NOISE not in request:
             return None
         shape, value = self.base.spec.noise_shape, request[NOISE]
@@ -219,19 +247,27 @@ class PolicyInference:
             raise MessageError(f"{NOISE} cannot be given: {why}")
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not np.isfinite(value).all():
             raise MessageError(f"{NOISE} is an array of finite floats")
-        if value.shape == (shape[1],):
-            # Repeated over the chunk.
-            value = np.broadcast_to(value, shape)
-        if value.shape == shape:
-            value = value[None]
-        if value.shape[1:] != shape or not 1 <= len(value) <= MAX_SAMPLES:
-            raise MessageError(
-                f"{NOISE} has shape {list(value.shape)}; send {list(shape)}, {[shape[1]]} to repeat it over "
-                f"the chunk, or N of {list(shape)}, at most {MAX_SAMPLES}"
+        found, wanted = list(value.shape), f"[{rows}, N, {shape[0]}, {shape[1]}], N at most {MAX_SAMPLES}"
+        if rows is None:
+            wanted = (
+                f"{list(shape)}, {[shape[1]]} to repeat it over the chunk, or N of {list(shape)}, "
+                f"at most {MAX_SAMPLES}"
             )
-        if SAMPLES in request and samples != len(value):
-            raise MessageError(f"{NOISE} is for {len(value)} samples, {SAMPLES} is {samples}")
+            if value.shape == (shape[1],):
+                value = np.broadcast_to(value, shape)
+            value = value[None, None] if value.shape == shape else value[None]
+        fits = value.ndim == 4 and value.shape[2:] == shape and 1 <= value.shape[1] <= MAX_SAMPLES
+        if not fits or len(value) != (rows or 1):
+            raise MessageError(f"{NOISE} has shape {found}; send {wanted}")
+        if SAMPLES in request and samples != value.shape[1]:
+            raise MessageError(f"{NOISE} is for {value.shape[1]} samples, {SAMPLES} is {samples}")
         return value.astype(np.float32)
+
+
+def _reply(query: Query, **arrays: Tensor | None) -> dict[str, Any]:
+    """The arrays [B, …] of a reply; those of a request without a batch lose their first axis."""
+    values = {name: value.numpy() for name, value in arrays.items() if value is not None}
+    return values if query.batched else {name: value[0] for name, value in values.items()}
 
 
 def _integer(request: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:

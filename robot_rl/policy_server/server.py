@@ -24,11 +24,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from robot_rl.hardware.websocket_server import ServerThread, http_response
-from robot_rl.policy_server.codec import MessageError, decode, encode
+from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode, encode
 from robot_rl.policy_server.inference import Inference, Query
 
-MAX_MESSAGE: Final = 64 * 1024 * 1024
-"""Largest request, bytes."""
 MAX_CLIENTS: Final = 64
 MAX_BATCH: Final = 32
 """Most requests in one pass through the policy."""

@@ -50,6 +50,8 @@ from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policy_client.config import RemoteConfig
+from robot_rl.policy_client.remote_base import RemoteBase, connect_base
 from robot_rl.training.rollout_buffer import RolloutBuffer
 
 
@@ -66,7 +68,7 @@ class Source:
     """Inputs of a run besides its method: task, base, data, seed, device."""
 
     task: TaskConfig
-    base: ImitationConfig | RunBase | None
+    base: ImitationConfig | RunBase | RemoteConfig | None
     data: str | None
     seed: int
     device: torch.device
@@ -119,10 +121,9 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
         raise ValueError(
             f"method={method.name} needs demonstrations: add data=…  (`robot-rl collect` makes them)"
         )
-    if isinstance(source.base, RunBase):
-        raise ValueError(
-            f"method={method.name} trains a base policy: choose base=diffusion, not an earlier run"
-        )
+    if isinstance(source.base, RunBase | RemoteConfig):
+        what = "an earlier run" if isinstance(source.base, RunBase) else "a server"
+        raise ValueError(f"method={method.name} trains a base policy: choose base=diffusion, not {what}")
     dataset = Dataset(Path(source.data))
     environment = dataset.environment
     if method.acts:
@@ -217,6 +218,11 @@ def _check_imagination(
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
     if observed.cameras:
         raise ValueError(f"{label} predicts states and no images: leave out task.cameras, or imagination")
+    if not base.spec.deterministic:
+        raise ValueError(
+            f"{label} asks the base for a whole batch, and this server answers one observation at a time: "
+            "leave it out, or serve the base with `robot-rl serve`"
+        )
     if base.spec.obs_steps > 2:
         raise ValueError(
             f"the base observes {base.spec.obs_steps} steps, {label} gives it two at most: use a "
@@ -269,7 +275,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
     """
     task, name, encoder = source.task, method.config.name, method.encoder
     trained = None if isinstance(source.base, UniformConfig) else _load_base(source, name)
-    path = source.base.path if isinstance(source.base, RunBase) else "uniform"
+    path = _place(source.base)
     if trained:
         method.check_base(trained[0], path)
     base_cameras = trained[0].spec.cameras if trained else ()
@@ -324,7 +330,7 @@ def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Repla
     """
     if demos:
         encoder.norm.fit(demos.held("state"))
-    elif isinstance(base, ImitationPolicy):
+    elif isinstance(base, ImitationPolicy | RemoteBase):
         encoder.norm.copy_range(base.state_normalizer)
 
 
@@ -343,8 +349,7 @@ def replay_fields(content: ReplayContent, context: AgentContext, image_size: Seq
 def decision_shapes(base: BasePolicy, base_samples: int) -> Fields:
     """Shapes and types of `PolicyOutput.replay_fields`, per row."""
     spec = base.spec
-    if spec.noise_shape is None:
-        base_samples = min(base_samples, 1)
+    base_samples = spec.distinct(base_samples)
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
         "base": ((spec.action_size,), torch.float32),
         "chunk_step": ((), torch.int64),
@@ -374,7 +379,9 @@ def _build_agent(method: AgentMethod, context: AgentContext) -> Agent:
 
 
 def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, Any]]:
-    """Load the base policy of an earlier run and its metadata."""
+    """Load the base policy of an earlier run, or connect to a server, and its metadata."""
+    if isinstance(source.base, RemoteConfig):
+        return _connect_base(source)
     if not isinstance(source.base, RunBase):
         raise ValueError(
             f"method={method} improves a trained base policy: give its run, base=runs/…  "
@@ -382,6 +389,28 @@ def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, An
         )
     networks, meta = load_networks(source.base.path, source.device)
     return (networks.base if isinstance(networks, FinetunedPolicy) else networks), meta
+
+
+def _connect_base(source: Source) -> tuple[BasePolicy, Mapping[str, Any]]:
+    assert isinstance(source.base, RemoteConfig)
+    env = make_env(source.task)
+    environment = env.describe()
+    env.close()
+    base = connect_base(source.base, environment)
+    if not base.spec.deterministic:
+        print(
+            f"{source.base.url}: this policy draws its own noise, so a run with it cannot be repeated, nor "
+            "resumed exactly",
+            file=sys.stderr,
+        )
+    return base.to(source.device).eval(), {"environment": base.environment}
+
+
+def _place(base: ImitationConfig | RunBase | RemoteConfig | None) -> str:
+    """Where a base comes from, for messages."""
+    if isinstance(base, RemoteConfig):
+        return base.url
+    return base.path if isinstance(base, RunBase) else "uniform"
 
 
 def _load_demonstrations(

@@ -3,6 +3,7 @@
 import numpy as np
 from torch import Tensor
 
+from robot_rl.errors import ServerLost
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OnPolicyComponents
 from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
@@ -25,6 +26,13 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
         rollout.decide()
         buffer.add_decision({**rollout.obs, **rollout.fields})
 
+    def learn() -> None:
+        nonlocal metrics
+        if buffer.full:
+            metrics = learner.update(buffer.tensors(policy.base.device))
+            run.log_learning(metrics, step)
+            buffer.restart()
+
     def save() -> None:
         tree = {
             "step": step,
@@ -46,25 +54,31 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
             return True
     else:
         rollout.begin_episodes(np.ones(envs.num_envs, bool))
-        decide()
 
-    while step < intervals.total and not run.stop():
-        before = step
-        transition = rollout.step()
-        check_reward(transition.reward, before)
-        step += envs.num_envs
-        _, last = rollout.last_rows(transition)
-        rollout.end_episodes(transition, step)
-        buffer.add_outcome(transition.reward, transition.terminated, transition.done, last)
-        decide()
-        if buffer.full:
-            metrics = learner.update(buffer.tensors(policy.base.device))
-            run.log_learning(metrics, step)
-            buffer.restart()
-        if is_due(intervals.log_every, before, step):
-            run.progress.update(step, success=rollout.success)
-        if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
-            save()
-        run.measure(intervals, metrics, before, step)
+    lost = None
+    try:
+        if not rollout.decided:
+            decide()
+            learn()
+        while step < intervals.total and not run.stop():
+            before = step
+            transition = rollout.step()
+            check_reward(transition.reward, before)
+            step += envs.num_envs
+            _, last = rollout.last_rows
+            rollout.end_episodes(transition, step)
+            buffer.add_outcome(transition.reward, transition.terminated, transition.done, last)
+            decide()
+            learn()
+            if is_due(intervals.log_every, before, step):
+                run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
+                run.progress.update(step, success=rollout.success)
+            if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
+                save()
+            run.measure(intervals, metrics, before, step)
+    except ServerLost as error:
+        lost = ServerLost(f"{error}; the run is saved up to here")
     save()
+    if lost:
+        raise lost
     return step >= intervals.total

@@ -12,10 +12,10 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from robot_rl.data.replay import SOURCES, Batch
+from robot_rl.errors import ServerLost
 from robot_rl.hardware.durable import write_file
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
-from robot_rl.imagination.world_model import WorldModelLost
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.training.checkpoint import save_checkpoint
@@ -45,8 +45,8 @@ class Updater:
         """Metrics of the last update."""
         self.pending = 0.0
         """Number of updates that are due for the environment steps so far, and not made yet."""
-        self.lost: WorldModelLost | None = None
-        """Why the world model cannot be used any more: the run saves a checkpoint, and ends with this."""
+        self.lost: ServerLost | None = None
+        """Why a server that the run needs cannot be used: the run saves a checkpoint, and ends with this."""
         self._run = run
 
     def schedule(self, steps: int, before: int) -> None:
@@ -64,7 +64,7 @@ class Updater:
         return updates
 
     def update(self, updates: int, step: int) -> None:
-        """Make updates, at an environment step of the run; none without the world model, see `lost`.
+        """Make updates, at an environment step of the run; none without the run's servers, see `lost`.
 
         Raises:
             NotFinite: if a metric is NaN or infinite.
@@ -78,9 +78,13 @@ class Updater:
                 self.metrics.update(self.learner.update(batch, actor_rows))
                 made += 1
                 _check_finite(self.metrics, batch, step, self._run.directory)
-        except WorldModelLost as error:
-            self.lost = WorldModelLost(f"{error}; the run is saved up to here")
+        except ServerLost as error:
+            self.lose(error)
             self.pending += updates - made
+
+    def lose(self, error: ServerLost) -> None:
+        """End the run, as a server is lost."""
+        self.lost = ServerLost(f"{error}; the run is saved up to here")
 
     def _refit(self, imagination: Imagination, step: int) -> None:
         before = imagination.state_dict()
@@ -88,7 +92,7 @@ class Updater:
             imagination.refit(step)
             # One in another process may die before the next checkpoint.
             imagination.model.checkpoint()
-        except WorldModelLost:
+        except ServerLost:
             imagination.load_state_dict(before, with_model=False)
             raise
         lines = [json.dumps(record) + "\n" for record in imagination.history]
@@ -195,33 +199,40 @@ def train_online(
             return True
     else:
         rollout.begin_episodes(np.ones(envs.num_envs, bool))
-        decide()
 
-    with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
-        while step < intervals.total and not run.stop() and not updater.lost:
-            if not learner.warmed_up and updater.pending >= _WARMUP_BURST:
-                updater.update(updater.take_pending(_WARMUP_BURST), step)
-                continue
-            before = step
-            updating = worker.submit(updater.update, updater.take_pending(), before)
-            transition = rollout.step()
-            updating.result()
-            check_reward(transition.reward, before)
-            _store(transition, rollout, updater, "policy" if policy.active else "base")
-            step += envs.num_envs
-            rollout.end_episodes(transition, step)
-            updater.schedule(envs.num_envs, before)
+    try:
+        if not rollout.decided:
             decide()
-            if is_due(intervals.log_every, before, step):
-                updater.log(step)
-                run.progress.update(step, success=rollout.success, **updater.progress)
-            if step >= intervals.total:
-                # After the decision, so that a longer run continues as if it had not paused here.
-                updater.update(updater.take_pending(), step)
-            if learner.warmed_up:
-                run.measure(intervals, updater.metrics, before, step)
-            if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
-                save()
+        with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
+            while step < intervals.total and not run.stop() and not updater.lost:
+                if not learner.warmed_up and updater.pending >= _WARMUP_BURST:
+                    updater.update(updater.take_pending(_WARMUP_BURST), step)
+                    continue
+                before = step
+                updating = worker.submit(updater.update, updater.take_pending(), before)
+                try:
+                    transition = rollout.step()
+                finally:
+                    updating.result()
+                check_reward(transition.reward, before)
+                _store(transition, rollout, updater, "policy" if policy.active else "base")
+                step += envs.num_envs
+                rollout.end_episodes(transition, step)
+                updater.schedule(envs.num_envs, before)
+                decide()
+                if is_due(intervals.log_every, before, step):
+                    updater.log(step)
+                    run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
+                    run.progress.update(step, success=rollout.success, **updater.progress)
+                if step >= intervals.total:
+                    # After the decision, so that a longer run continues as if it had not paused here.
+                    updater.update(updater.take_pending(), step)
+                if learner.warmed_up:
+                    run.measure(intervals, updater.metrics, before, step)
+                if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
+                    save()
+    except ServerLost as error:
+        updater.lose(error)
     save()
     if updater.lost:
         raise updater.lost
@@ -239,7 +250,7 @@ def _store(transition: VectorTransition, rollout: TrainingRollout, updater: Upda
         **transition.obs,
         **rollout.fields,
     )
-    ended, last = rollout.last_rows(transition)
+    ended, last = rollout.last_rows
     if len(ended):
         updater.replay.end(ended, **last)
         for env_id in ended:

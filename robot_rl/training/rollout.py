@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.policies.acting import ActingPolicy
+from robot_rl.errors import ServerLost
+from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.rollout import Rollout, Transition, episode_seed
 from robot_rl.training.logger import RunLogger
 
@@ -37,6 +38,13 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         """What a replay may store of the newest decision, besides its action."""
         self._envs, self._policy, self._with_base_samples = envs, policy, with_base_samples
         self._logger, self._seed = logger, seed
+        self.last_rows: tuple[NDArray[np.int64], dict[str, NDArray[Any]]] = (np.zeros(0, np.int64), {})
+        """Environments [b] whose episode ended at the last step, their last observations and the policy's
+        outputs there."""
+        self._unfinished: VectorTransition | None = None
+        """A step whose `last_rows` could not be computed."""
+        self._steps = 0
+        """Environment steps since the last call of `base_queries`."""
         self._begun = 0
         self._seeds = [0] * envs.num_envs
         self._lengths = [0] * envs.num_envs
@@ -58,19 +66,37 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         self._policy.reset(env_ids, [self._seeds[env_id] for env_id in env_ids])
         self.begin(obs)
 
-    def step(self) -> VectorTransition:
-        transition = super().step()
-        self._lengths = [length + 1 for length in self._lengths]
-        return transition
+    def base_queries(self) -> float:
+        """Observations per environment step for which the base was sampled, since the last call."""
+        runner = self._policy.runner
+        rate = runner.queries / max(self._steps, 1)
+        runner.queries = self._steps = 0
+        return rate
 
-    def last_rows(self, transition: VectorTransition) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        """Environments [b] whose episode ended, their last observations and the policy's outputs there."""
+    @property
+    def decided(self) -> bool:
+        """Whether the next call of `step` has an action, or a step to finish."""
+        return self.action is not None or self._unfinished is not None
+
+    def step(self) -> VectorTransition:
+        """Execute the next action, and compute `last_rows`.
+
+        Raises:
+            ServerLost: if the base's server is lost; the next call, also of a rollout that was saved and
+                restored, finishes this step.
+        """
+        if self._unfinished is None:
+            self._unfinished = super().step()
+            self._lengths = [length + 1 for length in self._lengths]
+            self._steps += self._envs.num_envs
+        transition = self._unfinished
         ended = np.flatnonzero(transition.done)
-        if not len(ended):
-            return ended, {}
-        final = {key: value[ended] for key, value in transition.next_obs.items()}
-        decision = self._policy.act(final, env_ids=ended, with_base_samples=self._with_base_samples)
-        return ended, {**final, **decision.replay_fields()}
+        last: dict[str, NDArray[Any]] = {}
+        if len(ended):
+            final = {key: value[ended] for key, value in transition.next_obs.items()}
+            last = {**final, **self._act(final, env_ids=ended).replay_fields()}
+        self.last_rows, self._unfinished = (ended, last), None
+        return transition
 
     def end_episodes(self, transition: VectorTransition, step: int) -> None:
         """Log the episodes that ended by environment step `step` of the run, and begin new ones."""
@@ -92,6 +118,8 @@ class TrainingRollout(Rollout[NDArray[Any]]):
             "obs": self.obs,
             "envs": self._envs.get_states(),
             "policy": self._policy.state_dict(),
+            "steps": self._steps,
+            "unfinished": None if self._unfinished is None else _pack(self._unfinished),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -102,8 +130,32 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         self._envs.reset(seed=self._seeds)
         self._envs.set_states(state["envs"])
         self._policy.load_state_dict(state["policy"])
+        # Checkpoints of earlier versions have neither.
+        self._steps = state.get("steps", 0)
+        if unfinished := state.get("unfinished"):
+            self._unfinished = VectorTransition(**unfinished)
 
     def _explore(self, obs: Observation) -> NDArray[np.float32]:
-        decision = self._policy.act(obs, explore=True, with_base_samples=self._with_base_samples)
+        decision = self._act(obs, explore=True)
         self.fields = decision.replay_fields()
         return decision.action
+
+    def _act(
+        self, obs: Observation, *, explore: bool = False, env_ids: NDArray[np.int64] | None = None
+    ) -> PolicyOutput:
+        """Choose actions; if the base's server is lost, the policy's state stays as it was."""
+        before = self._policy.state_dict() if self._policy.base.is_remote else None
+        try:
+            return self._policy.act(
+                obs, explore=explore, with_base_samples=self._with_base_samples, env_ids=env_ids
+            )
+        except ServerLost:
+            assert before is not None
+            self._policy.load_state_dict(before)
+            raise
+
+
+def _pack(transition: VectorTransition) -> dict[str, Any]:
+    """What training uses of a transition, for a checkpoint."""
+    info = {name: transition.info[name] for name in ("success", "applied_action")}
+    return {**vars(transition), "info": info}

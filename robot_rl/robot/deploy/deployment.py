@@ -9,6 +9,7 @@ from robot_rl.envs.observation import ObservationSpec
 from robot_rl.envs.real_arm import Judge, RealArmEnv
 from robot_rl.envs.robot_state import SUCCESS, TIME_LEFT
 from robot_rl.envs.task import render_of
+from robot_rl.errors import ServerLost
 from robot_rl.hardware.cameras.reader import FrameReader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MonotonicClock
@@ -132,7 +133,7 @@ def deploy(controller: Controller, outcomes: DeploymentResults, episodes: int, s
     """Run the episodes and print a line for each.
 
     Returns:
-        "done", "stopped" (by the user), or why the robot was lost.
+        "done", "stopped" (by the user), or why the robot or the policy's server was lost.
     """
     # Exclude long-lived objects from garbage collection, which would delay control periods.
     gc.collect()
@@ -147,7 +148,7 @@ def deploy(controller: Controller, outcomes: DeploymentResults, episodes: int, s
             print(episode.line(), flush=True)
     except Stopped:
         ended = "stopped"
-    except RobotError as error:
+    except (RobotError, ServerLost) as error:
         ended = str(error)
     finally:
         gc.unfreeze()

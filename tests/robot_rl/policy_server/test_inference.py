@@ -8,7 +8,7 @@ import torch
 
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.policy_server.codec import MessageError
+from robot_rl.policy_client.codec import MessageError
 from robot_rl.policy_server.inference import PolicyInference
 from tests.robot_rl.policy_server.small_policies import (
     ACTION,

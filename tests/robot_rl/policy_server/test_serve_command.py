@@ -11,7 +11,7 @@ import pytest
 from websockets.sync.client import connect
 
 from robot_rl.policies.store import save_policy
-from robot_rl.policy_server.codec import decode, encode
+from robot_rl.policy_client.codec import decode, encode
 from tests.robot_rl.policy_server.small_policies import STATE, environment, flow
 
 PATIENCE = 120.0

@@ -12,6 +12,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+NOISE, SAMPLES, SEED, BULK, BATCH = (
+    "__noise__",
+    "__num_samples__",
+    "__seed__",
+    "__return_samples__",
+    "__batch__",
+)
+"""Reserved keys of a request to `robot-rl serve`."""
+PROMPT: Final = "prompt"
+MAX_MESSAGE: Final = 64 * 1024 * 1024
+"""Largest message, bytes."""
 _KINDS: Final = "biuf"
 """Kinds of data types that are accepted: booleans, integers and floats."""
 _MAX_AXES: Final = 8

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robot_rl.policy_server.codec import MessageError, decode, encode
+from robot_rl.policy_client.codec import MessageError, decode, encode
 
 ARRAY = {b"__ndarray__": True, b"data": bytes(8), b"dtype": "<f4", b"shape": [2]}
 

@@ -1,0 +1,1 @@
+"""`base=remote`: a base policy behind a WebSocket, with the protocol of openpi."""

@@ -1,0 +1,161 @@
+"""A policy behind a stock openpi server, whose observations and actions the configuration declares."""
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_rl.envs.action import ActionSpec, spec_from_list
+from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
+from robot_rl.policies.bases.base_policy import BaseSpec
+from robot_rl.policy_client.config import RemoteConfig
+from robot_rl.policy_client.connection import Ask, PolicyConnection, reply_fingerprint
+from robot_rl.policy_client.own_server import StateRange
+
+_NEEDED: Final = ("state", "action_units", "action_mode", "action_frame", "gripper")
+_MAX_HORIZON: Final = 4096
+
+
+class OpenpiServer:
+    """Asks a stock openpi server: one request for each observation and sample, without noise."""
+
+    def __init__(
+        self, connection: PolicyConnection, config: RemoteConfig, environment: Mapping[str, Any]
+    ) -> None:
+        """Check the declared mapping, and find out the horizon and whether the policy draws noise.
+
+        Args:
+            connection: to the server.
+            config: the mapping.
+            environment: description of the task's environment.
+
+        Raises:
+            ValueError: if the mapping is incomplete or does not fit the task or the server.
+            PolicyLost: if the server does not answer.
+        """
+        self._connection, self._config, self.environment = connection, config, environment
+        self.state_range: StateRange | None = None
+        where = connection.url
+        observed = ObservationSpec.from_dict(environment["observation_spec"])
+        self._action_spec = spec_from_list(environment["action_spec"])
+        _check_mapping(config, where, observed, self._action_spec)
+        ends = list(accumulate(observed.state_dims))
+        self._parts = {
+            key: slice(end - size, end)
+            for key, size, end in zip(observed.state_keys, observed.state_dims, ends, strict=True)
+        }
+        probe = self._probe(observed)
+        first, second = (self._chunk(connection.ask(probe)) for _ in range(2))
+        if config.execute is None or config.execute > len(first):
+            raise ValueError(
+                f"base.execute={config.execute}: {where} predicts {len(first)} steps; say how many of them "
+                "are executed"
+            )
+        self.spec = BaseSpec(
+            state_size=observed.state_size,
+            action_size=len(self._action_spec),
+            horizon=len(first),
+            execute=config.execute,
+            obs_steps=1,
+            noise_shape=None,
+            deterministic=bool(np.array_equal(first, second)),
+            cameras=tuple(config.cameras),
+            image_size=observed.image_size if config.cameras else None,
+        )
+        connection.identify(self._fingerprint)
+
+    def sample(
+        self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, samples: int
+    ) -> NDArray[np.float32]:
+        """Chunks [B, N, H, A] for observations [B, 1, …], each of the N from a request of its own.
+
+        Raises:
+            PolicyLost: if the server does not give them.
+        """
+        assert noise is None
+        chunks = []
+        for row in range(len(obs["state"])):
+            request = self._request({name: array[row, -1] for name, array in obs.items()})
+            chunks += [self._chunk(self._connection.ask(request)) for _ in range(samples)]
+        shape = (len(obs["state"]), samples, self.spec.horizon, self.spec.action_size)
+        if any(chunk.shape != shape[2:] for chunk in chunks):
+            raise self._connection.lost(f"its actions are no longer of shape {list(shape[2:])}")
+        return np.stack(chunks).reshape(shape)
+
+    def _request(self, frame: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        config = self._config
+        request: dict[str, Any] = {
+            name: np.concatenate([frame["state"][self._parts[key]] for key in keys])
+            for name, keys in config.state.items()
+        }
+        for camera, name in config.cameras.items():
+            request[name] = frame[f"{IMAGE_PREFIX}{camera}"]
+        if config.prompt is not None:
+            request[config.prompt_key] = config.prompt
+        return request
+
+    def _chunk(self, reply: Mapping[str, Any]) -> NDArray[np.float32]:
+        """The task's actions [H, A] of a reply."""
+        found, size = reply.get("actions"), len(self._action_spec)
+        if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.ndim != 2:
+            raise self._connection.lost("its actions are no array of floats [steps, action size]")
+        if found.shape[1] != size or not 1 <= len(found) <= _MAX_HORIZON:
+            raise self._connection.lost(
+                f"its actions have shape {list(found.shape)}, the task's have size {size}"
+            )
+        if not np.isfinite(found).all():
+            raise self._connection.lost("its actions are not finite")
+        actions = found.astype(np.float64)
+        opened, closed = self._config.gripper or (-1.0, 1.0)
+        for i, dim in enumerate(self._action_spec):
+            if dim.kind == "gripper":
+                actions[:, i] = 2 * (actions[:, i] - opened) / (closed - opened) - 1
+            elif self._config.action_units == "si":
+                actions[:, i] /= dim.scale
+        return actions.clip(-1, 1).astype(np.float32)
+
+    def _probe(self, observed: ObservationSpec) -> dict[str, Any]:
+        frame: dict[str, NDArray[Any]] = {"state": np.zeros(observed.state_size, np.float32)}
+        for camera in self._config.cameras:
+            frame[f"{IMAGE_PREFIX}{camera}"] = np.zeros((*observed.image_size, 3), np.uint8)
+        return self._request(frame)
+
+    def _fingerprint(self, metadata: Mapping[str, Any], welcome: bytes, ask: Ask) -> str:
+        """Names the policy by its metadata and, if it draws no noise, its answer to a fixed observation."""
+        del metadata
+        if not self.spec.deterministic:
+            return reply_fingerprint(welcome)
+        observed = ObservationSpec.from_dict(self.environment["observation_spec"])
+        return reply_fingerprint(welcome, self._chunk(ask(self._probe(observed))).tobytes())
+
+
+def _check_mapping(
+    config: RemoteConfig, where: str, observed: ObservationSpec, action_spec: ActionSpec
+) -> None:
+    """Raises ValueError if the mapping is incomplete or does not fit the task."""
+    grips = any(dim.kind == "gripper" for dim in action_spec)
+    needed = [name for name in _NEEDED if grips or name != "gripper"]
+    if missing := [f"base.{name}" for name in needed if not getattr(config, name)]:
+        raise ValueError(
+            f"{where} does not say what it observes and how it acts: declare {', '.join(missing)} "
+            "(docs/serving.md), or serve a policy of this program with `robot-rl serve`"
+        )
+    for what, named, valid in (
+        ("cameras", list(config.cameras), observed.cameras),
+        ("state", [key for keys in config.state.values() for key in keys], observed.state_keys),
+    ):
+        if unknown := [name for name in named if name not in valid]:
+            raise ValueError(
+                f"base.{what}: the task does not observe {unknown[0]!r}, only {', '.join(valid) or 'none'}"
+            )
+    motions = [dim for dim in action_spec if dim.kind != "gripper"]
+    for option, here in (
+        ("action_mode", {dim.kind for dim in motions}),
+        ("action_frame", {dim.frame for dim in motions}),
+    ):
+        if {declared := getattr(config, option)} != here:
+            raise ValueError(
+                f"base.{option}={declared}: that of the task's actions is {' and '.join(sorted(here))}"
+            )

@@ -1,0 +1,121 @@
+"""A base policy behind `robot-rl serve`, which describes its observations, actions and noise."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from robot_rl.policies.bases.base_policy import BaseSpec
+from robot_rl.policy_client.codec import BATCH, BULK, MAX_MESSAGE, NOISE
+from robot_rl.policy_client.config import RemoteConfig
+from robot_rl.policy_client.connection import Ask, PolicyConnection
+
+SERVER: Final = "robot-rl"
+"""What the metadata of such a server calls it."""
+_MAX_SIZE: Final = 4096
+"""Largest size in a description."""
+
+
+class StateRange(msgspec.Struct):
+    """Range of each state dimension in the base's training data [S]."""
+
+    center: list[float]
+    half_range: list[float]
+
+
+class _Metadata(msgspec.Struct):
+    """What is used of the metadata."""
+
+    kind: str
+    fingerprint: str
+    max_batch: int
+    environment: dict[str, Any]
+    spec: BaseSpec | None = None
+    state_range: StateRange | None = None
+
+
+class OwnServer:
+    """Asks a server of `robot-rl serve`, a whole batch at once."""
+
+    def __init__(self, connection: PolicyConnection, config: RemoteConfig) -> None:
+        """Read the metadata of a connected server.
+
+        Raises:
+            ValueError: if it serves no base policy, or options are for other servers.
+        """
+        self._connection = connection
+        if config.mapping:
+            raise ValueError(
+                f"{connection.url} is served by robot-rl and describes its observations and actions: leave "
+                f"out base.{config.mapping[0]}"
+            )
+        found = _read(connection)
+        if found.kind != "base" or found.spec is None:
+            raise ValueError(
+                f"{connection.url} serves a tuned policy, which is no base: serve its base (policy=…/base)"
+            )
+        spec, execute = found.spec, config.execute or found.spec.execute
+        if execute > spec.horizon:
+            raise ValueError(f"base.execute={execute}: {connection.url} predicts {spec.horizon} steps")
+        self.spec = replace(spec, execute=execute)
+        self.environment: Mapping[str, Any] = found.environment
+        self._max_batch = found.max_batch
+        self.state_range = found.state_range
+        connection.identify(_fingerprint)
+
+    def sample(
+        self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, samples: int
+    ) -> NDArray[np.float32]:
+        """Chunks [B, N, H, A] for observations [B, To, …] and their noise [B, N, Hn, Dn].
+
+        Raises:
+            PolicyLost: if the server does not give them.
+        """
+        del samples  # as many as there is noise
+        rows = len(obs["state"])
+        size = sum(array.nbytes // rows for array in (*obs.values(), *([] if noise is None else [noise])))
+        most = max(1, min(self._max_batch, MAX_MESSAGE // 2 // size))
+        return np.concatenate(
+            [self._sample(obs, noise, slice(at, min(at + most, rows))) for at in range(0, rows, most)]
+        )
+
+    def _sample(
+        self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, rows: slice
+    ) -> NDArray[np.float32]:
+        request = {name: array[rows] for name, array in obs.items()}
+        given = {} if noise is None else {NOISE: noise[rows]}
+        reply = self._connection.ask({**request, **given, BATCH: rows.stop - rows.start, BULK: True})
+        samples = 1 if noise is None else noise.shape[1]
+        shape = (rows.stop - rows.start, samples, self.spec.horizon, self.spec.action_size)
+        actions = reply.get("samples")
+        if not isinstance(actions, np.ndarray) or actions.shape != shape or actions.dtype != np.float32:
+            raise self._connection.lost(f"its samples are no float32 array {list(shape)}")
+        if not (np.abs(actions) <= 1).all():
+            raise self._connection.lost("its actions are not in [-1, 1]")
+        return actions
+
+
+def _fingerprint(metadata: Mapping[str, Any], welcome: bytes, ask: Ask) -> str:
+    del welcome, ask
+    return str(metadata.get("fingerprint"))
+
+
+def _read(connection: PolicyConnection) -> _Metadata:
+    """Check the metadata, which is untrusted."""
+    try:
+        found = msgspec.convert(connection.metadata, _Metadata)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{connection.url} describes itself in another way ({error}): update it") from None
+    sizes = [found.max_batch]
+    if spec := found.spec:
+        sizes += [spec.state_size, spec.action_size, spec.horizon, spec.execute, spec.obs_steps]
+        sizes += [*(spec.noise_shape or ()), *(spec.image_size or ())]
+        bounds = found.state_range
+        if bounds and {len(bounds.center), len(bounds.half_range)} != {spec.state_size}:
+            sizes.append(0)
+    if not all(1 <= size <= _MAX_SIZE for size in sizes):
+        raise ValueError(f"{connection.url} describes itself with sizes that cannot be")
+    return found

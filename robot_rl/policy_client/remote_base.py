@@ -1,0 +1,172 @@
+"""`base=remote`: a base policy that asks a policy server."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robot_rl.policies.bases.base_policy import (
+    BasePolicy,
+    BaseSpec,
+    Chunk,
+    ObservationHistory,
+    check_images,
+    check_observation,
+    is_steered_by_noise,
+    random_observations,
+)
+from robot_rl.policies.nets.normalizer import Normalizer
+from robot_rl.policies.registry import LOADERS
+from robot_rl.policies.store import Record, read_weights, write_files
+from robot_rl.policy_client.config import RemoteConfig
+from robot_rl.policy_client.connection import PolicyConnection
+from robot_rl.policy_client.openpi_server import OpenpiServer
+from robot_rl.policy_client.own_server import SERVER, OwnServer, StateRange
+
+KIND = "remote"
+
+
+class PolicyServerApi(Protocol):
+    """A kind of policy server, connected."""
+
+    spec: BaseSpec
+    environment: Mapping[str, Any]
+    state_range: StateRange | None
+
+    def sample(
+        self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, samples: int
+    ) -> NDArray[np.float32]: ...
+
+
+class RemoteBase(BasePolicy):
+    """A base policy behind a policy server.
+
+    It is saved with the server's address and fingerprint in place of weights.
+    """
+
+    identity: Tensor
+    """The server's fingerprint as bytes, so that this policy's own fingerprint depends on it."""
+    is_remote = True
+
+    def __init__(self, config: RemoteConfig, environment: Mapping[str, Any]) -> None:
+        """Connect.
+
+        Args:
+            config: the address and, for a server of openpi, the mapping.
+            environment: description of the task's environment, for a server that does not describe its own.
+
+        Raises:
+            ValueError: if there is no server, or it cannot be used as a base.
+        """
+        super().__init__()
+        self.config = config
+        connection = PolicyConnection(config.url, config.timeout, config.certificate)
+        self._server: PolicyServerApi
+        if connection.metadata.get("server") == SERVER:
+            self._server = OwnServer(connection, config)
+        else:
+            self._server = OpenpiServer(connection, config, environment)
+        self.spec, self.environment = self._server.spec, self._server.environment
+        self.state_normalizer = Normalizer(self.spec.state_size)
+        if ranges := self._server.state_range:
+            self.state_normalizer.center.copy_(torch.tensor(ranges.center))
+            self.state_normalizer.half_range.copy_(torch.tensor(ranges.half_range))
+        name = connection.fingerprint.encode()
+        self.register_buffer("identity", torch.frombuffer(bytearray(name), dtype=torch.uint8))
+
+    @property
+    def device(self) -> torch.device:
+        return self.identity.device
+
+    @torch.no_grad()
+    def sample(
+        self,
+        obs: ObservationHistory,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        """See `BasePolicy.sample`.
+
+        Raises:
+            PolicyLost: also if the server does not answer, or was replaced.
+        """
+        state, images = check_observation(obs, self.spec), check_images(obs, self.spec)
+        if self.spec.noise_shape is None:
+            if noise is not None:
+                raise ValueError("this policy takes no noise")
+        elif noise is None:
+            noise = self.draw_noise(len(state), num_samples, generator)
+        elif noise.shape != (expected := (len(state), num_samples, *self.spec.noise_shape)):
+            raise ValueError(f"noise has shape {tuple(noise.shape)}; this call needs {expected}")
+        arrays = {"state": state.float().cpu().numpy()}
+        for camera, each in zip(self.spec.cameras, images, strict=True):
+            arrays[f"images.{camera}"] = each.cpu().numpy()
+        given = None if noise is None else noise.float().cpu().numpy()
+        # Without a noise input the samples of a deterministic policy are equal.
+        count = 1 if given is None and self.spec.deterministic else num_samples
+        actions = torch.from_numpy(self._server.sample(arrays, given, count)).to(self.device)
+        return Chunk(actions.expand(-1, num_samples, -1, -1), noise)
+
+    def check_noise(self) -> None:
+        """Check that the server's noise input is one.
+
+        Raises:
+            ValueError: if other noise gives the same actions, or the same noise others.
+        """
+        if self.spec.noise_shape and not is_steered_by_noise(
+            self, random_observations(self.spec, 2, self.device)
+        ):
+            raise ValueError(
+                f"{self.config.url} says that its policy takes noise, but its actions do not depend on it "
+                "alone: serve another policy"
+            )
+
+    def save(self, directory: Path, meta: Mapping[str, Any]) -> None:
+        write_files(
+            directory,
+            kind=KIND,
+            config=asdict(self.config),
+            spec=self.spec.as_dict(),
+            meta=meta,
+            weights=self.state_dict(),
+        )
+
+
+def connect_base(config: RemoteConfig, environment: Mapping[str, Any]) -> RemoteBase:
+    """Connect to a policy server, and probe what it says of its policy; errors as of `RemoteBase`."""
+    base = RemoteBase(config, environment)
+    base.check_noise()
+    return base
+
+
+def _load(directory: Path, record: Record) -> RemoteBase:
+    """Connect to the server of a saved policy.
+
+    Raises:
+        ValueError: if it is not there or serves another policy, or files are damaged.
+    """
+    try:
+        config = msgspec.convert(record.config, RemoteConfig)
+        base = RemoteBase(config, record.meta["environment"])
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise ValueError(f"{directory} is damaged: {error!r}") from error
+    spec = msgspec.convert(record.spec, BaseSpec)
+    connected = base.identity.clone()
+    read_weights(directory, record, base)
+    if spec != base.spec or not torch.equal(connected, base.identity):
+        raise ValueError(
+            f"{config.url} serves another policy than {directory} was made with: serve that one, or change "
+            "the url in its policy.json"
+        )
+    return base
+
+
+LOADERS[KIND] = _load

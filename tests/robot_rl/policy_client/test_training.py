@@ -1,0 +1,156 @@
+"""Runs with `base=remote` learn what a run in one process learns, also if the server is lost meanwhile."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from robot_rl.envs.observation import Observation
+from robot_rl.errors import ServerLost, UserError
+from robot_rl.loading import load_networks
+from robot_rl.policies.acting import PolicyOutput
+from robot_rl.policy_server.inference import PolicyInference
+from robot_rl.policy_server.server import Listen, PolicyServer
+from robot_rl.report.figures import TITLES
+from robot_rl.runs import list_checkpoints
+from robot_rl.training.logger import read_metrics
+from robot_rl.training.rollout import TrainingRollout
+from tests.conftest import SMALL_RL, RunCommand
+
+METHODS = {
+    "expo": ("method=expo", *SMALL_RL, "method.steps=32", "method.warmup_steps=8", "task.horizon=10"),
+    "residual_ppo": (
+        "method=residual_ppo",
+        "method.num_envs=2",
+        "method.rollout_steps=4",
+        "method.hidden=[16,16]",
+        "threads=1",
+        "method.steps=24",
+        "task.horizon=10",
+    ),
+}
+
+
+def serve(run: Path, port: int = 0) -> tuple[PolicyServer, str]:
+    networks, meta = load_networks(run)
+    server = PolicyServer(PolicyInference(networks, meta["environment"], 0), Listen(port=port))
+    return server, f"ws://127.0.0.1:{server.start()}"
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(list_checkpoints(run / "checkpoints")[-1] / "policy" / "weights.safetensors")
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+    series = [read_metrics(run / "metrics.csv") for run in (one, other)]
+    for name in series[0]:
+        found = [[(row[0], row[-1]) for row in each[name]] for each in series]
+        assert found[0] == found[1], name
+
+
+ACT = TrainingRollout._act
+
+
+def losing(server: PolicyServer, at: str) -> Callable[..., PolicyOutput]:
+    """`TrainingRollout._act`, which first closes the server at the third decision or an episode's end."""
+    left = {"decision": 3, "end": 1}
+
+    def act(self: TrainingRollout, obs: Observation, **given: Any) -> PolicyOutput:
+        kind = "decision" if given.get("env_ids") is None else "end"
+        left[kind] -= 1
+        if kind == at and left[kind] == 0:
+            server.close()
+        return ACT(self, obs, **given)
+
+    return act
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
+    method: str,
+    tmp_path: Path,
+    robot_rl: RunCommand,
+    base_run: Path,
+    demonstrations: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    common = (*METHODS[method], f"data={demonstrations}", f"runs_dir={tmp_path}", "log_every=12")
+    robot_rl("train", *common, f"base={base_run}", "name=local")
+    port = 0
+    for lose_at in ("decision", "end", ""):
+        server, url = serve(base_run, port)
+        port = int(url.rsplit(":", 1)[1])
+        command = (*common, "base=remote", f"base.url={url}", "base.timeout=1", "name=remote")
+        monkeypatch.setattr(TrainingRollout, "_act", losing(server, lose_at))
+        try:
+            if not lose_at:
+                robot_rl("train", *command)
+            else:
+                with pytest.raises(ServerLost, match="look at why it ended; the run is saved up to here"):
+                    robot_rl("train", *command)
+        finally:
+            server.close()
+    assert_same(tmp_path / "local", tmp_path / "remote")
+
+
+def test_how_often_the_base_is_asked_is_reported(
+    tmp_path: Path, robot_rl: RunCommand, base_run: Path
+) -> None:
+    """At every step with samples for the replay, else where a chunk starts."""
+    rates = {}
+    for method in ("expo", "residual"):
+        robot_rl(
+            "train",
+            f"method={method}",
+            *SMALL_RL,
+            "method.demo_ratio=0",
+            "method.steps=16",
+            "method.warmup_steps=4",
+            f"base={base_run}",
+            f"runs_dir={tmp_path}",
+            f"name={method}",
+            "log_every=16",
+        )
+        rates[method] = float(read_metrics(tmp_path / method / "metrics.csv")["train/base_queries"][0][-1])
+    # The first decision, and those after each of the eight steps of two environments.
+    assert rates == {"expo": 18 / 16, "residual": 6 / 16}
+    assert "train/base_queries" in TITLES
+
+
+def test_methods_that_run_the_base_in_updates_refuse_a_server(
+    tmp_path: Path, robot_rl: RunCommand, base_run: Path
+) -> None:
+    server, url = serve(base_run)
+    try:
+        for options in (("method=dsrl_na",), ("method=expo", "method.base_lr=1e-5")):
+            with pytest.raises(UserError, match="runs the base in its updates with these options"):
+                robot_rl("train", *options, "base=remote", f"base.url={url}", f"runs_dir={tmp_path}")
+        with pytest.raises(UserError, match="task was lift, here it is can"):
+            robot_rl("train", "method=residual", "task=can", "base=remote", f"base.url={url}")
+        with pytest.raises(UserError, match="trains a base policy: choose base=diffusion, not a server"):
+            robot_rl("train", "method=bc", "data=x", "base=remote", f"base.url={url}")
+    finally:
+        server.close()
+
+
+def test_a_served_base_is_evaluated_like_the_same_one_here(
+    tmp_path: Path, robot_rl: RunCommand, base_run: Path
+) -> None:
+    server, url = serve(base_run)
+    try:
+        results = []
+        for policy, out in ((str(base_run), tmp_path / "here"), (url, tmp_path / "there")):
+            robot_rl("eval", f"policy={policy}", f"out={out}", "episodes=2", "num_envs=2")
+            results.append((out / "episodes.csv").read_text())
+        assert results[0] == results[1]
+        with pytest.raises(UserError, match=r"has no directory: add out=…"):
+            robot_rl("eval", f"policy={url}")
+    finally:
+        server.close()
