@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs the project and the pinned packages into the virtual environment $1.
+# Installs the project and the pinned packages into the virtual environment $1: all of them, or those of the
+# dependency group $2, `robot` or `deploy` (docs/install.md).
 #
 # By uv, since robosuite 1.5.2 asks for a mink that asks for an old numpy, which pip cannot be told to overlook
 # (see `tool.uv` in pyproject.toml).
 set -euo pipefail
 
 python=$1/bin/python
+part=${2:-}
 "$python" -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 install=("$1/bin/uv" pip install --quiet --python "$python" -c constraints.txt)
 
@@ -26,13 +28,22 @@ if [ -n "${UV_FIND_LINKS:-}" ]; then
     UV_FIND_LINKS=$(IFS=, && echo "${links[*]}")
 fi
 
-# The build of torch from the package index needs 4 GB of CUDA's libraries, which only an NVIDIA card can use.
-torch=$(grep '^torch==' constraints.txt)
-if [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null; then
-    echo "torch: the CUDA build, for the NVIDIA driver of this machine"
-elif "${install[@]}" "$torch+cpu" 2>/dev/null || "${install[@]}" --torch-backend=cpu "$torch" 2>/dev/null; then
-    echo "torch: the CPU build, since there is no NVIDIA driver"
+install_torch() {
+    # The build of torch from the package index needs 4 GB of CUDA's libraries, which only an NVIDIA card can use.
+    torch=$(grep '^torch==' constraints.txt)
+    if [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null; then
+        echo "torch: the CUDA build, for the NVIDIA driver of this machine"
+    elif "${install[@]}" "$torch+cpu" 2>/dev/null || "${install[@]}" --torch-backend=cpu "$torch" 2>/dev/null; then
+        echo "torch: the CPU build, since there is no NVIDIA driver"
+    else
+        echo "torch: the CUDA build (4 GB more): there is no NVIDIA driver, but the index of CPU builds cannot be reached"
+    fi
+}
+
+[ "$part" = robot ] || install_torch
+if [ -n "$part" ]; then
+    "${install[@]}" --group "$part"
+    "${install[@]}" --no-deps .
 else
-    echo "torch: the CUDA build (4 GB more): there is no NVIDIA driver, but the index of CPU builds cannot be reached"
+    "${install[@]}" -e '.[dev]'
 fi
-"${install[@]}" -e '.[dev]'

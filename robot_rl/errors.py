@@ -60,10 +60,10 @@ def report(action: Callable[[], None]) -> int:
             raise
         return INTERRUPTED
     except Exception as error:
-        full = _disk_full(error)
-        if debug or not (full or isinstance(error, UserError)):
+        full, missing = _disk_full(error), _missing_package(error)
+        if debug or not (full or missing or isinstance(error, UserError)):
             raise
-        _say(_full_message(full) if full else str(error))
+        _say(_full_message(full) if full else missing or str(error))
         return USER_ERROR
     return 0
 
@@ -81,6 +81,16 @@ def _path_message(error: OSError) -> str:
 def _full_message(error: OSError) -> str:
     where = f" while writing {os.fsdecode(error.filename)}" if error.filename else ""
     return f"the disk is full{where}; free some space and run the same command again"
+
+
+def _missing_package(error: Exception) -> str:
+    """What to say if a package is not installed, as where only a part of the program is; "" otherwise."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in ("", "robot_rl"):
+        return ""
+    return (
+        f"this needs the package {package}, which is not installed; pip install robot-rl installs all of them"
+    )
 
 
 def _disk_full(error: BaseException) -> OSError | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient, RobotError
+from robot_rl.hardware.durable import write_file
 from robot_rl.hardware.latency.delays import Figures, measure, table
 from robot_rl.hardware.latency.recording import record
 from robot_rl.hardware.latency.swing import Axis, Swing, find_axis
@@ -23,7 +24,6 @@ from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hardware.robot_file import load_robot, merged_latencies, with_latency
 from robot_rl.hardware.spec import Latency
-from robot_rl.runs import write_text
 
 
 @dataclass
@@ -124,7 +124,7 @@ def _check_file(path: Path, name: str) -> None:
 
 def _write(path: Path, latency: Latency) -> None:
     both = merged_latencies(load_robot(path).latency, latency)
-    write_text(path.resolve(), with_latency(_read(path), both))
+    write_file(path.resolve(), with_latency(_read(path), both).encode())
     print(f"\nwritten to {path}; the server uses it after a restart")
 
 

@@ -63,6 +63,14 @@ def test_disk_full_for_real(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the disk is full" in capsys.readouterr().err
 
 
+def test_a_package_that_is_not_installed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """As on a robot's computer, which has a part of the program only."""
+    assert report(raiser(ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"))) == 2
+    assert "needs the package torch, which is not installed" in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError):
+        report(raiser(ModuleNotFoundError("No module named 'robot_rl.x'", name="robot_rl.x")))
+
+
 def test_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(raiser(KeyboardInterrupt())) == 130
     assert capsys.readouterr() == ("", "")
