@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_rl.cli.progress import ProgressReporter
-from robot_rl.errors import mistakes
+from robot_rl.errors import ServerLost, mistakes
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import RunLogger
@@ -92,6 +92,11 @@ def restore_run(run: Run) -> dict[str, Any] | None:
         if run.begin:
             run.begin()
     return state
+
+
+def saved_up_to_here(error: ServerLost) -> ServerLost:
+    """The error with which a run ends after its checkpoint."""
+    return type(error)(f"{error}; the run is saved up to here")
 
 
 def finite_metrics(metrics: Mapping[str, Tensor], step: int) -> dict[str, float]:

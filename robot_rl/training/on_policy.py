@@ -6,7 +6,7 @@ from torch import Tensor
 from robot_rl.errors import ServerLost
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OnPolicyComponents
-from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
+from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run, saved_up_to_here
 from robot_rl.training.rollout import TrainingRollout
 
 
@@ -77,7 +77,7 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
                 save()
             run.measure(intervals, metrics, before, step)
     except ServerLost as error:
-        lost = ServerLost(f"{error}; the run is saved up to here")
+        lost = saved_up_to_here(error)
     save()
     if lost:
         raise lost

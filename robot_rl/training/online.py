@@ -28,6 +28,7 @@ from robot_rl.training.loop import (
     finite_metrics,
     is_due,
     restore_run,
+    saved_up_to_here,
 )
 from robot_rl.training.rollout import TrainingRollout, VectorTransition
 
@@ -79,12 +80,8 @@ class Updater:
                 made += 1
                 _check_finite(self.metrics, batch, step, self._run.directory)
         except ServerLost as error:
-            self.lose(error)
+            self.lost = saved_up_to_here(error)
             self.pending += updates - made
-
-    def lose(self, error: ServerLost) -> None:
-        """End the run, as a server is lost."""
-        self.lost = ServerLost(f"{error}; the run is saved up to here")
 
     def _refit(self, imagination: Imagination, step: int) -> None:
         before = imagination.state_dict()
@@ -232,7 +229,7 @@ def train_online(
                 if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                     save()
     except ServerLost as error:
-        updater.lose(error)
+        updater.lost = saved_up_to_here(error)
     save()
     if updater.lost:
         raise updater.lost
