@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -70,6 +70,10 @@ class PolicyOutput:
         return kept
 
 
+SelectChunk = Callable[[ObservationHistory, Chunk], SelectedChunk]
+"""Chooses chunks, from observations [b, To, …] and samples of the base."""
+
+
 class ChunkRunner:
     """Executes the chunks of a base policy step by step in B environments.
 
@@ -85,6 +89,8 @@ class ChunkRunner:
         self.base_samples = spec.distinct(base_samples)
         self.queries = 0
         """Number of observations for which the base was sampled."""
+        self.holds = 0
+        """Number of control steps in which an arm was held, for want of a chunk."""
         self._history: dict[str, NDArray[Any]] = {}
         self._fresh = np.ones(num_envs, bool)
         self._chunk = np.zeros((num_envs, spec.execute, spec.action_size), np.float32)
@@ -113,7 +119,7 @@ class ChunkRunner:
         self,
         frames: Frames,
         env_ids: NDArray[np.int64],
-        select: Callable[[ObservationHistory, Chunk], SelectedChunk] | None = None,
+        select: SelectChunk | None = None,
         *,
         execute: int | None = None,
         with_base_samples: bool = False,
@@ -136,8 +142,8 @@ class ChunkRunner:
             sampled = np.ones(len(env_ids), bool) if with_base_samples else starting
             obs, chunk = self._sample(env_ids[sampled], starting[sampled])
             if starting.any():
-                mask = torch.from_numpy(starting[sampled])
-                self._start_chunks(env_ids[starting], *_rows(obs, chunk, mask), select)
+                begun = _rows(obs, chunk, torch.from_numpy(starting[sampled]))
+                self._start_chunks(env_ids[starting], select(*begun) if select else select_first(begun[1]))
             if with_base_samples:
                 base_samples = BaseSamples(
                     None if chunk.noise is None else chunk.noise.cpu().numpy(), chunk.actions.cpu().numpy()
@@ -148,6 +154,16 @@ class ChunkRunner:
         return PolicyOutput(
             self._chunk[env_ids, position], self._base_chunk[env_ids, position], noise, position, base_samples
         )
+
+    @property
+    def delay(self) -> int:
+        """Control steps from a request to its chunk."""
+        return 0
+
+    def executed(self, env_ids: NDArray[np.int64], action: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Executed actions [B, A], given the corrected ones of the last `step`."""
+        del env_ids
+        return action
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -191,28 +207,33 @@ class ChunkRunner:
     def _sample(
         self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]
     ) -> tuple[ObservationHistory, Chunk]:
+        obs, noise = self._inputs(env_ids, starting)
+        chunk = self.base.sample(obs, noise=noise, num_samples=max(self.base_samples, 1))
+        return obs, _executed_part(chunk, self.base.spec.execute)
+
+    def _inputs(
+        self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]
+    ) -> tuple[ObservationHistory, Tensor | None]:
+        """Newest observations of some environments, and noise [b, N, Hn, Dn] for the base's samples."""
         base, count = self.base, max(self.base_samples, 1)
         self.queries += len(env_ids)
-        obs = {key: torch.from_numpy(value[env_ids]).to(base.device) for key, value in self._history.items()}
+        obs = self._observations(env_ids)
         if self._noise is None:
-            return obs, _executed_part(base.sample(obs, num_samples=count), base.spec.execute)
+            return obs, None
         noise = []
         for env_id, starts in zip(env_ids, starting, strict=True):
             first = [base.draw_noise(1, generator=self._generators[env_id])] if starts else []
             if extra := count - len(first):
                 first.append(base.draw_noise(1, extra, generator=self._extra_generators[env_id]))
             noise.append(torch.cat(first, 1))
-        chunk = base.sample(obs, noise=torch.cat(noise), num_samples=count)
-        return obs, _executed_part(chunk, base.spec.execute)
+        return obs, torch.cat(noise)
 
-    def _start_chunks(
-        self,
-        env_ids: NDArray[np.int64],
-        obs: ObservationHistory,
-        chunk: Chunk,
-        select: Callable[[ObservationHistory, Chunk], SelectedChunk] | None,
-    ) -> None:
-        chosen = select(obs, chunk) if select else select_first(chunk)
+    def _observations(self, env_ids: NDArray[np.int64]) -> ObservationHistory:
+        """Newest observations [b, To, …] of some environments."""
+        device = self.base.device
+        return {key: torch.from_numpy(value[env_ids]).to(device) for key, value in self._history.items()}
+
+    def _start_chunks(self, env_ids: NDArray[np.int64], chosen: SelectedChunk) -> None:
         self._chunk[env_ids] = chosen.actions.cpu().numpy()
         self._base_chunk[env_ids] = chosen.base.cpu().numpy()
         if self._noise is not None and chosen.noise is not None:
@@ -246,6 +267,9 @@ class ActingPolicy:
     A subclass overrides `_select_chunk` (whole chunks) or `_correct_action` (every step). With `active` False
     and without exploration it acts exactly as its base. This class alone is the base policy.
     """
+
+    selects_with_base: ClassVar[bool] = False
+    """Whether `_select_chunk` runs the base."""
 
     def __init__(
         self,
@@ -303,7 +327,7 @@ class ActingPolicy:
         execute = self.execute if self.active and not explore else None
         step = self.runner.step(frames, env_ids, select, execute=execute, with_base_samples=with_base_samples)
         action = self._correct_action(frames, step.action, explore=explore)
-        return replace(step, action=action)
+        return replace(step, action=self.runner.executed(env_ids, action))
 
     @torch.no_grad()
     def plan(self, obs: ObservationHistory, generators: Sequence[torch.Generator]) -> Tensor:

@@ -142,6 +142,8 @@ class DSRLPolicy(ActingPolicy):
     With `gate`, the base's own samples are executed where the critics value them more.
     """
 
+    selects_with_base = True
+
     def __init__(self, networks: DSRL, num_envs: int, *, seed: int = 0) -> None:
         super().__init__(networks.base, num_envs, base_samples=networks.spec.base_samples, seed=seed)
         self.networks = networks

@@ -9,6 +9,7 @@ Ctrl-C leaves the arm at rest and disarmed.
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 
 from robot_rl.bundle import CLASSIFIER, check_same_robot, is_bundle, read_bundle
 from robot_rl.cli.signals import stop_on_signal
+from robot_rl.envs.action import spec_from_list
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
@@ -24,6 +26,7 @@ from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import default_address
 from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.loading import acting_policy, choose_device, is_server, load_networks
+from robot_rl.policies.asynchronous import AsyncExecution, check_options, execute_asynchronously
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.robot.deploy.deployment import (
@@ -69,6 +72,10 @@ class Config:
     """Whether this deployment has the first turn."""
     seed: int = 0
     """Seed of the policy's noise, as for `robot-rl eval`."""
+    asynchronous: str = "off"
+    """Asynchronous execution, for a policy that is slower than the control rate: `naive` or `blend`."""
+    delay: int = 0
+    """With asynchronous: control steps from an observation to the chunk that is computed from it."""
     out: str = "${policy}/deploy.json"
     """File of the results; an existing file is never replaced."""
     keys: str | None = None
@@ -81,6 +88,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ValueError(f"episodes={self.episodes}: ask for at least 1")
+        check_options(self.asynchronous, self.delay)
         if is_server(self.policy) and self.out.startswith(self.policy):
             raise ValueError(f"policy={self.policy} has no directory: add out=…")
         if self.reset not in (None, *RESETS):
@@ -124,6 +132,13 @@ def run(config: Config) -> None:
             stop = ended.enter_context(stop_on_signal())
             turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
             policy = acting_policy(networks, 1)
+            if config.asynchronous != "off":
+                worker = ended.enter_context(ThreadPoolExecutor(1, "policy", torch.set_num_threads, (1,)))
+                # Started now, its thread does not inherit the priority of the one that commands.
+                worker.submit(bool).result()
+                repeated = tuple(dim.kind != "delta" for dim in spec_from_list(environment["action_spec"]))
+                execution = AsyncExecution(config.asynchronous, config.delay, repeated, worker.submit)
+                execute_asynchronously(policy, execution)
             controller = make_controller(
                 robot,
                 policy,
@@ -153,6 +168,8 @@ def run(config: Config) -> None:
                 "reset": reset,
                 "judge": success,
                 "lookahead_ms": config.lookahead_ms,
+                "asynchronous": config.asynchronous,
+                "delay": config.delay,
                 "seed": config.seed,
             }
             outcomes = DeploymentResults(out, facts, controller.timing)

@@ -27,6 +27,8 @@ from robot_rl.evaluation.saved_policies import (
 )
 from robot_rl.factory import make_vector_env, task_of
 from robot_rl.loading import acting_policy, choose_device, is_server, load_networks, side_by_side
+from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.asynchronous import AsyncExecution, check_options, execute_asynchronously
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
@@ -49,10 +51,15 @@ class Config:
     """Environments stepped together."""
     seed: int = 0
     """Seed of the policies' noise."""
+    asynchronous: str = "off"
+    """Asynchronous execution, for a policy that is slower than the control rate: `naive` or `blend`."""
+    delay: int = 0
+    """With asynchronous: control steps from an observation to the chunk that is computed from it."""
     states: str | None = None
     """Your own file of initial states, instead of the task's list."""
     out: str | None = None
-    """Folder of the results; `eval` or `eval/test` in the policy's directory if null."""
+    """Folder of the results; if null, `eval` or `eval/test` in the policy's directory, and of asynchronous
+    execution a folder like `naive_delay2` in it."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
@@ -63,6 +70,7 @@ class Config:
                 raise ValueError(f"{name}={value}: ask for at least 1")
         if self.curve_episodes and not self.saved:
             raise ValueError(f"curve_episodes={self.curve_episodes} is for saved=true")
+        check_options(self.asynchronous, self.delay)
         if is_server(self.policy) and (not self.out or self.saved):
             raise ValueError(f"policy={self.policy} has no directory: add out=…, and leave out saved")
         if check_split(self.split) == TEST and self.states:
@@ -75,13 +83,20 @@ def run(config: Config) -> None:
     split = check_split(config.split)
     policy = Path(config.policy)
     out = Path(config.out) if config.out else policy / "eval" / (TEST if split == TEST else "")
+    if config.asynchronous != "off" and not config.out:
+        out /= f"{config.asynchronous}_delay{config.delay}"
     with mistakes():
         device = choose_device(config.device)
         saved = saved_policies(policy) if config.saved else []
         facts = check_frozen(policy, current_code()) if split == TEST else {}
+        if config.asynchronous != "off":
+            facts |= {"asynchronous": config.asynchronous, "delay": config.delay}
         networks, meta = load_networks(saved[-1][0] if saved else config.policy, device)
         envs = make_vector_env(task_of(meta["environment"]), config.num_envs)
         check_same_environment(meta["environment"], envs.describe(), f"policy {policy}")
+        # Refused before the first episode.
+        for candidate in side_by_side(networks).values():
+            _acting(config, candidate, envs)
         initial = load_states(envs, Path(config.states) if config.states else None, split)
         for name in ("episodes", "curve_episodes"):
             if (getattr(config, name) or 0) > len(initial.states):
@@ -113,9 +128,7 @@ def _evaluate(
     states = initial.states[: config.episodes]
     for name, candidate in candidates.items():
         with progress(len(states), f"evaluate {name}", "episodes") as show:
-            outcomes[name] = evaluate(
-                envs, acting_policy(candidate, config.num_envs), states, config.seed, show
-            )
+            outcomes[name] = evaluate(envs, _acting(config, candidate, envs), states, config.seed, show)
     summaries = {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
     write_evaluation(out, initial, outcomes, summaries, **facts)
     for name, result in summaries.items():
@@ -148,10 +161,19 @@ def _evaluate_saved(
         if {**record, **how} != record or len(record["success"]) != len(states):
             begun = time.monotonic()
             with progress(len(states), f"evaluate step {at.step}", "episodes") as show:
-                outcomes = evaluate(envs, acting_policy(networks, config.num_envs), states, config.seed, show)
+                outcomes = evaluate(envs, _acting(config, networks, envs), states, config.seed, show)
             write_record(out, at, initial, outcomes, eval_seconds=time.monotonic() - begun, **how)
         print(f"  step {at.step:<8} {_rate(summary_of(read_record(target)))}")
     print(f"  outcomes per episode: {out}/<step>.json")
+
+
+def _acting(config: Config, networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv) -> ActingPolicy:
+    """A policy that acts in the environments. Raises ValueError if it cannot act asynchronously."""
+    policy = acting_policy(networks, envs.num_envs)
+    if config.asynchronous != "off":
+        repeated = tuple(dim.kind != "delta" for dim in envs.action_spec)
+        execute_asynchronously(policy, AsyncExecution(config.asynchronous, config.delay, repeated))
+    return policy
 
 
 def _rate(result: Summary) -> str:

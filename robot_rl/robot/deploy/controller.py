@@ -1,5 +1,6 @@
 """Runs episodes of a policy on a robot."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,7 +59,8 @@ class Controller:
         """Run the policy on zero observations, since its first decisions are slow.
 
         Raises:
-            ValueError: if even the fastest decision takes longer than a control period.
+            ValueError: if even the fastest decision takes longer than a control period or, asynchronously,
+                than the delay.
         """
         spaces = observation_space(self._env.observation_spec).spaces
         obs = {key: np.zeros(space.shape or (), space.dtype) for key, space in spaces.items()}
@@ -67,10 +69,13 @@ class Controller:
             # After a reset, the decision computes a whole chunk.
             self._policy.reset([0], [0])
             times.append(self._decide(obs)[1])
-        if min(times) > self._period:
+        delay = self._policy.runner.delay
+        if min(times) > max(delay, 1) * self._period:
+            steps = math.ceil(min(times) / self._period)
             raise ValueError(
                 f"a decision of this policy takes {min(times):.0f} ms here, and it has to act every "
-                f"{self._period:.0f} ms: use a GPU, or a policy of fewer inference steps"
+                f"{self._period:.0f} ms{f' with delay={delay}' if delay else ''}: use a GPU, a policy of "
+                f"fewer inference steps, or asynchronous=blend delay={steps} or more"
             )
 
     def run(self, number: int, seed: int) -> EpisodeResult:
@@ -113,6 +118,7 @@ class Controller:
         oldest: dict[str, float] = defaultdict(float)
         steps = refused = clipped = late = 0
         success, ended, interrupted = False, False, ""
+        held = self._policy.runner.holds
         try:
             for step in Rollout(self._env, self._act, obs):
                 info = step.info
@@ -139,7 +145,17 @@ class Controller:
             with suppress(RequestRefused):
                 self._env.close()
         return EpisodeResult(
-            number, success, steps, seconds, seed, interrupted, refused, clipped, late, dict(oldest)
+            number,
+            success,
+            steps,
+            seconds,
+            seed,
+            interrupted,
+            refused,
+            clipped,
+            late,
+            dict(oldest),
+            self._policy.runner.holds - held,
         )
 
     def _act(self, obs: Observation) -> np.ndarray:

@@ -38,6 +38,8 @@ class EpisodeResult:
     """Number of steps whose observation was late by more than a tenth of the control period."""
     oldest_ms: dict[str, float]
     """Largest age per source of observations."""
+    holds: int = 0
+    """Number of steps in which the arm was held, as no chunk was ready."""
 
     def line(self) -> str:
         """Format the line printed for the episode."""
@@ -50,6 +52,8 @@ class EpisodeResult:
         if self.oldest_ms:
             ages = ", ".join(f"{source} {age:.0f} ms" for source, age in self.oldest_ms.items())
             parts.append(f"oldest {ages}")
+        if self.holds:
+            parts.append(f"{self.holds} held")
         if self.clipped:
             parts.append(f"{self.clipped} clipped")
         if self.interrupted:

@@ -114,6 +114,17 @@ def test_an_arm_can_begin_at_home_and_actions_can_have_their_time(lift: str, pol
     assert state_of(lift) == (Mode.IDLE, "")
 
 
+def test_chunks_may_be_computed_while_the_arm_moves(lift: str, policy: Path) -> None:
+    command = ["deploy", f"policy={policy}", f"robot={lift}", "episodes=1", "asynchronous=naive"]
+    assert main([*command, "delay=1"]) == 2
+    assert main(command) == 0
+    assert (read(policy)["asynchronous"], read(policy)["delay"]) == ("naive", 0)
+    (episode,) = read(policy)["episodes"]
+    assert episode["steps"] == STEPS or episode["interrupted"]
+    assert episode["holds"] <= STEPS
+    assert state_of(lift) == (Mode.IDLE, "")
+
+
 @pytest.mark.parametrize(("threshold", "success", "steps"), [(-1e9, True, 1), (1e9, False, STEPS)])
 def test_a_classifier_may_judge_success(
     lift: str,

@@ -1,0 +1,326 @@
+"""Asynchronous execution: the next chunk is computed while the current one is executed.
+
+A chunk requested at control step t predicts the actions of steps t, t + 1, … from the observation of step t,
+and arrives d steps later. Its action k is executed at step t + k or never. What RL trained around the base
+sees the newest observation: candidates are chosen, and actions corrected, when they are executed.
+docs/asynchronous.md has the equations and where they come from.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robot_rl.policies.acting import (
+    ActingPolicy,
+    ChunkRunner,
+    Frames,
+    PolicyOutput,
+    SelectChunk,
+    select_first,
+)
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
+
+MODES: Final = ("naive", "blend")
+Submit = Callable[[Callable[[], Chunk]], "Future[Chunk]"]
+"""Begins to compute a chunk."""
+
+
+def compute_at_once(compute: Callable[[], Chunk]) -> "Future[Chunk]":
+    """Compute in this thread, for simulated time, in which a chunk arrives after the given delay."""
+    future: Future[Chunk] = Future()
+    future.set_result(compute())
+    return future
+
+
+def check_options(asynchronous: str, delay: int) -> None:
+    """Check the options of a command.
+
+    Raises:
+        ValueError: if the mode is unknown, or the delay is negative or without a mode.
+    """
+    if asynchronous not in ("off", *MODES):
+        raise ValueError(f"asynchronous={asynchronous}: choose off, {' or '.join(MODES)}")
+    if delay < 0:
+        raise ValueError(f"delay={delay}: it cannot be negative")
+    if delay and asynchronous == "off":
+        raise ValueError(f"delay={delay} is for asynchronous={' or '.join(MODES)}")
+
+
+@dataclass(frozen=True)
+class AsyncExecution:
+    """How chunks are executed asynchronously."""
+
+    mode: str
+    """`naive`: a new chunk replaces the old one. `blend`: it is mixed in over h steps."""
+    delay: int
+    """Control steps d from a request to its chunk."""
+    repeated: tuple[bool, ...]
+    """Action dimensions [A] that repeat their last value while the arm is held; the others are 0."""
+    submit: Submit = compute_at_once
+    """Computes chunks. Until one that is not ready after d steps is, the old one is executed, then a hold."""
+
+
+def check_horizon(spec: BaseSpec, delay: int, execute: int) -> None:
+    """Check that chunks reach as far as asynchronous execution needs.
+
+    Args:
+        spec: of the base.
+        delay: control steps d from a request to its chunk.
+        execute: executed steps h of a chunk.
+
+    Raises:
+        ValueError: if they do not; says how far they must reach.
+    """
+    needed = delay + max(delay, execute) + spec.execute
+    if spec.horizon < needed:
+        raise ValueError(
+            f"delay={delay}: the base predicts {spec.horizon} steps and executes {execute} of them; it needs "
+            f"{needed} (delay + the larger of delay and {execute} + {spec.execute}): use a base with "
+            f"base.horizon={needed} or more, fewer executed steps or a shorter delay"
+        )
+
+
+@dataclass
+class _Samples:
+    """Samples of the base for one observation."""
+
+    actions: Tensor
+    """[N, H, A]."""
+    noise: Tensor | None
+    """[N, Hn, Dn]."""
+    step: int
+    """Control step of the observation, for which the first action is."""
+
+
+@dataclass
+class _Request:
+    """A chunk that is being computed."""
+
+    future: "Future[Chunk]"
+    row: int
+    """Row of its environment in the batch."""
+    step: int
+
+
+@dataclass
+class _Episode:
+    """State of one environment."""
+
+    now: int = 0
+    """Control step."""
+    samples: _Samples | None = None
+    chosen: int = 0
+    """Which of the samples is executed."""
+    taken: int = 0
+    """Control step since which the samples are executed."""
+    decided: int = 0
+    """Control step of the last choice among them."""
+    request: _Request | None = None
+    held: bool = False
+
+
+def execute_asynchronously(policy: ActingPolicy, execution: AsyncExecution) -> None:
+    """Let a policy execute its chunks asynchronously, from its next `reset` on.
+
+    Raises:
+        ValueError: if it runs the base to choose a chunk, or the base's chunks are too short.
+    """
+    if policy.selects_with_base:
+        raise ValueError(
+            f"{type(policy).__name__} runs the base where it chooses a chunk, and asynchronous execution "
+            "runs it before: leave asynchronous out"
+        )
+    runner = policy.runner
+    execute = policy.execute or policy.base.spec.execute
+    policy.runner = AsyncRunner(policy.base, runner.num_envs, execution, runner.base_samples, execute)
+
+
+class AsyncRunner(ChunkRunner):
+    """Executes chunks that arrive with a delay.
+
+    One request at a time is open in each environment, made so that its chunk arrives when the executed part
+    of the current one ends. If it does not, the current samples are used further, after another choice among
+    them, as far as they reach; then the arm is held. The first chunk of an episode is waited for: the arm is
+    at rest; a chunk requested before a reset is not executed.
+    """
+
+    def __init__(
+        self, base: BasePolicy, num_envs: int, execution: AsyncExecution, base_samples: int, execute: int
+    ) -> None:
+        """Create the runner.
+
+        Args:
+            base: the frozen base policy.
+            num_envs: environments.
+            execution: mode and delay.
+            base_samples: as in `ChunkRunner`.
+            execute: executed steps of a chunk.
+
+        Raises:
+            ValueError: if the mode is unknown, or the base's chunks are too short.
+        """
+        super().__init__(base, num_envs, base_samples)
+        check_options(execution.mode, execution.delay)
+        check_horizon(base.spec, execution.delay, execute)
+        self._execution = execution
+        self._episodes = [_Episode() for _ in range(num_envs)]
+        self._last = np.zeros((num_envs, base.spec.action_size), np.float32)
+        self._repeated = np.array(execution.repeated)
+
+    @property
+    def delay(self) -> int:
+        return self._execution.delay
+
+    def reset(self, env_ids: Sequence[int], seeds: Sequence[int]) -> None:
+        super().reset(env_ids, seeds)
+        for env_id in env_ids:
+            self._forget(env_id)
+
+    def replan(self, env_id: int) -> None:
+        """Wait for a new chunk at the next step."""
+        super().replan(env_id)
+        self._forget(env_id)
+
+    @torch.no_grad()
+    def step(
+        self,
+        frames: Frames,
+        env_ids: NDArray[np.int64],
+        select: SelectChunk | None = None,
+        *,
+        execute: int | None = None,
+        with_base_samples: bool = False,
+    ) -> PolicyOutput:
+        """See `ChunkRunner.step`; without samples of the base for a replay."""
+        assert not with_base_samples
+        execute = execute or self.base.spec.execute
+        self._update_history(frames, env_ids)
+        episodes = {int(i): self._episodes[i] for i in env_ids}
+        self._request([i for i, episode in episodes.items() if not episode.samples and not episode.request])
+        # A chunk without delay is requested and taken in the same step.
+        for _ in range(2):
+            for episode in episodes.values():
+                if episode.request and self._has_arrived(episode, episode.request):
+                    self._take(episode, episode.request)
+            self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)])
+        self._choose([i for i, episode in episodes.items() if self._must_choose(episode, execute)], select)
+        position = np.array([episode.now - episode.decided for episode in episodes.values()])
+        for episode in episodes.values():
+            episode.now += 1
+        at = position.clip(max=self.base.spec.execute - 1)
+        noise = None if self._noise is None else self._noise[env_ids]
+        return PolicyOutput(self._chunk[env_ids, at], self._base_chunk[env_ids, at], noise, position)
+
+    def executed(self, env_ids: NDArray[np.int64], action: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Executed actions [B, A]: the chosen ones, or those that hold the arm."""
+        held = np.array([self._episodes[i].held for i in env_ids])
+        hold = np.where(self._repeated, self._last[env_ids], 0).astype(np.float32)
+        executed = np.where(held[:, None], hold, action)
+        self._last[env_ids] = executed
+        self.holds += int(held.sum())
+        return executed
+
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError("chunks that are being computed cannot be saved")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError("chunks that are being computed cannot be restored")
+
+    # ---- one environment -----------------------------------------------------------------------------
+
+    def _forget(self, env_id: int) -> None:
+        request = self._episodes[env_id].request
+        if request and all(
+            other.request is None or other.request.future is not request.future
+            for i, other in enumerate(self._episodes)
+            if i != env_id
+        ):
+            request.future.cancel()
+        self._episodes[env_id] = _Episode()
+
+    def _has_arrived(self, episode: _Episode, request: _Request) -> bool:
+        """Whether a requested chunk is executed from now on; the first of an episode is waited for."""
+        if not episode.samples:
+            return True
+        return episode.now - request.step >= self._execution.delay and request.future.done()
+
+    def _is_due(self, episode: _Episode, execute: int) -> bool:
+        """Whether the next chunk has to be requested now."""
+        soon = episode.now - episode.taken >= execute - self._execution.delay
+        return not episode.request and (soon or self._is_short(episode))
+
+    def _is_short(self, episode: _Episode) -> bool:
+        """Whether the samples reach over less than h further steps."""
+        assert episode.samples
+        return self.base.spec.horizon - (episode.now - episode.samples.step) < self.base.spec.execute
+
+    def _must_choose(self, episode: _Episode, execute: int) -> bool:
+        """Whether the chosen part ends here, and the samples reach over another one; if they do not, hold."""
+        over = episode.taken == episode.now or episode.now - episode.decided >= execute
+        episode.held = over and self._is_short(episode)
+        return over and not episode.held
+
+    def _take(self, episode: _Episode, request: _Request) -> None:
+        """Execute the chunk of a request from now on."""
+        chunk, row = request.future.result(), request.row
+        new = _Samples(
+            chunk.actions[row].clone(), None if chunk.noise is None else chunk.noise[row], request.step
+        )
+        if self._execution.mode == "blend" and episode.samples and not episode.held:
+            old = episode.samples
+            left = old.actions[episode.chosen, episode.now - old.step :]
+            _blend(new.actions[:, episode.now - new.step :], left, self.base.spec.execute)
+        episode.samples, episode.request, episode.taken = new, None, episode.now
+
+    # ---- several environments ------------------------------------------------------------------------
+
+    def _request(self, env_ids: Sequence[int]) -> None:
+        """Begin to compute chunks from the newest observations."""
+        if not env_ids:
+            return
+        obs, noise = self._inputs(np.array(env_ids), np.ones(len(env_ids), bool))
+        count = max(self.base_samples, 1)
+        future = self._execution.submit(partial(_sample, self.base, obs, noise, count))
+        for row, env_id in enumerate(env_ids):
+            episode = self._episodes[env_id]
+            episode.request = _Request(future, row, episode.now)
+
+    def _choose(self, env_ids: Sequence[int], select: SelectChunk | None) -> None:
+        """Choose among the samples of some environments, given their newest observations."""
+        if not env_ids:
+            return
+        h, parts, noises = self.base.spec.execute, [], []
+        for env_id in env_ids:
+            episode = self._episodes[env_id]
+            assert episode.samples
+            at = episode.now - episode.samples.step
+            parts.append(episode.samples.actions[:, at : at + h])
+            if episode.samples.noise is not None:
+                noises.append(episode.samples.noise)
+        part = Chunk(torch.stack(parts), torch.stack(noises) if noises else None)
+        chosen = select(self._observations(np.array(env_ids)), part) if select else select_first(part)
+        self._start_chunks(np.array(env_ids), chosen)
+        # The sample that was chosen is the one with the chosen actions of the base.
+        found = (part.actions == chosen.base[:, None]).flatten(2).all(2).int().argmax(1)
+        for env_id, index in zip(env_ids, found.tolist(), strict=True):
+            episode = self._episodes[env_id]
+            episode.chosen, episode.decided = index, episode.now
+
+
+def _blend(new: Tensor, old: Tensor, steps: int) -> None:
+    """Mix the first steps of new chunks [N, L, A] with what is left of the old one [L', A], in place."""
+    steps = min(steps, len(old), new.shape[1])
+    weight = 1 - torch.arange(1, steps + 1, device=new.device) / (steps + 1)
+    new[:, :steps] = torch.lerp(new[:, :steps], old[:steps].expand(len(new), -1, -1), weight[:, None])
+
+
+@torch.no_grad()
+def _sample(base: BasePolicy, obs: Mapping[str, Tensor], noise: Tensor | None, samples: int) -> Chunk:
+    return base.sample(obs, noise=noise, num_samples=samples)

@@ -1,0 +1,287 @@
+"""Asynchronous execution, step by step: which action of which chunk is executed when, computed by hand.
+
+The base predicts for step t + k the action [t + k, t], from the observation of step t. So the first dimension
+is the step that an action is meant for, the second the observation that it comes from.
+"""
+
+import json
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from robot_rl.errors import UserError
+from robot_rl.policies.acting import ActingPolicy, Frames, SelectedChunk
+from robot_rl.policies.asynchronous import AsyncExecution, AsyncRunner, execute_asynchronously
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk, ObservationHistory
+from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
+from robot_rl.policies.finetuned.candidates import CandidatesSpec
+from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
+from robot_rl.policies.nets.critic import ValueSpec
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.rollout import episode_seed
+from tests.conftest import RunCommand
+
+
+class Counting(BasePolicy):
+    """Predicts [t + k, t]; sample n has 1000 n in addition."""
+
+    def __init__(self, horizon: int, execute: int, noise: bool = False) -> None:
+        super().__init__()
+        shape = (1, 1) if noise else None
+        self.spec = BaseSpec(1, 2, horizon, execute, 1, shape, deterministic=True)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def sample(
+        self,
+        obs: ObservationHistory,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        t = obs["state"][:, -1, 0][:, None, None].expand(-1, num_samples, self.spec.horizon)
+        t = t + 1000 * torch.arange(num_samples)[:, None]
+        return Chunk(torch.stack([t + torch.arange(self.spec.horizon), t], -1), noise)
+
+
+def play(policy: ActingPolicy, steps: int, begin: int = 0) -> np.ndarray:
+    """Executed actions [steps, 2] of the first of all environments, whose state is the step."""
+    shape = (policy.runner.num_envs, 1)
+    return np.stack(
+        [policy.act({"state": np.full(shape, begin + c, np.float32)}).action[0] for c in range(steps)]
+    )
+
+
+def asynchronous(
+    mode: str, delay: int, horizon: int, execute: int, policy: ActingPolicy | None = None, **options: Any
+) -> ActingPolicy:
+    policy = policy or ActingPolicy(Counting(horizon, execute), 1)
+    execute_asynchronously(policy, AsyncExecution(mode, delay, (False, True), **options))
+    policy.reset(range(policy.runner.num_envs), [0] * policy.runner.num_envs)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("delay", "horizon", "origins"),
+    [
+        (0, 8, [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12]),
+        (2, 10, [0, 0, 0, 0, 2, 2, 2, 2, 6, 6, 6, 6, 10]),
+        (4, 12, [0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 8]),
+        # With a delay longer than h, chunks are executed for as long as the next one takes.
+        (6, 16, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6]),
+    ],
+)
+def test_every_action_is_executed_at_the_step_it_was_predicted_for(
+    delay: int, horizon: int, origins: list[int]
+) -> None:
+    actions = play(asynchronous("naive", delay, horizon, execute=4), 13)
+    assert actions[:, 0].tolist() == list(range(13))
+    assert actions[:, 1].tolist() == origins
+
+
+def test_blend_mixes_a_new_chunk_in_over_the_executed_steps() -> None:
+    actions = play(asynchronous("blend", 1, 5, execute=2), 6)
+    assert actions[:, 0].tolist() == pytest.approx(range(6))
+    # Weights 2/3 and 1/3 of the old chunk: 0 and 1 give 1/3 and 2/3, 1 and 3 give 5/3 and 7/3.
+    assert actions[:, 1].tolist() == pytest.approx([0, 0, 1 / 3, 2 / 3, 5 / 3, 7 / 3])
+
+
+def test_without_delay_it_acts_as_synchronously() -> None:
+    torch.manual_seed(0)
+    config = FlowConfig(horizon=8, execute=4, obs_steps=2, width=16, depth=1, inference_steps=2)
+    base = FlowPolicy(config, 1, 2).eval()
+    spec = CandidatesSpec(
+        encoder=EncoderSpec(1),
+        value=ValueSpec("mse", 0.0, 1.0),
+        hidden=(16,),
+        scale=(0.2, 0.2),
+        num_critics=2,
+        layer_norm=True,
+        candidates=3,
+        uncertainty_penalty=0.5,
+    )
+    for networks in (None, ResidualChunk(base, spec).eval()):
+        if networks:
+            torch.nn.init.normal_(networks.actor.net.head.weight)
+        found = []
+        for mode in (None, "naive"):
+            policy = networks.policy(2) if networks else ActingPolicy(base, 2)
+            if mode:
+                policy = asynchronous(mode, 0, 8, 4, policy)
+            policy.reset([0, 1], [episode_seed(0, "eval", i) for i in range(2)])
+            found.append(play(policy, 9))
+        np.testing.assert_array_equal(found[0], found[1])
+
+
+class Later:
+    """Computes chunks when it is told to; the first at once."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Chunk], Any]] = []
+        self.begun = 0
+
+    def __call__(self, compute: Any) -> "Future[Chunk]":
+        future: Future[Chunk] = Future()
+        self.waiting.append((future, compute))
+        self.begun += 1
+        if self.begun == 1:
+            self.finish()
+        return future
+
+    def finish(self) -> None:
+        for future, compute in self.waiting:
+            future.set_result(compute())
+        self.waiting.clear()
+
+
+def test_a_late_chunk_begins_at_the_step_at_which_it_arrives() -> None:
+    later = Later()
+    policy = asynchronous("naive", 2, 12, execute=4, submit=later)
+    first = play(policy, 7)
+    later.finish()
+    actions = np.concatenate([first, play(policy, 3, begin=7)])
+    assert actions[:, 0].tolist() == list(range(10))
+    # Until step 7 the first chunk is executed further, since it reaches that far.
+    assert actions[:, 1].tolist() == [0] * 7 + [2] * 3
+
+
+def test_a_policy_that_falls_behind_leads_to_a_hold_and_never_to_an_old_action() -> None:
+    later = Later()
+    policy = asynchronous("naive", 2, 12, execute=4, submit=later)
+    first = play(policy, 14)
+    assert first[:12, 0].tolist() == list(range(12))
+    # No motion, and the second dimension, as of a gripper, as it was.
+    assert first[12:].tolist() == [[0, 0], [0, 0]]
+    assert isinstance(policy.runner, AsyncRunner)
+    assert policy.runner.holds == 2
+    # The chunk of step 2 arrives at step 14, for which it has no action: another one is requested.
+    later.finish()
+    second = play(policy, 1, begin=14)
+    assert second.tolist() == [[0, 0]]
+    later.finish()
+    actions = play(policy, 3, begin=15)
+    assert actions.tolist() == [[0, 0], [16, 14], [17, 14]]
+
+
+def test_the_arm_is_held_where_a_gripper_was_last() -> None:
+    later = Later()
+    policy = asynchronous("naive", 1, 6, execute=2, submit=later)
+    actions = play(policy, 8, begin=5)
+    assert actions[:6].tolist() == [[5 + c, 5] for c in range(6)]
+    assert actions[6:].tolist() == [[0, 5], [0, 5]]
+
+
+def test_a_chunk_requested_before_a_reset_is_not_executed() -> None:
+    later = Later()
+    policy = asynchronous("naive", 2, 12, execute=4, submit=later)
+    play(policy, 4)
+    ((old, _),) = later.waiting
+    policy.reset([0], [1])
+    assert old.cancelled()
+    later.waiting.clear()
+    later.begun = 0
+    actions = play(policy, 4, begin=100)
+    assert actions.tolist() == [[100 + c, 100] for c in range(4)]
+
+
+def test_environments_do_not_depend_on_each_other() -> None:
+    policy = asynchronous("naive", 2, 10, 4, ActingPolicy(Counting(10, 4), 2))
+    for c in range(3):
+        policy.act({"state": np.array([[c], [50 + c]], np.float32)})
+    policy.reset([1], [1])
+    both = [policy.act({"state": np.array([[c], [97 + c]], np.float32)}).action for c in range(3, 9)]
+    assert [action[0].tolist() for action in both] == [[3, 0], [4, 2], [5, 2], [6, 2], [7, 2], [8, 6]]
+    assert [action[1].tolist() for action in both] == [
+        [100, 100],
+        [101, 100],
+        [102, 100],
+        [103, 100],
+        [104, 102],
+        [105, 102],
+    ]
+
+
+class Newest(ActingPolicy):
+    """Chooses the last sample, and notes what it saw; adds half the newest state to the first dimension."""
+
+    def __init__(self, base: BasePolicy) -> None:
+        super().__init__(base, 1, base_samples=2)
+        self.seen: list[tuple[float, list[float]]] = []
+
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+        self.seen.append((float(obs["state"][0, -1, 0]), base_samples.actions[0, 0, :, 0].tolist()))
+        assert base_samples.noise is not None
+        return SelectedChunk(base_samples.actions[:, 1], base_samples.actions[:, 1], base_samples.noise[:, 1])
+
+    def _correct_action(self, frames: Frames, planned: np.ndarray, *, explore: bool) -> np.ndarray:
+        return planned + np.array([0.5, 0], np.float32) * frames["state"]
+
+
+def test_candidates_and_corrections_see_the_newest_observation() -> None:
+    policy = Newest(Counting(5, 2, noise=True))
+    actions = play(asynchronous("blend", 1, 5, 2, policy), 4)
+    # The choice at step 2 is among actions for the steps 2 and 3, of the observation of step 1.
+    assert policy.seen[0] == (0, [0, 1])
+    assert policy.seen[1][0] == 2
+    # The chosen old sample (1000) is mixed into each new one: 2/3 of 1002 and 1/3 of 2.
+    assert policy.seen[1][1] == pytest.approx([2 + 2000 / 3, 3 + 1000 / 3])
+    assert actions[:, 0].tolist() == pytest.approx([1000, 1001.5, 1003, 1004.5])
+    assert actions[:, 1].tolist() == pytest.approx([1000, 1000, 1000 + 1 / 3, 1000 + 2 / 3])
+
+
+@pytest.mark.parametrize(
+    ("mode", "delay", "horizon", "words"),
+    [
+        ("naive", 2, 9, r"delay=2: the base predicts 9 steps and executes 4 of them; it needs 10"),
+        ("naive", 6, 15, r"needs 16 \(delay \+ the larger of delay and 4 \+ 4\)"),
+        ("naive", -1, 16, "cannot be negative"),
+        ("guided", 1, 16, "asynchronous=guided: choose off, naive or blend"),
+    ],
+)
+def test_what_cannot_be_executed_is_refused(mode: str, delay: int, horizon: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        asynchronous(mode, delay, horizon, execute=4)
+
+
+def test_a_policy_that_runs_the_base_to_choose_is_refused() -> None:
+    class Steering(ActingPolicy):
+        selects_with_base = True
+
+    with pytest.raises(ValueError, match="runs the base where it chooses"):
+        asynchronous("naive", 0, 8, 4, Steering(Counting(8, 4), 1))
+
+
+def test_the_base_alone_is_executed_while_the_policy_is_not_active() -> None:
+    policy = Newest(Counting(5, 2, noise=True))
+    policy.active = False
+    asynchronous("naive", 1, 5, 2, policy)
+    assert policy.runner.base_samples == 2
+    policy.act({"state": np.zeros((1, 1), np.float32)})
+    assert policy.seen == []
+
+
+def test_the_commands_option_is_refused_with_the_numbers_and_acts_as_usual_without_a_delay(
+    robot_rl: RunCommand, base_run: Path, tmp_path: Path
+) -> None:
+    common = (f"policy={base_run}", "episodes=2", "num_envs=2")
+    robot_rl("eval", *common, f"out={tmp_path / 'off'}")
+    robot_rl("eval", *common, f"out={tmp_path / 'naive'}", "asynchronous=naive")
+    results = [(tmp_path / name / "episodes.csv").read_text() for name in ("off", "naive")]
+    assert results[0] == results[1]
+    summary = json.loads((tmp_path / "naive" / "summary.json").read_text())
+    assert (summary["asynchronous"], summary["delay"]) == ("naive", 0)
+    for options, words in (
+        (("asynchronous=blend", "delay=1"), "predicts 8 steps and executes 4 of them; it needs 9"),
+        (("delay=1",), "delay=1 is for asynchronous=naive or blend"),
+        (("asynchronous=prefix",), "choose off, naive or blend"),
+    ):
+        with pytest.raises(UserError, match=words):
+            robot_rl("eval", *common, *options)
