@@ -147,6 +147,11 @@ class BasePolicy(nn.Module, ABC):
         raise ValueError(f"{type(self).__name__} cannot be saved")
 
     @property
+    def is_queryable(self) -> bool:
+        """Whether the policy can be asked at states that only a model predicts: here, and without images."""
+        return not (self.is_remote or self.spec.cameras)
+
+    @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 

@@ -70,7 +70,7 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     imagination.gate.share = options.share
     window = torch.randint(_STEPS, (_PREDICTIONS,), generator=generator)
     states = torch.stack([episodes[0].states[window], episodes[0].states[window + 1]], 1)
-    size = imagination.sample_base.base.spec.execute
+    size = imagination.chunk
     situation = Situation(states, torch.rand(_PREDICTIONS, size, ACTION))
     chunk = torch.rand(_PREDICTIONS, size, ACTION)
     member = torch.randint(model.members, (_PREDICTIONS,), generator=generator)

@@ -149,12 +149,17 @@ class Replay:
                 self.data["success"][index] = torch.from_numpy(good).to(self.device)
             self._episode_start[stream] = count
 
-    def episode_rows(self, stream: int, *, is_open: bool = True) -> dict[str, Tensor]:
-        """State, action and end flags of a stream's rows: of the open episode, or of all that it holds."""
+    def episode_rows(
+        self, stream: int, names: tuple[str, ...] = (), *, is_open: bool = True
+    ) -> dict[str, Tensor]:
+        """State, action, end flags and the named fields of a stream's rows.
+
+        Of the open episode, or of all that the stream holds.
+        """
         count = int(self._count[stream])
         first = max(int(self._episode_start[stream]) if is_open else 0, count - self.rows)
         rows = torch.from_numpy(np.arange(first, count) % self.rows + stream * self.rows).to(self.device)
-        return {name: self.data[name][rows] for name in ("state", "action", "terminated", "last")}
+        return {name: self.data[name][rows] for name in ("state", "action", "terminated", "last", *names)}
 
     def cut(self, stream: int) -> None:
         """End the interrupted episode of a stream: its newest row becomes its last observation."""

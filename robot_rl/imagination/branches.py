@@ -4,15 +4,17 @@ The actions are the policy's own: samples of the base and their bounded correcti
 ends where the model is uncertain, and no gradient goes through it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from robot_rl.data.replay import FREE, Batch, SwitchCost
+from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
-from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.bases.base_policy import Chunk
 
 DOUBT = 0.5
 """Upper bound of the probability of success above which a step that is no sure success is doubtful."""
@@ -87,33 +89,6 @@ def judge(prediction: Prediction, threshold: float) -> Outcome:
     return Outcome(length, success, (prediction.success_high > DOUBT).any(1) & ~success)
 
 
-class BaseSampler:
-    """Queries the base at states that a model predicts."""
-
-    def __init__(self, base: BasePolicy, samples: int, length: int) -> None:
-        self.base, self.samples = base, samples
-        self.length = length
-        """Steps h of a chunk that are executed; 1 for a method that learns from single actions."""
-
-    def __call__(self, frames: Tensor, generator: torch.Generator) -> Chunk:
-        """Executed parts [B, N, h, A] of samples for frames [B, 2, S], and their noise."""
-        return self.with_noise(frames, self.draw_noise(len(frames), generator))
-
-    def draw_noise(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """Noise [B, N, Hn, Dn] of B = `count` frames; None for a base that takes none."""
-        if self.base.spec.noise_shape is None:
-            return None
-        return self.base.draw_noise(count, self.samples, generator)
-
-    @torch.no_grad()
-    def with_noise(self, frames: Tensor, noise: Tensor | None) -> Chunk:
-        """Samples made of this noise."""
-        obs = {"state": frames[:, -self.base.spec.obs_steps :]}
-        count = 1 if noise is None else noise.shape[1]
-        drawn = self.base.sample(obs, noise=noise, num_samples=count)
-        return Chunk(drawn.actions[:, :, : self.length], drawn.noise)
-
-
 class Branches:
     """Imagines branches with one model, learner and base."""
 
@@ -121,21 +96,43 @@ class Branches:
         self,
         model: WorldModel,
         learner: ChunkLearner,
-        sample_base: BaseSampler,
+        sample_base: BaseSampler | None,
         returns: Returns,
         trace: float | None,
+        fields: Collection[str],
     ) -> None:
-        """`trace` is lambda of value expansion; None gives every chunk as a transition of its own."""
+        """Build what all branches share.
+
+        Args:
+            model: predicts the results of chunks.
+            learner: chooses the chunks.
+            sample_base: queries the base; None if it cannot be queried at predicted states.
+            returns: the task's rewards.
+            trace: lambda of value expansion; None gives every chunk as a transition of its own.
+            fields: names of the policy's fields that the learner's batches have.
+        """
         self.model, self.learner, self.sample_base = model, learner, sample_base
-        self.returns, self.trace = returns, trace
+        self.returns, self.trace, self.fields = returns, trace, fields
 
     @torch.no_grad()
-    def imagine(self, start: Situation, limits: Limits, generator: torch.Generator) -> Batch:
-        """Transitions of one branch from each situation, as a replay gives them, with their `weight` [B]."""
+    def imagine(
+        self,
+        start: Situation,
+        limits: Limits,
+        generator: torch.Generator,
+        stored: Chunk | None = None,
+    ) -> Batch:
+        """Transitions of one branch from each situation, as a replay gives them, with their `weight` [B].
+
+        A base that cannot be queried has `stored` samples at the real states where branches begin. Branches
+        have one chunk then, and nothing uses the samples of its next state, which are the same ones.
+        """
         model, learner = self.model, self.learner
         device = start.frames.device
         member = torch.randint(model.members, (len(start.frames),), generator=generator).to(device)
-        samples = self.sample_base(start.frames, generator)
+        assert (stored is None) == (self.sample_base is not None)
+        assert stored is None or len(limits.uncertainty) == 1
+        samples = stored or self._sample_base(start, generator)
         now = start
         rows: list[Batch] = []
         first: Batch | None = None
@@ -147,9 +144,9 @@ class Branches:
             uncertainty = limits.uncertainty_of(prediction.disagreement)
             kept = (uncertainty <= most) & ~outcome.doubtful
             after = now.after(chunk, prediction.states)
-            samples_after = self.sample_base(after.frames, generator)
+            samples_after = stored or self._sample_base(after, generator)
             reward, discount = self.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
-            row = _row(state, samples, after.frames[:, -1], samples_after)
+            row = self._row(state, samples, after.frames[:, -1], samples_after)
             valid = torch.arange(chunk.shape[1], device=device) < outcome.length[:, None]
             row |= {
                 "chunk": chunk,
@@ -173,15 +170,24 @@ class Branches:
             first = None if first is None else {name: value[going] for name, value in first.items()}
         return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
+    def _sample_base(self, situation: Situation, generator: torch.Generator) -> Chunk:
+        assert self.sample_base is not None
+        return self.sample_base(situation.frames, generator)
 
-def _row(state: Tensor, samples: Chunk, next_state: Tensor, next_samples: Chunk) -> Batch:
-    row = {"state": state, "next.state": next_state}
-    for prefix, chunk in (("", samples), ("next.", next_samples)):
-        row[f"{prefix}base"] = chunk.actions[:, 0, 0]
-        row[f"{prefix}base_samples"] = chunk.actions
-        if chunk.noise is not None:
-            row[f"{prefix}base_sample_noise"] = chunk.noise
-    return row
+    def _row(self, state: Tensor, samples: Chunk, next_state: Tensor, next_samples: Chunk) -> Batch:
+        row = {"state": state, "next.state": next_state}
+        for prefix, chunk in (("", samples), ("next.", next_samples)):
+            of_base = {
+                "base": chunk.actions[:, 0, 0],
+                "base_samples": chunk.actions,
+                "base_sample_noise": chunk.noise,
+            }
+            row |= {
+                f"{prefix}{name}": value
+                for name, value in of_base.items()
+                if name in self.fields and value is not None
+            }
+        return row
 
 
 def _expanded(first: Batch | None, row: Batch, weight: float) -> Batch:

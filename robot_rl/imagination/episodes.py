@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from robot_rl.policies.bases.base_policy import Chunk
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class Episode:
     success: bool
     """Whether the last step succeeded, which ended the episode."""
     demo: bool = False
+    base_samples: Chunk | None = None
+    """Samples of the base at each state, actions [T + 1, N, h, A]; None where the base is queried."""
 
     @property
     def failed(self) -> bool:
@@ -28,14 +33,49 @@ class Episode:
 
 
 def episode_from_rows(rows: Mapping[str, Tensor], *, success: bool, demo: bool = False) -> Episode:
-    """An episode from the rows of a replay.
+    """An episode from the rows of a replay, with samples of the base if the rows have them.
 
     A dataset has no observation after a terminated episode's last step. Such an episode ends one step earlier
     here, and without its success.
     """
     states, actions = rows["state"].cpu(), rows["action"].cpu()
     complete = bool(rows["last"][-1])
-    return Episode(states, actions[:-1], success and complete, demo)
+    samples = None
+    if "base_samples" in rows:
+        noise = rows.get("base_sample_noise")
+        samples = Chunk(rows["base_samples"].cpu(), None if noise is None else noise.cpu())
+    return Episode(states, actions[:-1], success and complete, demo, samples)
+
+
+def pack_episodes(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """A tree of tensors, lists and numbers from which `unpack_episodes` makes the same episodes."""
+    samples = [each.base_samples for each in episodes if each.base_samples]
+    noise = [each.noise for each in samples if each.noise is not None]
+    return {
+        "states": torch.cat([each.states for each in episodes]) if episodes else torch.zeros(0),
+        "actions": torch.cat([each.actions for each in episodes]) if episodes else torch.zeros(0),
+        "lengths": [len(each) for each in episodes],
+        "successes": [each.success for each in episodes],
+        "demos": [each.demo for each in episodes],
+        "base_samples": torch.cat([each.actions for each in samples]) if samples else None,
+        "base_sample_noise": torch.cat(noise) if noise else None,
+    }
+
+
+def unpack_episodes(packed: Mapping[str, Any]) -> list[Episode]:
+    """The episodes in what `pack_episodes` returned."""
+    lengths = packed["lengths"]
+    if not lengths:
+        return []
+    rows = [length + 1 for length in lengths]
+    samples: list[Chunk | None] = [None] * len(rows)
+    if packed["base_samples"] is not None:
+        noise = packed["base_sample_noise"]
+        noises = [None] * len(rows) if noise is None else noise.split(rows)
+        samples = [Chunk(*part) for part in zip(packed["base_samples"].split(rows), noises, strict=True)]
+    states, actions = packed["states"].split(rows), packed["actions"].split(lengths)
+    parts = zip(states, actions, packed["successes"], packed["demos"], samples, strict=True)
+    return [Episode(*part) for part in parts]
 
 
 @dataclass(frozen=True)

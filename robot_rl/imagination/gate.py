@@ -15,10 +15,10 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from robot_rl.imagination.branches import DOUBT, BaseSampler, Limits, Returns, judge
+from robot_rl.imagination.branches import DOUBT, Limits, Returns, judge
 from robot_rl.imagination.episodes import Episode, Steps
+from robot_rl.imagination.values import StateValues
 from robot_rl.imagination.world_model import Situation, WorldModel
-from robot_rl.learning.learner import ChunkLearner
 
 MAX_ERROR = 0.7
 """Largest error, relative to predicting that nothing moves."""
@@ -134,18 +134,26 @@ class Gate:
 def replay_in_model(
     episodes: Sequence[Episode],
     model: WorldModel,
-    learner: ChunkLearner,
-    sample_base: BaseSampler,
+    values: StateValues,
     returns: Returns,
+    chunk: int,
     chunks: int,
     threshold: float,
     generator: torch.Generator,
 ) -> list[EpisodeTest]:
     """Replay the executed actions of episodes in the model, from every h-th of their states.
 
-    `threshold` is the one of success so far, by which imagined rewards are judged.
+    Args:
+        episodes: new to the model.
+        model: that is tested.
+        values: V of real and of predicted states.
+        returns: the task's rewards.
+        chunk: steps h of an executed chunk.
+        chunks: most chunks of a replay.
+        threshold: of success so far, by which imagined rewards are judged.
+        generator: of the values.
     """
-    steps, h = Steps(episodes), sample_base.length
+    steps, h = Steps(episodes), chunk
     start = steps.starts[(steps.starts - steps.first[steps.starts]) % h == 0]
     window = steps.windows(start, h, chunks)
     member = torch.arange(len(start)) % model.members
@@ -159,9 +167,9 @@ def replay_in_model(
         alive, now, length = alive[length > 0], now[length > 0], length[length > 0]
         if not len(alive):
             break
-        chunk, real = window.actions[alive, part], window.states[alive, part]
+        actions, real = window.actions[alive, part], window.states[alive, part]
         succeeded = window.success[alive, part].any(1)
-        prediction = model.step(now, chunk, member[alive], length)
+        prediction = model.step(now, actions, member[alive], length)
         at = torch.arange(len(alive)), length - 1
         found.append(
             {
@@ -176,19 +184,19 @@ def replay_in_model(
             }
         )
         if depth == 0:
-            noise = sample_base.draw_noise(len(alive), generator)
             judged = judge(prediction, threshold)
-            values = [
-                _backup(returns, learner, sample_base, now, chunk, states, n, ended, noise, generator)
-                for states, n, ended in (
-                    (prediction.states, torch.minimum(judged.length, length), judged.success),
-                    (real, length, succeeded),
-                )
-            ]
-            gap = (values[0] - values[1]) / returns.span
+            before, backups = generator.get_state(), []
+            for states, n, ended in (
+                (prediction.states, torch.minimum(judged.length, length), judged.success),
+                (real, length, succeeded),
+            ):
+                # The same random numbers on both sides of the difference.
+                generator.set_state(before)
+                backups.append(_backup(returns, values, now, actions, states, n, ended, generator))
+            gap = (backups[0] - backups[1]) / returns.span
             known = ~judged.doubtful
         whole = (length == h) & ~succeeded
-        now, alive = now.after(chunk, prediction.states)[whole], alive[whole]
+        now, alive = now.after(actions, prediction.states)[whole], alive[whole]
     rows = {name: torch.cat([row[name] for row in found]) for name in found[0]}
     episode_of = steps.episode[start]
     tests = []
@@ -204,14 +212,12 @@ def replay_in_model(
 
 def _backup(
     returns: Returns,
-    learner: ChunkLearner,
-    sample_base: BaseSampler,
+    values: StateValues,
     now: Situation,
     chunk: Tensor,
     states: Tensor,
     length: Tensor,
     success: Tensor,
-    noise: Tensor | None,
     generator: torch.Generator,
 ) -> Tensor:
     """R + gamma^len V(s') [B] of chunks after which the states [B, h, S] followed."""
@@ -219,12 +225,7 @@ def _backup(
     whole = torch.cat([now.frames, states], 1)
     at = torch.arange(len(chunk))
     frames = torch.stack([whole[at, length], whole[at, length + 1]], 1)
-    drawn = sample_base.with_noise(frames, noise)
-    # The same critics and noise on both sides of the difference.
-    state = generator.get_state()
-    value = learner.next_value({"state": frames[:, -1]}, drawn, generator)
-    generator.set_state(state)
-    return reward + discount * value
+    return reward + discount * values(frames, generator)
 
 
 def calibrate(pool: Sequence[EpisodeTest], chunks: int) -> Limits:

@@ -7,16 +7,17 @@ Between two updates of the policy:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.imagination.branches import BaseSampler, Branches, Limits, Returns
+from robot_rl.imagination.branches import Branches, Limits, Returns
 from robot_rl.imagination.config import ImaginationConfig
-from robot_rl.imagination.episodes import Episode, Steps
+from robot_rl.imagination.episodes import Episode, Steps, pack_episodes, unpack_episodes
 from robot_rl.imagination.gate import (
     MAX_ERROR,
     MAX_GAP,
@@ -26,8 +27,10 @@ from robot_rl.imagination.gate import (
     judge_model,
     replay_in_model,
 )
+from robot_rl.imagination.values import BaseSampler, LearnedValues, QueriedValues, StateValues
 from robot_rl.imagination.world_model import Situation, WorldModel
-from robot_rl.learning.learner import ChunkLearner
+from robot_rl.learning.learner import CandidatesLearner, ChunkLearner
+from robot_rl.policies.bases.base_policy import Chunk
 
 _JUMPS = 0.1
 """Part of a new episode's chunks, those with the largest change of value, that count as key moments."""
@@ -58,12 +61,30 @@ class Imagination:
         learner: ChunkLearner,
         sample_base: BaseSampler,
         returns: Returns,
+        fields: Collection[str],
         seed: int,
     ) -> None:
+        """`fields` are names of the policy's fields that the learner's batches have.
+
+        Around a base that cannot be queried at predicted states the learner is a `CandidatesLearner`.
+        """
         self.config, self.model, self.learner = config, model, learner
-        self.sample_base, self.returns = sample_base, returns
+        self.chunk, self.returns = sample_base.length, returns
+        self.chunks = config.chunks
+        """Most chunks of a branch."""
+        self.episode_fields: tuple[str, ...] = ()
+        """Fields of the replay that an episode has besides states and actions."""
+        self.values: StateValues = QueriedValues(learner, sample_base)
+        self._learned_values: LearnedValues | None = None
+        base = sample_base.base
+        if not base.is_queryable:
+            assert isinstance(learner, CandidatesLearner)
+            self.chunks = 1
+            self.episode_fields = tuple(name for name in fields if name.startswith("base_sample"))
+            self.values = self._learned_values = LearnedValues(learner, base.spec.state_size, seed)
         trace = config.trace if config.returns == "expansion" else None
-        self.branches = Branches(model, learner, sample_base, returns, trace)
+        queried = sample_base if base.is_queryable else None
+        self.branches = Branches(model, learner, queried, returns, trace, fields)
         self.gate = Gate(config.share)
         self.episodes: list[Episode] = []
         self.learned = 0
@@ -105,6 +126,8 @@ class Imagination:
             tested = self.episodes[1::2]
             self.model.fit(half, 0, config.first_updates)
             self.episodes = half + tested
+            if self._learned_values:
+                self._learned_values.norm.fit(torch.cat([e.states for e in self.episodes]).numpy())
             self._key_rows = [self._key_moments(episode) for episode in half]
             self.learned = len(half)
         new = self.episodes[self.learned :]
@@ -112,10 +135,10 @@ class Imagination:
         tests = replay_in_model(
             new,
             self.model,
-            self.learner,
-            self.sample_base,
+            self.values,
             self.returns,
-            config.chunks,
+            self.chunk,
+            self.chunks,
             threshold,
             self._generator,
         )
@@ -125,7 +148,7 @@ class Imagination:
         self.learned = len(self.episodes)
         self._imagined, self._owed = {}, 0.0
         self._prepare_starts(len(new))
-        self.limits = calibrate(self.pool, config.chunks)
+        self.limits = calibrate(self.pool, self.chunks)
         record: dict[str, float | bool] = {**losses, "step": step, "episodes": self.learned}
         if len(self.pool) >= config.pool:
             verdict = judge_model(self.pool, self.limits)
@@ -164,8 +187,7 @@ class Imagination:
 
     def _key_moments(self, episode: Episode) -> list[int]:
         """Steps shortly before a failure, a gripper command or a jump of the value."""
-        h = self.sample_base.length
-        length = len(episode)
+        h, length = self.chunk, len(episode)
         found: set[int] = set()
         if episode.failed:
             found.update(range(max(0, length - 2 * h), length))
@@ -176,8 +198,7 @@ class Imagination:
         rows = torch.arange(0, length, h)
         if len(rows) > 2:
             frames = torch.stack([episode.states[(rows - 1).clamp(min=0)], episode.states[rows]], 1)
-            samples = self.sample_base(frames, self._generator)
-            value = self.learner.next_value({"state": frames[:, -1]}, samples, self._generator)
+            value = self.values(frames, self._generator)
             jump = (value[1:] - value[:-1]).abs()
             found.update(rows[jump.topk(math.ceil(_JUMPS * len(jump))).indices].tolist())
         return sorted(found)
@@ -190,6 +211,11 @@ class Imagination:
         ready = self.limits is not None and self.learner.warmed_up
         return int(self.gate.share * batch_size) if ready else 0
 
+    def learn_values(self, real: Batch) -> None:
+        """Learn the values of states from a real batch, where the base cannot be queried for them."""
+        if self._learned_values and self.learned:
+            self._learned_values.update(real, self._generator)
+
     def sample(self, count: int) -> ImaginedPart | None:
         """Imagined transitions; None where no branch lived."""
         self._owed += count / self.config.uses
@@ -200,10 +226,11 @@ class Imagination:
         if not self._imagined or not len(self._imagined["reward"]):
             return None
         stored = len(self._imagined["reward"])
-        rows = torch.randint(stored, (count,), generator=self._generator)
-        return ImaginedPart(
-            {name: value[rows] for name, value in self._imagined.items()}, self.gate.for_actor
-        )
+        drawn = torch.randint(stored, (count,), generator=self._generator)
+        rows = {name: value[drawn] for name, value in self._imagined.items()}
+        if self._learned_values:
+            rows = self._learned_values.complete(rows)
+        return ImaginedPart(rows, self.gate.for_actor)
 
     def imagine(self) -> int:
         """Imagine branches and store their transitions. Returns how many there are."""
@@ -212,14 +239,26 @@ class Imagination:
         drawn = torch.multinomial(
             self._starts, self.config.branches, replacement=True, generator=self._generator
         )
-        window = self._steps.windows(self._steps.starts[drawn], self.sample_base.length)
+        rows = self._steps.starts[drawn]
+        window = self._steps.windows(rows, self.chunk)
         start = Situation(window.frames, window.past)
-        made = self.branches.imagine(start, self.limits, self._generator)
+        stored = self._stored_samples(self._steps, rows) if self._learned_values else None
+        made = self.branches.imagine(start, self.limits, self._generator, stored)
         count = len(made["reward"])
         if self._imagined:
             made = {name: torch.cat([value, made[name]]) for name, value in self._imagined.items()}
         self._imagined = {name: value[-_STORED * self.config.branches :] for name, value in made.items()}
         return count
+
+    def _stored_samples(self, steps: Steps, rows: Tensor) -> Chunk:
+        """Samples of the base at rows [B] of the recorded steps."""
+        episodes = steps.episode[rows].tolist()
+        ats = (rows - steps.first[rows]).tolist()
+        found = [(self.episodes[i].base_samples, at) for i, at in zip(episodes, ats, strict=True)]
+        actions = [samples.actions[at] for samples, at in found if samples]
+        noise = [samples.noise[at] for samples, at in found if samples and samples.noise is not None]
+        assert len(actions) == len(rows)
+        return Chunk(torch.stack(actions), torch.stack(noise) if noise else None)
 
     # ---- saving --------------------------------------------------------------------------------------
 
@@ -227,13 +266,10 @@ class Imagination:
         """Everything but what is computed from it."""
         return {
             "model": self.model.checkpoint(),
+            "values": self._learned_values and self._learned_values.checkpoint(),
             "gate": self.gate.state_dict(),
             "learned": self.learned,
-            "states": torch.cat([e.states for e in self.episodes]) if self.episodes else torch.zeros(0),
-            "actions": torch.cat([e.actions for e in self.episodes]) if self.episodes else torch.zeros(0),
-            "lengths": [len(e) for e in self.episodes],
-            "successes": [e.success for e in self.episodes],
-            "demos": [e.demo for e in self.episodes],
+            **pack_episodes(self.episodes),
             "pool": [vars(test) for test in self.pool],
             "limits": None
             if self.limits is None
@@ -250,8 +286,10 @@ class Imagination:
         """Go on from what `state_dict` returned, without the model if that is lost."""
         if with_model:
             self.model.restore(state["model"])
+        if self._learned_values:
+            self._learned_values.restore(state["values"])
         self.gate.load_state_dict(state["gate"])
-        self.episodes = read_episodes(state)
+        self.episodes = unpack_episodes(state)
         self.learned = state["learned"]
         self.pool, self.limits = read_pool(state), read_limits(state)
         self.history, self._key_rows = state["history"], state["key_rows"]
@@ -260,16 +298,6 @@ class Imagination:
         self._generator.set_state(state["generator"])
         if self.learned:
             self._steps = Steps(self.episodes[: self.learned])
-
-
-def read_episodes(state: Mapping[str, Any]) -> list[Episode]:
-    """The episodes in what `Imagination.state_dict` returned."""
-    lengths = state["lengths"]
-    if not lengths:
-        return []
-    states = state["states"].split([n + 1 for n in lengths])
-    actions = state["actions"].split(lengths)
-    return [Episode(*part) for part in zip(states, actions, state["successes"], state["demos"], strict=True)]
 
 
 def read_pool(state: Mapping[str, Any]) -> list[EpisodeTest]:

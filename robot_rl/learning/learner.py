@@ -73,6 +73,15 @@ class ChunkLearner(OnlineLearner, Protocol):
         ...
 
 
+@runtime_checkable
+class CandidatesLearner(ChunkLearner, Protocol):
+    """A learner whose targets need no query of the base: it chooses among samples stored in the replay."""
+
+    def bootstrap_value(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Values [B] of a batch's next observations, from which the critics' targets bootstrap."""
+        ...
+
+
 class OnPolicyLearner(Learner, Protocol):
     """Learns from rollouts of the current policy."""
 

@@ -98,22 +98,26 @@ class ExpoLearner(OffPolicyLearner):
         """Executed chunks [B, h, A]; with `base_lr` the chunks of the batch are longer."""
         return batch["chunk"][:, : self.networks.base.spec.execute]
 
-    def _base_samples(self, batch: Batch, prefix: str = "") -> Chunk:
+    def _base_samples(self, batch: Batch, generator: torch.Generator, prefix: str = "") -> Chunk:
         """Samples of the base [B, K, h, A], stored when it acted; new ones if the base is being finetuned."""
         k, spec = self.config.target_candidates, self.networks.base.spec
         if self.imitation is not None:
             noise = None
             if spec.noise_shape is not None:
                 rows, columns = spec.noise_shape
-                noise = self.noise(len(batch["reward"]), k, rows, columns)
+                shape = (len(batch["reward"]), k, rows, columns)
+                noise = torch.randn(shape, generator=generator).to(self.device, non_blocking=True)
             return self.imitation.sample(batch, noise, k, prefix)
-        return stored_base_samples(batch, prefix, k, self.generator)
+        return stored_base_samples(batch, prefix, k, generator)
 
     def _td_target(self, batch: Batch) -> Tensor:
-        """Critic target y: the value of the best candidate at the next state."""
-        samples = self._base_samples(batch, "next.")
-        value = self.next_value(observation(batch, "next."), samples, self.generator)
-        return self.critics.td_target(batch, value)
+        """Critic target y."""
+        return self.critics.td_target(batch, self.bootstrap_value(batch, self.generator))
+
+    def bootstrap_value(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Value [B] of the best candidate at the next states."""
+        samples = self._base_samples(batch, generator, "next.")
+        return self.next_value(observation(batch, "next."), samples, generator)
 
     @torch.no_grad()
     def next_value(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
@@ -149,7 +153,10 @@ class ExpoLearner(OffPolicyLearner):
         if self.config.bc_weight == 0:
             return self._executed_chunk(batch)
         # In turn every sample that competes when acting, not only those used in targets.
-        samples = batch["base_samples"] if self.imitation is None else self._base_samples(batch).actions
+        if self.imitation is None:
+            samples = batch["base_samples"]
+        else:
+            samples = self._base_samples(batch, self.generator).actions
         return samples[:, self.updates // self.config.actor_every % samples.shape[1]]
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
@@ -174,7 +181,7 @@ class ExpoLearner(OffPolicyLearner):
 
     def _update_noise_critic(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         """FASTER: one step of Q_f(s, z) towards the value of the better of z's chunk and its edit."""
-        samples = self._base_samples(batch)
+        samples = self._base_samples(batch, self.generator)
         assert self.noise_critic is not None
         assert samples.noise is not None
         with torch.no_grad():

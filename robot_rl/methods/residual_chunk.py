@@ -74,10 +74,13 @@ class ResidualChunkLearner(DeterministicActorLearner):
         return batch["chunk"].flatten(1)
 
     def _td_target(self, batch: Batch) -> Tensor:
-        """Critic target y, from some of the base samples stored with the next state."""
-        samples = stored_base_samples(batch, "next.", self.config.target_candidates, self.generator)
-        value = self.next_value(observation(batch, "next."), samples, self.generator)
-        return self.critics.td_target(batch, value)
+        """Critic target y."""
+        return self.critics.td_target(batch, self.bootstrap_value(batch, self.generator))
+
+    def bootstrap_value(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Value [B] of the next states, from some of the base samples stored with them."""
+        samples = stored_base_samples(batch, "next.", self.config.target_candidates, generator)
+        return self.next_value(observation(batch, "next."), samples, generator)
 
     @torch.no_grad()
     def next_value(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor
 from robot_rl.errors import UserError
 from robot_rl.imagination.branches import Limits
 from robot_rl.imagination.config import StateModelConfig
-from robot_rl.imagination.episodes import Episode, Steps
+from robot_rl.imagination.episodes import Episode, Steps, unpack_episodes
 from robot_rl.imagination.gate import EpisodeTest
-from robot_rl.imagination.imagination import read_episodes, read_limits, read_pool
+from robot_rl.imagination.imagination import read_limits, read_pool
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import Situation, WorldModel
 from robot_rl.runs import check_is_run, list_checkpoints
@@ -104,7 +104,7 @@ def read_imagination(run: Path) -> ImaginationData:
             raise UserError(
                 f"the world model of {run} was not tested before its newest checkpoint: let the run go on"
             )
-        pool, episodes = read_pool(state), read_episodes(state)
+        pool, episodes = read_pool(state), unpack_episodes(state)
         chunk, model = _model(options, state["model"])
         return ImaginationData(
             path=run,

@@ -19,18 +19,25 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.data.replay import Fields, Replay, SwitchCost
 from robot_rl.envs.action import ActionSpec
-from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
+from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import make_env, make_vector_env
-from robot_rl.imagination.branches import BaseSampler, Returns
+from robot_rl.imagination.branches import Returns
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.state_model import Shape, StateModel
+from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import WorldModel
 from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
-from robot_rl.learning.learner import ChunkLearner, OfflineLearner, OnlineLearner, OnPolicyLearner
+from robot_rl.learning.learner import (
+    CandidatesLearner,
+    ChunkLearner,
+    OfflineLearner,
+    OnlineLearner,
+    OnPolicyLearner,
+)
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.loading import load_networks
 from robot_rl.machine import memory_bytes
@@ -186,13 +193,12 @@ def build_imagination(
         ValueError: if the method or its base cannot learn or act at imagined states, or there is no server of
             the model that fits.
     """
-    observed = envs.observation_spec
     if not isinstance(learner, ChunkLearner):
         raise ValueError(
             f"method={method.config.name} cannot act and learn at imagined states: use imagination with "
             "residual_chunk, expo, dsrl_na or residual"
         )
-    _check_imagination(f"imagination={config.name}", method, context, observed)
+    _check_imagination(f"imagination={config.name}", method, learner, context)
     chunk = max(method.window(context.base).chunk, 1)
     model = _build_world_model(config, context, envs, chunk, accept)
     returns = Returns(
@@ -202,28 +208,32 @@ def build_imagination(
         method.config.value_range[1] - method.config.value_range[0],
     )
     samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk)
-    imagination = Imagination(config, model, learner, samples, returns, context.seed)
+    fields = method.replay_content.policy_fields
+    imagination = Imagination(config, model, learner, samples, returns, fields, context.seed)
     for stream in range(demos.streams if demos else 0):
         assert demos
-        rows = demos.episode_rows(stream, is_open=False)
+        rows = demos.episode_rows(stream, imagination.episode_fields, is_open=False)
         imagination.add_episode(episode_from_rows(rows, success=True, demo=True))
     return imagination
 
 
 def _check_imagination(
-    label: str, method: OffPolicyMethod, context: AgentContext, observed: ObservationSpec
+    label: str, method: OffPolicyMethod, learner: ChunkLearner, context: AgentContext
 ) -> None:
     name, base = method.config.name, context.base
     if context.device.type != "cpu":
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
-    if observed.cameras:
-        raise ValueError(f"{label} predicts states and no images: leave out task.cameras, or imagination")
-    if not base.spec.deterministic:
+    if context.encoder.cameras:
         raise ValueError(
-            f"{label} asks the base for a whole batch, and this server answers one observation at a time: "
-            "leave it out, or serve the base with `robot-rl serve`"
+            f"{label} predicts states and no images: leave out task.cameras or, if the base needs them, set "
+            "method.encoder=state"
         )
-    if base.spec.obs_steps > 2:
+    if not base.is_queryable and not isinstance(learner, CandidatesLearner):
+        raise ValueError(
+            f"the base uses images or is a server, so that {label} cannot query it at predicted states: use "
+            "method=residual_chunk or expo, which learn from its samples at real states"
+        )
+    if base.is_queryable and base.spec.obs_steps > 2:
         raise ValueError(
             f"the base observes {base.spec.obs_steps} steps, {label} gives it two at most: use a "
             "base with obs_steps=1 or 2"

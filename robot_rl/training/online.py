@@ -98,7 +98,7 @@ class Updater:
     def end_episode(self, env_id: int, *, success: bool, interrupted: bool = False) -> None:
         """Record the end of an environment's episode; a world model does not learn from interrupted ones."""
         if self.imagination and not interrupted:
-            rows = self.replay.episode_rows(env_id)
+            rows = self.replay.episode_rows(env_id, self.imagination.episode_fields)
             self.imagination.add_episode(episode_from_rows(rows, success=success))
         weight = 1.0 if success else 1 / self.config.success_weight
         self.replay.close_episode(np.array([env_id]), success=success, weight=weight)
@@ -156,9 +156,11 @@ def sample_batch(
     size = sampler.config.batch_size
     count = imagination.rows_of(size) if imagination else 0
     imagined = imagination.sample(count) if imagination and count else None
+    real = sampler.sample(step, size - count if imagined else None)
+    if imagination:
+        imagination.learn_values(real)
     if imagined is None:
-        return sampler.sample(step), None
-    real = sampler.sample(step, size - count)
+        return real, None
     real["weight"] = torch.ones_like(real["reward"])
     rows = imagined.rows
     batch = {name: torch.cat([value, rows[name]]) for name, value in real.items() if name in rows}

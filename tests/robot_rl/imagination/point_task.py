@@ -6,6 +6,7 @@ The base moves to a place beside the origin, with noise, so that it succeeds in 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from robot_rl.envs.env_group import EnvInterface, EpisodeStart
 from robot_rl.envs.observation import ObservationSpec, observation_space
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.imagination.branches import BaseSampler, Returns
+from robot_rl.imagination.branches import Returns
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.state_model import Shape, StateModel
+from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 from robot_rl.learning.sampling import MixedSampler
@@ -47,21 +49,22 @@ ENVIRONMENT = {
     "observation_spec": _OBSERVED.as_dict(),
     "action_spec": spec_to_list(_ACTIONS),
 }
-_INTERFACE = EnvInterface(
-    TaskConfig(name="point", env="Point"),
-    ENVIRONMENT,
-    observation_space(_OBSERVED),
-    gym.spaces.Box(-1, 1, (2,), np.float32),
-    _OBSERVED,
-    _ACTIONS,
-)
 
 
 class PointEnvs(RobosuiteVectorEnv):
-    """N points."""
+    """N points; a camera sees each as a pixel whose colour is its position."""
 
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs, _INTERFACE)
+    def __init__(self, num_envs: int, *, camera: bool = False) -> None:
+        observed = replace(_OBSERVED, cameras=("above",), image_size=(1, 1)) if camera else _OBSERVED
+        interface = EnvInterface(
+            TaskConfig(name="point", env="Point"),
+            {**ENVIRONMENT, "observation_spec": observed.as_dict()},
+            observation_space(observed),
+            gym.spaces.Box(-1, 1, (2,), np.float32),
+            observed,
+            _ACTIONS,
+        )
+        super().__init__(num_envs, interface)
         self._state = np.zeros((num_envs, 3))
         """Position and steps so far."""
 
@@ -90,6 +93,9 @@ class PointEnvs(RobosuiteVectorEnv):
 
     def _write(self) -> None:
         self._buffers.obs["state"][:] = self._state[:, :2]
+        if "images.above" in self._buffers.obs:
+            colour = (127.5 * (self._state[:, :2] + 1)).clip(0, 255)
+            self._buffers.obs["images.above"][..., :2] = colour[:, None, None]
 
 
 class PointBase(BasePolicy):
@@ -120,6 +126,16 @@ class PointBase(BasePolicy):
         toward = goal / goal.norm(dim=-1, keepdim=True).clamp(min=1)
         left = goal.norm(dim=-1, keepdim=True) > steps
         return Chunk((toward * left + 0.5 * noise).clamp(-1, 1), noise)
+
+
+class SeeingBase(PointBase):
+    """Acts like `PointBase` by what the camera sees."""
+
+    spec = replace(PointBase.spec, cameras=("above",), image_size=(1, 1))
+
+    def sample(self, obs: Mapping[str, Tensor], **options: Any) -> Chunk:
+        seen = obs["images.above"][..., 0, 0, :2] / 127.5 - 1
+        return super().sample({"state": seen}, **options)
 
 
 class Oracle:
@@ -163,9 +179,20 @@ class PointRun:
         imagination: ImaginationConfig | None = None,
         model: Callable[[ImaginationConfig], WorldModel] | None = None,
         method: OffPolicyMethod | None = None,
+        camera: bool = False,
         **options: Any,
     ) -> None:
-        """`model` makes another world model than that of `imagination`; `options` are the method's."""
+        """Build the run.
+
+        Args:
+            directory: of the run.
+            seed: of all but the environments' episodes.
+            imagination: options, None for a run without it.
+            model: makes another world model than that of `imagination`.
+            method: another one than `residual_chunk`.
+            camera: whether the base acts by what a camera sees.
+            options: options of `residual_chunk`.
+        """
         given = {
             "num_envs": 4, "steps": 4000, "warmup_steps": 400, "critic_warmup": 200, "batch_size": 128,
             "demo_ratio": 0.0, "hidden": [64, 64], "candidates": 4, "num_critics": 3, "n_step": 4,
@@ -173,8 +200,9 @@ class PointRun:
         }  # fmt: skip
         self.method = method or ResidualChunkMethod(ResidualChunkConfig(**{**given, **options}))
         config = self.method.config
-        self.envs = PointEnvs(config.num_envs)
-        context = AgentContext(PointBase(), EncoderSpec(2), _ACTIONS, seed, torch.device("cpu"))
+        self.envs = PointEnvs(config.num_envs, camera=camera)
+        base = SeeingBase() if camera else PointBase()
+        context = AgentContext(base, EncoderSpec(2), _ACTIONS, seed, torch.device("cpu"))
         torch.manual_seed(seed)
         self.agent: Agent = self.method.build_agent(context)
         self.learner = self.method.build_learner(self.agent, context)
@@ -187,11 +215,10 @@ class PointRun:
             assert isinstance(self.learner, ChunkLearner)
             shape = Shape(2, 2, max(self.method.window(context.base).chunk, 1))
             made = model(imagination) if model else StateModel(imagination, shape, context.device, seed)
-            stored = self.method.replay_content.base_samples
-            samples = BaseSampler(context.base, max(stored, 1), shape.chunk)
-            self.imagination = Imagination(
-                imagination, made, self.learner, samples, Returns(config.gamma), seed
-            )
+            content = self.method.replay_content
+            samples = BaseSampler(base, max(content.base_samples, 1), shape.chunk)
+            returns, fields = Returns(config.gamma), content.policy_fields
+            self.imagination = Imagination(imagination, made, self.learner, samples, returns, fields, seed)
         directory.mkdir(parents=True, exist_ok=True)
         self.logger = RunLogger(directory, clock=lambda: 0.0)
         self.run = Run(directory, self.logger, Silent(), lambda: self.stopped, lambda _: None)

@@ -209,7 +209,7 @@ def test_base_samples_are_drawn_again_while_the_base_is_finetuned() -> None:
     learner, batch = build(replace(SMALL, base_lr=1e-3)), next(batches())
     generator = torch.Generator()
     generator.set_state(learner.generator.get_state())
-    samples = learner._base_samples(batch, "next.")
+    samples = learner._base_samples(batch, learner.generator, "next.")
     noise = torch.randn(B, 2, HORIZON, ACTION, generator=generator)
     expected = learner.networks.base.sample(
         {"state": batch["next.state"][:, None]}, noise=noise, num_samples=2

@@ -1,6 +1,7 @@
 """RL from images: training of the encoder, augmentation, exact resumption, refused configurations."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,24 @@ def test_only_the_method_or_only_the_base_uses_images(
     assert kept == {"method": True, "base": True, "neither": False}
 
 
+def test_imagination_learns_states_around_a_base_that_sees(
+    tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
+) -> None:
+    small = ("refit_every=2", "pool=2", "first_updates=4", "fit_updates=2", "hidden=[16]")
+    robot_rl(
+        "train",
+        *command("residual_chunk", seeing, seen, tmp_path, "run", "method.steps=64", "method.encoder=state"),
+        *("imagination=state", "device=cpu", *(f"imagination.{option}" for option in small)),
+    )
+    records = (tmp_path / "run" / "imagination.jsonl").read_text().splitlines()
+    assert "gap" in json.loads(records[-1])
+    state = final_state(tmp_path / "run")
+    assert "data.images.agentview" not in state["replay"]
+    samples, lengths = (state["imagination"][name] for name in ("base_samples", "lengths"))
+    assert len(samples) == sum(lengths) + len(lengths)
+    assert state["imagination"]["values"]["networks"]
+
+
 def test_unsuitable_images_are_refused_before_training(
     tmp_path: Path,
     robot_rl: RunCommand,
@@ -277,6 +296,11 @@ def test_unsuitable_images_are_refused_before_training(
     refused("the images of agentview are not used", base_run, seen, "method.encoder=state")
     refused(r"has no images of agentview.*task\.cameras=\[agentview\]", base_run, demonstrations)
     refused("choose conv, vit or state", seeing, seen, "method.encoder=resnet")
+    imagined = ("imagination=state", "device=cpu")
+    refused("predicts states and no images: .* set method.encoder=state", seeing, seen, *imagined)
+    for method in ("dsrl_na", "residual"):
+        said = "the base uses images or is a server, .*: use method=residual_chunk or expo"
+        refused(said, seeing, seen, "method.encoder=state", *imagined, method=method)
     monkeypatch.setattr(components, "memory_bytes", lambda _: 3 * 3200 * 25)
     refused(r"set method\.replay_capacity=2\d or less", seeing, seen)
     ppo = ["method=residual_ppo", f"base={base_run}", f"runs_dir={tmp_path}", "name=run", *SEEN]

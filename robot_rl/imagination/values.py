@@ -1,0 +1,107 @@
+"""Values of states that a world model predicts, from which targets of imagined chunks bootstrap.
+
+A base in this process that uses no images is queried at predicted states (`QueriedValues`). For other bases
+V regresses what the critics' own targets bootstrap from at real states, of which the replay has samples of
+the base (`LearnedValues`):
+
+    L_V = (V(s') - max over stored samples and their corrections A' of min_{j in subset} Q'_j(s', A'))^2
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from robot_rl.data.replay import Batch
+from robot_rl.learning.critics import gradient_step
+from robot_rl.learning.learner import CandidatesLearner, ChunkLearner
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.nets.actors import trunk
+from robot_rl.policies.nets.encoder import StateNorm
+
+_HIDDEN = (256, 256)
+_LR = 1e-3
+"""Above the critics' learning rate, so that V follows them."""
+
+
+class StateValues(Protocol):
+    """Values of states."""
+
+    def __call__(self, frames: Tensor, generator: torch.Generator) -> Tensor:
+        """Values [B] of the last of two frames [B, 2, S]; the same state of the generator gives the same."""
+        ...
+
+
+class BaseSampler:
+    """Queries the base at states."""
+
+    def __init__(self, base: BasePolicy, samples: int, length: int) -> None:
+        self.base, self.samples = base, samples
+        self.length = length
+        """Steps h of a chunk that are executed; 1 for a method that learns from single actions."""
+
+    @torch.no_grad()
+    def __call__(self, frames: Tensor, generator: torch.Generator) -> Chunk:
+        """Executed parts [B, N, h, A] of samples for frames [B, 2, S], and their noise."""
+        spec, noise, count = self.base.spec, None, 1
+        if spec.noise_shape is not None:
+            count = self.samples
+            noise = self.base.draw_noise(len(frames), count, generator)
+        drawn = self.base.sample({"state": frames[:, -spec.obs_steps :]}, noise=noise, num_samples=count)
+        return Chunk(drawn.actions[:, :, : self.length], drawn.noise)
+
+
+class QueriedValues:
+    """The critics' values of what the policy does with new samples of the base."""
+
+    def __init__(self, learner: ChunkLearner, sample_base: BaseSampler) -> None:
+        self.learner, self.sample_base = learner, sample_base
+
+    def __call__(self, frames: Tensor, generator: torch.Generator) -> Tensor:
+        samples = self.sample_base(frames, generator)
+        return self.learner.next_value({"state": frames[:, -1]}, samples, generator)
+
+
+class LearnedValues(nn.Module):
+    """V(s), which learns from each real batch what the critics bootstrap from there."""
+
+    def __init__(self, learner: CandidatesLearner, state_size: int, seed: int) -> None:
+        super().__init__()
+        self.learner = learner
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.net = nn.Sequential(trunk(state_size, _HIDDEN), nn.Linear(_HIDDEN[-1], 1))
+        self.norm = StateNorm(state_size)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), _LR, fused=True)
+
+    @torch.no_grad()
+    def forward(self, frames: Tensor, generator: torch.Generator) -> Tensor:
+        del generator
+        return self._value(frames[:, -1])
+
+    def update(self, real: Batch, generator: torch.Generator) -> None:
+        """One gradient step towards the learner's bootstrap at the next states of a real batch."""
+        target = self.learner.bootstrap_value(real, generator)
+        loss = (self._value(real["next.state"]) - target).square().mean()
+        gradient_step(self.optimizer, loss, list(self.net.parameters()), math.inf)
+
+    @torch.no_grad()
+    def complete(self, imagined: Batch) -> Batch:
+        """Imagined transitions with whole targets, R + gamma^len V(s'), from which nothing bootstraps."""
+        reward = imagined["reward"] + imagined["discount"] * self._value(imagined["next.state"])
+        return {**imagined, "reward": reward, "discount": torch.zeros_like(reward)}
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return {"networks": self.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `checkpoint` returned."""
+        self.load_state_dict(state["networks"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _value(self, state: Tensor) -> Tensor:
+        value: Tensor = self.net(self.norm(state))
+        return value.squeeze(-1)
