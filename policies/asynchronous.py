@@ -27,7 +27,8 @@ from robot_rl.policies.acting import (
 )
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
 
-MODES: Final = ("naive", "blend")
+MODES: Final = ("naive", "blend", "prefix")
+_MODES: Final = f"{', '.join(MODES[:-1])} or {MODES[-1]}"
 Submit = Callable[[Callable[[], Chunk]], "Future[Chunk]"]
 """Begins to compute a chunk."""
 
@@ -46,11 +47,11 @@ def check_options(asynchronous: str, delay: int) -> None:
         ValueError: if the mode is unknown, or the delay is negative or without a mode.
     """
     if asynchronous not in ("off", *MODES):
-        raise ValueError(f"asynchronous={asynchronous}: choose off, {' or '.join(MODES)}")
+        raise ValueError(f"asynchronous={asynchronous}: choose off, {_MODES}")
     if delay < 0:
         raise ValueError(f"delay={delay}: it cannot be negative")
     if delay and asynchronous == "off":
-        raise ValueError(f"delay={delay} is for asynchronous={' or '.join(MODES)}")
+        raise ValueError(f"delay={delay} is for asynchronous={_MODES}")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class AsyncExecution:
     """How chunks are executed asynchronously."""
 
     mode: str
-    """`naive`: a new chunk replaces the old one. `blend`: it is mixed in over h steps."""
+    """`naive`: a new chunk replaces the old one. `blend`: it is mixed in over h steps. `prefix`: the base is
+    conditioned on the actions that are executed until its chunk arrives."""
     delay: int
     """Control steps d from a request to its chunk."""
     repeated: tuple[bool, ...]
@@ -169,6 +171,11 @@ class AsyncRunner(ChunkRunner):
         super().__init__(base, num_envs, base_samples)
         check_options(execution.mode, execution.delay)
         check_horizon(base.spec, execution.delay, execute)
+        if execution.mode == "prefix" and execution.delay > base.max_prefix:
+            raise ValueError(
+                f"asynchronous=prefix delay={execution.delay}: the base was trained with prefixes of at most "
+                f"{base.max_prefix} steps: train it with base.max_prefix={execution.delay}, or use blend"
+            )
         self._execution = execution
         self._episodes = [_Episode() for _ in range(num_envs)]
         self._last = np.zeros((num_envs, base.spec.action_size), np.float32)
@@ -204,13 +211,15 @@ class AsyncRunner(ChunkRunner):
         self._update_history(frames, env_ids)
         episodes = {int(i): self._episodes[i] for i in env_ids}
         self._request([i for i, episode in episodes.items() if not episode.samples and not episode.request])
-        # A chunk without delay is requested and taken in the same step.
-        for _ in range(2):
-            for episode in episodes.values():
-                if episode.request and self._has_arrived(episode, episode.request):
-                    self._take(episode, episode.request)
+        if self.delay == 0:
             self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)])
+        for episode in episodes.values():
+            if episode.request and self._has_arrived(episode, episode.request):
+                self._take(episode, episode.request)
         self._choose([i for i, episode in episodes.items() if self._must_choose(episode, execute)], select)
+        if self.delay > 0:
+            # After the choice, so that the actions of the next steps are known.
+            self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)])
         position = np.array([episode.now - episode.decided for episode in episodes.values()])
         for episode in episodes.values():
             episode.now += 1
@@ -285,12 +294,32 @@ class AsyncRunner(ChunkRunner):
         """Begin to compute chunks from the newest observations."""
         if not env_ids:
             return
-        obs, noise = self._inputs(np.array(env_ids), np.ones(len(env_ids), bool))
-        count = max(self.base_samples, 1)
-        future = self._execution.submit(partial(_sample, self.base, obs, noise, count))
-        for row, env_id in enumerate(env_ids):
-            episode = self._episodes[env_id]
-            episode.request = _Request(future, row, episode.now)
+        prefixes = {env_id: self._prefix(env_id) for env_id in env_ids}
+        for known in (True, False):
+            ids = [env_id for env_id, prefix in prefixes.items() if (prefix is not None) is known]
+            if not ids:
+                continue
+            obs, noise = self._inputs(np.array(ids), np.ones(len(ids), bool))
+            prefix = torch.stack([p for p in map(prefixes.get, ids) if p is not None]) if known else None
+            future = self._execution.submit(
+                partial(_sample, self.base, obs, noise, max(self.base_samples, 1), prefix)
+            )
+            for row, env_id in enumerate(ids):
+                episode = self._episodes[env_id]
+                episode.request = _Request(future, row, episode.now)
+
+    def _prefix(self, env_id: int) -> Tensor | None:
+        """Actions [d, A] until a chunk that is requested now arrives; None if it is not conditioned on them.
+
+        The first chunk of an episode has none, and while the arm is held, or will be, they are not known.
+        """
+        episode, h = self._episodes[env_id], self.base.spec.execute
+        if self._execution.mode != "prefix" or not episode.samples or episode.held or self.delay == 0:
+            return None
+        chosen = torch.from_numpy(self._chunk[env_id, episode.now - episode.decided :])
+        left = episode.samples.actions[episode.chosen, episode.decided + h - episode.samples.step :]
+        prefix = torch.cat([chosen.to(left.device), left])[: self.delay]
+        return prefix if len(prefix) == self.delay else None
 
     def _choose(self, env_ids: Sequence[int], select: SelectChunk | None) -> None:
         """Choose among the samples of some environments, given their newest observations."""
@@ -322,5 +351,9 @@ def _blend(new: Tensor, old: Tensor, steps: int) -> None:
 
 
 @torch.no_grad()
-def _sample(base: BasePolicy, obs: Mapping[str, Tensor], noise: Tensor | None, samples: int) -> Chunk:
-    return base.sample(obs, noise=noise, num_samples=samples)
+def _sample(
+    base: BasePolicy, obs: Mapping[str, Tensor], noise: Tensor | None, samples: int, prefix: Tensor | None
+) -> Chunk:
+    if prefix is None:
+        return base.sample(obs, noise=noise, num_samples=samples)
+    return base.sample_after(obs, prefix, noise=noise, num_samples=samples)

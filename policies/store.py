@@ -190,14 +190,16 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
         raise ValueError(f"{path} is of the unknown kind {record.kind!r}; {nearest(record.kind, valid)}")
     base = BASES[record.kind]
     known = {f.name for f in fields(base.config)}
-    if record.config.keys() != known:
-        odd = ", ".join(sorted(record.config.keys() ^ known))
+    # Policies saved by versions without prefixes have no such option.
+    config = {**({"max_prefix": 0} if "max_prefix" in known else {}), **record.config}
+    if config.keys() != known:
+        odd = ", ".join(sorted(config.keys() ^ known))
         raise ValueError(f"{path} was written by another version of the program: its config differs in {odd}")
     # Policies saved by versions without cameras have no image_size.
     spec = {"image_size": None, **record.spec}
     try:
         policy = base.policy(
-            base.config(**record.config),
+            base.config(**config),
             spec["state_size"],
             spec["action_size"],
             spec["cameras"],

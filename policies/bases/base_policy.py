@@ -124,6 +124,31 @@ class BasePolicy(nn.Module, ABC):
         del features, noise, num_samples, generator
         raise ValueError(f"{type(self).__name__} does not sample from features")
 
+    @property
+    def max_prefix(self) -> int:
+        """Largest number of committed actions that `sample_after` takes."""
+        return 0
+
+    def sample_after(
+        self, obs: ObservationHistory, prefix: Tensor, *, noise: Tensor | None = None, num_samples: int = 1
+    ) -> Chunk:
+        """Draw chunks that begin with actions that will be executed before the chunk is ready.
+
+        Args:
+            obs: B observations.
+            prefix: committed actions [B, d, A] in [-1, 1], d at most `max_prefix`.
+            noise: as for `sample`.
+            num_samples: samples N per observation.
+
+        Raises:
+            ValueError: as `sample`, or if the policy was not trained with prefixes of this length.
+        """
+        del obs, noise, num_samples
+        raise ValueError(
+            f"a prefix of {prefix.shape[1]} actions is given, and the base takes {self.max_prefix} at most: "
+            "train it with a larger base.max_prefix"
+        )
+
     def draw_noise(
         self, batch: int, num_samples: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:

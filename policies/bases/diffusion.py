@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.policies.bases.generative import GenerativeConfig, GenerativePolicy
+from robot_rl.policies.bases.generative import GenerativeConfig, GenerativePolicy, begin_with
 from robot_rl.policies.bases.imitation import check_positive
 
 _MAX_BETA = 0.999
@@ -73,11 +73,12 @@ class DiffusionPolicy(GenerativePolicy):
         abar = self._abar[times].view(-1, *[1] * (clean.ndim - 1))
         return abar**0.5 * clean + (1 - abar) ** 0.5 * noise, clean
 
-    def _integrate(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
+    def _integrate(self, x: Tensor, conditions: Iterable[Tensor], prefix: Tensor | None) -> Tensor:
         for condition, (c_x, c_0) in zip(conditions, self._ddim_coefficients, strict=True):
+            x = begin_with(prefix, x)
             x_0 = self.denoiser(x, condition).clamp(-1.0, 1.0)
             x = x.mul(c_x).add_(x_0, alpha=c_0)
-        return x
+        return begin_with(prefix, x)
 
 
 def cosine_abar(steps: int) -> Tensor:

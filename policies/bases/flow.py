@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.policies.bases.generative import GenerativeConfig, GenerativePolicy
+from robot_rl.policies.bases.generative import GenerativeConfig, GenerativePolicy, begin_with
 from robot_rl.policies.bases.imitation import check_positive
 
 TIME_SCALE = 64.0
@@ -59,7 +59,8 @@ class FlowPolicy(GenerativePolicy):
     def _interpolate(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
         return torch.lerp(noise, clean, times[:, None, None] / TIME_SCALE), clean - noise
 
-    def _integrate(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
+    def _integrate(self, x: Tensor, conditions: Iterable[Tensor], prefix: Tensor | None) -> Tensor:
         for condition in conditions:
+            x = begin_with(prefix, x)
             x = x.add(self.denoiser(x, condition), alpha=1 / self.config.inference_steps)
-        return x
+        return begin_with(prefix, x)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import Chunk, check_features
+from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory, check_features
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy, check_positive, masked_mean
 from robot_rl.policies.nets.denoisers import Denoiser, MLPDenoiser, UNet1D
 
@@ -28,6 +28,9 @@ class GenerativeConfig(ImitationConfig):
     """Number of residual blocks of the MLP."""
     unet_dims: list[int] = field(default_factory=lambda: [64, 128, 256])
     """Channels of the U-Net's levels; H must be a multiple of 2^(levels - 1)."""
+    max_prefix: int = 0
+    """Largest number of committed actions that a chunk can be conditioned on, for asynchronous=prefix; 0 for
+    none."""
 
 
 class GenerativePolicy(ImitationPolicy):
@@ -52,7 +55,13 @@ class GenerativePolicy(ImitationPolicy):
     ) -> None:
         super().__init__(config, state_size, action_size, cameras, image_size)
         check_positive(config, "width", "depth")
-        self.denoiser = _build_denoiser(config, config.obs_steps * self.frame_size, action_size)
+        if not 0 <= config.max_prefix < config.horizon:
+            raise ValueError(
+                f"max_prefix is {config.max_prefix}; it must be less than horizon, {config.horizon}, or 0"
+            )
+        # Which steps are committed is an input like the observation.
+        flags = config.horizon if config.max_prefix else 0
+        self.denoiser = _build_denoiser(config, config.obs_steps * self.frame_size + flags, action_size)
 
     @abstractmethod
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
@@ -63,18 +72,50 @@ class GenerativePolicy(ImitationPolicy):
         """Noisy chunks [B, H, A] at times [B] on the path from noise to clean chunk, and the targets."""
 
     @abstractmethod
-    def _integrate(self, x: Tensor, conditions: Iterable[Tensor]) -> Tensor:
-        """Integrate noise x [B, H, A] to normalised chunks [B, H, A]; one condition [B, C] per time."""
+    def _integrate(self, x: Tensor, conditions: Iterable[Tensor], prefix: Tensor | None) -> Tensor:
+        """Integrate noise x [B, H, A] to normalised chunks [B, H, A].
+
+        Args:
+            x: noise.
+            conditions: one [B, C] per time.
+            prefix: normalised actions [B, d, A] that the network sees in place of the first d of x.
+        """
 
     def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
-        """Mean squared error of the network's prediction, over the real actions."""
+        """Mean squared error of the network's prediction, over the real actions.
+
+        With `max_prefix` the first d actions are clean, d ~ U{0, …, max_prefix}, and the others are predicted
+        (arXiv 2512.05964).
+        """
         obs = self._encode(batch).flatten(1)
         clean, mask = self._real_actions(batch)
         times = self._draw_times(len(clean), generator).to(self.device)
         noise = torch.randn(clean.shape, generator=generator).to(self.device)
         x, target = self._interpolate(clean, noise, times)
+        if self.config.max_prefix:
+            length = torch.randint(self.config.max_prefix + 1, (len(clean), 1), generator=generator)
+            committed = (torch.arange(self.config.horizon) < length).to(self.device)
+            obs = torch.cat([obs, committed.float()], -1)
+            x = torch.where(committed.unsqueeze(-1), clean, x)
+            mask = mask & ~committed.unsqueeze(-1)
         predicted = self.denoiser(x, self.denoiser.condition(obs, times))
         return masked_mean((predicted - target).square(), mask)
+
+    @property
+    def max_prefix(self) -> int:
+        return self.config.max_prefix
+
+    @torch.no_grad()
+    def sample_after(
+        self, obs: ObservationHistory, prefix: Tensor, *, noise: Tensor | None = None, num_samples: int = 1
+    ) -> Chunk:
+        """See `BasePolicy.sample_after`; the first d actions are the prefix, clamped to the training data."""
+        if prefix.shape[1] > self.max_prefix:
+            return super().sample_after(obs, prefix)
+        features = self.features(obs)
+        noise = self._take_noise(noise, len(features), num_samples, None)
+        committed = self.action_normalizer.normalize(prefix.to(self.device), bound=1.0)
+        return Chunk(self._denoise(features, noise, committed), noise)
 
     @torch.no_grad()
     def sample_from_features(
@@ -94,11 +135,22 @@ class GenerativePolicy(ImitationPolicy):
         """Chunks [B, N, H, A] of features [B, D] and noise [B, N, H, A], differentiable in the noise."""
         return self._denoise(check_features(features, self.feature_size), noise)
 
-    def _denoise(self, encoded: Tensor, noise: Tensor) -> Tensor:
+    def _denoise(self, encoded: Tensor, noise: Tensor, prefix: Tensor | None = None) -> Tensor:
+        if self.config.max_prefix:
+            committed = torch.zeros(len(encoded), self.config.horizon, device=self.device)
+            committed[:, : 0 if prefix is None else prefix.shape[1]] = 1
+            encoded = torch.cat([encoded, committed], -1)
         conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))
-        conditions = conditions.repeat_interleave(noise.shape[1], dim=1)
-        x = self._integrate(noise.flatten(0, 1), conditions)
+        samples = noise.shape[1]
+        conditions = conditions.repeat_interleave(samples, dim=1)
+        repeated = None if prefix is None else prefix.repeat_interleave(samples, dim=0)
+        x = self._integrate(noise.flatten(0, 1), conditions, repeated)
         return self._unnormalize(x).view_as(noise)
+
+
+def begin_with(prefix: Tensor | None, x: Tensor) -> Tensor:
+    """x [B, H, A] with a prefix [B, d, A] in place of its first d steps."""
+    return x if prefix is None else torch.cat([prefix, x[:, prefix.shape[1] :]], 1)
 
 
 def _build_denoiser(config: GenerativeConfig, obs_size: int, action_size: int) -> Denoiser:

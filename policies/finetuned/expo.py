@@ -124,6 +124,18 @@ class SeedRankingBase(BasePolicy):
         return self.base.sample(obs, noise=noise[at, self.choose(obs, noise)][:, None])
 
     @property
+    def max_prefix(self) -> int:
+        return self.base.max_prefix
+
+    def sample_after(
+        self, obs: ObservationHistory, prefix: Tensor, *, noise: Tensor | None = None, num_samples: int = 1
+    ) -> Chunk:
+        if noise is None:
+            noise = self.draw_noise(len(prefix), num_samples)
+        at = torch.arange(len(noise), device=noise.device)
+        return self.base.sample_after(obs, prefix, noise=noise[at, self.choose(obs, noise)][:, None])
+
+    @property
     def device(self) -> torch.device:
         return self.base.device
 

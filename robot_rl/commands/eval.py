@@ -52,7 +52,8 @@ class Config:
     seed: int = 0
     """Seed of the policies' noise."""
     asynchronous: str = "off"
-    """Asynchronous execution, for a policy that is slower than the control rate: `naive` or `blend`."""
+    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend` or
+    `prefix`."""
     delay: int = 0
     """With asynchronous: control steps from an observation to the chunk that is computed from it."""
     states: str | None = None

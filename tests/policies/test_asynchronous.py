@@ -209,6 +209,45 @@ def test_environments_do_not_depend_on_each_other() -> None:
     ]
 
 
+class Prefixed(Counting):
+    """Notes the committed actions that its chunks begin with."""
+
+    max_prefix = 3
+
+    def __init__(self, horizon: int, execute: int) -> None:
+        super().__init__(horizon, execute)
+        self.prefixes: list[list[list[float]]] = []
+
+    def sample_after(
+        self, obs: ObservationHistory, prefix: Tensor, *, noise: Tensor | None = None, num_samples: int = 1
+    ) -> Chunk:
+        self.prefixes.append(prefix[0].tolist())
+        return self.sample(obs, noise=noise, num_samples=num_samples)
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3])
+def test_chunks_are_conditioned_on_the_actions_that_are_executed_until_they_arrive(delay: int) -> None:
+    base = Prefixed(10, 2)
+    actions = play(asynchronous("prefix", delay, 10, 2, ActingPolicy(base, 1)), 12)
+    assert actions[:, 0].tolist() == list(range(12))
+    period = max(delay, 2)
+    requested = range(max(2 - delay, 0), 12 - delay, period)
+    assert len(base.prefixes) >= len(requested) >= 3
+    for step, prefix in zip(requested, base.prefixes, strict=False):
+        assert prefix == actions[step : step + delay].tolist()
+
+
+def test_a_first_chunk_has_no_prefix_nor_has_one_without_a_delay() -> None:
+    base = Prefixed(10, 2)
+    policy = asynchronous("prefix", 2, 10, 2, ActingPolicy(base, 1))
+    policy.act({"state": np.zeros((1, 1), np.float32)})
+    # The first chunk was there at once; the next one was requested after its choice.
+    assert base.prefixes == [[[0, 0], [1, 0]]]
+    base.prefixes.clear()
+    play(asynchronous("prefix", 0, 10, 2, ActingPolicy(base, 1)), 5)
+    assert base.prefixes == []
+
+
 class Newest(ActingPolicy):
     """Chooses the last sample, and notes what it saw; adds half the newest state to the first dimension."""
 
@@ -243,7 +282,8 @@ def test_candidates_and_corrections_see_the_newest_observation() -> None:
         ("naive", 2, 9, r"delay=2: the base predicts 9 steps and executes 4 of them; it needs 10"),
         ("naive", 6, 15, r"needs 16 \(delay \+ the larger of delay and 4 \+ 4\)"),
         ("naive", -1, 16, "cannot be negative"),
-        ("guided", 1, 16, "asynchronous=guided: choose off, naive or blend"),
+        ("guided", 1, 16, "asynchronous=guided: choose off, naive, blend or prefix"),
+        ("prefix", 2, 16, r"trained with prefixes of at most 0 steps: train it with base\.max_prefix=2"),
     ],
 )
 def test_what_cannot_be_executed_is_refused(mode: str, delay: int, horizon: int, words: str) -> None:
@@ -280,8 +320,8 @@ def test_the_commands_option_is_refused_with_the_numbers_and_acts_as_usual_witho
     assert (summary["asynchronous"], summary["delay"]) == ("naive", 0)
     for options, words in (
         (("asynchronous=blend", "delay=1"), "predicts 8 steps and executes 4 of them; it needs 9"),
-        (("delay=1",), "delay=1 is for asynchronous=naive or blend"),
-        (("asynchronous=prefix",), "choose off, naive or blend"),
+        (("delay=1",), "delay=1 is for asynchronous=naive, blend or prefix"),
+        (("asynchronous=guided",), "choose off, naive, blend or prefix"),
     ):
         with pytest.raises(UserError, match=words):
             robot_rl("eval", *common, *options)

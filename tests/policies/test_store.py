@@ -44,6 +44,13 @@ def edit(directory: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def test_a_policy_saved_before_there_were_prefixes_is_loaded(saved: Path) -> None:
+    config = json.loads((saved / store.RECORD_FILE).read_text())["config"]
+    assert config.pop("max_prefix") == 0
+    edit(saved, config=config)
+    assert load_base(saved)[0].max_prefix == 0
+
+
 @pytest.mark.parametrize("denoiser", ["mlp", "unet"])
 def test_loaded_policy_samples_bit_identically(tmp_path: Path, denoiser: str) -> None:
     policy = make(denoiser)

@@ -1,0 +1,96 @@
+"""Chunks that continue actions that are committed already, as asynchronous execution needs them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.policies.bases.generative import GenerativePolicy
+from robot_rl.policies.registry import BASES
+
+H, STATE, ACTION, MOST = 8, 2, 1, 3
+KINDS = ("diffusion", "flow")
+
+
+def make(kind: str, max_prefix: int = MOST, **options: Any) -> GenerativePolicy:
+    torch.manual_seed(0)
+    small = {"width": 64, "depth": 1, "horizon": H, "obs_steps": 1, "max_prefix": max_prefix, **options}
+    policy = BASES[kind].policy(BASES[kind].config(**small), STATE, ACTION)
+    assert isinstance(policy, GenerativePolicy)
+    return policy
+
+
+def observations(rows: int) -> dict[str, torch.Tensor]:
+    return {"state": torch.zeros(rows, 1, STATE)}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request: pytest.FixtureRequest) -> GenerativePolicy:
+    """A policy for demonstrations whose chunks are all near -0.8 or all near 0.8."""
+    policy = make(request.param)
+    rng = np.random.default_rng(0)
+    chunks = rng.choice([-0.8, 0.8], (512, 1, 1)) + rng.uniform(-0.1, 0.1, (512, H, ACTION))
+    policy.fit_normalizers(rng.normal(size=(64, STATE)), chunks.reshape(-1, ACTION))
+    batch = {
+        "state": torch.zeros(512, 1, STATE),
+        "actions": torch.from_numpy(chunks).float(),
+        "mask": torch.ones(512, H),
+    }
+    optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(250):
+        loss = policy.loss(batch, generator)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return policy.eval()
+
+
+@pytest.mark.parametrize("length", [1, MOST])
+def test_a_chunk_continues_what_is_committed(trained: GenerativePolicy, length: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    for side in (-0.8, 0.8):
+        noise = trained.draw_noise(1, 64, generator)
+        chunk = trained.sample_after(
+            observations(1), torch.full((1, length, ACTION), side), noise=noise, num_samples=64
+        )
+        assert chunk.actions.shape == (1, 64, H, ACTION)
+        assert chunk.noise is noise
+        torch.testing.assert_close(chunk.actions[:, :, :length], torch.full((1, 64, length, ACTION), side))
+        same = (chunk.actions[0, :, length:, 0].sign() == np.sign(side)).float().mean()
+        assert same > 0.9
+    # Without a prefix both kinds of chunks are drawn.
+    free = trained.sample(observations(1), num_samples=64, generator=generator).actions
+    assert 0.2 < (free.mean(2) > 0).float().mean() < 0.8
+
+
+def test_each_observation_has_its_own_prefix(trained: GenerativePolicy) -> None:
+    prefix = torch.tensor([-0.8, 0.8]).view(2, 1, 1).expand(2, MOST, 1)
+    noise = trained.draw_noise(2, 3, torch.Generator().manual_seed(0))
+    together = trained.sample_after(observations(2), prefix, noise=noise, num_samples=3).actions
+    for row in range(2):
+        alone = trained.sample_after(
+            observations(1), prefix[row : row + 1], noise=noise[row : row + 1], num_samples=3
+        ).actions
+        torch.testing.assert_close(together[row], alone[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("most", [0, 2])
+def test_longer_prefixes_than_in_training_are_refused(kind: str, most: int) -> None:
+    policy = make(kind, most)
+    with pytest.raises(ValueError, match=f"a prefix of 3 actions is given, .* takes {most} at most"):
+        policy.sample_after(observations(1), torch.zeros(1, 3, ACTION))
+
+
+@pytest.mark.parametrize("most", [-1, H])
+def test_a_prefix_is_shorter_than_a_chunk(most: int) -> None:
+    with pytest.raises(ValueError, match=f"max_prefix is {most}"):
+        make("flow", most)
+
+
+def test_a_prefix_works_with_convolutions() -> None:
+    policy = make("diffusion", denoiser="unet", unet_dims=[16, 32])
+    chunk = policy.sample_after(observations(2), torch.zeros(2, 2, ACTION), num_samples=2)
+    assert chunk.actions.shape == (2, 2, H, ACTION)
