@@ -1,13 +1,16 @@
 """Success and length of the scripted experts: `python benchmarks/experts.py --help`.
 
-Prints a line per task and setting and writes it to results/experts.csv beside this file, where it
-replaces an earlier line of the same task, noise, skill and number of seeds.
+Prints a line per task, or per instruction of a task that has several, and setting, and writes it to
+results/experts.csv beside this file, where it replaces an earlier line of the same task, noise, skill and
+number of seeds.
 """
 
 import argparse
 import csv
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +25,24 @@ from robot_rl.rollout import Rollout  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "experts.csv"
 TASKS = ["lift", "can", "square", "stack", "door"]
+LANGUAGE_TASKS = ["language_pick_place", "language_nut_assembly", "language_stack"]
 FIELDS = ["task", "noise", "skill", "seeds", "success", "mean_steps", "p95_steps", "max_steps"]
 
 
 def make_env(task: str) -> RobosuiteEnv:
-    return RobosuiteEnv(TaskConfig(**OmegaConf.load(ROOT / "configs" / "task" / f"{task}.yaml")))
+    config = TaskConfig(**OmegaConf.load(ROOT / "configs" / "task" / f"{task}.yaml"))
+    # Experts see the simulation, not images.
+    return RobosuiteEnv(replace(config, cameras=[]))
 
 
-def steps_to_success(env: RobosuiteEnv, task: str, seed: int, noise: float, skill: float) -> int | None:
+def instructions(env: RobosuiteEnv) -> Iterator[str]:
+    """Sets the environment to each of its instructions in turn; "" if it has none."""
+    for text in list(env.task.instructions) or [""]:
+        env.task = replace(env.task, instructions=[text] if text else [])
+        yield text
+
+
+def steps_to_success(env: RobosuiteEnv, seed: int, noise: float, skill: float) -> int | None:
     """Control steps until success; None if it does not succeed within the task's horizon."""
     obs, _ = env.reset(seed=seed)
     expert = make_expert(env.task.env, noise=noise, skill=skill, rng=np.random.default_rng([seed, 1]))
@@ -54,7 +67,7 @@ def save(row: dict[str, object]) -> None:
 
 def measure(env: RobosuiteEnv, task: str, seeds: int, noise: float, skill: float) -> None:
     start = time.perf_counter()
-    ends = [steps_to_success(env, task, seed, noise, skill) for seed in range(seeds)]
+    ends = [steps_to_success(env, seed, noise, skill) for seed in range(seeds)]
     lengths = [end for end in ends if end is not None]
     row: dict[str, object] = {"task": task, "noise": noise, "skill": skill, "seeds": seeds}
     row["success"] = round(len(lengths) / seeds, 3)
@@ -70,16 +83,17 @@ def measure(env: RobosuiteEnv, task: str, seeds: int, noise: float, skill: float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
+    parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS + LANGUAGE_TASKS)
     parser.add_argument("--seeds", type=int, default=100, help="episodes per setting")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0])
     parser.add_argument("--skill", type=float, nargs="+", default=[1.0])
     args = parser.parse_args()
     for task in args.tasks:
         env = make_env(task)
-        for noise in args.noise:
-            for skill in args.skill:
-                measure(env, task, args.seeds, noise, skill)
+        for text in instructions(env):
+            for noise in args.noise:
+                for skill in args.skill:
+                    measure(env, f"{task}: {text}" if text else task, args.seeds, noise, skill)
         env.close()
 
 

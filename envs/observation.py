@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import gymnasium as gym
 import numpy as np
 
+from robot_rl.envs.instruction import INSTRUCTION, INSTRUCTION_BYTES
+
 Observation = dict[str, np.ndarray]
-"""`state` float32 [..., S] in SI units, radians, quaternions xyzw; `images.<camera>` uint8 [..., H, W, 3]."""
+"""`state` float32 [..., S] in SI units, radians, quaternions xyzw; `images.<camera>` uint8 [..., H, W, 3];
+`instruction` uint8 [..., L], as `robot_rl.envs.instruction` encodes it."""
 
 IMAGE_PREFIX = "images."
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -26,6 +29,8 @@ class ObservationSpec:
     state_dims: tuple[int, ...]
     cameras: tuple[str, ...] = ()
     image_size: tuple[int, int] = (84, 84)
+    instruction: bool = False
+    """Whether the instruction is observed."""
 
     @property
     def state_size(self) -> int:
@@ -37,6 +42,8 @@ class ObservationSpec:
             "state_dims": list(self.state_dims),
             "cameras": list(self.cameras),
             "image_size": list(self.image_size),
+            # Left out where there is none, as in descriptions from before there were instructions.
+            **({"instruction": True} if self.instruction else {}),
         }
 
     @classmethod
@@ -50,7 +57,11 @@ class ObservationSpec:
             check_name(name)
         height, width = spec["image_size"]
         return cls(
-            tuple(spec["state_keys"]), tuple(spec["state_dims"]), tuple(spec["cameras"]), (height, width)
+            tuple(spec["state_keys"]),
+            tuple(spec["state_dims"]),
+            tuple(spec["cameras"]),
+            (height, width),
+            bool(spec.get("instruction", False)),
         )
 
 
@@ -72,6 +83,8 @@ def observation_space(spec: ObservationSpec) -> gym.spaces.Dict:
     spaces: dict[str, gym.Space] = {"state": gym.spaces.Box(-np.inf, np.inf, (spec.state_size,), np.float32)}
     for camera in spec.cameras:
         spaces[IMAGE_PREFIX + camera] = gym.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
+    if spec.instruction:
+        spaces[INSTRUCTION] = gym.spaces.Box(0, 255, (INSTRUCTION_BYTES,), np.uint8)
     return gym.spaces.Dict(spaces)
 
 
@@ -103,4 +116,12 @@ def make_observation(raw: Mapping[str, np.ndarray], spec: ObservationSpec) -> Ob
                 f"the spec says uint8 {(*spec.image_size, 3)}"
             )
         observation[IMAGE_PREFIX + camera] = image
+    if spec.instruction:
+        instruction = np.asarray(raw[INSTRUCTION])
+        if instruction.dtype != np.uint8 or instruction.shape[-1:] != (INSTRUCTION_BYTES,):
+            raise ValueError(
+                f"the instruction is {instruction.dtype} {instruction.shape[-1:]}, not uint8 "
+                f"{(INSTRUCTION_BYTES,)}"
+            )
+        observation[INSTRUCTION] = instruction
     return observation

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from robot_rl.envs.action import checked_action, spec_from_list
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.observation import (
     IMAGE_PREFIX,
     Observation,
@@ -72,6 +73,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         max_spread_ms: float | None = None,
         lookahead_ms: float | None = None,
         clock: Clock | None = None,
+        instruction: str | None = None,
     ) -> None:
         """Check that the client's robot fits the environment. It is not armed before the first reset.
 
@@ -87,6 +89,8 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             lookahead_ms: see above. It extends to the arm's motion, or to when the server acts if the
                 latency of its actions is not known, and must cover that latency and the policy's time.
             clock: the clock of this machine.
+            instruction: what the robot is asked to do, if that is observed; the environment's only
+                instruction if None.
 
         Raises:
             ValueError: if the robot does not measure or accept what the environment needs, or its latency is
@@ -110,6 +114,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._judge = judge or _sensor_judge(robot)
         if self.observation_spec.cameras and frames is None:
             raise ValueError(f"cameras {', '.join(self.observation_spec.cameras)} are observed: give frames")
+        self._asked = self._observed_instruction(instruction)
         self._camera_latency_ns = _camera_latency_ns(client, self.observation_spec.cameras)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self._robot_action.size,), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
@@ -251,7 +256,23 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             ages["gripper"] = (now - state.gripper.t) / MS
         for camera, seen in images.items():
             raw[IMAGE_PREFIX + camera], ages[camera] = seen.image, seen.age_ms
+        raw |= self._asked
         return make_observation(raw, self.observation_spec), {"ages_ms": ages, **info}
+
+    def _observed_instruction(self, instruction: str | None) -> dict[str, np.ndarray]:
+        """The raw observation of the instruction; empty if none is observed."""
+        if not self.observation_spec.instruction:
+            if instruction is not None:
+                raise ValueError(
+                    f"instruction={instruction!r}: the policy reads no instructions; leave it out"
+                )
+            return {}
+        known = self._environment.get("instructions", [])
+        if instruction is None and len(known) != 1:
+            raise ValueError(
+                f"instruction=… is needed: the policy was trained on {'; '.join(known) or 'some'}"
+            )
+        return {INSTRUCTION: encode_instruction(known[0] if instruction is None else instruction)}
 
     def _newest_moment(self, since: int) -> AlignedImages:
         assert self._frames is not None

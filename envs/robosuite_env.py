@@ -14,6 +14,8 @@ from robosuite.utils.observables import Observable, sensor
 from robot_rl.envs import simstate
 from robot_rl.envs.action import checked_action, spec_to_list
 from robot_rl.envs.compiled import CompiledControl, NotCompilable, compile_control
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
+from robot_rl.envs.language_scenes import LanguageScene
 from robot_rl.envs.observation import (
     IMAGE_PREFIX,
     Observation,
@@ -35,12 +37,12 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
     """A robosuite task. The reward is 1 at success, which ends the episode, and 0 otherwise.
 
     `task` is the configuration with all defaults of the environment filled in.
-    Observations are frames of `make_observation` (no time axis): `state` float32 [S] and
-    `images.<camera>` uint8 [H, W, 3]. Actions are float32 [A] in [-1, 1]. `reset(seed=)` fixes
-    the whole initial state; `reset(options={"state": …})` starts from a saved state, and
-    `reset(options={"playback_start": True})` in a way that robomimic can play the episode back exactly
-    (`robot_rl.envs.playback_start`). `info` holds `success` and `applied_action`, the action that the
-    controllers got.
+    Observations are frames of `make_observation` (no time axis): `state` float32 [S],
+    `images.<camera>` uint8 [H, W, 3] and, of a task with instructions, `instruction` uint8 [L]. Actions are
+    float32 [A] in [-1, 1]. `reset(seed=)` fixes the whole initial state, also the instruction;
+    `reset(options={"state": …})` starts from a saved state, and `reset(options={"playback_start": True})` in
+    a way that robomimic can play the episode back exactly (`robot_rl.envs.playback_start`). `info` holds
+    `success` and `applied_action`, the action that the controllers got.
     """
 
     def __init__(self, task: TaskConfig, *, observe_all: bool = False) -> None:
@@ -62,6 +64,9 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
                 f"task {task.name!r}: robosuite's {task.env} does not observe {', '.join(missing)}; "
                 f"it has {', '.join(sorted(observed))}"
             )
+        self._encoded = {text: encode_instruction(text) for text in task.instructions}
+        if isinstance(self._sim, LanguageScene):
+            self._sim.goal = self._sim.INSTRUCTIONS.index(task.instructions[0])
         self._cameras = self._add_cameras()
         raw = self._read(self._sim.reset())
         self.observation_spec = ObservationSpec(
@@ -69,6 +74,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             tuple(int(np.atleast_1d(raw[key]).size) for key in task.state_keys),
             tuple(task.cameras),
             (task.image_size[0], task.image_size[1]),
+            bool(task.instructions),
         )
         self.action_spec = action_spec(self._sim)
         self.poses = PoseActions(self._sim) if task.input_type == "absolute" else None
@@ -127,6 +133,13 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         self._raw = self._read(self._sim._get_observations(force_update=True))
         return self._raw
 
+    @property
+    def instruction(self) -> str:
+        """The current instruction; "" if the task has none."""
+        if isinstance(self._sim, LanguageScene):
+            return self._sim.instruction
+        return next(iter(self._encoded), "")
+
     def succeeds(self) -> bool:
         """Whether the task's own check reports success in the current state."""
         return bool(self._sim._check_success())
@@ -140,6 +153,9 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             self._sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         self._make_context_current()
         raw = self._sim.reset()
+        if isinstance(self._sim, LanguageScene):
+            drawn = self._sim.rng.integers(len(self.task.instructions))
+            self._sim.goal = self._sim.INSTRUCTIONS.index(self.task.instructions[drawn])
         if options and options.get("playback_start"):
             begin_as_played_back(self._sim)
             raw = self._sim._get_observations(force_update=True)
@@ -185,6 +201,10 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         """
         self._make_context_current()
         simstate.restore(self._sim, np.asarray(state))
+        if self.instruction not in self._encoded and self._encoded:
+            raise ValueError(
+                f"this state is of the instruction {self.instruction!r}, which is not among task.instructions"
+            )
         self._raw = self._read(self._sim._get_observations())
         return make_observation(self._raw, self.observation_spec)
 
@@ -205,6 +225,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             **({"input_type": task.input_type} if task.input_type != "delta" else {}),
             "control_freq": task.control_freq,
             "horizon": task.horizon,
+            **({"instructions": list(task.instructions)} if task.instructions else {}),
             "model_seed": task.model_seed,
             "env_args": dict(task.env_args),
             # Without cameras nothing is rendered.
@@ -237,4 +258,6 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         out = {key: np.asarray(value) for key, value in raw.items() if not key.endswith("-state")}
         for camera in self.task.cameras:
             out[IMAGE_PREFIX + camera] = np.ascontiguousarray(out.pop(f"{camera}_image")[::-1])
+        if self._encoded:
+            out[INSTRUCTION] = self._encoded[self.instruction]
         return out

@@ -15,6 +15,8 @@ from robosuite.environments.base import REGISTERED_ENVS
 from robosuite.environments.manipulation.two_arm_env import TwoArmEnv
 from robosuite.robots import ROBOT_CLASS_MAPPING
 
+from robot_rl.envs.instruction import encode_instruction
+from robot_rl.envs.language_scenes import LANGUAGE_SCENES
 from robot_rl.envs.task import TaskConfig
 
 _PROPRIO: Final = ("eef_pos", "eef_quat", "gripper_qpos", "contact", "base_pos", "base_quat")
@@ -43,7 +45,7 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
     """
     kind = _kind(task)
     robots = list(task.robots) or (["Panda", "Panda"] if issubclass(kind, TwoArmEnv) else ["Panda"])
-    task = replace(task, robots=robots)
+    task = replace(task, robots=robots, instructions=_instructions(task))
     _check_robots(task)
     _check_arguments(task)
     with_cameras = bool(task.cameras) and task.render == "robosuite"
@@ -116,6 +118,27 @@ def _check_arguments(task: TaskConfig) -> None:
         raise ValueError(
             f"task.env_args: {task.env} takes no {', '.join(unknown)}; it takes {', '.join(sorted(known))}"
         )
+
+
+def _instructions(task: TaskConfig) -> list[str]:
+    """The instructions among which a reset draws: those of the task, or all of a scene."""
+    for text in task.instructions:
+        encode_instruction(text)
+    if len(set(task.instructions)) < len(task.instructions):
+        raise ValueError(f"task.instructions={task.instructions}: one is named twice")
+    if task.env not in LANGUAGE_SCENES:
+        if len(task.instructions) > 1:
+            raise ValueError(
+                f"task.instructions: {task.env} has one task, whatever it is called; give one instruction, "
+                f"or take a scene with several: {', '.join(sorted(LANGUAGE_SCENES))}"
+            )
+        return list(task.instructions)
+    known = LANGUAGE_SCENES[task.env].INSTRUCTIONS
+    if unknown := [text for text in task.instructions if text not in known]:
+        raise ValueError(
+            f"task.instructions: {task.env} does not know {unknown[0]!r}; it knows {'; '.join(known)}"
+        )
+    return list(task.instructions or known)
 
 
 def _arguments(kind: Any) -> set[str]:

@@ -36,6 +36,9 @@ class TaskConfig:
     render: str = "quick"
     """How observed images look: `quick` has no shadows, reflections or smoothed edges; `robosuite` is
     robosuite's own rendering, several times slower."""
+    instructions: list[str] = field(default_factory=list)
+    """Instructions, one of which each reset draws and which are observed; [] for all of a scene that has
+    several, and for none otherwise. One alone is allowed for any environment."""
     env_args: dict[str, Any] = field(default_factory=dict)
     """Further arguments of robosuite's constructor."""
 

@@ -16,6 +16,7 @@ from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
+from robot_rl.policies.bases.vla import VLAConfig, VLAPolicy
 
 if TYPE_CHECKING:
     from robot_rl.policies.store import Record
@@ -32,6 +33,7 @@ BASES: dict[str, Base] = {
     "diffusion": Base(DiffusionConfig, DiffusionPolicy),
     "flow": Base(FlowConfig, FlowPolicy),
     "act": Base(ACTConfig, ACTPolicy),
+    "vla": Base(VLAConfig, VLAPolicy),
     "uniform": Base(UniformConfig, UniformPolicy),
 }
 

@@ -195,8 +195,8 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
     if config.keys() != known:
         odd = ", ".join(sorted(config.keys() ^ known))
         raise ValueError(f"{path} was written by another version of the program: its config differs in {odd}")
-    # Policies saved by versions without cameras have no image_size.
-    spec = {"image_size": None, **record.spec}
+    # Policies saved by versions without cameras have no image_size, and without instructions none of those.
+    spec = {"image_size": None, "instruction": False, **record.spec}
     try:
         policy = base.policy(
             base.config(**config),

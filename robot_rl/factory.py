@@ -47,6 +47,7 @@ def task_of(environment: Mapping[str, Any]) -> TaskConfig:
         input_type=environment.get("input_type", "delta"),
         control_freq=environment["control_freq"],
         horizon=environment["horizon"],
+        instructions=list(environment.get("instructions", [])),
         model_seed=environment["model_seed"],
         state_keys=list(spec["state_keys"]),
         cameras=list(spec["cameras"]),

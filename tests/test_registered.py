@@ -50,8 +50,11 @@ def test_every_task_has_an_expert() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(BASES) - {"uniform"}))  # which learns nothing
 def test_every_base_policy_learns_and_samples(name: str) -> None:
-    config = BASES[name].config()
-    policy = BASES[name].policy(config, 5, 3)
+    kind = BASES[name].policy
+    config = kind.for_instructions(BASES[name].config(), ["do it"])
+    # A camera for those that read instructions, which cannot do without.
+    cameras = ("front",) if kind.takes_instruction else ()
+    policy = kind(config, 5, 3, cameras, (32, 32))
     assert isinstance(policy, ImitationPolicy)
     generator = torch.Generator().manual_seed(0)
     rng = np.random.default_rng(0)
@@ -60,6 +63,8 @@ def test_every_base_policy_learns_and_samples(name: str) -> None:
         "state": torch.randn(4, config.obs_steps, 5, generator=generator),
         "actions": torch.rand(4, config.horizon, 3, generator=generator) * 2 - 1,
         "mask": torch.ones(4, config.horizon),
+        "images.front": torch.zeros(4, config.obs_steps, 32, 32, 3, dtype=torch.uint8),
+        "instruction": torch.tensor(list(b"do it"), dtype=torch.uint8).repeat(4, config.obs_steps, 1),
     }
     loss = policy.loss(batch, generator)
     loss.backward()

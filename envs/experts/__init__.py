@@ -6,7 +6,8 @@ from robot_rl.envs.experts.can import CanExpert
 from robot_rl.envs.experts.door import DoorExpert
 from robot_rl.envs.experts.expert import Expert
 from robot_rl.envs.experts.lift import LiftExpert
-from robot_rl.envs.experts.square import SquareExpert
+from robot_rl.envs.experts.pick_place import PickPlaceExpert
+from robot_rl.envs.experts.square import NamedNutExpert, SquareExpert
 from robot_rl.envs.experts.stack import StackExpert
 
 EXPERTS: dict[str, type[Expert]] = {
@@ -15,6 +16,9 @@ EXPERTS: dict[str, type[Expert]] = {
     "NutAssemblySquare": SquareExpert,
     "Stack": StackExpert,
     "Door": DoorExpert,
+    "LanguagePickPlace": PickPlaceExpert,
+    "LanguageNutAssembly": NamedNutExpert,
+    "LanguageStack": StackExpert,
 }
 """Expert classes by the name of robosuite's environment; plugins may add theirs."""
 

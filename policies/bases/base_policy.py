@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 ObservationHistory = Mapping[str, Tensor]
-"""B observations, each of To steps: `state` float32 [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3]."""
+"""B observations, each of To steps: `state` float32 [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3];
+`instruction` uint8 [B, To, L], UTF-8 padded with zeros."""
 
 
 NOISE_TOLERANCE = 1e-5
@@ -41,6 +42,8 @@ class BaseSpec:
     """Cameras whose images the policy uses."""
     image_size: tuple[int, int] | None = None
     """Height and width of these images; None without a camera."""
+    instruction: bool = False
+    """Whether the policy reads the instruction."""
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -177,6 +180,19 @@ class BasePolicy(nn.Module, ABC):
         return not (self.is_remote or self.spec.cameras)
 
     @property
+    def example_instruction(self) -> str:
+        """An instruction that the policy can be given."""
+        return "anything"
+
+    def check_instruction(self, text: str) -> None:
+        """Check that the policy can be given this instruction, before it acts.
+
+        Raises:
+            ValueError: if it does not know a word of it.
+        """
+        del text
+
+    @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
@@ -225,14 +241,29 @@ def check_images(obs: ObservationHistory, spec: BaseSpec) -> list[Tensor]:
     return found
 
 
-def random_observations(spec: BaseSpec, batch: int, device: torch.device) -> ObservationHistory:
-    """Random observations [B, To, …] of the shapes that a policy takes."""
-    generator = torch.Generator().manual_seed(0)
+def check_instructions(obs: ObservationHistory) -> Tensor:
+    """Check and return the instructions of a batch, uint8 [B, To, L].
+
+    Raises:
+        ValueError: if they are missing.
+    """
+    instructions = obs.get("instruction")
+    if instructions is None:
+        raise ValueError("the observation has no instruction, which the policy was trained on")
+    return instructions
+
+
+def random_observations(policy: BasePolicy, batch: int) -> ObservationHistory:
+    """Random observations [B, To, …] of the shapes that a policy takes, on its device."""
+    spec, generator = policy.spec, torch.Generator().manual_seed(0)
     obs = {"state": torch.randn(batch, spec.obs_steps, spec.state_size, generator=generator)}
     for camera in spec.cameras:
         shape = (batch, spec.obs_steps, *(spec.image_size or ()), 3)
         obs[f"images.{camera}"] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-    return {name: value.to(device) for name, value in obs.items()}
+    if spec.instruction:
+        text = torch.tensor(list(policy.example_instruction.encode()), dtype=torch.uint8)
+        obs["instruction"] = text.repeat(batch, spec.obs_steps, 1)
+    return {name: value.to(policy.device) for name, value in obs.items()}
 
 
 def is_steered_by_noise(policy: BasePolicy, obs: ObservationHistory) -> bool:

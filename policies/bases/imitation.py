@@ -1,7 +1,7 @@
 """Base class of policies trained by behaviour cloning: configuration, normalisation, image encoders."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,6 +53,8 @@ class ImitationPolicy(BasePolicy):
     """The configuration that the policy was built from."""
     takes_noise: ClassVar[bool]
     """Whether the policy has a latent noise input, of the shape [H, A] of a chunk."""
+    takes_instruction: ClassVar[bool] = False
+    """Whether the policy reads instructions."""
 
     def __init__(
         self,
@@ -76,13 +78,25 @@ class ImitationPolicy(BasePolicy):
             noise_shape=(config.horizon, action_size) if self.takes_noise else None,
             deterministic=True,
             cameras=tuple(cameras),
-            image_size=_image_size(image_size) if cameras else None,
+            image_size=checked_image_size(image_size) if cameras else None,
+            instruction=self.takes_instruction,
         )
         self.state_normalizer = Normalizer(state_size)
         self.action_normalizer = Normalizer(action_size)
-        self.vision = nn.ModuleList(ConvEncoder(_image_size(image_size)) for _ in cameras)
-        self.frame_size = state_size + len(cameras) * FEATURE_SIZE
-        """Size F of the encoded observation of one step."""
+        self.vision, self.frame_size = self._build_vision(image_size)
+        """Encoders of the images, and size F of the encoded observation of one step."""
+
+    @classmethod
+    def for_instructions(cls, config: ImitationConfig, instructions: Iterable[str]) -> ImitationConfig:
+        """The configuration for data with these instructions."""
+        del instructions
+        return config
+
+    def _build_vision(self, image_size: Sequence[int] | None) -> tuple[nn.ModuleList, int]:
+        """Encoders of the spec's cameras, and the size F of an encoded observation."""
+        cameras = self.spec.cameras
+        encoders = nn.ModuleList(ConvEncoder(checked_image_size(image_size)) for _ in cameras)
+        return encoders, self.spec.state_size + len(cameras) * FEATURE_SIZE
 
     def sample(
         self,
@@ -112,7 +126,8 @@ class ImitationPolicy(BasePolicy):
 
         Args:
             batch: `state` [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3]; `actions` [B, H, A]
-                in [-1, 1]; `mask` [B, H], 1 where the action is real and 0 (ignored) past the episode's end.
+                in [-1, 1]; `instruction` uint8 [B, To, L] for a policy that reads it;
+                `mask` [B, H], 1 where the action is real and 0 (ignored) past the episode's end.
             generator: CPU generator of all random draws.
         """
 
@@ -169,7 +184,8 @@ class ImitationPolicy(BasePolicy):
         return self.action_normalizer.unnormalize(actions).clamp_(-1.0, 1.0)
 
 
-def _image_size(size: Sequence[int] | None) -> tuple[int, int]:
+def checked_image_size(size: Sequence[int] | None) -> tuple[int, int]:
+    """Height and width of the images. Raises ValueError if they are missing."""
     if size is None or len(size) != 2:
         raise ValueError(f"image_size is {size}; a policy with cameras needs their height and width")
     return size[0], size[1]

@@ -38,7 +38,7 @@ class ConvEncoder(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.head(self.body(_normalize_images(images)))
+        features: Tensor = self.head(self.body(normalize_images(images)))
         return features
 
 
@@ -78,12 +78,12 @@ class ViTEncoder(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.patches(_normalize_images(images)).transpose(1, 2)
+        tokens = self.patches(normalize_images(images)).transpose(1, 2)
         features: Tensor = self.head(self.transformer(tokens + self.positions))
         return features
 
 
-def _normalize_images(images: Tensor) -> Tensor:
+def normalize_images(images: Tensor) -> Tensor:
     """[B, H, W, 3] of 0..255 -> float32 [B, 3, H, W] in [-0.5, 0.5]."""
     return images.permute(0, 3, 1, 2).float() / 255 - 0.5
 

@@ -63,6 +63,9 @@ class Config:
     lookahead_ms: float | None = None
     """Fixed delay from a step's due time to its action's effect; must cover the robot's measured latency and
     the policy's inference time. null: actions are executed as soon as they are ready."""
+    instruction: str | None = None
+    """What the robot is asked to do, for a policy that reads instructions; null for the only one that it was
+    trained on."""
     name: str = "deploy"
     """Name of this client at the robot's server."""
     turns_with: str | None = None
@@ -133,6 +136,8 @@ def run(config: Config) -> None:
             stop = ended.enter_context(stop_on_signal())
             turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
             policy = acting_policy(networks, 1)
+            if config.instruction is not None:
+                policy.base.check_instruction(config.instruction)
             if config.asynchronous != "off":
                 worker = ended.enter_context(ThreadPoolExecutor(1, "policy", torch.set_num_threads, (1,)))
                 # Started now, its thread does not inherit the priority of the one that commands.
@@ -151,6 +156,7 @@ def run(config: Config) -> None:
                 judge=judge,
                 turns=turns,
                 lookahead_ms=config.lookahead_ms,
+                instruction=config.instruction,
             )
             if reset == "scene":
                 check_initial_states(robot, config.episodes)
@@ -169,6 +175,7 @@ def run(config: Config) -> None:
                 "reset": reset,
                 "judge": success,
                 "lookahead_ms": config.lookahead_ms,
+                "instruction": config.instruction,
                 "asynchronous": config.asynchronous,
                 "delay": config.delay,
                 "seed": config.seed,

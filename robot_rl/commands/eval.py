@@ -1,10 +1,11 @@
 """Evaluate a policy and its base on the saved initial states of its task.
 
 Writes `eval/summary.json` (success rates with 95 % Wilson intervals) and `eval/episodes.csv` (the outcome of
-every episode) into the run; those of test states go into `eval/test/`.
+every episode) into the run; those of test states go into `eval/test/`. Success is also listed by instruction.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import torch
 
 from robot_rl.cli.progress import progress
-from robot_rl.data.compatibility import check_same_environment
+from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
+from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import mistakes
-from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
-from robot_rl.evaluation.initial_states import TEST, InitialStates, check_split, load_states
+from robot_rl.evaluation.evaluate import Outcome, Summary, by_instruction, evaluate, write_evaluation
+from robot_rl.evaluation.initial_states import TEST, InitialStates, Split, check_split, load_states
 from robot_rl.evaluation.saved_policies import (
     Saved,
     read_record,
@@ -33,6 +35,8 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.training.provenance import check_frozen, current_code
+
+GROUPS = {"task": {"*": TaskConfig}}
 
 
 @dataclass
@@ -58,6 +62,11 @@ class Config:
     """With asynchronous: control steps from an observation to the chunk that is computed from it."""
     states: str | None = None
     """Your own file of initial states, instead of the task's list."""
+    task: Any = None
+    """Task to evaluate in, for a policy that was trained on several scenes; its own if null."""
+    swapped: bool = False
+    """Tell the policy the task's next instruction instead of the one that success is of, into
+    `swapped/`: a policy that heeds the words then fails."""
     out: str | None = None
     """Folder of the results; if null, `eval` or `eval/test` in the policy's directory, and of asynchronous
     execution a folder like `naive_delay2` in it."""
@@ -74,6 +83,8 @@ class Config:
         check_options(self.asynchronous, self.delay)
         if is_server(self.policy) and (not self.out or self.saved):
             raise ValueError(f"policy={self.policy} has no directory: add out=…, and leave out saved")
+        if self.saved and (self.task or self.swapped):
+            raise ValueError("task=… and swapped=true are for one policy: leave out saved=true")
         if check_split(self.split) == TEST and self.states:
             raise ValueError("split=test uses the task's own test states: leave out states=…")
 
@@ -83,9 +94,7 @@ def run(config: Config) -> None:
     torch.set_num_threads(1)
     split = check_split(config.split)
     policy = Path(config.policy)
-    out = Path(config.out) if config.out else policy / "eval" / (TEST if split == TEST else "")
-    if config.asynchronous != "off" and not config.out:
-        out /= f"{config.asynchronous}_delay{config.delay}"
+    out = Path(config.out) if config.out else _folder(config, split)
     with mistakes():
         device = choose_device(config.device)
         saved = saved_policies(policy) if config.saved else []
@@ -93,8 +102,10 @@ def run(config: Config) -> None:
         if config.asynchronous != "off":
             facts |= {"asynchronous": config.asynchronous, "delay": config.delay}
         networks, meta = load_networks(saved[-1][0] if saved else config.policy, device)
-        envs = make_vector_env(task_of(meta["environment"]), config.num_envs)
-        check_same_environment(meta["environment"], envs.describe(), f"policy {policy}")
+        envs = make_vector_env(config.task or task_of(meta["environment"]), config.num_envs)
+        accept = OF_A_SCENE if config.task else ()
+        check_same_environment(meta["environment"], envs.describe(), f"policy {policy}", accept)
+        told = _check_instructions(config, networks, envs)
         # Refused before the first episode.
         for candidate in side_by_side(networks).values():
             _acting(config, candidate, envs)
@@ -110,9 +121,41 @@ def run(config: Config) -> None:
         if saved:
             _evaluate_saved(config, saved, envs, initial, out, device, facts)
         else:
-            _evaluate(config, networks, envs, initial, out, facts)
+            _evaluate(config, networks, envs, initial, out, facts, told)
     finally:
         envs.close()
+
+
+def _folder(config: Config, split: Split) -> Path:
+    """Where the results go by default."""
+    folder = Path(config.policy) / "eval" / (TEST if split == TEST else "")
+    folder /= config.task.name if config.task else ""
+    folder /= "swapped" if config.swapped else ""
+    return folder / (f"{config.asynchronous}_delay{config.delay}" if config.asynchronous != "off" else "")
+
+
+def _check_instructions(
+    config: Config, networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv
+) -> dict[str, str]:
+    """What the policy is told instead of each instruction, nothing unless `swapped`.
+
+    Raises:
+        ValueError: if the policy needs instructions and there are none, or it does not know a word of one.
+    """
+    base = networks.base if isinstance(networks, FinetunedPolicy) else networks
+    asked = envs.task.instructions
+    for text in asked:
+        base.check_instruction(text)
+    if base.spec.instruction and not asked:
+        raise ValueError(
+            f"task {envs.task.name} has no instructions, which the policy reads: "
+            "add task=… with task.instructions=[…]"
+        )
+    if not config.swapped:
+        return {}
+    if len(asked) < 2:
+        raise ValueError(f"swapped=true: task {envs.task.name} has no other instruction to tell the policy")
+    return dict(zip(asked, [*asked[1:], asked[0]], strict=True))
 
 
 def _evaluate(
@@ -122,6 +165,7 @@ def _evaluate(
     initial: InitialStates,
     out: Path,
     facts: dict[str, Any],
+    told: Mapping[str, str],
 ) -> None:
     """Evaluate a policy and its base."""
     candidates = side_by_side(networks)
@@ -129,11 +173,13 @@ def _evaluate(
     states = initial.states[: config.episodes]
     for name, candidate in candidates.items():
         with progress(len(states), f"evaluate {name}", "episodes") as show:
-            outcomes[name] = evaluate(envs, _acting(config, candidate, envs), states, config.seed, show)
+            outcomes[name] = evaluate(envs, _acting(config, candidate, envs), states, config.seed, show, told)
     summaries = {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
     write_evaluation(out, initial, outcomes, summaries, **facts)
     for name, result in summaries.items():
         print(f"  {name:<6} {_rate(result)}")
+        for text, one in by_instruction(outcomes[name], result.fingerprint).items():
+            print(f"         {_rate(one)}  {text}")
     print(f"  outcomes per episode: {out / 'episodes.csv'}")
 
 

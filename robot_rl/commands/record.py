@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from robot_rl.cli.signals import stop_on_signal
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.protocol.endpoints import default_address, parse
 from robot_rl.hardware.recording.recorder import RecorderError
@@ -29,6 +30,8 @@ class Config:
     """Cameras to record; null for all cameras of the robot."""
     labels: dict[str, str] = field(default_factory=dict)
     """Labels stored with each episode: labels.operator=carl."""
+    instruction: str | None = None
+    """What the robot is asked to do: a label of each episode, which `data derive` makes its instruction."""
     seconds: float | None = None
     """Length of an episode in s; null to start and end it by keys."""
     episodes: int = 1
@@ -41,6 +44,9 @@ class Config:
     """Use a network without keys."""
 
     def __post_init__(self) -> None:
+        if self.instruction is not None:
+            encode_instruction(self.instruction)
+            self.labels = {**self.labels, INSTRUCTION: self.instruction}
         if self.seconds is not None and not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
         if self.episodes < 1:

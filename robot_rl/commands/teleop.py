@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from robot_rl.cli.signals import Stop, stop_on_signal
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient
@@ -56,6 +57,8 @@ class Config:
     """Cameras to record; null for all cameras of the robot."""
     labels: dict[str, str] = field(default_factory=dict)
     """Labels stored with each episode: labels.operator=carl."""
+    instruction: str | None = None
+    """What the robot is asked to do: a label of each episode, which `data derive` makes its instruction."""
     speed: float = 0.2
     """Speed of the tool at full deflection in m/s, within the robot's limits."""
     turn: float = 0.8
@@ -68,6 +71,9 @@ class Config:
     """Use a network without keys."""
 
     def __post_init__(self) -> None:
+        if self.instruction is not None:
+            encode_instruction(self.instruction)
+            self.labels = {**self.labels, INSTRUCTION: self.instruction}
         if self.task is not None and self.address is not None:
             raise ValueError(
                 "task=… starts its own server, address=… is that of a running one: give one of them"

@@ -1,7 +1,7 @@
 """Checks that data or weights fit the current environment."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from robot_rl.envs.task import render_of
 
@@ -59,8 +59,10 @@ def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str
     return {**environment, "observation_spec": {**spec, "cameras": seen, "image_size": size}}
 
 
-# The horizon changes the meaning of neither observations nor actions.
-_IGNORED = ("horizon",)
+OF_A_SCENE: Final = ("task", "env", "env_args", "state_layout", "model_seed")
+"""What differs between scenes in which one policy can act, told by instructions what to do."""
+# These change the meaning of neither observations nor actions.
+_IGNORED = ("horizon", "instructions")
 
 
 def _within(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

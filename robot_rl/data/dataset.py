@@ -5,6 +5,8 @@
     data/applied_action      [T, A]   actions as the environment executed them
     data/sim_state           [T, K]   full simulator state before the step; simulated data only
     data/reward, data/terminated, data/truncated   [T]
+    data/instruction         [T, L]   instruction as `robot_rl.envs.instruction` encodes it, the same in all
+                                      steps of an episode; only of tasks with instructions
     meta/episode_ends        [N]      int64, one past the last step of each episode
     meta/episode_success, meta/episode_seed        [N]
     meta attributes: format version, environment description, how the data was collected
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 from robot_rl.data.frames import ArrayFrames, VideoFrames
 from robot_rl.data.zarr_store import open_store
 from robot_rl.envs.action import ActionSpec, spec_from_list
+from robot_rl.envs.instruction import INSTRUCTION, decode_instruction
 from robot_rl.envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 
 FORMAT_VERSION = 1
@@ -86,7 +89,8 @@ class Dataset:
 
     def _check(self) -> None:
         keys = self.observation_spec.state_keys
-        for key in (*required_keys(self.collection), *keys):
+        instructed = (INSTRUCTION,) if self.observation_spec.instruction else ()
+        for key in (*required_keys(self.collection), *keys, *instructed):
             if key not in self._data:
                 raise ValueError(f"dataset {self.path} is damaged: data/{key} is missing")
         for camera in self.observation_spec.cameras:
@@ -191,10 +195,23 @@ class Dataset:
         starts = np.concatenate([np.zeros(1, np.int64), self.episode_ends])[:-1]
         return [slice(int(a), int(b)) for a, b in zip(starts, self.episode_ends, strict=True)]
 
+    @cached_property
+    def instructions(self) -> list[str]:
+        """The instruction of each episode, "" for data without instructions.
+
+        Raises:
+            ValueError: if one is no text.
+        """
+        if INSTRUCTION not in self._data:
+            return [""] * self.num_episodes
+        encoded = self[INSTRUCTION]
+        return [decode_instruction(encoded[rows.start]) for rows in self.episodes]
+
     def observations(self) -> Observation:
         """All observations, made by the function that simulation and robot use too."""
         spec = self.observation_spec
         keys = [*spec.state_keys, *(f"images.{camera}" for camera in spec.cameras)]
+        keys += [INSTRUCTION] if spec.instruction else []
         return make_observation({key: self[key] for key in keys}, spec)
 
 
@@ -210,7 +227,7 @@ class Windows:
     `state` [M, To, S] repeats the first observation before an episode's start; `actions`
     [M, H, A] repeats the last action past its end, where `mask` [M, H] is 0. Windows share images:
     `images[camera]` uint8 [T, H, W, 3] holds those of the whole dataset, and `rows` [M, To] are the
-    images of each window.
+    images of each window. So do they share instructions: `instruction` uint8 [T, L], None without.
     """
 
     state: NDArray[np.float32]
@@ -218,6 +235,7 @@ class Windows:
     mask: NDArray[np.float32]
     rows: NDArray[np.int64]
     images: Mapping[str, NDArray[np.uint8]]
+    instruction: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.state)
@@ -242,4 +260,5 @@ def make_windows(dataset: Dataset, obs_steps: int, horizon: int, keep: NDArray[n
         np.concatenate(mask).astype(np.float32),
         seen,
         {camera: observations[IMAGE_PREFIX + camera] for camera in dataset.observation_spec.cameras},
+        observations.get(INSTRUCTION),
     )

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robot_rl.data.compatibility import check_same_environment
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
+from robot_rl.data.dataset import Dataset, required_keys
 from robot_rl.data.episode_notes import SOURCE, notes_of, source_names, without_notes
 from robot_rl.data.episode_stream import (
     arrays_of_all,
@@ -24,6 +24,7 @@ from robot_rl.data.episode_stream import (
     videos_of,
 )
 from robot_rl.data.writer import DatasetWriter, Entry, Video
+from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.hardware.durable import make_folder, publish
 
@@ -86,6 +87,10 @@ def rewrite(
     environment = dict(parts[0].dataset.environment)
     if horizons := [part.dataset.environment.get("horizon") for part in parts]:
         environment["horizon"] = max(horizon or 0 for horizon in horizons)
+    scene = environment.get("env")
+    alike = [part.dataset.environment for part in parts if part.dataset.environment.get("env") == scene]
+    if told := [text for one in alike for text in one.get("instructions", [])]:
+        environment["instructions"] = list(dict.fromkeys(told))
     actors = () if SOURCE in drop else _actors(parts)
     writer = DatasetWriter(out, environment, _collection(parts, drop), durable=False)
     for part in parts:
@@ -140,6 +145,34 @@ def check_mergeable(datasets: Sequence[Dataset], accept: Sequence[str], drop: Se
             raise ValueError(f"{what} differs in {told}; drop=[{','.join(differing)}] leaves them out")
         if cameras_of(other) != cameras_of(first):
             raise ValueError(f"{what} has images of {cameras_of(other)}, not of {cameras_of(first)}")
+
+
+def check_across_tasks(datasets: Sequence[Dataset], accept: Sequence[str], drop: Sequence[str]) -> list[str]:
+    """Check that datasets of several tasks can be merged: they differ in the scene and the instruction alone.
+
+    Args:
+        datasets, accept, drop: as for `check_mergeable`.
+
+    Returns:
+        Arrays to leave out: `drop`, and those that not all datasets have in the same form.
+
+    Raises:
+        ValueError: if one has no instructions, or observations or actions differ.
+    """
+    for dataset in datasets:
+        if not dataset.observation_spec.instruction:
+            raise ValueError(
+                f"{dataset.path} has no instructions, so that nothing would tell its task from the others"
+            )
+    shapes = [{key: dataset.shape(key) for key in dataset.keys} for dataset in datasets]
+    every = {key for one in shapes for key in one} - {SOURCE}
+    apart = sorted(key for key in every if any(one.get(key) != shapes[0].get(key) for one in shapes))
+    needed = set(datasets[0].observation_spec.state_keys) | {INSTRUCTION, *required_keys({})} - {"sim_state"}
+    left_out = [*drop, *(key for key in apart if key not in drop and key not in needed)]
+    # Of another scene too, states of the same size would be restored wrongly.
+    left_out += [] if "sim_state" in left_out else ["sim_state"]
+    check_mergeable(datasets, (*accept, *OF_A_SCENE), left_out)
+    return left_out
 
 
 def _collection(parts: Sequence[Part], drop: Sequence[str]) -> dict[str, Any]:

@@ -91,6 +91,8 @@ def dataset_lines(path: Path) -> list[Line]:
     lines += _optional("labels", _counted(labels)) if labels else []
     flagged = [str(number) for number, note in enumerate(notes) if note.get("flagged")]
     lines += _optional("flagged", f"something is missing in episode {', '.join(flagged)}") if flagged else []
+    if asked := Counter(text for text in dataset.instructions if text):
+        lines.append(Line("instructions", "; ".join(f"{count} {text}" for text, count in asked.items())))
     robot = environment.get("real_robot", {}).get("name", environment.get("robot", "?"))
     lines.append(Line("task", f"{environment.get('task', '?')}; robot {robot}"))
     lines.append(

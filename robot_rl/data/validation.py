@@ -12,6 +12,7 @@ from av.error import FFmpegError
 from robot_rl.data.dataset import STEP_KEYS, Dataset
 from robot_rl.data.episode_notes import SOURCE, source_names
 from robot_rl.data.episode_stream import cameras_of, videos_of
+from robot_rl.envs.instruction import INSTRUCTION, INSTRUCTION_BYTES
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.hardware.recording.episode import Episode
 from robot_rl.hardware.recording.raw import RawDataset
@@ -87,6 +88,18 @@ def _arrays(dataset: Dataset) -> Iterator[str]:
                     yield f"data/{key} has NaN or infinity in episode {number}, step {int(finite.argmin())}"
         if key in STEP_KEYS[3:] and shape != ():
             yield f"data/{key} is {list(shape)} a step, and has to be one number"
+    if INSTRUCTION in dataset.keys and dataset.shape(INSTRUCTION) == (
+        (INSTRUCTION_BYTES,),
+        np.dtype(np.uint8),
+    ):
+        asked = dataset[INSTRUCTION]
+        for number, rows in enumerate(dataset.episodes):
+            if (asked[rows] != asked[rows.start]).any():
+                yield f"the instruction changes within episode {number}"
+            elif not asked[rows.start].any():
+                yield f"episode {number} has an empty instruction"
+    elif INSTRUCTION in dataset.keys:
+        yield f"data/{INSTRUCTION} is no array of {INSTRUCTION_BYTES} bytes a step"
     names = source_names(dataset)
     if SOURCE in dataset.keys and int(dataset[SOURCE].max()) >= len(names):
         yield f"data/{SOURCE} has the number {int(dataset[SOURCE].max())}, which the collection does not name"

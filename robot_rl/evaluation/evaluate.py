@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.cli.progress import ProgressReporter
+from robot_rl.envs.instruction import INSTRUCTION, decode_instruction, encode_instruction
+from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
@@ -31,6 +33,8 @@ class Outcome:
     """Number of control steps."""
     seed: int
     """Seed of the policy's noise in this episode."""
+    instruction: str = ""
+    """Its instruction; "" in a task without."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,23 @@ def evaluate(
     states: NDArray[np.float64],
     seed: int,
     show: ProgressReporter | None = None,
+    told: Mapping[str, str] | None = None,
 ) -> list[Outcome]:
-    """Run an episode without exploration from each initial state [N, K]; `show` gets the success so far."""
+    """Run an episode without exploration from each initial state [N, K].
+
+    Args:
+        envs: environments to step together.
+        policy: policy with as many slots.
+        states: initial states.
+        seed: seed of the policy's noise.
+        show: gets the success so far.
+        told: what the policy is told instead, by instruction; success is still that of the instruction.
+    """
     waiting = list(range(len(states)))[::-1]
     outcomes: list[Outcome] = []
     running: dict[int, int] = {}
     lengths = np.zeros(envs.num_envs, int)
+    asked: dict[int, str] = {}
 
     def start_episodes(free: Sequence[int]) -> dict[str, np.ndarray]:
         mask = np.zeros(envs.num_envs, bool)
@@ -79,10 +94,18 @@ def evaluate(
             mask[env_id] = True
             lengths[env_id] = 0
         obs, _ = envs.reset(options={"reset_mask": mask, "states": starts})
+        if INSTRUCTION in obs:
+            asked.update({env_id: decode_instruction(obs[INSTRUCTION][env_id]) for env_id in free})
         policy.reset(free, [episode_seed(seed, "eval", running.get(env_id, 0)) for env_id in free])
         return obs
 
-    rollout = Rollout(envs, lambda obs: policy.act(obs).action, start_episodes(range(envs.num_envs)))
+    def act(obs: Observation) -> NDArray[np.float32]:
+        if told:
+            others = [encode_instruction(told[asked[env_id]]) for env_id in range(envs.num_envs)]
+            obs = {**obs, INSTRUCTION: np.stack(others)}
+        return policy.act(obs).action
+
+    rollout = Rollout(envs, act, start_episodes(range(envs.num_envs)))
     for step in rollout:
         lengths += 1
         ended = np.flatnonzero(step.done).tolist()
@@ -95,6 +118,7 @@ def evaluate(
                         bool(step.info["success"][env_id]),
                         int(lengths[env_id]),
                         episode_seed(seed, "eval", episode),
+                        asked.get(env_id, ""),
                     )
                 )
                 if show:
@@ -105,6 +129,15 @@ def evaluate(
         if ended:
             rollout.begin(start_episodes(ended))
     return sorted(outcomes, key=lambda outcome: outcome.episode)
+
+
+def by_instruction(outcomes: Sequence[Outcome], fingerprint: str) -> dict[str, Summary]:
+    """Success by instruction, in the order of the alphabet; empty in a task without instructions."""
+    asked = sorted({outcome.instruction for outcome in outcomes if outcome.instruction})
+    return {
+        text: Summary.of([outcome for outcome in outcomes if outcome.instruction == text], fingerprint)
+        for text in asked
+    }
 
 
 def write_evaluation(
@@ -118,10 +151,13 @@ def write_evaluation(
     make_folder(directory)
     table = io.StringIO(newline="")
     writer = csv.writer(table)
-    writer.writerow(["policy", "episode", "success", "length", "seed"])
+    # The column of instructions is there if the task has some.
+    asked = ["instruction"] if any(one.instruction for one in next(iter(outcomes.values()))) else []
+    writer.writerow(["policy", "episode", "success", "length", "seed", *asked])
     for name, episodes in outcomes.items():
-        for outcome in episodes:
-            writer.writerow([name, outcome.episode, int(outcome.success), outcome.length, outcome.seed])
+        for one in episodes:
+            row = [name, one.episode, int(one.success), one.length, one.seed]
+            writer.writerow([*row, *([one.instruction] if asked else [])])
     write_file(directory / "episodes.csv", table.getvalue().encode())
     summary = {
         "task": states.task,
@@ -132,4 +168,12 @@ def write_evaluation(
         **facts,
         "policies": {name: vars(result) for name, result in summaries.items()},
     }
+    if asked:
+        summary["instructions"] = {
+            name: {
+                text: vars(result)
+                for text, result in by_instruction(episodes, summaries[name].fingerprint).items()
+            }
+            for name, episodes in outcomes.items()
+        }
     write_file(directory / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())

@@ -18,6 +18,7 @@ from safetensors.numpy import save
 
 from robot_rl.assets import own_or_asset
 from robot_rl.data.compatibility import check_same_environment
+from robot_rl.envs.language_scenes import LANGUAGE_SCENES, instructions_of_states
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.hardware.durable import make_folder, write_file
@@ -114,6 +115,8 @@ def load_states(
 ) -> InitialStates:
     """Load the list of an environment's task and a split, or the file at `path`.
 
+    Of a scene with several instructions, the states of the task's own instructions.
+
     Raises:
         ValueError: if there is no list, it is damaged, or it was made in another environment.
     """
@@ -141,4 +144,9 @@ def load_states(
         f"the list of initial states {path}",
         accept=("observation_spec", "render"),  # neither changes the states
     )
+    if env.task.env in LANGUAGE_SCENES:
+        asked = instructions_of_states(environment, states)
+        states = states[[text in env.task.instructions for text in asked]]
+        if not len(states):
+            raise ValueError(f"{path} has no state of {'; '.join(env.task.instructions)}")
     return InitialStates(path.name, task, states, split if of_task else None)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.data.dataset import Windows, make_windows
+from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.methods.method import DatasetContext, OfflineMethod
@@ -58,10 +59,14 @@ class BCLearner:
             name: torch.from_numpy(getattr(windows, name)).to(device) for name in ("state", "actions", "mask")
         }
         self._rows = torch.from_numpy(windows.rows).to(device)
-        self._images = {
+        # What windows share: images, and instructions for a policy that reads them.
+        self._shared = {
             IMAGE_PREFIX + camera: torch.from_numpy(images).to(device)
             for camera, images in windows.images.items()
         }
+        if policy.takes_instruction:
+            assert windows.instruction is not None
+            self._shared[INSTRUCTION] = torch.from_numpy(windows.instruction).to(device)
         self._rng = np.random.default_rng([seed, 2])
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -72,7 +77,7 @@ class BCLearner:
         index = torch.from_numpy(drawn).to(self.device)
         batch = {name: values[index] for name, values in self._data.items()}
         rows = self._rows[index]
-        batch.update({name: images[rows] for name, images in self._images.items()})
+        batch.update({name: values[rows] for name, values in self._shared.items()})
         batch = augment_images(batch, self._generator)
         self.updates += 1
         for group in self.optimizer.param_groups:
@@ -126,10 +131,17 @@ class BCMethod(OfflineMethod):
         keep = dataset.success if self.config.successes_only else np.ones_like(dataset.success)
         if not keep.any():
             raise ValueError(f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}")
+        kind = BASES[base.name].policy
+        if kind.takes_instruction and not dataset.observation_spec.instruction:
+            raise ValueError(
+                f"dataset {dataset.path} has no instructions, which base={base.name} needs: collect it in a "
+                "task with task.instructions=[…]"
+            )
+        base = kind.for_instructions(base, dataset.instructions)
         windows = make_windows(dataset, base.obs_steps, base.horizon, keep)
         torch.manual_seed(context.seed)
         observed = dataset.observation_spec
-        policy = BASES[base.name].policy(
+        policy = kind(
             base, observed.state_size, len(dataset.action_spec), observed.cameras, observed.image_size
         )
         policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])

@@ -133,7 +133,7 @@ class NoiseMethod(OffPolicyMethod):
             raise ValueError(
                 f"method={self.config.name} improves a trained base policy: give its run, base=runs/…"
             )
-        if not is_steered_by_noise(base, random_observations(base.spec, 4, base.device)):
+        if not is_steered_by_noise(base, random_observations(base, 4)):
             raise ValueError(
                 f"the base policy {path} cannot be steered by its noise, and method={self.config.name} "
                 "does nothing else; use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"

@@ -17,6 +17,7 @@ from robot_rl.policies.bases.base_policy import (
     Chunk,
     ObservationHistory,
     check_images,
+    check_instructions,
     check_observation,
     is_steered_by_noise,
     random_observations,
@@ -84,6 +85,10 @@ class RemoteBase(BasePolicy):
     def device(self) -> torch.device:
         return self.identity.device
 
+    @property
+    def example_instruction(self) -> str:
+        return str(next(iter(self.environment.get("instructions", [])), super().example_instruction))
+
     @torch.no_grad()
     def sample(
         self,
@@ -109,6 +114,8 @@ class RemoteBase(BasePolicy):
         arrays = {"state": state.float().cpu().numpy()}
         for camera, each in zip(self.spec.cameras, images, strict=True):
             arrays[f"images.{camera}"] = each.cpu().numpy()
+        if self.spec.instruction:
+            arrays["instruction"] = check_instructions(obs).cpu().numpy()
         given = None if noise is None else noise.float().cpu().numpy()
         # Without a noise input the samples of a deterministic policy are equal.
         count = 1 if given is None and self.spec.deterministic else num_samples
@@ -121,9 +128,7 @@ class RemoteBase(BasePolicy):
         Raises:
             ValueError: if other noise gives the same actions, or the same noise others.
         """
-        if self.spec.noise_shape and not is_steered_by_noise(
-            self, random_observations(self.spec, 2, self.device)
-        ):
+        if self.spec.noise_shape and not is_steered_by_noise(self, random_observations(self, 2)):
             raise ValueError(
                 f"{self.config.url} says that its policy takes noise, but its actions do not depend on it "
                 "alone: serve another policy"

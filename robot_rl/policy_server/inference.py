@@ -9,6 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robot_rl.envs.instruction import (
+    INSTRUCTION,
+    INSTRUCTION_BYTES,
+    decode_instruction,
+    encode_instruction,
+)
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.loading import acting_policy
 from robot_rl.policies.acting import ActingPolicy
@@ -97,7 +103,7 @@ class PolicyInference:
                 "obs_steps": spec.obs_steps,
                 "state": {"keys": list(observed.state_keys), "sizes": list(observed.state_dims)},
                 "images": {f"images.{camera}": [*observed.image_size, 3] for camera in self._cameras},
-                "prompt": False,
+                "prompt": spec.instruction,
             },
             "action": {
                 "shape": [self.steps, spec.action_size],
@@ -131,12 +137,15 @@ class PolicyInference:
 
     def check(self, request: Mapping[str, Any]) -> Query:
         names = ["state", *(f"images.{camera}" for camera in self._cameras)]
-        if unknown := [name for name in request if name not in (*names, PROMPT, *_RESERVED)]:
+        known = (*names, *([INSTRUCTION] if self.base.spec.instruction else []), PROMPT, *_RESERVED)
+        if unknown := [name for name in request if name not in known]:
             raise MessageError(f"unknown key {unknown[0]!r:.60}; this policy observes {', '.join(names)}")
         rows = _integer(request, BATCH, 1, 1, MAX_ROWS) if BATCH in request else None
         obs: dict[str, NDArray[Any]] = {"state": self._state(request, rows)}
         for name in names[1:]:
             obs[name] = self._image(request, name, rows)
+        if self.base.spec.instruction:
+            obs[INSTRUCTION] = self._instruction(request, rows)
         samples = _integer(request, SAMPLES, 1, 1, MAX_SAMPLES)
         seed = _integer(request, SEED, -1, 0, 2**63 - 1)
         noise = self._noise(request, samples, rows)
@@ -216,6 +225,29 @@ class PolicyInference:
         if image.dtype != np.uint8:
             raise MessageError(f"{name} has type {image.dtype}; send uint8")
         return image.copy()
+
+    def _instruction(self, request: Mapping[str, Any], rows: int | None) -> NDArray[np.uint8]:
+        """The instructions [B, To, L]: a prompt for all rows, or an encoded array."""
+        try:
+            if INSTRUCTION in request:
+                encoded = self._history(request, INSTRUCTION, (INSTRUCTION_BYTES,), rows)
+                if encoded.dtype != np.uint8:
+                    raise MessageError(f"{INSTRUCTION} has type {encoded.dtype}; send uint8")
+                texts = {
+                    decode_instruction(row)
+                    for row in np.unique(encoded.reshape(-1, INSTRUCTION_BYTES), axis=0)
+                }
+            else:
+                prompt = request.get(PROMPT)
+                if not isinstance(prompt, str):
+                    raise MessageError(f"{PROMPT} is missing: this policy reads an instruction, as a text")
+                shape = (rows or 1, self.base.spec.obs_steps, 1)
+                encoded, texts = np.tile(encode_instruction(prompt), shape), {prompt}
+            for text in texts:
+                self.base.check_instruction(text)
+        except ValueError as error:
+            raise MessageError(str(error)) from error
+        return encoded.copy()
 
     def _history(
         self, request: Mapping[str, Any], name: str, shape: tuple[int, ...], rows: int | None

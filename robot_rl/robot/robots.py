@@ -75,13 +75,18 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
         ended: as for `serve_arm`.
 
     Raises:
-        ValueError: if the task cannot be driven, or the states belong to another task.
+        ValueError: if the task cannot be driven or has several instructions, or the states belong to another.
     """
     # Imported here: robosuite need not be installed on a robot's machine.
     from robot_rl.envs.task_driver import RENDERER_FACTORY, TaskDriver
     from robot_rl.evaluation.initial_states import load_states, states_path
 
     driver = TaskDriver(task, MonotonicClock())
+    if len(known := driver.env.task.instructions) > 1:
+        raise ValueError(
+            f"task {task.name!r} has several instructions, and a served one has one: "
+            f"task.instructions=[{known[0]}]"
+        )
     if states is None and not states_path(driver.env.task.name).exists():
         states = SEEDS
     if states != SEEDS:

@@ -205,7 +205,8 @@ def test_unregistered_class_is_refused(tmp_path: Path) -> None:
 def test_every_registered_base_is_built_and_saved(tmp_path: Path) -> None:
     for kind, base in BASES.items():
         assert base.config().name == kind
-        policy = base.policy(base.config(), 5, 3)
+        cameras = ("front",) if base.policy.takes_instruction else ()
+        policy = base.policy(base.config(), 5, 3, cameras, (32, 32))
         if kind != "uniform":  # it has nothing to fit
             policy.fit_normalizers(torch.randn(10, 5), torch.zeros(10, 3))
         save_policy(policy, tmp_path / kind, {})

@@ -13,6 +13,7 @@ from robot_rl.data.raw.robot_environment import ActionConverter, make_action_con
 from robot_rl.data.raw.steps import Steps
 from robot_rl.data.raw.timeline import ACTORS, EpisodeSkipped, Timeline, Track
 from robot_rl.data.writer import DatasetWriter
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.envs.robot_state import RobotState
 from robot_rl.envs.scene_state import REBUILT, SCENE
@@ -137,7 +138,9 @@ class _Derivation:
         timeline = Timeline(raw)
         converter = self._converter(header.spec, timeline)
         tracks = [Track(raw, name) for name in names]
-        environment = self._describe(header.spec, converter, tracks)
+        labels = {**header.labels, **footer.labels}
+        environment = self._describe(header.spec, converter, tracks, INSTRUCTION in labels)
+        asked = self._instruction(labels, environment)
         if self._environment and environment != self._environment:
             raise ValueError(f"{raw.folder} has other commands or other images than those before")
         success = footer.outcome == "success"
@@ -147,6 +150,11 @@ class _Derivation:
         if self._config.rebuild is not None and SCENE in header.spec.sensors:
             episode = {**episode, "sim_state": self._config.rebuild(steps.sensor(SCENE))}
             self._rebuilt = True
+        if asked is not None:
+            episode = {
+                **episode,
+                INSTRUCTION: np.tile(encode_instruction(asked), (len(episode["action"]), 1)),
+            }
         if self._writer is None:
             self._robot, self._environment, self._cameras = header.spec, environment, tuple(names)
             self._writer = DatasetWriter(self._building, environment, self._collection(), durable=False)
@@ -164,7 +172,7 @@ class _Derivation:
                 "number": number,
                 "episode": header.episode,
                 "outcome": footer.outcome,
-                "labels": {**header.labels, **footer.labels},
+                "labels": labels,
                 "flagged": footer.flagged or bool(gaps),
                 **({"bridged_ms": gaps} if gaps else {}),
                 "lost": {name: lost for name, count in footer.counts.items() if (lost := _lost(count))},
@@ -178,13 +186,31 @@ class _Derivation:
         except ValueError as error:
             raise EpisodeSkipped(str(error)) from error
 
+    def _instruction(self, labels: Mapping[str, str], environment: Mapping[str, Any]) -> str | None:
+        """The instruction of an episode: its label, or the only one of the task; None if none is observed."""
+        instructed = environment["observation_spec"].get("instruction", False)
+        if self._environment and instructed != self._environment["observation_spec"].get(
+            "instruction", False
+        ):
+            has = "no label instruction" if not instructed else "the label instruction"
+            raise EpisodeSkipped(f"it has {has}, unlike those before")
+        if not instructed:
+            return None
+        known = environment.get("instructions", [])
+        if INSTRUCTION not in labels and len(known) != 1:
+            raise EpisodeSkipped("it has no label instruction, which the task's observations have")
+        return labels.get(INSTRUCTION) or str(known[0])
+
     def _describe(
-        self, robot: RobotSpec, converter: ActionConverter, tracks: Sequence[Track]
+        self, robot: RobotSpec, converter: ActionConverter, tracks: Sequence[Track], instructed: bool
     ) -> dict[str, Any]:
         config = self._config
         if config.environment is None:
             sizes = {track.camera: track.size for track in tracks}
-            return robot_environment(robot, config.task, config.rate, sizes, converter.spec)
+            made = robot_environment(robot, config.task, config.rate, sizes, converter.spec)
+            if instructed:
+                made["observation_spec"]["instruction"] = True
+            return made
         observed = ObservationSpec.from_dict(config.environment["observation_spec"])
         for track in tracks:
             if track.size != observed.image_size:

@@ -76,6 +76,7 @@ def make_controller(
     judge: Judge | None = None,
     turns: Turns | None = None,
     lookahead_ms: float | None = None,
+    instruction: str | None = None,
 ) -> Controller:
     """Build the controller, warm up the policy and disarm the robot.
 
@@ -90,6 +91,7 @@ def make_controller(
         judge: judge of success; by default the robot's success sensor, else the operator.
         turns: turn taking with another client of the robot.
         lookahead_ms: as for `RealArmEnv`.
+        instruction: as for `RealArmEnv`.
 
     Raises:
         ValueError: if the policy does not fit the robot, or an operator is needed and there is no terminal.
@@ -107,6 +109,7 @@ def make_controller(
         frames=frames,
         lookahead_ms=lookahead_ms,
         clock=clock,
+        instruction=instruction,
     )
     period = 1 / environment["control_freq"]
     controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict, turns=turns)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.envs.instruction import encode_instruction
+from robot_rl.policies.bases.vla import VLAConfig, VLAPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policy_client.codec import MessageError
@@ -177,3 +179,29 @@ def test_a_policy_that_corrects_every_step_is_not_served() -> None:
     spec = ResidualSpec(EncoderSpec(STATE), ACTION, (16,), (0.2, 0.2))
     with pytest.raises(ValueError, match="corrects each action"):
         PolicyInference(Residual(flow(), spec), environment(), 0)
+
+
+def test_a_prompt_is_the_instruction_of_a_policy_that_reads_one() -> None:
+    torch.manual_seed(0)
+    config = VLAConfig(
+        horizon=HORIZON,
+        execute=EXECUTE,
+        channels=[8],
+        tokens_width=8,
+        heads=1,
+        layers=1,
+        width=16,
+        depth=1,
+        words=["lift", "push"],
+    )
+    served = PolicyInference(VLAPolicy(config, STATE, ACTION, [CAMERA], SIZE).eval(), environment(CAMERA), 0)
+    assert served.metadata["observation"]["prompt"] is True
+    request = {**observation(), f"images.{CAMERA}": image(), "__noise__": noise(1)}
+    lift, push = infer(served, {**request, "prompt": "lift"}, {**request, "prompt": "Push"})
+    assert not np.array_equal(lift["actions"], push["actions"])
+    (again,) = infer(served, {**request, "instruction": encode_instruction("lift")})
+    np.testing.assert_allclose(again["actions"], lift["actions"], atol=1e-6)
+    with pytest.raises(MessageError, match="prompt is missing"):
+        served.check(request)
+    with pytest.raises(MessageError, match="not trained on 'throw'; it knows lift, push"):
+        served.check({**request, "prompt": "throw"})

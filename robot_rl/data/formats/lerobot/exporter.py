@@ -1,8 +1,9 @@
 """Exports a dataset as LeRobotDataset v3.0.
 
-`observation.state` is the state that policies of this program see, `action` the applied action. Arrays
-without a place in the format become features `robot_rl.<name>`, and the metadata of the dataset goes to
-`meta/robot_rl.json`. The importer restores both.
+`observation.state` is the state that policies of this program see, `action` the applied action. An episode's
+instruction is its task; without instructions the task has the name of ours. Arrays without a place in the
+format become features `robot_rl.<name>`, and the metadata of the dataset goes to `meta/robot_rl.json`. The
+importer restores both.
 """
 
 import io
@@ -23,6 +24,7 @@ from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.layout import Place, Stats
 from robot_rl.data.formats.lerobot.videos import VideoFiles
 from robot_rl.data.writer import Streamed
+from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import ObservationSpec, make_observation
 
 _SAMPLED: Final = 100
@@ -74,6 +76,10 @@ class _Writer:
             if as_images
             else layout.video_feature(height, width, fps)
         )
+        name = str(dataset.environment["task"])
+        self._tasks = [text or name for text in dataset.instructions]
+        """LeRobot's task of each episode."""
+        self._task_index = {task: index for index, task in enumerate(dict.fromkeys(self._tasks))}
         self._state = _exact_state_keys(spec, dataset)
         self._columns = {
             key: _column(key) for key in dataset.keys if _is_table(key) and key not in self._state
@@ -112,7 +118,7 @@ class _Writer:
         self._rows.append(
             {
                 "episode_index": number,
-                "tasks": [self._dataset.environment["task"]],
+                "tasks": [self._tasks[number]],
                 "length": steps,
                 "data/chunk_index": self._place.chunk,
                 "data/file_index": self._place.file,
@@ -139,7 +145,7 @@ class _Writer:
         episodes = self._out / Place().path(layout.EPISODES)
         episodes.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(self._rows), episodes)
-        pq.write_table(tasks_table([self._dataset.environment["task"]]), self._out / layout.TASKS)
+        pq.write_table(tasks_table(list(self._task_index)), self._out / layout.TASKS)
         stats = {
             name: {kind: values.tolist() for kind, values in layout.combine_stats(one).items()}
             for name, one in self._stats.items()
@@ -162,7 +168,7 @@ class _Writer:
             "frame_index": frames,
             "episode_index": np.full(steps, number),
             "index": self._steps + frames,
-            "task_index": np.zeros(steps, np.int64),
+            "task_index": np.full(steps, self._task_index[self._tasks[number]]),
         }
         return {name: columns[name] for name in self._features if name in columns}
 
@@ -210,7 +216,7 @@ class _Writer:
             "robot_type": self._dataset.environment.get("robot"),
             "total_episodes": number,
             "total_frames": self._steps,
-            "total_tasks": 1,
+            "total_tasks": len(self._task_index),
             "chunks_size": layout.CHUNKS_SIZE,
             "data_files_size_in_mb": layout.DATA_MB,
             "video_files_size_in_mb": layout.VIDEO_MB,
@@ -227,6 +233,7 @@ class _Writer:
             "format": FORMAT_VERSION,
             "environment": dataset.environment,
             "collection": dataset.collection,
+            "instructions": INSTRUCTION in dataset.keys,
             "columns": {key: [name, *_plain(dataset.shape(key))] for key, name in self._columns.items()},
             "state": {key: list(dataset.shape(key)[0]) for key in self._state},
             "episodes": [
@@ -288,7 +295,7 @@ def _exact_state_keys(spec: ObservationSpec, dataset: Dataset) -> tuple[str, ...
 
 
 def _is_table(key: str) -> bool:
-    return not key.startswith("images.")
+    return key != INSTRUCTION and not key.startswith("images.")
 
 
 def _column(key: str) -> str:

@@ -1,7 +1,7 @@
 """Imports a LeRobotDataset: restores one that this program exported, converts one of another program.
 
 For another program's dataset, the state is `observation.state`. Actions are scaled into [-1, 1] by a power of
-two, so no bit is lost; the scale is in the action spec.
+two, so no bit is lost; the scale is in the action spec. The task of an episode is its instruction.
 """
 
 import io
@@ -20,6 +20,7 @@ from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.files import LeRobotFiles
 from robot_rl.data.writer import DatasetWriter, Streamed
 from robot_rl.envs.action import ActionDim, spec_to_list
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 
 _OBSERVATION: Final = "observation."
@@ -107,6 +108,8 @@ class _Own:
                 part = state[:, begin : begin + dim]
                 arrays[key] = part.reshape(table.num_rows, *self._own["state"][key])
             begin += dim
+        if self._own.get("instructions"):
+            arrays[INSTRUCTION] = _instruction(row)
         known = self._own["episodes"][row["episode_index"]]
         return arrays, bool(known["success"]), int(known["seed"])
 
@@ -126,6 +129,7 @@ class _Foreign:
             )
         skipped = [name for name, one in features.items() if one["dtype"] in ("string", "language")]
         self.lost = [f"{name} is text, and left out" for name in skipped]
+        self._instructed = self._has_instructions()
         self._more = [name for name in files.numbers if name not in _NAMED]
         self._scales = self._action_scales()
         self.environment = self._describe()
@@ -155,7 +159,19 @@ class _Foreign:
             "truncated": ends & (not won),
         }
         arrays |= {_array_name(name): files.column(table, name) for name in self._more}
+        if self._instructed:
+            arrays[INSTRUCTION] = _instruction(row)
         return arrays, won, int(row["episode_index"])
+
+    def _has_instructions(self) -> bool:
+        """Whether every episode has a task that can be its instruction; else the tasks are labels only."""
+        try:
+            for row in self._files.episodes:
+                encode_instruction("; ".join(row["tasks"]))
+        except ValueError as error:
+            self.lost.append(f"the tasks become labels, and no instructions: {error}")
+            return False
+        return True
 
     def _won(self, table: pa.Table) -> bool:
         if self._success is not None:
@@ -192,7 +208,7 @@ class _Foreign:
             raise ValueError(f"{files.path}: images have several sizes ({told}), and a dataset has one")
         size = next(iter(sizes.values()), (84, 84))
         state = int(np.prod(files.features[layout.STATE]["shape"]))
-        observed = ObservationSpec((_STATE,), (state,), tuple(seen), size)
+        observed = ObservationSpec((_STATE,), (state,), tuple(seen), size, self._instructed)
         return {
             "task": files.tasks[0] if files.tasks else "unknown",
             "robot": files.info.get("robot_type") or "unknown",
@@ -202,6 +218,11 @@ class _Foreign:
             "action_spec": spec_to_list(dims),
             **({"render": "camera"} if seen else {}),
         }
+
+
+def _instruction(row: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """The instruction of each step of an episode, [T, L]."""
+    return np.tile(encode_instruction("; ".join(row["tasks"])), (row["length"], 1))
 
 
 def _images(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Streamed:

@@ -23,11 +23,12 @@ from robot_rl.data.episode_stream import arrays_of, images_of
 from robot_rl.data.formats.robomimic.file import IMAGE, MADE, OBJECT, OWN
 from robot_rl.data.raw.steps import AGE, single
 from robot_rl.data.writer import Streamed
+from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.playback_start import ModelXml, begin_as_played_back
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 
-_APART: Final = (*STEP_KEYS, SOURCE, "time")
+_APART: Final = (*STEP_KEYS, SOURCE, INSTRUCTION, "time")
 """Arrays that are not observations."""
 _ROBOSUITE, _GYM = 1, 2
 """robomimic's numbers of environment types. It has none for a real robot."""

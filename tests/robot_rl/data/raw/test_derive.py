@@ -457,3 +457,17 @@ def test_recordings_of_a_served_task_say_that_they_are_of_one(
         robot_rl("data derive", f"raw={tmp_path}/{name}.raw", f"out={tmp_path}/{name}.zarr")
         said = capsys.readouterr().err
         assert ("task=lift makes a dataset of the task" in said) == (robot is served)
+
+
+def test_the_label_instruction_becomes_the_instruction_of_the_episode(tmp_path: Path) -> None:
+    asked = {"instruction": "open the drawer"}
+    dataset, derived = made(tmp_path, Motion(labels=asked), Motion(labels={"instruction": "close it"}))
+    assert dataset.instructions == ["open the drawer", "close it"]
+    assert dataset.observation_spec.instruction
+    assert not derived.left_out
+
+
+def test_an_episode_without_the_label_is_skipped_by_name(tmp_path: Path) -> None:
+    dataset, derived = made(tmp_path, Motion(labels={"instruction": "open the drawer"}), Motion())
+    assert dataset.instructions == ["open the drawer"]
+    assert derived.left_out == {1: "it has no label instruction, unlike those before"}

@@ -1,0 +1,140 @@
+"""A small vision-language-action policy, trained from scratch.
+
+After BAKU (Haldar et al. 2024, arXiv 2406.07539): one truncated ResNet-18 for all cameras, modulated by the
+instruction in each block; a token for each camera, for proprioception and for the instruction; a transformer,
+from whose action token a head predicts a chunk. The head is that of base=flow. Times are drawn closer to the
+noise than to the data, as for pi0 (arXiv 2410.24164): where the chunk is still undecided the velocity is
+hardest to predict, and a few steps of integration depend on it most.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from robot_rl.policies.bases.base_policy import (
+    ObservationHistory,
+    check_images,
+    check_instructions,
+    check_observation,
+)
+from robot_rl.policies.bases.flow import TIME_SCALE, FlowConfig, FlowPolicy
+from robot_rl.policies.bases.imitation import ImitationConfig, check_positive, checked_image_size
+from robot_rl.policies.nets.film_resnet import FiLMResNet
+from robot_rl.policies.nets.language import SentenceEncoder, Tokenizer, vocabulary_of
+from robot_rl.policies.nets.normalizer import OBSERVATION_BOUND
+
+NOISE_BIAS = 1.5
+"""1 - t is drawn from Beta(NOISE_BIAS, 1), whose density grows towards the noise, t = 0."""
+
+
+@dataclass
+class VLAConfig(FlowConfig):
+    """Vision-language-action policy: instructions, images and proprioception."""
+
+    name: str = "vla"
+    """Registered name of this kind of base policy."""
+    horizon: int = 10
+    """Control steps H that the policy predicts at once (its chunk)."""
+    execute: int = 5
+    """Control steps h of each chunk that are executed, at most H."""
+    inference_steps: int = 5
+    """Euler steps of each prediction."""
+    channels: list[int] = field(default_factory=lambda: [32, 64, 128])
+    """Channels of each stage of the ResNet; ResNet-18 has [64,128,256,512]."""
+    tokens_width: int = 128
+    """Width of the transformer, a multiple of `heads`."""
+    heads: int = 4
+    """Attention heads."""
+    layers: int = 3
+    """Layers of the transformer."""
+    bf16: bool = False
+    """Compute images and transformer in bfloat16; weights and the action head stay in float32."""
+    checkpointing: bool = False
+    """Compute the ResNet's activations again in the backward pass: a third slower, with less memory."""
+    words: list[str] = field(default_factory=list)
+    """Words that instructions may have; [] for those of the dataset."""
+
+
+class VLAPolicy(FlowPolicy):
+    """Flow matching of chunks from instruction, images and state.
+
+    Its features are what the transformer's action token says of each observed step.
+
+    Raises:
+        ValueError: if the configuration is invalid, or there is no camera.
+    """
+
+    config: VLAConfig
+    takes_instruction = True
+
+    def __init__(
+        self,
+        config: VLAConfig,
+        state_size: int,
+        action_size: int,
+        cameras: Sequence[str] = (),
+        image_size: Sequence[int] | None = None,
+    ) -> None:
+        check_positive(config, "tokens_width", "heads", "layers")
+        if not config.channels or min(config.channels) < 8:
+            raise ValueError(f"channels is {config.channels}; give one number of at least 8 for each stage")
+        if config.tokens_width % config.heads:
+            raise ValueError(
+                f"tokens_width is {config.tokens_width}; it must be a multiple of heads, {config.heads}"
+            )
+        if not cameras:
+            raise ValueError("base=vla needs images: add task.cameras=[…] and collect the data with them")
+        super().__init__(config, state_size, action_size, cameras, image_size)
+        width = config.tokens_width
+        self._tokenizer = Tokenizer(config.words)
+        self.sentence = SentenceEncoder(len(config.words), width, config.heads)
+        self.from_state = nn.Linear(state_size, width)
+        # The action token first, then instruction, proprioception and cameras.
+        self.action_token = nn.Parameter(0.02 * torch.randn(width))
+        self.kinds = nn.Parameter(0.02 * torch.randn(2 + len(cameras), width))
+        layer = nn.TransformerEncoderLayer(
+            width, config.heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.transformer = nn.TransformerEncoder(
+            layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
+
+    @classmethod
+    def for_instructions(cls, config: ImitationConfig, instructions: Iterable[str]) -> ImitationConfig:
+        """The configuration with the words of these instructions, unless it names words."""
+        assert isinstance(config, VLAConfig)
+        return config if config.words else replace(config, words=vocabulary_of(instructions))
+
+    @property
+    def example_instruction(self) -> str:
+        return self.config.words[0]
+
+    def check_instruction(self, text: str) -> None:
+        self._tokenizer.numbers_of(text)
+
+    def _build_vision(self, image_size: Sequence[int] | None) -> tuple[nn.ModuleList, int]:
+        config, width = self.config, self.config.tokens_width
+        size, again = checked_image_size(image_size), config.checkpointing
+        shared = FiLMResNet(size, config.channels, width, width, checkpointing=again)
+        return nn.ModuleList([shared]), width
+
+    def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
+        return TIME_SCALE * (1 - torch.rand(batch, generator=generator).pow(1 / NOISE_BIAS))
+
+    def _encode(self, obs: ObservationHistory) -> Tensor:
+        """What the action token says of each observed step, float32 [B, To, F]."""
+        images = check_images(obs, self.spec)
+        state = check_observation(obs, self.spec).to(self.device, torch.float32)
+        numbers = self._tokenizer(check_instructions(obs)[:, -1]).to(self.device)
+        batch, steps = state.shape[:2]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16):
+            sentence = self.sentence(numbers).repeat_interleave(steps, 0)
+            seen = torch.cat([camera.to(self.device).flatten(0, 1) for camera in images])
+            views = self.vision[0](seen, sentence.repeat(len(images), 1)).chunk(len(images))
+            proprioception = self.state_normalizer.normalize(state, bound=OBSERVATION_BOUND).flatten(0, 1)
+            known = torch.stack([sentence, self.from_state(proprioception), *views], 1) + self.kinds
+            action = self.action_token.expand(len(known), 1, -1)
+            features: Tensor = self.transformer(torch.cat([action, known], 1))[:, 0]
+        return features.float().unflatten(0, (batch, steps))

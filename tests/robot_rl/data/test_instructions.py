@@ -1,0 +1,119 @@
+"""Instructions of episodes: stored, merged across tasks, exported, imported, and refused where they lack."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robot_rl.cli.main import main
+from robot_rl.data.dataset import Dataset, make_windows
+from robot_rl.data.formats.lerobot.files import LeRobotFiles, find_problems
+from robot_rl.data.summary import dataset_lines
+from robot_rl.data.validation import find_problems as problems_of
+from robot_rl.data.writer import DatasetWriter
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
+from tests.conftest import RunCommand
+from tests.robot_rl.data.small_dataset import arrays, environment, same_data, write
+
+TEXTS = ("open the drawer", "close the drawer", "open the drawer")
+
+
+def instructed(
+    path: Path, texts: Sequence[str] = TEXTS, extra: Sequence[str] = (), **changes: Any
+) -> Dataset:
+    """A dataset with an episode for each text."""
+    described = environment(**changes)
+    described["observation_spec"]["instruction"] = True
+    described["instructions"] = list(dict.fromkeys(texts))
+    writer = DatasetWriter(path, described, {"states": False})
+    for number, text in enumerate(texts):
+        episode = {**arrays(6 + number, number, success=True)}
+        episode |= {key: np.zeros((6 + number, 2)) for key in extra}
+        episode[INSTRUCTION] = np.tile(encode_instruction(text), (6 + number, 1))
+        del episode["source"]
+        writer.append(episode, success=True, seed=number)
+    return Dataset(path)
+
+
+def test_a_dataset_knows_the_instruction_of_each_episode(tmp_path: Path) -> None:
+    dataset = instructed(tmp_path / "a.zarr")
+    assert dataset.instructions == list(TEXTS)
+    told = {line.name: line.text for line in dataset_lines(dataset.path)}
+    assert told["instructions"] == "2 open the drawer; 1 close the drawer"
+    windows = make_windows(dataset, 2, 3, np.ones(3, bool))
+    assert windows.instruction is not None
+    assert windows.instruction.shape == (dataset.num_steps, 128)
+    assert problems_of(dataset.path) == []
+
+
+def test_a_dataset_without_instructions_loads_as_before(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "a.zarr")
+    assert dataset.instructions == ["", "", ""]
+    assert INSTRUCTION not in dataset.observations()
+    assert make_windows(dataset, 1, 2, dataset.success).instruction is None
+
+
+def test_a_lost_array_of_instructions_is_named(tmp_path: Path) -> None:
+    described = environment()
+    described["observation_spec"]["instruction"] = True
+    writer = DatasetWriter(tmp_path / "a.zarr", described, {"states": False})
+    writer.append(arrays(4, 0, success=True), success=True, seed=0)
+    with pytest.raises(ValueError, match="data/instruction is missing"):
+        Dataset(tmp_path / "a.zarr")
+
+
+def test_datasets_of_several_tasks_are_merged_by_their_common_arrays(
+    tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    one = instructed(tmp_path / "a.zarr", extra=["drawer_pos"])
+    other = instructed(tmp_path / "b.zarr", ["lift the cube"], extra=["cube_pos"], task="lift", env="Lift")
+    robot_rl(
+        "data merge", f"datasets=[{one.path},{other.path}]", f"out={tmp_path}/m.zarr", "across_tasks=true"
+    )
+    merged = Dataset(tmp_path / "m.zarr")
+    assert merged.instructions == [*TEXTS, "lift the cube"]
+    assert set(merged.keys) == set(one.keys) - {"drawer_pos"}
+    assert merged.collection["parts"][1]["environment"] == {
+        "task": "lift",
+        "env": "Lift",
+        "instructions": ["lift the cube"],
+    }
+    assert problems_of(merged.path) == []
+
+
+def test_tasks_without_instructions_or_with_other_actions_are_not_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = instructed(tmp_path / "a.zarr")
+    plain = write(tmp_path / "b.zarr")
+    faster = instructed(tmp_path / "c.zarr", ["turn"], task="turn", control_freq=40)
+    for other, reason in (
+        (plain, "b.zarr has no instructions"),
+        (faster, "control_freq was 40, here it is 20"),
+    ):
+        arguments = [f"datasets=[{one.path},{other.path}]", f"out={tmp_path}/m.zarr", "across_tasks=true"]
+        assert main(["data", "merge", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert reason in error
+        assert len(error.splitlines()) == 1
+        assert not (tmp_path / "m.zarr").exists()
+
+
+def test_an_instruction_is_lerobots_task_in_both_directions(tmp_path: Path, robot_rl: RunCommand) -> None:
+    source = instructed(tmp_path / "a.zarr")
+    robot_rl("data convert", f"dataset={source.path}", f"out={tmp_path}/le", "to=lerobot")
+    files = LeRobotFiles(tmp_path / "le")
+    assert files.tasks == ["open the drawer", "close the drawer"]
+    assert [row["tasks"] for row in files.episodes] == [[text] for text in TEXTS]
+    assert [int(files.table(row)["task_index"][0].as_py()) for row in files.episodes] == [0, 1, 0]
+    assert list(find_problems(tmp_path / "le")) == []
+    robot_rl("data convert", f"dataset={tmp_path}/le", f"out={tmp_path}/back.zarr")
+    same_data(source, Dataset(tmp_path / "back.zarr"))
+    # As another program's, without our metadata.
+    (tmp_path / "le" / "meta" / "robot_rl.json").unlink()
+    robot_rl("data convert", f"dataset={tmp_path}/le", f"out={tmp_path}/foreign.zarr")
+    foreign = Dataset(tmp_path / "foreign.zarr")
+    assert foreign.observation_spec.instruction
+    assert foreign.instructions == list(TEXTS)
