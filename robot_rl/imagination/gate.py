@@ -69,6 +69,11 @@ class EpisodeTest:
     """Imagined minus real R + gamma^len V of chunks of depth 0, in units of the returns' span [G]; chunks
     whose success the model leaves open are left out."""
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all predictions were numbers."""
+        return bool(self.error.isfinite().all() and self.success.isfinite().all())
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -7,7 +7,7 @@ Between two updates of the policy:
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,18 +57,26 @@ class Imagination:
     def __init__(
         self,
         config: ImaginationConfig,
-        model: WorldModel,
+        build_model: Callable[[], WorldModel],
         learner: ChunkLearner,
         sample_base: BaseSampler,
         returns: Returns,
         fields: Collection[str],
         seed: int,
     ) -> None:
-        """`fields` are names of the policy's fields that the learner's batches have.
+        """Build the model and all that uses it.
 
-        Around a base that cannot be queried at predicted states the learner is a `CandidatesLearner`.
+        Args:
+            config: options.
+            build_model: makes a model that has learned nothing, with the same weights each time.
+            learner: of the run; a `CandidatesLearner` if the base cannot be queried at predicted states.
+            sample_base: queries the base.
+            returns: the task's rewards.
+            fields: names of the policy's fields that the learner's batches have.
+            seed: of the random numbers.
         """
-        self.config, self.model, self.learner = config, model, learner
+        self._build_model = build_model
+        self.config, self.model, self.learner = config, build_model(), learner
         self.chunk, self.returns = sample_base.length, returns
         self.chunks = config.chunks
         """Most chunks of a branch."""
@@ -84,7 +92,7 @@ class Imagination:
             self.values = self._learned_values = LearnedValues(learner, base.spec.state_size, seed)
         trace = config.trace if config.returns == "expansion" else None
         queried = sample_base if base.is_queryable else None
-        self.branches = Branches(model, learner, queried, returns, trace, fields)
+        self.branches = Branches(self.model, learner, queried, returns, trace, fields)
         self.gate = Gate(config.share)
         self.episodes: list[Episode] = []
         self.learned = 0
@@ -131,17 +139,12 @@ class Imagination:
             self._key_rows = [self._key_moments(episode) for episode in half]
             self.learned = len(half)
         new = self.episodes[self.learned :]
-        threshold = self.limits.success if self.limits else _UNTESTED
-        tests = replay_in_model(
-            new,
-            self.model,
-            self.values,
-            self.returns,
-            self.chunk,
-            self.chunks,
-            threshold,
-            self._generator,
-        )
+        tests = self._test(new)
+        if rebuilt := not all(test.is_finite for test in tests):
+            # Its weights are no numbers any more, and gradient steps from them never will be.
+            self.model = self.branches.model = self._build_model()
+            self.model.fit(self.episodes[: self.learned], 0, config.first_updates)
+            tests = self._test(new)
         self.pool = (self.pool + tests)[-config.pool :]
         self._key_rows += [self._key_moments(episode) for episode in new]
         losses = self.model.fit(self.episodes, len(new), config.fit_updates)
@@ -150,6 +153,7 @@ class Imagination:
         self._prepare_starts(len(new))
         self.limits = calibrate(self.pool, self.chunks)
         record: dict[str, float | bool] = {**losses, "step": step, "episodes": self.learned}
+        record["rebuilt"] = rebuilt
         if len(self.pool) >= config.pool:
             verdict = judge_model(self.pool, self.limits)
             # The pool may hold tests of an earlier, better model: the newest have to agree with it.
@@ -161,6 +165,19 @@ class Imagination:
         record |= {"share": self.gate.share, "success_threshold": self.limits.success}
         record |= {f"uncertainty_{i + 1}": value for i, value in enumerate(self.limits.uncertainty)}
         self.history.append(record)
+
+    def _test(self, new: Sequence[Episode]) -> list[EpisodeTest]:
+        """Tests of the model on episodes that it has not learned from."""
+        return replay_in_model(
+            new,
+            self.model,
+            self.values,
+            self.returns,
+            self.chunk,
+            self.chunks,
+            self.limits.success if self.limits else _UNTESTED,
+            self._generator,
+        )
 
     def _prepare_starts(self, newest: int) -> None:
         """Probability of each recorded step to be the start of a branch."""

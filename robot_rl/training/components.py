@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,6 @@ def build_imagination(
         )
     _check_imagination(f"imagination={config.name}", method, learner, context)
     chunk = max(method.window(context.base).chunk, 1)
-    model = _build_world_model(config, context, envs, chunk, accept)
     returns = Returns(
         method.config.gamma,
         method.config.reward_offset,
@@ -209,7 +209,8 @@ def build_imagination(
     )
     samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk)
     fields = method.replay_content.policy_fields
-    imagination = Imagination(config, model, learner, samples, returns, fields, context.seed)
+    build_model = partial(_build_world_model, config, context, envs, chunk, accept)
+    imagination = Imagination(config, build_model, learner, samples, returns, fields, context.seed)
     for stream in range(demos.streams if demos else 0):
         assert demos
         rows = demos.episode_rows(stream, imagination.episode_fields, is_open=False)

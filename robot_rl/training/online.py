@@ -18,6 +18,7 @@ from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler
+from robot_rl.model_server.client import RemoteModel
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.loop import (
@@ -84,14 +85,10 @@ class Updater:
             self.pending += updates - made
 
     def _refit(self, imagination: Imagination, step: int) -> None:
-        before = imagination.state_dict()
-        try:
+        if isinstance(imagination.model, RemoteModel):
+            _refit_elsewhere(imagination, step)
+        else:
             imagination.refit(step)
-            # One in another process may die before the next checkpoint.
-            imagination.model.checkpoint()
-        except ServerLost:
-            imagination.load_state_dict(before, with_model=False)
-            raise
         lines = [json.dumps(record) + "\n" for record in imagination.history]
         write_file(self._run.directory / "imagination.jsonl", "".join(lines).encode())
 
@@ -147,6 +144,18 @@ class Updater:
         self.sampler.load_state_dict(state["batches"])
         if self.imagination:
             self.imagination.load_state_dict(state["imagination"])
+
+
+def _refit_elsewhere(imagination: Imagination, step: int) -> None:
+    """Refit a model in another process; if it dies on the way, all is as before."""
+    before = imagination.state_dict()
+    try:
+        imagination.refit(step)
+        # It may die before the next checkpoint.
+        imagination.model.checkpoint()
+    except ServerLost:
+        imagination.load_state_dict(before, with_model=False)
+        raise
 
 
 def sample_batch(

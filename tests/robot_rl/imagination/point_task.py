@@ -214,11 +214,16 @@ class PointRun:
         if imagination:
             assert isinstance(self.learner, ChunkLearner)
             shape = Shape(2, 2, max(self.method.window(context.base).chunk, 1))
-            made = model(imagination) if model else StateModel(imagination, shape, context.device, seed)
+
+            def build_model() -> WorldModel:
+                return model(imagination) if model else StateModel(imagination, shape, context.device, seed)
+
             content = self.method.replay_content
             samples = BaseSampler(base, max(content.base_samples, 1), shape.chunk)
             returns, fields = Returns(config.gamma), content.policy_fields
-            self.imagination = Imagination(imagination, made, self.learner, samples, returns, fields, seed)
+            self.imagination = Imagination(
+                imagination, build_model, self.learner, samples, returns, fields, seed
+            )
         directory.mkdir(parents=True, exist_ok=True)
         self.logger = RunLogger(directory, clock=lambda: 0.0)
         self.run = Run(directory, self.logger, Silent(), lambda: self.stopped, lambda _: None)

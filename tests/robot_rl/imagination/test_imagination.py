@@ -57,8 +57,12 @@ def test_an_imagined_share_of_0_gives_the_same_run_as_no_imagination(tmp_path: P
 
 
 def test_a_good_model_is_used_and_its_numbers_are_logged(tmp_path: Path) -> None:
-    run = PointRun(tmp_path, steps=1200, imagination=SMALL, model=lambda _: Oracle()).train()
+    run = PointRun(tmp_path, steps=1200, imagination=SMALL, model=lambda _: Oracle())
     assert run.imagination
+    copies, state_dict = [], run.imagination.state_dict
+    run.imagination.state_dict = lambda: copies.append(1) or state_dict()  # type: ignore
+    run.train()
+    assert len(copies) == 1, "only the checkpoint needs a copy, since a model in this process is never lost"
     assert run.imagination.gate.share > 0
     lines = (tmp_path / "imagination.jsonl").read_text().splitlines()
     assert len(lines) == len(run.imagination.history)
@@ -117,6 +121,29 @@ def test_a_run_that_was_killed_in_a_refit_goes_on_exactly(tmp_path: Path) -> Non
     assert straight.imagination
     assert resumed.imagination
     assert same(straight.imagination.state_dict(), resumed.imagination.state_dict())
+
+
+def test_a_model_whose_weights_are_no_numbers_begins_anew_at_the_next_refit(tmp_path: Path) -> None:
+    options = replace(SMALL, refit_every=3, pool=6, first_updates=100, hidden=[32])
+    run = PointRun(tmp_path, steps=560, imagination=options)
+    imagination = run.imagination
+    assert imagination
+    refit = imagination.refit
+
+    def lose_weights_in_the_third(step: int) -> None:
+        refit(step)
+        if len(imagination.history) == 3:
+            assert isinstance(imagination.model, StateModel)
+            for parameter in imagination.model.parameters():
+                parameter.data.fill_(torch.nan)
+
+    imagination.refit = lose_weights_in_the_third  # type: ignore[method-assign]
+    run.train()
+    assert [record["rebuilt"] for record in imagination.history[:5]] == [False, False, False, True, False]
+    assert all(test.is_finite for test in imagination.pool)
+    assert imagination.history[3]["error"] < 1
+    assert imagination.branches.model is imagination.model
+    assert imagination.imagine() > 0
 
 
 class Broken(Oracle):
