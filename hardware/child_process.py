@@ -1,11 +1,15 @@
-"""Environment and command line of child processes that have to import this package."""
+"""Environment, command line and end of child processes that have to import this package."""
 
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import robot_rl
+
+_PR_SET_PDEATHSIG = 1
 
 
 def child_environment() -> dict[str, str]:
@@ -19,3 +23,13 @@ def command_line(arguments: Sequence[str]) -> list[str]:
     main = Path(robot_rl.__file__).with_name("__main__.py")
     # -P: modules are not imported from the folder of that file.
     return [sys.executable, "-P", str(main), *arguments]
+
+
+def kill_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when its parent dies, even if this process hangs or is stopped."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != parent:
+        # It died before the prctl call.
+        sys.exit(1)

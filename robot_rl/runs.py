@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -136,6 +137,22 @@ def now() -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a small file atomically and durably."""
     write_file(path, text.encode())
+
+
+def training_progress(run: Path) -> tuple[int, float | None]:
+    """Step of the newest row of a metrics.csv that is being written, and the success of the newest episodes.
+
+    0 and None without one.
+    """
+    try:
+        with (run / "metrics.csv").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4000))
+            # The first and the last line may be parts.
+            rows = [line.split(",") for line in file.read().decode(errors="replace").split("\n")[1:-1]]
+        successes = [float(value) for _, _, name, value in rows if name == "train/success"]
+        return int(rows[-1][0]), sum(successes) / len(successes) if successes else None
+    except (OSError, ValueError, IndexError):
+        return 0, None  # no file yet, or only the header
 
 
 def list_checkpoints(directory: Path) -> list[Path]:

@@ -3,7 +3,6 @@
 Started by the server only: `python -m robot_rl.hardware.cameras.camera_main <Start, JSON>`.
 """
 
-import ctypes
 import importlib
 import os
 import signal
@@ -21,12 +20,12 @@ from robot_rl.hardware.cameras.device import CameraDevice, CameraError, WrongCam
 from robot_rl.hardware.cameras.publisher import CapturedImage, DropOldestQueue, Publisher
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom, OpenCV, RealSense
 from robot_rl.hardware.cameras.wire import Failed, Start
+from robot_rl.hardware.child_process import kill_with_parent
 
 QUEUE = 2
 """Images queued between the threads. Short, since a longer queue would only delay images."""
 _POLL_INTERVAL = 0.2
 """Interval at which the stop flag is checked, s."""
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -50,16 +49,6 @@ def main() -> int:
     publisher.stop()
     publisher.join()
     return 0 if stop.is_set() else 1
-
-
-def kill_with_parent(server: int) -> None:
-    """Make the kernel kill this process when the server dies, even if this process hangs or is stopped."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != server:
-        # The server died before the prctl call.
-        sys.exit(1)
 
 
 def capture_images(

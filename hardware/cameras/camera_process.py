@@ -68,7 +68,7 @@ class CameraProcess:
             settings=self._settings, endpoint=endpoint, server=os.getpid(), first=first, dropped=dropped
         )
         self._kill_reason, self._failure, self._found_dead = None, None, False
-        # The process dies with the thread that runs this line: see `kill_with_parent` in camera_main.py.
+        # The process dies with the thread that runs this line: see `kill_with_parent`.
         self.process = subprocess.Popen(
             [
                 sys.executable,

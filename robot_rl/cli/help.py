@@ -14,7 +14,8 @@ _PLUGINS = (
     "       plugins=[my_package.my_tasks] imports your own modules first (environments, experts, drivers …)"
 )
 _MULTIRUN = (
-    "       -m or --multirun runs every combination, one after another: -m seed=0,1,2 method=expo,ibrl …"
+    "       -m or --multirun runs every combination: -m seed=0,1,2 method=expo,ibrl …; jobs=N at a time,"
+    " with launcher=ray on a Ray cluster"
 )
 
 

@@ -1,14 +1,16 @@
-"""`--multirun`: a command runs once for each combination of values, one run after another.
+"""`--multirun`: a command runs once for each combination of values.
 
 The syntax is that of Hydra's basic sweeper: `seed=0,1,2 method=expo,ibrl` or `seed=range(0,3)`. Each run is
-a process of its own, started with the command that `run.json` records, so that it can be repeated alone.
+a process of its own, started with the command that `run.json` records, so that it can be repeated alone. They
+run one after another in this terminal, or `jobs=…` at a time with their output in files.
 """
 
 import itertools
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -17,10 +19,18 @@ from hydra.errors import HydraException
 from robot_rl.cli.command import Command
 from robot_rl.cli.compose import compose
 from robot_rl.cli.overrides import split_arguments
+from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import INTERRUPTED, UserError
 from robot_rl.hardware.child_process import command_line
+from robot_rl.launchers import make_launcher
+from robot_rl.launchers.launcher import Launcher, NodesLost, Stopped, run_parallel
+from robot_rl.runs import training_progress
 
+_OWN = ("jobs", "launcher")
+"""Keys of the sweep itself."""
+_MOST = 1000
+"""Most runs at a time: each waits in a thread of this process."""
 _POLL = 0.2
 """s between two checks of whether the user asked to stop."""
 _PATIENCE = 10.0
@@ -34,12 +44,19 @@ def run_all(command: Command, arguments: Sequence[str], plugins: Sequence[str] =
 
     Raises:
         UserError: if a run cannot start or two would share a directory; nothing has run then.
-        KeyboardInterrupt: if the user stopped; the current run has saved.
+        KeyboardInterrupt: if the user stopped; the current runs have saved.
         SystemExit: with code 1, if runs have failed.
     """
-    jobs = combinations(split_arguments(command, arguments))
-    _check(command, jobs)
+    pairs = split_arguments(command, arguments)
+    at_once, launcher = _jobs(dict(pairs)), dict(pairs).get("launcher", "local")
+    jobs = combinations([pair for pair in pairs if pair[0] not in _OWN])
+    directories = _check(command, jobs)
     also = [f"plugins=[{','.join(plugins)}]"] if plugins else []
+    if launcher != "local" or at_once > 1:
+        commands = [[*command.name.split(), *job, *also] for job in jobs]
+        with make_launcher(launcher, dict(pairs).get("device", "auto")) as launches:
+            _run_parallel(launches, commands, directories, at_once)
+        return
     failed: list[str] = []
     with stop_on_signal() as stop:
         for number, job in enumerate(jobs, 1):
@@ -52,10 +69,72 @@ def run_all(command: Command, arguments: Sequence[str], plugins: Sequence[str] =
                 raise KeyboardInterrupt
             if code:
                 failed.append(f"exit code {code}: {text}")
-    _say(f"{len(jobs) - len(failed)} of {len(jobs)} runs are done" + "; failed:" * bool(failed))
+    _report(len(jobs), failed)
+
+
+def _report(runs: int, failed: Sequence[str]) -> None:
+    _say(f"{runs - len(failed)} of {runs} runs are done" + "; failed:" * bool(failed))
     if failed:
         _say("\n".join(f"  {line}" for line in failed))
         raise SystemExit(1)
+
+
+def _jobs(given: Mapping[str, str]) -> int:
+    """How many runs run at once: one, or on a cluster as many as it has cores for, without `jobs=`."""
+    text = given.get("jobs", "1" if given.get("launcher", "local") == "local" else str(_MOST))
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
+        raise UserError(f"jobs={text}: give the number of runs at a time, 1 to {_MOST}")
+    return int(text)
+
+
+def _run_parallel(
+    launcher: Launcher, commands: Sequence[Sequence[str]], directories: Sequence[Path], at_once: int
+) -> None:
+    """Run commands, so many at a time; the output of each is appended to `<its directory>.log`."""
+    logs = [directory.with_name(f"{directory.name}.log") for directory in directories]
+    failed: list[str] = []
+    active: set[int] = set()
+    done = 0
+
+    def execute(number: int) -> int:
+        logs[number].parent.mkdir(parents=True, exist_ok=True)
+        active.add(number)
+        try:
+            return launcher.run(commands[number], logs[number])
+        finally:
+            active.discard(number)
+
+    with stop_on_signal() as stop, progress(len(commands), "multirun", "runs") as bar:
+
+        def ended(number: int, future: "Future[int]") -> None:
+            nonlocal done
+            try:
+                code = future.result()
+                reason = f"exit code {code}" if code else ""
+            except Stopped:
+                return
+            except NodesLost as lost:
+                reason = str(lost)
+            done += not reason
+            if reason:
+                failed.append(f"{reason}: robot-rl {shlex.join(commands[number])} (more in {logs[number]})")
+            bar.note(f"{directories[number]}: {reason or 'done'}")
+
+        def show() -> None:
+            bar.show_lines([_row(directories[number]) for number in sorted(active)])
+            bar.update(done + len(failed), now=f"{len(active)} running")
+
+        run_parallel(launcher, range(len(commands)), execute, at_once, stop, ended, show)
+        stopped = stop()
+    if stopped:
+        _say(f"stopped after {done} of {len(commands)} runs; the same command goes on from here")
+        raise KeyboardInterrupt
+    _report(len(commands), failed)
+
+
+def _row(run: Path) -> str:
+    step, success = training_progress(run)
+    return f"{run}: step {step:,}" + (f", success {success:.2f}" if success is not None else "")
 
 
 def combinations(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
@@ -85,13 +164,13 @@ def _values(key: str, text: str) -> list[str]:
     return [str(value) for value in override.sweep_string_iterator()]
 
 
-def _check(command: Command, jobs: Sequence[Sequence[str]]) -> None:
-    """Check the configuration of every run, and that no two have the same directory."""
+def _check(command: Command, jobs: Sequence[Sequence[str]]) -> list[Path]:
+    """Check the configuration of every run, and that no two have the same directory; returns these."""
     if command.output_directory is None:
         raise UserError(f"robot-rl {command.name} has no --multirun; robot-rl train has")
     seen: dict[Path, Sequence[str]] = {}
-    for job in jobs:
-        directory = command.output_directory(compose(command, job))
+    directories = [command.output_directory(compose(command, job)) for job in jobs]
+    for directory, job in zip(directories, jobs, strict=True):
         other = seen.setdefault(directory.resolve(), job)
         if other is not job:
             first, second = (
@@ -101,6 +180,7 @@ def _check(command: Command, jobs: Sequence[Sequence[str]]) -> None:
                 f"two runs would share {directory}: {first or 'the same values'} and {second or 'again'}; "
                 "put what varies into the name, like name='${method.name}_lr${method.lr}_s${seed}'"
             )
+    return directories
 
 
 def _run(arguments: Sequence[str], stop: Callable[[], bool]) -> int:

@@ -3,13 +3,14 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 Clock = Callable[[], float]
 
@@ -56,7 +57,7 @@ class Progress:
         self._last_line = clock()
         self._shown: str | None = None
         self._figures: dict[str, float | str] = {}
-        self._bar = _bar(self._stream) if self._stream.isatty() else None
+        self._bar = _Bar(self._stream) if self._stream.isatty() else None
         self._task = (
             self._bar.add_task(description, total=total, completed=start, text="") if self._bar else None
         )
@@ -88,6 +89,11 @@ class Progress:
             self._last_line = now
             self._write_line()
 
+    def show_lines(self, lines: Sequence[str]) -> None:
+        """Show these lines above the bar, in place of those before; nothing without a terminal."""
+        if self._bar:
+            self._bar.lines = lines
+
     def note(self, text: str) -> None:
         """Write a separate line, above the bar if there is one."""
         if self._bar:
@@ -118,9 +124,17 @@ def progress(total: int, description: str, unit: str = "steps", *, start: int = 
     return Progress(total, description, unit, start=start)
 
 
-def _bar(stream: TextIO) -> RichProgress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-    return RichProgress(*columns, console=Console(file=stream))
+class _Bar(RichProgress):
+    """A bar with lines of text above it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.lines: Sequence[str] = ()
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        super().__init__(*columns, console=Console(file=stream))
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield from map(Text, self.lines)
+        yield from super().get_renderables()
 
 
 def _figure(value: float | str) -> str:

@@ -16,6 +16,7 @@ from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import mistakes
 from robot_rl.evaluation.initial_states import TEST, check_split
+from robot_rl.launchers import make_launcher
 from robot_rl.loading import choose_device
 from robot_rl.training.provenance import check_committed, current_code
 
@@ -38,6 +39,8 @@ class Config:
     """`validation`, evaluated while training, or `test`, evaluated afterwards, which needs committed code."""
     workers: int = 1
     """Parallel runs, each with one thread of torch."""
+    launcher: str = "local"
+    """Where they run: `local`, on this machine, or `ray`, on a Ray cluster."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
@@ -62,10 +65,11 @@ def run(config: Config) -> None:
         return
     with (
         lock_runs_dir(Path(config.runs_dir)) as keep_open,
+        make_launcher(config.launcher, config.device, [keep_open]) as launcher,
         stop_on_signal() as stop,
         progress(len(todo), "bench methods", "runs") as show,
     ):
-        runner = Runner(Path(config.runs_dir), results, config.device, keep_open)
+        runner = Runner(Path(config.runs_dir), results, config.device, launcher)
         failures = runner.run(todo, config.workers, stop, show)
     if stop():
         print("stopped; the same command goes on from here", file=sys.stderr)

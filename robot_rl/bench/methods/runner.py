@@ -2,13 +2,11 @@
 
 import fcntl
 import json
-import os
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,73 +19,9 @@ from robot_rl.bench.methods.result_writer import write_result
 from robot_rl.cli.progress import Progress
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import TEST
-from robot_rl.hardware.child_process import command_line
-from robot_rl.runs import write_text
+from robot_rl.launchers.launcher import Launcher, NodesLost, Stopped, run_parallel
+from robot_rl.runs import training_progress, write_text
 from robot_rl.training.logger import read_metrics
-
-_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
-
-
-class Stopped(Exception):
-    """A command was stopped, or not started, because the pool is stopping."""
-
-
-class ProcessPool:
-    """Runs commands from several threads; `stop` and `kill` may be called from another thread.
-
-    Args:
-        keep_open: file descriptor that every child process inherits and keeps open.
-    """
-
-    def __init__(self, keep_open: int) -> None:
-        self._keep_open = keep_open
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
-        self._stopping = False
-
-    def run(self, arguments: Sequence[str], log: Path) -> int:
-        """Run a command to its end, append its output to `log`, and return its exit code.
-
-        Raises:
-            Stopped: if it was stopped or not started.
-        """
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out:
-            with self._lock:
-                if self._stopping:
-                    raise Stopped
-                process = subprocess.Popen(
-                    command_line(arguments),
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    env={**os.environ, **_ONE_THREAD},
-                    pass_fds=[self._keep_open],
-                )
-                self._running.add(process)
-            code = process.wait()
-        with self._lock:
-            self._running.remove(process)
-            if self._stopping and code != 0:
-                raise Stopped
-        return code
-
-    def stop(self) -> None:
-        """Ask all processes to finish their step, save and exit.
-
-        By SIGTERM: they have already received a terminal's Ctrl-C, and a second one would end them at once.
-        """
-        with self._lock:
-            self._stopping = True
-            for process in self._running:
-                process.terminate()
-
-    def kill(self) -> None:
-        """End all processes at once; they resume from their last checkpoints."""
-        with self._lock:
-            self._stopping = True
-            for process in self._running:
-                process.kill()
 
 
 class CommandFailed(Exception):
@@ -101,12 +35,12 @@ class Runner:
         runs_dir: working directory.
         results: folder of the result files.
         device: device of training and evaluation.
-        keep_open: file descriptor that all commands inherit; see `lock_runs_dir`.
+        launcher: runs the commands.
     """
 
-    def __init__(self, runs_dir: Path, results: Path, device: str, keep_open: int) -> None:
+    def __init__(self, runs_dir: Path, results: Path, device: str, launcher: Launcher) -> None:
         self._runs_dir, self._results, self._device = runs_dir, results, device
-        self._processes = ProcessPool(keep_open)
+        self._launcher = launcher
         self._preparing: dict[str, threading.Lock] = {}
         self._active: dict[PlannedRun, str] = {}
 
@@ -120,29 +54,22 @@ class Runner:
         self._preparing = {run.protocol.task: threading.Lock() for run in planned}
         failures: list[str] = []
         done = 0
-        with ThreadPoolExecutor(workers) as pool:
-            waiting: dict[Future[dict[str, Any]], PlannedRun] = {
-                pool.submit(self._execute, p): p for p in planned
-            }
+
+        def show_status() -> None:
+            show.update(done, now=self._status() if done < len(planned) else "done")
+
+        def note_result(run: PlannedRun, future: Future[dict[str, Any]]) -> None:
+            nonlocal done
             try:
-                while waiting:
-                    finished, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-                    for future in finished:
-                        run = waiting.pop(future)
-                        done += 1
-                        try:
-                            show.note(_summary(run, future.result()))
-                        except Stopped:
-                            done -= 1
-                        except CommandFailed as failure:
-                            failures.append(f"{run.label}: {failure}")
-                            show.note(failures[-1])
-                    show.update(done, now=self._status() if waiting else "done")
-                    if stop():
-                        self._processes.stop()
-            except BaseException:
-                self._processes.kill()
-                raise
+                show.note(_summary(run, future.result()))
+            except Stopped:
+                return
+            except (CommandFailed, NodesLost) as failure:
+                failures.append(f"{run.label}: {failure}")
+                show.note(failures[-1])
+            done += 1
+
+        run_parallel(self._launcher, planned, self._execute, workers, stop, note_result, show_status)
         return failures
 
     def _execute(self, planned: PlannedRun) -> dict[str, Any]:
@@ -165,7 +92,7 @@ class Runner:
     def _command(self, command: list[str], planned: PlannedRun, task_dir: Path) -> int:
         self._active[planned] = command[0]
         try:
-            return self._processes.run(command, _log(planned, task_dir))
+            return self._launcher.run(command, _log(planned, task_dir))
         finally:
             del self._active[planned]
 
@@ -212,15 +139,15 @@ class Runner:
         if protocol.kept_base:
             shutil.copytree(protocol.kept_base, task_dir / command_lines.BASE, dirs_exist_ok=True)
         for command in command_lines.preparation_commands(protocol, task_dir):
-            if code := self._processes.run(command, task_dir / "preparation.log"):
+            if code := self._launcher.run(command, task_dir / "preparation.log"):
                 raise _command_failed(code, task_dir / "preparation.log")
 
     def _status(self) -> str:
         """Names and progress of the active runs."""
         texts = []
         for planned, command in list(self._active.items()):
-            metrics = planned.task_dir(self._runs_dir) / planned.name / "metrics.csv"
-            progress = f"{_last_step(metrics) / planned.protocol.steps:.0%}"
+            step, _ = training_progress(planned.task_dir(self._runs_dir) / planned.name)
+            progress = f"{step / planned.protocol.steps:.0%}"
             shown = progress if planned.entry.collect is None and command == "train" else command
             texts.append(f"{planned.label} {shown}")
         return ", ".join(texts) or "preparing"
@@ -274,14 +201,3 @@ def _log(planned: PlannedRun, task_dir: Path) -> Path:
 def _command_failed(code: int, log: Path) -> CommandFailed:
     lines = log.read_text(errors="replace").strip().splitlines()
     return CommandFailed(f"exit code {code}, {lines[-1] if lines else 'no output'} (more in {log})")
-
-
-def _last_step(path: Path) -> int:
-    """Step of the last complete row of a metrics.csv that is being written; 0 without one."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 400))
-            rows = file.read().decode(errors="replace").split("\n")[:-1]
-        return int(rows[-1].split(",")[0]) if rows else 0
-    except (OSError, ValueError):
-        return 0  # no file yet, or only the header

@@ -25,13 +25,14 @@ from robot_rl.bench.methods.protocol import Entry, Protocol, read_protocols
 from robot_rl.bench.methods.queue import PlannedRun, run_queue, select_runs
 from robot_rl.bench.methods.result_writer import COLUMNS
 from robot_rl.bench.methods.results import read_result, read_rows
-from robot_rl.bench.methods.runner import ProcessPool, Stopped
 from robot_rl.cli import main as cli
 from robot_rl.commands import bench_methods
 from robot_rl.data.dataset import Dataset
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import Split, load_states
 from robot_rl.factory import make_env
+from robot_rl.launchers.launcher import Stopped
+from robot_rl.launchers.local import LocalLauncher
 from robot_rl.loading import policy_directory
 from robot_rl.policies.store import load_base, read_record
 from robot_rl.training.logger import read_metrics
@@ -395,7 +396,7 @@ def test_runs_with_a_result_are_skipped(
     finished_benchmark: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace, _ = finished_benchmark
-    monkeypatch.setattr(ProcessPool, "run", lambda *_: pytest.fail("something was run"))
+    monkeypatch.setattr(LocalLauncher, "run", lambda *_: pytest.fail("something was run"))
     assert bench(workspace, "only=residual,residual-nan") == 0
     assert "2 of 2 runs have results" in capsys.readouterr().out
 
@@ -451,13 +452,13 @@ def test_bc_baseline_without_result_reuses_its_demonstrations(
     path = workspace / "results" / "validation" / "lift" / "bc_s1.json"
     before = json.loads(path.read_text())
     path.unlink()
-    run, commands = ProcessPool.run, []
+    run, commands = LocalLauncher.run, []
 
-    def noted(pool: ProcessPool, arguments: list[str], log: Path) -> int:
+    def noted(launcher: LocalLauncher, arguments: list[str], log: Path) -> int:
         commands.append(arguments[0])
-        return run(pool, arguments, log)
+        return run(launcher, arguments, log)
 
-    monkeypatch.setattr(ProcessPool, "run", noted)
+    monkeypatch.setattr(LocalLauncher, "run", noted)
     assert bench(workspace, "only=bc") == 0
     assert commands == ["train", "eval"]
     after = json.loads(path.read_text())
@@ -540,14 +541,14 @@ def test_only_one_process_uses_a_working_directory(tmp_path: Path) -> None:
         pass
 
 
-def test_process_pool_stops_its_commands_cleanly(tmp_path: Path) -> None:
+def test_local_launcher_stops_its_commands_cleanly(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
-        pool = ProcessPool(lock.fileno())
+        launcher = LocalLauncher([lock.fileno()])
         stopped: list[bool] = []
 
         def work() -> None:
             try:
-                pool.run(["collect", f"data={tmp_path / 'd.zarr'}", "episodes=10000"], tmp_path / "log")
+                launcher.run(["collect", f"data={tmp_path / 'd.zarr'}", "episodes=10000"], tmp_path / "log")
             except Stopped:
                 stopped.append(True)
 
@@ -555,12 +556,12 @@ def test_process_pool_stops_its_commands_cleanly(tmp_path: Path) -> None:
         thread.start()
         eventually((tmp_path / "d.zarr" / "meta").exists, "its dataset")
         time.sleep(1)
-        pool.stop()
+        launcher.stop()
         thread.join(PATIENCE)
         assert stopped == [True]
         assert "stopped; the same command adds the rest" in (tmp_path / "log").read_text()
         with pytest.raises(Stopped):
-            pool.run(["doctor"], tmp_path / "log")
+            launcher.run(["doctor"], tmp_path / "log")
 
 
 # Evaluation while training.

@@ -1,4 +1,4 @@
-"""`--multirun`: every combination of values, one run after another."""
+"""`--multirun`: every combination of values, one run after another or several at a time."""
 
 import json
 import os
@@ -62,6 +62,8 @@ def test_values_are_combined_as_hydra_does(given: Sequence[tuple[str, str]], job
         (["method=bc,expp"], "did you mean method=expo?"),
         (["seed=interval(0,1)"], "list the values"),
         (["base=~/a,~/b"], "quote each"),
+        (["seed=0,1", "jobs=0"], "jobs=0: give the number of runs at a time"),
+        (["seed=0,1", "launcher=slurm"], "launcher=slurm: choose local or ray"),
     ],
 )
 def test_a_sweep_that_cannot_work_starts_no_run(
@@ -102,6 +104,25 @@ def test_every_combination_has_a_run_and_failures_are_reported(
     assert (record["finished"], record["seed"]) == (True, 1)
     assert record["command"].endswith(" seed=1"), "it can be repeated alone"
     assert "-m" not in record["command"].split()
+
+
+def test_several_runs_at_a_time_write_their_output_to_files(
+    tmp_path: Path, demonstrations: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s0").mkdir()
+    (tmp_path / "s0" / "thesis.tex").write_text("words")
+    with pytest.raises(SystemExit) as ended:
+        main(train(demonstrations, tmp_path, "seed=0,1", "jobs=2"))
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "1 of 2 runs are done; failed:" in said
+    assert f"exit code 2: robot-rl train method=bc data={demonstrations}" in said
+    assert f"(more in {tmp_path / 's0.log'})" in said
+    assert "exists and is not a run" in (tmp_path / "s0.log").read_text()
+    assert "done. Measure it with" in (tmp_path / "s1.log").read_text()
+    record = json.loads((tmp_path / "s1" / "run.json").read_text())
+    assert (record["finished"], record["seed"]) == (True, 1)
+    assert "jobs" not in record["command"], "it can be repeated alone"
 
 
 def test_ctrl_c_saves_the_current_run_and_starts_no_other(tmp_path: Path, demonstrations: Path) -> None:

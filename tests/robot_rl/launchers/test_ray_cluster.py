@@ -1,0 +1,179 @@
+"""Sweeps on a real Ray cluster of two nodes on this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from robot_rl.cli.main import main
+from robot_rl.errors import UserError
+from robot_rl.launchers import make_launcher
+from tests.conftest import SMALL_BASE
+from tests.hardware.processes import PATIENCE, eventually
+from tests.robot_rl.training.test_training import assert_same, final_state
+
+ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+ROOT = Path(__file__).resolve().parents[3]
+LONG = "method.steps=6000"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator["cluster_utils.Cluster"]:
+    """A head without cores and one node with a core."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("RAY_DISABLE_MEMORY_MONITOR", "1")
+    made = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
+    made.add_node(num_cpus=1)
+    monkeypatch.setenv("RAY_ADDRESS", made.address)
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def sweep(data: Path, runs: Path, *more: str) -> list[str]:
+    return [
+        *("train", "-m", "launcher=ray", "method=bc", f"data={data}", f"runs_dir={runs}", "name=s${seed}"),
+        *("device=cpu", "checkpoint_every=500", *SMALL_BASE, *more),
+    ]
+
+
+def finished(run: Path) -> bool:
+    return (run / "run.json").is_file() and json.loads((run / "run.json").read_text())["finished"]
+
+
+@pytest.mark.full
+def test_a_sweep_survives_the_loss_of_a_node_with_the_same_results(
+    cluster: "cluster_utils.Cluster",
+    tmp_path: Path,
+    demonstrations: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(sweep(demonstrations, tmp_path / "straight", "seed=0", LONG)) == 0
+    lost = next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
+    runs = tmp_path / "runs"
+    arguments = sweep(demonstrations, runs, "seed=0,1", LONG)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "robot_rl", *arguments], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        eventually(lambda: bool(list((runs / "s0" / "checkpoints").glob("[0-9]*"))), "a checkpoint")
+        cluster.add_node(num_cpus=2)
+        cluster.remove_node(lost, allow_graceful=False)
+        _, said = child.communicate(timeout=2 * PATIENCE)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 0, said
+    assert "2 of 2 runs are done" in said
+    assert "the node of this command is lost" in (runs / "s0.log").read_text()
+    assert_same(final_state(tmp_path / "straight" / "s0"), final_state(runs / "s0"))
+    assert finished(runs / "s1")
+
+
+@pytest.mark.full
+def test_a_sweep_whose_driver_is_killed_leaves_no_process_and_resumes(
+    cluster: "cluster_utils.Cluster", tmp_path: Path, demonstrations: Path
+) -> None:
+    runs = tmp_path / "runs"
+    arguments = sweep(demonstrations, runs, "seed=0", LONG)
+    child = subprocess.Popen([sys.executable, "-m", "robot_rl", *arguments])
+    eventually(lambda: bool(list((runs / "s0" / "checkpoints").glob("[0-9]*"))), "a checkpoint")
+    child.kill()
+    child.wait()
+    eventually(lambda: not commands_in(runs), "the end of its command")
+    assert not finished(runs / "s0")
+    assert main(sweep(demonstrations, runs, "seed=0", LONG)) == 0
+    assert finished(runs / "s0")
+
+
+@pytest.mark.full
+def test_a_hanging_node_counts_as_lost(
+    cluster: "cluster_utils.Cluster", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demonstrations: Path
+) -> None:
+    monkeypatch.setattr("robot_rl.launchers.ray_cluster._HANGS", 5.0)
+    runs = tmp_path / "runs"
+    stopped: list[int] = []
+
+    def hang() -> None:
+        """Stop the actor and its command as a machine that swaps would."""
+        eventually(lambda: bool(list((runs / "s0" / "checkpoints").glob("[0-9]*"))), "a checkpoint")
+        command = commands_in(runs)[0]
+        actor = int(Path(f"/proc/{command}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        stopped.extend((actor, command))
+        for process in stopped:
+            os.kill(process, signal.SIGSTOP)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert main(sweep(demonstrations, runs, "seed=0", LONG)) == 0
+    thread.join()
+    assert "the node of this command is lost or hangs" in (runs / "s0.log").read_text()
+    assert finished(runs / "s0")
+    assert not any(Path(f"/proc/{process}").exists() for process in stopped)
+
+
+@pytest.mark.full
+def test_ctrl_c_saves_the_runs_on_the_cluster(
+    cluster: "cluster_utils.Cluster", tmp_path: Path, demonstrations: Path
+) -> None:
+    runs = tmp_path / "runs"
+    arguments = sweep(demonstrations, runs, "seed=0,1", "method.steps=1000000", "checkpoint_every=1000000")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "robot_rl", *arguments], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        eventually((runs / "s0" / "metrics.csv").is_file, "its metrics")
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=PATIENCE)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 130
+    assert "stopped after 0 of 2 runs; the same command goes on from here" in said
+    assert list((runs / "s0" / "checkpoints").glob("[0-9]*"))
+    assert not (runs / "s1").exists()
+
+
+@pytest.mark.full
+def test_a_node_with_other_software_is_refused(
+    cluster: "cluster_utils.Cluster", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robot_rl.launchers.ray_cluster._code_sha256", lambda: "other")
+    with pytest.raises(
+        UserError, match=r"has other software: code is .*, here other; install the same there"
+    ):
+        make_launcher("ray", "cpu")
+
+
+def test_without_a_cluster_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], demonstrations: Path
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert main(sweep(demonstrations, tmp_path / "runs", "seed=0,1")) == 2
+    assert "`ray start --head` starts one" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def commands_in(runs: Path) -> list[int]:
+    """Processes that train into this folder, but no sweep."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if f"runs_dir={runs}" in words and "-m" not in words:
+            found.append(int(path.name))
+    return found
