@@ -49,7 +49,7 @@ def sweep(data: Path, runs: Path, *more: str) -> list[str]:
 
 
 def finished(run: Path) -> bool:
-    return (run / "run.json").is_file() and json.loads((run / "run.json").read_text())["finished"]
+    return (run / "run.json").is_file() and json.loads((run / "run.json").read_text()).get("finished", False)
 
 
 @pytest.mark.full
