@@ -4,27 +4,39 @@ Each episode prints a line and is written to a file: success, steps, seconds, la
 each kind of observation. An interrupted episode counts as a failure. If the robot does not measure success, a
 classifier does (success=runs/…), or you: press s for success, f for failure.
 
+With operator=… a person at a device may take over, and the episodes are recorded for `robot-rl data derive`.
+After a fault of the robot, an operator has to acknowledge it; then the episodes go on.
+
 Ctrl-C leaves the arm at rest and disarmed.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from robot_rl.bundle import CLASSIFIER, check_same_robot, is_bundle, read_bundle
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.envs.action import spec_from_list
+from robot_rl.envs.real_arm import Judge
+from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import default_address
+from robot_rl.hardware.protocol.messages import Role
 from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
+from robot_rl.hardware.teleop.device import DeviceError
+from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.loading import acting_policy, choose_device, is_server, load_networks
 from robot_rl.policies.asynchronous import AsyncExecution, check_options, execute_asynchronously
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
@@ -36,9 +48,24 @@ from robot_rl.robot.deploy.deployment import (
     make_controller,
 )
 from robot_rl.robot.deploy.judge import classifier_judge
+from robot_rl.robot.deploy.recording import EpisodeRecording
 from robot_rl.robot.deploy.resets import RESETS, default_reset
 from robot_rl.robot.deploy.results import DeploymentResults
 from robot_rl.robot.deploy.turns import Turns
+from robot_rl.robot.operators.operator import Operator
+from robot_rl.robot.operators.person import (
+    MOTION_DEVICES,
+    Person,
+    device_settings,
+    open_person,
+    operator_role,
+)
+
+if TYPE_CHECKING:
+    from robot_rl.robot.operators.scripted import ScriptedOperator
+
+SCRIPTED = "scripted"
+"""Operator that is a program."""
 
 _TIMEOUT = 5.0
 """s to wait for an answer before the connection counts as lost."""
@@ -66,6 +93,18 @@ class Config:
     instruction: str | None = None
     """What the robot is asked to do, for a policy that reads instructions; null for the only one that it was
     trained on."""
+    operator: str | None = None
+    """Operator who may take over: the name of a `robot-rl teleop` device, or `scripted` for the expert of a
+    served simulated task; null for none."""
+    operator_device: dict[str, Any] = field(default_factory=dict)
+    """Settings of the device, as `device.…` of `robot-rl teleop`: operator_device.host=0.0.0.0."""
+    linear: float = 0.25
+    """Linear speed at full deflection of the device, m/s."""
+    angular: float = 1.0
+    """Angular speed at full deflection of the device, rad/s."""
+    record: str | None = None
+    """Folder of recordings of all episodes; null for `deploy.raw` beside the results with an operator, and
+    none without."""
     name: str = "deploy"
     """Name of this client at the robot's server."""
     turns_with: str | None = None
@@ -97,6 +136,11 @@ class Config:
             raise ValueError(f"policy={self.policy} has no directory: add out=…")
         if self.reset not in (None, *RESETS):
             raise ValueError(f"reset={self.reset}: choose {', '.join(RESETS)}")
+        operators = (*MOTION_DEVICES, SCRIPTED)
+        if self.operator not in (None, *operators):
+            raise ValueError(f"operator={self.operator}: choose {', '.join(operators)}")
+        if self.operator_device and self.operator not in MOTION_DEVICES:
+            raise ValueError("operator_device is for a device: give operator=…, or leave it out")
         if self.turns_with == self.name:
             raise ValueError(f"turns_with={self.turns_with} is this client's own name: choose another name=…")
 
@@ -113,11 +157,15 @@ def run(config: Config) -> None:
             networks, meta = load_networks(config.policy, choose_device(config.device))
             environment = meta["environment"]
             keys = load_client_keys(Path(config.keys)) if config.keys else None
-            robot = ended.enter_context(
-                RobotClient(
-                    config.robot, config.name, "policy", keys=keys, insecure=config.insecure, timeout=_TIMEOUT
+            has_person = config.operator in MOTION_DEVICES
+
+            def connect(name: str, role: Role) -> RobotClient:
+                client = RobotClient(
+                    config.robot, name, role, keys=keys, insecure=config.insecure, timeout=_TIMEOUT
                 )
-            )
+                return ended.enter_context(client)
+
+            robot = connect(config.name, operator_role(keys) if has_person else "policy")
             reset = config.reset or default_reset(robot.spec)
             if bundle and bundle.robot:
                 check_same_robot(bundle.robot, robot.spec)
@@ -127,13 +175,32 @@ def run(config: Config) -> None:
             frames = ended.enter_context(
                 camera_reader(robot, config.robot, cameras, period, keys, config.insecure)
             )
-            judge, success = None, config.success
+            judge: Judge | None = None
+            success = config.success
             if success is None and bundle and bundle.classifier:
                 success = str(Path(config.policy, CLASSIFIER))
             if success:
                 looks = classifier_judge(success, robot, config.robot, period, keys, config.insecure)
                 judge = ended.enter_context(looks)
             stop = ended.enter_context(stop_on_signal())
+            display = OperatorDisplay(config.robot, keys, config.insecure)
+
+            def say(line: str) -> None:
+                print(line, flush=True)
+                display.say(line)
+
+            person = _open_person(config, environment, display, say, ended) if has_person else None
+            operator: Operator | None = person
+            if person:
+                judge = _with_person(judge, person, robot)
+            elif config.operator == SCRIPTED:
+                operator = _scripted(environment, robot, config.seed, ended)
+            recording = None
+            if config.operator or config.record:
+                folder = Path(config.record) if config.record else out.with_name("deploy.raw")
+                labels = {"policy": fingerprint(networks), "kind": "deployment"}
+                recorder = ended.enter_context(_recorder(config, folder))
+                recording = EpisodeRecording(recorder, labels)
             turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
             policy = acting_policy(networks, 1)
             if config.instruction is not None:
@@ -157,6 +224,11 @@ def run(config: Config) -> None:
                 turns=turns,
                 lookahead_ms=config.lookahead_ms,
                 instruction=config.instruction,
+                operator=operator,
+                stopper=connect(f"{config.name}_stop", "observer") if operator else None,
+                wait_until_ready=person.ready(stop, say) if person else None,
+                recording=recording,
+                say=say,
             )
             if reset == "scene":
                 check_initial_states(robot, config.episodes)
@@ -174,6 +246,8 @@ def run(config: Config) -> None:
                 },
                 "reset": reset,
                 "judge": success,
+                "operator": config.operator,
+                "recorded": str(folder) if recording else None,
                 "lookahead_ms": config.lookahead_ms,
                 "instruction": config.instruction,
                 "asynchronous": config.asynchronous,
@@ -185,6 +259,58 @@ def run(config: Config) -> None:
             print(f"it takes turns with {config.turns_with}", flush=True)
         how = deploy(controller, outcomes, config.episodes, config.seed)
     _report_end(config, outcomes, how)
+
+
+def _open_person(
+    config: Config,
+    environment: Mapping[str, Any],
+    display: OperatorDisplay,
+    say: Callable[[str], None],
+    resources: ExitStack,
+) -> Person:
+    """The person at the device of `operator=…`."""
+    return open_person(
+        device_settings(str(config.operator), config.operator_device, "operator_device"),
+        display,
+        spec_from_list(environment["action_spec"]),
+        environment["control_freq"],
+        Speed(config.linear, config.angular),
+        resources,
+        say,
+        activity="deployment",
+    )
+
+
+def _with_person(judge: Judge | None, person: Person, robot: RobotClient) -> Judge | None:
+    """The judge of success, or the person's mark; None if the robot measures it."""
+    if judge is None:
+        return None if SUCCESS in robot.spec.sensors else lambda _: person.succeeded
+    return lambda state: person.succeeded or judge(state)
+
+
+def _scripted(
+    environment: Mapping[str, Any], robot: RobotClient, seed: int, ended: ExitStack
+) -> "ScriptedOperator":
+    """The scripted expert of a served task, which watches the robot's states."""
+    # Imported here: it simulates, and a deployment needs no simulator otherwise.
+    from robot_rl.factory import make_env, task_of
+    from robot_rl.robot.operators.scripted import Mirror, ScriptedOperator
+
+    task = replace(task_of(environment), cameras=[])
+    if task.input_type == "absolute":
+        raise ValueError("operator=scripted gives deltas, and task.input_type=absolute takes poses")
+    env = make_env(task)
+    ended.callback(env.close)
+    mirror = Mirror(env, lambda: robot.state(_TIMEOUT))
+    return ScriptedOperator(task.env, mirror.update, 1.0, seed)
+
+
+def _recorder(config: Config, folder: Path) -> RecorderProcess:
+    keys = Path(config.keys) if config.keys else None
+    try:
+        return RecorderProcess(config.robot, folder, keys=keys, insecure=config.insecure)
+    except RecorderError as error:
+        raise UserError(f"record={folder}: {error}") from error
 
 
 def _report_end(config: Config, outcomes: DeploymentResults, how: str) -> None:
@@ -212,3 +338,5 @@ def _answers(robot: str) -> Iterator[None]:
         yield
     except RobotError as error:
         raise UserError(f"{robot}: {error}") from error
+    except DeviceError as error:
+        raise UserError(f"operator: {error}") from error

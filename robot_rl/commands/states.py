@@ -1,14 +1,20 @@
-"""Save a list of initial states for evaluation."""
+"""Save a list of initial states for evaluation.
+
+With data=…, these are the beginnings of the episodes in which a deployed policy failed or a person took over:
+cases for `robot-rl eval states=…`, and with `robot-rl robot task=… states=…` beginnings of training.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robot_rl.data.dataset import Dataset
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.initial_states import (
     COUNTS,
     check_split,
+    failed_starts,
     make_states,
     save_states,
     split_path,
@@ -27,6 +33,9 @@ class Config:
     """`validation`, to choose options, or `test`, to report results."""
     out: str | None = None
     """File to write; the task's list of that split if null. An existing file is never replaced."""
+    data: str | None = None
+    """Dataset with simulator states, for example of a deployment by `robot-rl data derive`; needs out=…. null
+    draws the states from seeds."""
     count: int | None = None
     """Number of states; 100 for validation and 500 for test if null."""
 
@@ -40,8 +49,15 @@ def run(config: Config) -> None:
         path = Path(config.out) if config.out else split_path(config.task.name, split)
         if path.exists():
             raise UserError(f"{path} exists: results refer to it; choose another out=…")
+        if config.data and (config.out is None or config.count is not None):
+            raise UserError("data=… gives as many states as it has failures: add out=…, leave out count=…")
         env = make_env(config.task)
-    states = make_states(env, split_seeds(split, count))
+        if config.data:
+            states = failed_starts(Dataset(Path(config.data)), env)
+            kind = "failures as"
+        else:
+            states = make_states(env, split_seeds(split, count))
+            kind = split
     save_states(path, states, env.describe())
     env.close()
-    print(f"{path}: {count} {split} states of {config.task.name}")
+    print(f"{path}: {len(states)} {kind} states of {config.task.name}")

@@ -241,8 +241,17 @@ class Windows:
         return len(self.state)
 
 
-def make_windows(dataset: Dataset, obs_steps: int, horizon: int, keep: NDArray[np.bool_]) -> Windows:
-    """Make the windows of the episodes in `keep` [N]; the first action follows the newest observation."""
+def make_windows(
+    dataset: Dataset,
+    obs_steps: int,
+    horizon: int,
+    keep: NDArray[np.bool_],
+    steps: NDArray[np.bool_] | None = None,
+) -> Windows:
+    """Make the windows of the episodes in `keep` [N]; the first action follows the newest observation.
+
+    Actions of steps that are not in `steps` [T] are masked; windows without another action are left out.
+    """
     observations = dataset.observations()
     actions = dataset["applied_action"].astype(np.float32)
     past = np.arange(1 - obs_steps, 1)
@@ -253,11 +262,15 @@ def make_windows(dataset: Dataset, obs_steps: int, horizon: int, keep: NDArray[n
         rows_seen.append(np.maximum(t + past, rows.start))
         action_index.append(np.minimum(t + ahead, rows.stop - 1))
         mask.append(t + ahead < rows.stop)
-    seen = np.concatenate(rows_seen)
+    seen, index, valid = np.concatenate(rows_seen), np.concatenate(action_index), np.concatenate(mask)
+    if steps is not None and not steps.all():
+        valid &= steps[index]
+        some = valid.any(1)
+        seen, index, valid = seen[some], index[some], valid[some]
     return Windows(
         observations["state"][seen],
-        actions[np.concatenate(action_index)],
-        np.concatenate(mask).astype(np.float32),
+        actions[index],
+        valid.astype(np.float32),
         seen,
         {camera: observations[IMAGE_PREFIX + camera] for camera in dataset.observation_spec.cameras},
         observations.get(INSTRUCTION),

@@ -54,5 +54,26 @@ def steps_by_source(dataset: Dataset) -> list[Counter[str]]:
     ]
 
 
+def steps_to_imitate(dataset: Dataset) -> NDArray[np.bool_]:
+    """Steps [T] that may be imitated: all but those of a policy before a person's last takeover.
+
+    These did not lead to success by themselves.
+    """
+    names, keep = source_names(dataset), np.ones(dataset.num_steps, bool)
+    if not {"human", "policy"} <= set(names):
+        return keep
+    source = dataset[SOURCE]
+    for rows in dataset.episodes:
+        by_person = np.flatnonzero(source[rows] == names.index("human"))
+        if len(by_person):
+            keep[rows][: by_person[-1]] = source[rows][: by_person[-1]] != names.index("policy")
+    return keep
+
+
+def helped_episodes(dataset: Dataset) -> NDArray[np.bool_]:
+    """Episodes [N] of a policy in which a person took over."""
+    return np.array([count["human"] > 0 and count["policy"] > 0 for count in steps_by_source(dataset)], bool)
+
+
 def _name(names: list[str], number: int) -> str:
     return names[number] if number < len(names) else f"unknown ({number})"

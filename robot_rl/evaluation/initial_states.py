@@ -18,6 +18,8 @@ from safetensors.numpy import save
 
 from robot_rl.assets import own_or_asset
 from robot_rl.data.compatibility import check_same_environment
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.episode_notes import helped_episodes
 from robot_rl.envs.language_scenes import LANGUAGE_SCENES, instructions_of_states
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.vector import RobosuiteVectorEnv
@@ -81,6 +83,23 @@ def make_states(env: RobosuiteEnv, seeds: range) -> NDArray[np.float64]:
         env.reset(seed=seed)
         states.append(env.get_state())
     return np.stack(states)
+
+
+def failed_starts(dataset: Dataset, env: RobosuiteEnv) -> NDArray[np.float64]:
+    """States [N, K] at the beginnings of the episodes that failed or in which a person took over.
+
+    Raises:
+        ValueError: if the dataset is of another environment, has no simulator states, or no such episode.
+    """
+    what, ignored = f"dataset {dataset.path}", ("observation_spec", "render")
+    check_same_environment(dataset.environment, env.describe(), what, accept=ignored)
+    if "sim_state" not in dataset.keys:
+        raise ValueError(f"dataset {dataset.path} has no simulator states; derive it with task=…")
+    bad = ~dataset.success | helped_episodes(dataset)
+    if not bad.any():
+        raise ValueError(f"dataset {dataset.path} has no failure and no takeover")
+    rows = [episode.start for episode, failed in zip(dataset.episodes, bad, strict=True) if failed]
+    return np.stack([dataset.rows("sim_state", slice(row, row + 1))[0] for row in rows]).astype(np.float64)
 
 
 def save_states(path: Path, states: NDArray[np.float64], environment: dict[str, Any]) -> None:

@@ -11,24 +11,20 @@ from numpy.typing import NDArray
 
 from robot_rl.envs.observation import Observation
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
+from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
 from robot_rl.hardware.protocol.large_messages import pack, pack_all
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
-from robot_rl.hil.actor_environment import ActorEnvironment
 from robot_rl.hil.actor_job import ActorJob
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import End, Step, Weights, unpack_tensors
-from robot_rl.hil.operators.operator import Operator, OperatorInput, Outcome
-from robot_rl.hil.takeover import SOURCE, ControlState, Takeover
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.controller import LATE_FRACTION
-from robot_rl.robot.deploy.terminal import Stopped
+from robot_rl.robot.operators.operator import Operator, Outcome
+from robot_rl.robot.operators.shared_control import SharedControl, SharedEnvironment
 from robot_rl.rollout import episode_seed
 
 _POLL_NS: Final = 200_000_000
-_STOP_ATTEMPTS: Final = 3
-_INTERVENTION: Final = (ControlState.HUMAN, ControlState.HOLD)
 
 
 @dataclass
@@ -39,7 +35,6 @@ class _Episode:
     obs: Observation
     """Newest observation."""
     steps: int = 0
-    interventions: int = 0
     late: int = 0
     success: bool = False
     failed: bool = False
@@ -69,7 +64,7 @@ class Actor:
 
     def __init__(
         self,
-        env: ActorEnvironment,
+        env: SharedEnvironment,
         operator: Operator,
         policy: ActingPolicy,
         networks: FinetunedPolicy,
@@ -95,10 +90,12 @@ class Actor:
             stop: polled at each step; True ends the actor.
             say: shows a line to the user.
         """
-        self._env, self._policy, self._networks, self._operator = env, policy, networks, operator
+        self._env, self._policy, self._networks = env, policy, networks
         self._client, self._outbox, self._clock, self._job = client, client.outbox, clock, job
         self._steps, self._stop, self._say = steps, stop, say
-        self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in env.action_spec]))
+        self._shared = SharedControl(
+            env, operator, clock, stopping=lambda: self._stopping, say=say, idle=self._exchange
+        )
         self._expected_weights = networks.state_dict()
         self._version, self._warm = 0, False
         self._late_ms = LATE_FRACTION * 1000 / job.task.control_freq
@@ -150,10 +147,9 @@ class Actor:
 
     def _run_episode(self, number: int) -> None:
         seed = episode_seed(self._job.seed, "train", number)
-        if (obs := self._begin(number, seed)) is None:
+        if (obs := self._shared.begin(number, seed)) is None:
             return
         self._policy.reset([0], [seed])
-        self._takeover.reset()
         self._outbox.begin(number)
         episode = _Episode(number, obs)
         while not episode.over:
@@ -163,51 +159,23 @@ class Actor:
                 episode.interrupted, episode.error = str(error), error
         self._end(episode)
 
-    def _begin(self, number: int, seed: int) -> Observation | None:
-        """Reset the environment once operator and robot are ready; None if the actor must stop."""
-        reported = ""
-        while not self._stopping:
-            readiness = self._operator.begin(number)
-            try:
-                if readiness.request == "stop":
-                    self._stop_arm()
-                elif readiness.request == "arm":
-                    self._env.acknowledge()
-                if not (reason := readiness.blocked or self._env.blocked()):
-                    with self._operator.monitor_stop(self._stop_arm):
-                        return self._env.reset(number, seed)
-            except RequestRefused as refusal:
-                reason = str(refusal)
-            except Stopped:
-                # The user ends the run, or the operator disarms, which `begin` reports.
-                continue
-            if reason != reported:
-                self._say(f"episode {number} cannot begin yet: {reason}")
-                reported = reason
-            self._exchange()
-            self._clock.sleep_until(self._clock.now() + _POLL_NS)
-        return None
-
     def _control_step(self, episode: _Episode) -> None:
         self._sync()
         if self._stopping:
             episode.interrupted = "the run pauses"
             return
-        user, now = self._operator.read(self._env.now()), self._env.now()
-        before, state = self._takeover.state, self._takeover.step(user.cue, now)
-        self._judge(episode, user, state)
+        shared = self._shared
+        shared.read()
+        episode.interrupted, episode.failed = shared.interrupted, shared.failed
         if episode.over:
             return
-        if state is ControlState.RETURN and before is not ControlState.RETURN:
+        if shared.returns:
             # The chunk was planned before the person moved the arm.
             self._policy.replan(0)
-        episode.interventions += state in _INTERVENTION and before not in _INTERVENTION
         proposed, fields = self._act(episode.obs)
-        action = self._takeover.action(proposed, user.action, now)
-        episode.obs, reward, terminated, episode.truncated, info = self._env.step(action, state)
-        source = SOURCE[state]
-        if source == "policy" and not self._policy.active:
-            source = "base"
+        step = shared.step(shared.action(proposed))
+        episode.obs, reward, terminated, episode.truncated, info = step
+        source = "base" if shared.source == "policy" and not self._policy.active else shared.source
         self._outbox.add(
             Step(
                 episode=episode.number,
@@ -226,15 +194,6 @@ class Actor:
         episode.late += info["late_ms"] > self._late_ms
         episode.success, episode.interrupted = info["success"], info.get("interrupted", "")
 
-    def _judge(self, episode: _Episode, user: OperatorInput, state: ControlState) -> None:
-        """Apply the operator's verdict, or the loss of the device, to the episode."""
-        if user.verdict == "stop":
-            self._stop_arm()
-        if state is ControlState.LOST or user.verdict in ("stop", "discard"):
-            episode.interrupted = user.verdict or "the operator's device is silent"
-        else:
-            episode.failed = user.verdict == "failure"
-
     def _end(self, episode: _Episode) -> None:
         """Bring the arm to rest if the episode did not end by itself, and send its end."""
         if episode.interrupted or episode.failed:
@@ -250,26 +209,16 @@ class Actor:
                 fields=pack_all(fields),
                 success=episode.success,
                 interrupted=episode.interrupted,
-                interventions=episode.interventions,
+                interventions=self._shared.interventions,
                 late=episode.late,
             )
         )
-        self._operator.end(episode.outcome)
+        self._shared.end(episode.outcome)
         if isinstance(episode.error, LearnerLost | NoAnswer | ServerChanged):
             raise episode.error
         self._client.exchange()
         if self._job.hil.lockstep:
             self._client.wait_until_learned()
-
-    def _stop_arm(self) -> None:
-        """Trigger the software e-stop; raises NoAnswer if the robot answers none of several attempts."""
-        for left in reversed(range(_STOP_ATTEMPTS)):
-            try:
-                return self._env.stop("the operator's device")
-            except NoAnswer:
-                if not left:
-                    raise
-        return None
 
     def _exchange(self) -> None:
         self._client.exchange()

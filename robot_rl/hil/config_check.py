@@ -3,16 +3,13 @@
 from typing import Any, Final
 
 from robot_rl.hardware.protocol.endpoints import parse
-from robot_rl.hardware.teleop.devices import DEVICES
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
-from robot_rl.hil.operators.person import device_settings
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
+from robot_rl.robot.operators.person import MOTION_DEVICES, device_settings
 
 _WEB: Final = "web"
-_LEADER: Final = "leader"
-"""A leader arm gives joint positions, which are not converted to actions."""
 
 
 def check_hil_config(config: HilConfig, method: Any) -> None:
@@ -22,7 +19,7 @@ def check_hil_config(config: HilConfig, method: Any) -> None:
             f"method={method.name} does not learn from a replay, so not from interventions: hil=on supports "
             + ", ".join(name for name, kind in METHODS.items() if issubclass(kind, OffPolicyMethod))
         )
-    operators = [*(name for name in DEVICES if name != _LEADER), SCRIPTED, NO_OPERATOR]
+    operators = [*MOTION_DEVICES, SCRIPTED, NO_OPERATOR]
     if config.operator not in operators:
         raise ValueError(
             f"hil.operator={config.operator}: choose {', '.join(operators)}; "

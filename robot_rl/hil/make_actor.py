@@ -17,19 +17,15 @@ from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import Clock, MonotonicClock
 from robot_rl.hardware.protocol.messages import Role
-from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys, may
-from robot_rl.hardware.teleop.devices import make_device
+from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.actor import Actor
-from robot_rl.hil.actor_environment import ActorEnvironment, RobotActorEnvironment, SimActorEnvironment
+from robot_rl.hil.actor_environment import SimActorEnvironment
 from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
-from robot_rl.hil.operators.operator import NoOperator, Operator
-from robot_rl.hil.operators.person import Person, device_settings
-from robot_rl.hil.operators.scripted import Mirror, ScriptedOperator
 from robot_rl.loading import load_networks
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.deployment import check_robot_fits
@@ -37,10 +33,12 @@ from robot_rl.robot.deploy.judge import classifier_judge
 from robot_rl.robot.deploy.resets import RESETS, WaitUntilReady, default_reset, make_reset, ready_on_enter
 from robot_rl.robot.deploy.terminal import open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
+from robot_rl.robot.operators.operator import NoOperator, Operator
+from robot_rl.robot.operators.person import Person, device_settings, open_person, operator_role
+from robot_rl.robot.operators.scripted import Mirror, ScriptedOperator
+from robot_rl.robot.operators.shared_control import SharedEnvironment, SharedRobot
 from robot_rl.rollout import episode_seed
 
-_UNUSED_KEYS = ("h", "q")
-"""Keys of a device without a function here: home, and quit, which is Ctrl-C."""
 _TIMEOUT = 5.0
 """Time to wait for an answer of the robot before it counts as lost, s."""
 
@@ -112,12 +110,12 @@ class _EnvironmentBuilder:
     say: Callable[[str], None]
     resources: ExitStack
 
-    def build(self) -> tuple[Operator, ActorEnvironment]:
+    def build(self) -> tuple[Operator, SharedEnvironment]:
         config = self.job.hil
         person = self._person() if config.has_person else None
         if config.robot:
             robot = self._robot_client(config.robot)
-            env: ActorEnvironment = self._robot_environment(config.robot, robot, person)
+            env: SharedEnvironment = self._robot_environment(config.robot, robot, person)
             sim = self._mirror(robot).update if config.operator == SCRIPTED else None
         else:
             assert isinstance(self.envs, ThreadVectorEnv)
@@ -135,19 +133,16 @@ class _EnvironmentBuilder:
     def _person(self) -> Person:
         job, config = self.job, self.job.hil
         settings = device_settings(config.operator, config.device)
-        device = self.resources.enter_context(make_device(settings, self.display))
-        for keys, function in device.controls:
-            if keys not in _UNUSED_KEYS:
-                self.say(f"{keys}: {function}")
-        return Person(
-            device,
+        return open_person(
+            settings,
             self.display,
             self.envs.action_spec,
             job.task.control_freq,
             Speed(config.linear, config.angular),
-            MonotonicClock(),
-            config.fraction,
-            job.seed,
+            self.resources,
+            self.say,
+            fraction=config.fraction,
+            seed=job.seed,
         )
 
     def _scripted_operator(self, sim: Callable[[], Any]) -> ScriptedOperator:
@@ -162,18 +157,15 @@ class _EnvironmentBuilder:
         return Mirror(env, lambda: robot.state(_TIMEOUT))
 
     def _robot_client(self, address: str) -> RobotClient:
-        config, keys = self.job.hil, self.display.keys
-        # A person may acknowledge a fault, if the keys allow it.
-        acknowledges = config.has_person and (keys is None or may(keys.role, "operator"))
-        return self._connect(address, config.name, "operator" if acknowledges else "policy")
+        config = self.job.hil
+        role = operator_role(self.display.keys) if config.has_person else "policy"
+        return self._connect(address, config.name, role)
 
     def _connect(self, address: str, name: str, role: Role) -> RobotClient:
         client = RobotClient(address, name, role, keys=self.display.keys, timeout=_TIMEOUT)
         return self.resources.enter_context(client)
 
-    def _robot_environment(
-        self, address: str, robot: RobotClient, person: Person | None
-    ) -> RobotActorEnvironment:
+    def _robot_environment(self, address: str, robot: RobotClient, person: Person | None) -> SharedRobot:
         config, environment = self.job.hil, self.envs.describe()
         check_robot_fits(robot.spec, robot.lease_ms, environment)
         reset = config.reset or default_reset(robot.spec)
@@ -187,7 +179,7 @@ class _EnvironmentBuilder:
         env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
         turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
         stopper = self._connect(address, f"{config.name}_stop", "observer")
-        return RobotActorEnvironment(env, robot, stopper, turns)
+        return SharedRobot(env, robot, stopper, MonotonicClock(), turns)
 
     def _ready(self, person: Person | None) -> WaitUntilReady:
         if person:

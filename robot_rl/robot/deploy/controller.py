@@ -12,14 +12,20 @@ from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.robot.deploy.recording import EpisodeRecording
 from robot_rl.robot.deploy.results import EpisodeResult, StepTimes
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped
 from robot_rl.robot.deploy.turns import Turns
+from robot_rl.robot.operators.shared_control import SharedControl
 from robot_rl.rollout import Rollout
 
 LATE_FRACTION = 0.1
 """A step is late if its observation is delayed by more than this fraction of the control period."""
 _WARM_UPS = 6
+
+
+class _EndedByOperator(Exception):
+    """The operator ended the episode before its next step."""
 
 
 class Controller:
@@ -35,22 +41,27 @@ class Controller:
         clock: Clock,
         period: float,
         *,
+        shared: SharedControl,
         stop: Callable[[], bool],
         verdict: OperatorVerdict | None = None,
         turns: Turns | None = None,
+        recording: EpisodeRecording | None = None,
     ) -> None:
         """Create the controller; the caller keeps ownership of `env` and `policy`.
 
         Args:
             env: environment of the robot.
             policy: policy with one slot.
+            shared: control of `env` by the policy and an operator who may take over.
             clock: clock of the environment.
             period: control period, s.
             stop: checked at each step; True ends the deployment.
             verdict: the operator's judgement, if it is the environment's judge.
             turns: turn taking with another client of the robot.
+            recording: records the episodes.
         """
         self._env, self._policy, self._clock, self._period = env, policy, clock, period * 1e3
+        self._shared, self._recording = shared, recording
         self._stop, self._verdict, self._turns = stop, verdict, turns
         self.timing = StepTimes()
         self._decision_ms = 0.0
@@ -85,12 +96,20 @@ class Controller:
             number: episode number, passed to the environment's `prepare`.
             seed: seed of the policy's noise.
 
+        An episode begins when operator and robot are ready; a fault has to be acknowledged by an operator.
+
         Raises:
             Stopped: if the user ended the deployment; the episode does not count.
             RobotError: if the episode cannot begin, or the server is lost.
+            RecorderError: if it could not be recorded.
+            DeviceError: if the operator's device is lost.
         """
         try:
-            return self._run(number, seed)
+            episode = self._run(number, seed)
+            self._shared.end(episode.outcome)
+            if self._recording:
+                self._recording.end(episode.outcome)
+            return episode
         except BaseException:
             # Keep the original error; at worst the lease expires.
             with suppress(RobotError):
@@ -110,19 +129,22 @@ class Controller:
             raise Stopped
         if self._turns:
             self._turns.wait(self._stop)
-        obs, _ = self._env.reset(seed=number)
+        obs = self._shared.begin(number, seed)
+        if obs is None:
+            raise Stopped
         self._policy.reset([0], [seed])
         if self._verdict:
             self._verdict.begin()
         began = self._clock.now()
         oldest: dict[str, float] = defaultdict(float)
-        steps = refused = clipped = late = 0
+        steps = refused = clipped = late = human = 0
         success, ended, interrupted = False, False, ""
         held = self._policy.runner.holds
         try:
-            for step in Rollout(self._env, self._act, obs):
+            for step in Rollout(self._shared, self._act, obs):
                 info = step.info
                 steps += 1
+                human += self._shared.source == "human"
                 refused += bool(info["refused"])
                 clipped += bool(info["clipped"])
                 late += info["late_ms"] > LATE_FRACTION * self._period
@@ -134,6 +156,8 @@ class Controller:
                 success, interrupted, ended = info["success"], info["interrupted"], bool(step.done)
                 if self._verdict and self._verdict.failed:
                     break
+        except _EndedByOperator:
+            interrupted = self._shared.interrupted
         except (NoAnswer, ServerChanged):
             raise
         except RobotError as error:
@@ -156,13 +180,22 @@ class Controller:
             late,
             dict(oldest),
             self._policy.runner.holds - held,
+            self._shared.interventions,
+            human,
         )
 
     def _act(self, obs: Observation) -> np.ndarray:
         if self._stop():
             raise Stopped
-        action, self._decision_ms = self._decide(obs)
-        return action
+        shared = self._shared
+        shared.read()
+        if shared.interrupted or shared.failed:
+            raise _EndedByOperator
+        if shared.returns:
+            # The chunk was planned before the person moved the arm.
+            self._policy.replan(0)
+        proposed, self._decision_ms = self._decide(obs)
+        return shared.action(proposed)
 
     def _decide(self, obs: Observation) -> tuple[np.ndarray, float]:
         """Compute the action. Returns it and the time that it took, ms."""

@@ -15,13 +15,18 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
+from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.spec import RobotSpec
+from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.robot.deploy.controller import Controller
-from robot_rl.robot.deploy.resets import make_reset, ready_on_enter
+from robot_rl.robot.deploy.recording import EpisodeRecording
+from robot_rl.robot.deploy.resets import WaitUntilReady, make_reset, ready_on_enter
 from robot_rl.robot.deploy.results import DeploymentResults
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped, open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
+from robot_rl.robot.operators.operator import NoOperator, Operator
+from robot_rl.robot.operators.shared_control import SharedControl, SharedRobot
 from robot_rl.rollout import episode_seed
 
 
@@ -77,6 +82,11 @@ def make_controller(
     turns: Turns | None = None,
     lookahead_ms: float | None = None,
     instruction: str | None = None,
+    operator: Operator | None = None,
+    stopper: RobotClient | None = None,
+    wait_until_ready: WaitUntilReady | None = None,
+    recording: EpisodeRecording | None = None,
+    say: Callable[[str], None] = print,
 ) -> Controller:
     """Build the controller, warm up the policy and disarm the robot.
 
@@ -92,19 +102,28 @@ def make_controller(
         turns: turn taking with another client of the robot.
         lookahead_ms: as for `RealArmEnv`.
         instruction: as for `RealArmEnv`.
+        operator: who may take over; nobody if None.
+        stopper: second client, for the operator's stop.
+        wait_until_ready: waits for the operator at `reset=operator`; the terminal's Enter key if None.
+        recording: records the episodes.
+        say: shows a line to the user.
 
     Raises:
         ValueError: if the policy does not fit the robot, or an operator is needed and there is no terminal.
         RobotError: if the robot does not answer.
     """
     judged = judge is not None or SUCCESS in robot.spec.sensors
-    keyboard = ended.enter_context(open_terminal_keys()) if reset == "operator" or not judged else None
+    asks = reset == "operator" and wait_until_ready is None
+    keyboard = ended.enter_context(open_terminal_keys()) if asks or not judged else None
+    if asks and keyboard:
+        wait_until_ready = ready_on_enter(keyboard, stop)
     verdict = OperatorVerdict(keyboard) if keyboard and not judged else None
     clock = MonotonicClock()
+    prepare = make_reset(reset, robot, wait_until_ready)
     env = RealArmEnv(
         robot,
         environment,
-        prepare=make_reset(reset, robot, ready_on_enter(keyboard, stop) if keyboard else None),
+        prepare=recording.after(prepare) if recording else prepare,
         judge=judge or verdict,
         frames=frames,
         lookahead_ms=lookahead_ms,
@@ -112,7 +131,26 @@ def make_controller(
         instruction=instruction,
     )
     period = 1 / environment["control_freq"]
-    controller = Controller(env, policy, clock, period, stop=stop, verdict=verdict, turns=turns)
+    shared = SharedControl(
+        SharedRobot(env, robot, stopper or robot, clock),
+        operator or NoOperator(),
+        clock,
+        stopping=stop,
+        say=say,
+        # Without an operator here, only a fault is waited for, which one elsewhere may acknowledge.
+        patient=operator is not None,
+    )
+    controller = Controller(
+        env,
+        policy,
+        clock,
+        period,
+        shared=shared,
+        stop=stop,
+        verdict=verdict,
+        turns=turns,
+        recording=recording,
+    )
     with realtime_priority(COMMANDS):
         controller.warm_up()
     controller.close()
@@ -151,7 +189,7 @@ def deploy(controller: Controller, outcomes: DeploymentResults, episodes: int, s
             print(episode.line(), flush=True)
     except Stopped:
         ended = "stopped"
-    except (RobotError, ServerLost) as error:
+    except (RobotError, ServerLost, RecorderError, DeviceError) as error:
         ended = str(error)
     finally:
         gc.unfreeze()

@@ -14,6 +14,7 @@ import numpy as np
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder
 from robot_rl.machine import describe_machine, describe_versions
+from robot_rl.robot.operators.operator import Outcome
 from robot_rl.runs import now, write_text
 
 
@@ -40,6 +41,24 @@ class EpisodeResult:
     """Largest age per source of observations."""
     holds: int = 0
     """Number of steps in which the arm was held, as no chunk was ready."""
+    interventions: int = 0
+    """How often the operator took over."""
+    human_steps: int = 0
+    """Number of steps that the operator drove."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the policy succeeded without the operator."""
+        return self.success and not self.interventions
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome for recordings and for the operator."""
+        if self.success:
+            return "success"
+        if self.interrupted:
+            return "discarded" if self.interrupted == "discard" else "interrupted"
+        return "failure"
 
     def line(self) -> str:
         """Format the line printed for the episode."""
@@ -54,6 +73,9 @@ class EpisodeResult:
             parts.append(f"oldest {ages}")
         if self.holds:
             parts.append(f"{self.holds} held")
+        if self.interventions:
+            times = "takeover" if self.interventions == 1 else "takeovers"
+            parts.append(f"{self.interventions} {times}, {self.human_steps} steps by hand")
         if self.clipped:
             parts.append(f"{self.clipped} clipped")
         if self.interrupted:
@@ -104,6 +126,11 @@ class DeploymentResults:
         wins = sum(episode.success for episode in self.episodes)
         return wins / len(self.episodes), wilson(wins, len(self.episodes))
 
+    @property
+    def alone(self) -> float | None:
+        """Rate of successes without a takeover; None before the first episode."""
+        return float(np.mean([episode.alone for episode in self.episodes])) if self.episodes else None
+
     def add(self, episode: EpisodeResult) -> None:
         """Add an episode and write the file."""
         self.episodes.append(episode)
@@ -118,6 +145,7 @@ class DeploymentResults:
             "ended": ended,
             "success": rate and rate[0],
             "interval": rate and rate[1],
+            "alone": self.alone,
             "interrupted": sum(bool(episode.interrupted) for episode in self.episodes),
             "steps": sum(episode.steps for episode in self.episodes),
             "late_steps": sum(episode.late_steps for episode in self.episodes),
@@ -136,11 +164,13 @@ class DeploymentResults:
         cut = sum(bool(episode.interrupted) for episode in self.episodes)
         also = f", {cut} of them interrupted" if cut else ""
         count = f"{len(self.episodes)} {'episode' if len(self.episodes) == 1 else 'episodes'}"
+        helped = sum(bool(episode.interventions) for episode in self.episodes)
+        alone = f"; without a takeover {self.alone:.3f}, {helped} episodes had one" if helped else ""
         late = sum(episode.late_steps for episode in self.episodes)
         steps = sum(episode.steps for episode in self.episodes)
         ages = "; ".join(f"{source} {_format_percentiles(values)}" for source, values in timing.ages.items())
         return [
-            f"{count}{also}: success {success:.3f}  95 % [{low:.3f}, {high:.3f}]",
+            f"{count}{also}: success {success:.3f}  95 % [{low:.3f}, {high:.3f}]{alone}",
             f"  late steps {late} of {steps}; ms p50, p99, most: late {_format_percentiles(timing.late)}; "
             f"decisions {_format_percentiles(timing.decisions)}; ages of {ages}",
         ]

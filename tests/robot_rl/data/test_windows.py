@@ -105,3 +105,16 @@ def test_policy_sees_in_training_what_it_sees_when_it_acts(dataset: Dataset) -> 
             runner.step({"state": state[t : t + 1]}, np.array([0]))
     windows = make_windows(dataset, 3, 1, np.ones(3, bool))
     np.testing.assert_array_equal(torch.cat(policy.seen).numpy(), windows.state)
+
+
+def test_steps_that_may_not_be_imitated_are_masked(dataset: Dataset) -> None:
+    keep, steps = np.ones(dataset.num_episodes, bool), np.ones(dataset.num_steps, bool)
+    first = dataset.episodes[0]
+    steps[first.start : first.stop - 1] = False
+    windows = make_windows(dataset, 1, 3, keep, steps)
+    whole = make_windows(dataset, 1, 3, keep)
+    # Of the first episode, the windows that reach its last step are left.
+    length = first.stop - first.start
+    assert len(windows) == len(whole) - (length - min(3, length))
+    assert windows.mask[: min(3, length)].sum(1).tolist() == [1.0] * min(3, length)
+    np.testing.assert_array_equal(windows.mask[3:], whole.mask[length:])

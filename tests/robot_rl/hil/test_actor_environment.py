@@ -9,7 +9,7 @@ import pytest
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.factory import make_env
 from robot_rl.hil.actor_environment import SimActorEnvironment
-from robot_rl.hil.takeover import ControlState
+from robot_rl.robot.takeover import ControlState
 
 PERIOD = 0.05
 

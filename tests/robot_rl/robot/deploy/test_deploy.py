@@ -17,6 +17,8 @@ import pytest
 
 from robot_rl.bundle import read_bundle, write_bundle
 from robot_rl.cli.main import main
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.episode_notes import steps_by_source, steps_to_imitate
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
@@ -315,6 +317,44 @@ def test_success_through_the_bridge_is_that_of_simulation(robot_rl: RunCommand, 
     assert low <= sum(through) / len(through) <= high
 
 
+@pytest.mark.full
+def test_takeovers_are_recorded_and_become_data_and_cases(
+    base_run: Path, robot_rl: RunCommand, tmp_path: Path
+) -> None:
+    """A poor policy, and the task's expert as the operator, who takes over when it stalls."""
+    policy, raw, data = tmp_path / "base", tmp_path / "base" / "deploy.raw", tmp_path / "fixed.zarr"
+    shutil.copytree(base_run, policy)
+    (tmp_path / "lift").mkdir()
+    with serving(tmp_path / "lift", "task=lift") as (address, _):
+        more = ("operator=scripted", "episodes=2", UNHURRIED)
+        assert main(["deploy", f"policy={policy}", f"robot={address}", *more]) == 0
+        assert state_of(address) == (Mode.IDLE, "")
+    record = read(policy)
+    assert (record["operator"], record["recorded"]) == ("scripted", str(raw))
+    helped = [episode for episode in record["episodes"] if episode["interventions"]]
+    assert helped
+    assert record["alone"] == sum(e["success"] and not e["interventions"] for e in record["episodes"]) / 2
+    outcomes = "outcomes=[success,failure,interrupted]"
+    robot_rl("data derive", f"raw={raw}", f"out={data}", "task=lift", outcomes, "max_age_ms=5000")
+    dataset = Dataset(data)
+    by_hand = [count["human"] for count in steps_by_source(dataset)]
+    assert len(by_hand) == len(record["episodes"])
+    for steps, episode in zip(by_hand, record["episodes"], strict=True):
+        # The hold after a takeover counts as the person's, too.
+        assert (steps > 0) == (episode["interventions"] > 0)
+        assert steps >= 0.8 * episode["human_steps"]
+    assert not steps_to_imitate(dataset).all()
+    small = (f"runs_dir={tmp_path}", "threads=1", "method.steps=2")
+    robot_rl(
+        "train", "method=bc", f"data={data}", "name=bc", "method.successes_only=false", *small, *SMALL_BASE
+    )
+    robot_rl("states", "task=lift", f"data={data}", f"out={tmp_path / 'cases.safetensors'}")
+    robot_rl("eval", f"policy={tmp_path / 'bc'}", f"states={tmp_path / 'cases.safetensors'}", "num_envs=1")
+    episodes = (tmp_path / "bc" / "eval" / "episodes.csv").read_text().splitlines()
+    failed = [e for e in record["episodes"] if e["interventions"] or not e["success"]]
+    assert len(episodes) == 1 + len(failed)
+
+
 Refused = Callable[..., str]
 
 
@@ -340,6 +380,10 @@ def test_what_cannot_be_deployed_is_refused_in_one_line(
     )
     assert "choose scene, operator, home" in refused(*here, "reset=scen")
     assert "ask for at least 1" in refused(*here, "episodes=0")
+    assert "choose keyboard" in refused(*here, "operator=nobody")
+    line = refused(*here, "operator=spacemouse")
+    assert "operator: " in line
+    assert "operator_device is for a device" in refused(*here, "operator_device.port=1")
     assert "check that the server runs" in refused(here[0], f"robot=ipc://{tmp_path / 'nobody'}")
     assert "does not exist" in refused(f"policy={tmp_path / 'nothing'}", here[1])
     assert not (policy / "deploy.json").exists()

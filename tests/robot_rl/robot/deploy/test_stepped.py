@@ -32,6 +32,9 @@ from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.deployment import check_robot_fits, deploy
 from robot_rl.robot.deploy.resets import scene_reset
 from robot_rl.robot.deploy.results import DeploymentResults
+from robot_rl.robot.operators.operator import NoOperator, Operator, OperatorInput, Outcome, Readiness
+from robot_rl.robot.operators.shared_control import SharedControl, SharedRobot
+from robot_rl.robot.takeover import Cue
 from robot_rl.rollout import episode_seed
 from tests.conftest import RunCommand
 from tests.envs.stepped_bridge import SteppedBridge
@@ -71,6 +74,8 @@ class Rig:
         *,
         horizon: int = HORIZON,
         stop: Callable[[], bool] = bool,
+        operator: Operator | None = None,
+        say: Callable[[str], None] = print,
     ) -> Controller:
         env = RealArmEnv(
             self.client,
@@ -78,9 +83,13 @@ class Rig:
             prepare=scene_reset(self.client),
             clock=self.bridge.clock,
         )
-        return Controller(
-            env, acting_policy(networks or self.networks, 1), self.bridge.clock, 0.05, stop=stop
+        clock = self.bridge.clock
+        robot = SharedRobot(env, self.client, self.client, clock)
+        shared = SharedControl(
+            robot, operator or NoOperator(), clock, stopping=stop, say=say, patient=operator is not None
         )
+        policy = acting_policy(networks or self.networks, 1)
+        return Controller(env, policy, clock, 0.05, shared=shared, stop=stop)
 
     def outcomes(self, controller: Controller, folder: Path) -> DeploymentResults:
         return DeploymentResults(folder / "deploy.json", {"task": "lift"}, controller.timing)
@@ -255,8 +264,22 @@ def test_an_arm_whose_lease_was_lost_is_disarmed_before_that_is_a_fault(
     assert controller.run(1, 0).interrupted == ""
 
 
-def test_after_a_fault_no_episode_begins(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = rig.controller(horizon=4)
+def test_after_a_fault_the_episodes_go_on_once_an_operator_has_acknowledged_it(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def acknowledge(line: str) -> None:
+        """The operator is somewhere else and takes a while."""
+        said.append(line)
+        seen = rig.mode()
+        rig.bridge.clock.sleep_until(rig.bridge.clock.now() + 1000 * MS)
+        assert seen is rig.mode() is Mode.FAULT
+        rig.line.role = "operator"
+        rig.client.acknowledge("looked at it")
+        rig.line.role = "policy"
+
+    controller = rig.controller(horizon=4, say=acknowledge)
 
     def pressed(decision: int) -> None:
         if decision == 2:
@@ -264,9 +287,100 @@ def test_after_a_fault_no_episode_begins(rig: Rig, tmp_path: Path, monkeypatch: 
 
     before_decisions(controller, monkeypatch, pressed)
     outcomes = rig.outcomes(controller, tmp_path)
-    assert "operator has to acknowledge" in deploy(controller, outcomes, 3, 0)
-    assert ["a hand in the way" in episode.interrupted for episode in outcomes.episodes] == [True]
-    assert "1 episode, 1 of them interrupted" in outcomes.summary()[0]
+    assert deploy(controller, outcomes, 3, 0) == "done"
+    cut = ["a hand in the way" in episode.interrupted for episode in outcomes.episodes]
+    assert cut == [True, False, False]
+    (line,) = said
+    assert line.startswith("episode 1 cannot begin yet: the robot is in fault")
+
+
+def test_a_fault_that_nobody_acknowledges_lets_the_user_end_it(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = iter([False] * 8)
+    controller = rig.controller(horizon=4, stop=lambda: next(asked, True))
+    before_decisions(controller, monkeypatch, lambda decision: rig.client.stop("a hand in the way"))
+    assert deploy(controller, rig.outcomes(controller, tmp_path), 3, 0) == "stopped"
+    assert rig.mode() is Mode.FAULT
+
+
+class Planned(NoOperator):
+    """An operator who does at each control step, from 0, what a test says."""
+
+    def __init__(self, plan: Callable[[int], OperatorInput]) -> None:
+        self._plan, self._step, self.outcomes = plan, 0, []  # type: ignore[var-annotated]
+
+    def begin(self, number: int) -> Readiness:
+        self._step = 0
+        return Readiness()
+
+    def read(self, now: int) -> OperatorInput:
+        self._step += 1
+        return self._plan(self._step - 1)
+
+    def end(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def test_a_person_takes_over_and_hands_back_without_a_jump(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The person's action moves the arm at once; then it holds, and the policy returns."""
+    wanted = np.array([0.5, 0, 0, 0, 0, 0, np.nan], np.float32)
+
+    def plan(step: int) -> OperatorInput:
+        return OperatorInput(Cue.DRIVING, wanted) if 5 <= step < 15 else OperatorInput(Cue.OPEN)
+
+    operator = Planned(plan)
+    controller = rig.controller(operator=operator)
+    executed, modes = [], []
+    step, decide = RealArmEnv.step, controller._decide
+
+    def observed(env: RealArmEnv, action: np.ndarray) -> Any:
+        executed.append(action.copy())
+        result = step(env, action)
+        modes.append(rig.mode())
+        return result
+
+    monkeypatch.setattr(RealArmEnv, "step", observed)
+    full = np.array([1, 1, 1, 1, 1, 1, -1], np.float32)
+    monkeypatch.setattr(controller, "_decide", lambda obs: (full, decide(obs)[1]))
+    episode = controller.run(0, 0)
+    assert (episode.interventions, episode.human_steps) == (1, 10)
+    assert (episode.interrupted, episode.refused) == ("", 0)
+    assert operator.outcomes == [episode.outcome]
+    assert all(np.array_equal(action, full) for action in executed[:5])
+    assert all(np.array_equal(action[:6], wanted[:6]) for action in executed[5:15])
+    # The gripper stays as it was commanded last, and the arm holds for 0.5 s.
+    assert {float(action[6]) for action in executed} == {-1.0}
+    assert not np.any([action[:6] for action in executed[15:25]])
+    ramp = [float(action[0]) for action in executed[25:32]]
+    assert ramp == sorted(ramp)
+    assert 0 <= ramp[0] < 0.2
+    assert max(np.diff(ramp)) < 0.2
+    assert ramp[-1] == 1.0
+    assert modes[:5] == [Mode.POLICY] * 5
+    assert modes[5:25] == [Mode.HUMAN] * 20
+    assert modes[25:40] == [Mode.POLICY] * 15
+
+
+@pytest.mark.parametrize(
+    ("ends", "interrupted", "outcome"),
+    [
+        (OperatorInput(Cue.OPEN, verdict="discard"), "discard", "discarded"),
+        (OperatorInput(Cue.OPEN, verdict="failure"), "", "failure"),
+        (OperatorInput(Cue.OPEN, verdict="stop"), "stop", "interrupted"),
+        (OperatorInput(Cue.SILENT), "the operator's device is silent", "interrupted"),
+    ],
+)
+def test_an_operator_ends_an_episode_with_the_arm_at_rest(
+    rig: Rig, ends: OperatorInput, interrupted: str, outcome: str
+) -> None:
+    """Also if the device falls silent while the person drives."""
+    drives = OperatorInput(Cue.DRIVING, np.zeros(7, np.float32))
+    operator = Planned(lambda step: drives if step < 3 else ends)
+    episode = rig.controller(operator=operator).run(0, 0)
+    assert (episode.steps, episode.interrupted, episode.success) == (3, interrupted, False)
+    assert operator.outcomes == [episode.outcome] == [outcome]
+    assert rig.mode() is (Mode.FAULT if interrupted == "stop" else Mode.IDLE)
 
 
 def test_a_policy_that_decides_too_slowly_is_refused_before_anything_moves(

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from robot_rl.hil.takeover import Action, Cue
+from robot_rl.robot.takeover import Action, Cue
 
 Verdict = Literal["", "success", "failure", "discard", "stop"]
 """An operator's judgement of an episode, which ends it."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from typing import Any, Final, Literal
 
@@ -11,23 +11,29 @@ import numpy as np
 from msgspec.structs import replace
 
 from robot_rl.envs.action import ActionSpec
-from robot_rl.hardware.clock import Clock
+from robot_rl.hardware.clock import Clock, MonotonicClock
 from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.protocol.messages import Role
+from robot_rl.hardware.protocol.security import ClientKeys, may
 from robot_rl.hardware.teleop.device import Device, DeviceError, LatchingClutch, Mark
-from robot_rl.hardware.teleop.devices import DEVICES
+from robot_rl.hardware.teleop.devices import DEVICES, make_device
 from robot_rl.hardware.teleop.engagement import ClutchInput, ClutchState, Engagement, clutch_input
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
-from robot_rl.hil.operators.operator import OperatorInput, Outcome, Readiness, Verdict, may_take_over
-from robot_rl.hil.takeover import Action, Cue
 from robot_rl.robot.deploy.resets import WaitUntilReady
 from robot_rl.robot.deploy.terminal import Stopped
+from robot_rl.robot.operators.operator import OperatorInput, Outcome, Readiness, Verdict, may_take_over
+from robot_rl.robot.takeover import Action, Cue
 
+MOTION_DEVICES: Final = tuple(name for name in DEVICES if name != "leader")
+"""Devices that give motions; a leader arm gives joint positions, which are not converted to actions."""
 MOVED: Final = 0.05
 """Deflection above which a device with an open clutch stops the policy, as a fraction of the full one."""
 _MIN_CHANGE: Final = 0.02
 """Smallest change of the gripper's opening, in [0, 1], that counts as a command."""
 _AXES: Final = ("x", "y", "z", "rx", "ry", "rz")
+_UNUSED_KEYS: Final = ("h", "q")
+"""Keys of a device without a function here: home, and quit, which is Ctrl-C."""
 _POLL_S: Final = 0.02
 _WAIT_S: Final = 0.2
 _MAX_OUTCOMES: Final = 8
@@ -51,6 +57,7 @@ class Person:
         clock: Clock,
         fraction: float = 1.0,
         seed: int = 0,
+        activity: str = "training",
     ) -> None:
         """Use an open device; the caller closes it.
 
@@ -63,12 +70,13 @@ class Person:
             clock: clock of the device's samples.
             fraction: fraction of the episodes in which the person may take over.
             seed: seed of the choice of these episodes.
+            activity: what the device's screen says that the program does.
 
         Raises:
             ValueError: if the device cannot command a dimension of the action.
         """
         self._device, self._display, self._clock = device, display, clock
-        self._fraction, self._seed = fraction, seed
+        self._fraction, self._seed, self._activity = fraction, seed, activity
         self._engagement = Engagement()
         self._verdict: Verdict = ""
         self._disarmed = False
@@ -101,7 +109,7 @@ class Person:
         self._verdict, self.succeeded = "", False
         self._started: int | None = None
         self._display.program = replace(
-            self._display.program, task="training", episode=number, running=False, marks=()
+            self._display.program, task=self._activity, episode=number, running=False, marks=()
         )
         self._allowed = may_take_over(self._seed, number, self._fraction)
         marks = sample.marks if sample else ()
@@ -219,12 +227,48 @@ class Person:
         return action
 
 
-def device_settings(operator: str, given: Mapping[str, Any]) -> Any:
+def open_person(
+    settings: Any,
+    display: OperatorDisplay,
+    spec: ActionSpec,
+    control_freq: float,
+    speed: Speed,
+    resources: ExitStack,
+    say: Callable[[str], None],
+    **options: Any,
+) -> Person:
+    """Open a device and say its keys; returns the person at it.
+
+    Args:
+        settings: what `device_settings` returned.
+        display, spec, control_freq, speed: as for `Person`.
+        resources: closes the device.
+        say: shows a line to the user.
+        options: further arguments of `Person`.
+
+    Raises:
+        DeviceError: if the device cannot be opened.
+        ValueError: if it cannot command a dimension of the action.
+    """
+    device = resources.enter_context(make_device(settings, display))
+    for keys, function in device.controls:
+        if keys not in _UNUSED_KEYS:
+            say(f"{keys}: {function}")
+    return Person(device, display, spec, control_freq, speed, MonotonicClock(), **options)
+
+
+def operator_role(keys: ClientKeys | None) -> Role:
+    """Role of a client beside a person, who may acknowledge a fault if the keys allow it."""
+    return "operator" if keys is None or may(keys.role, "operator") else "policy"
+
+
+def device_settings(operator: str, given: Mapping[str, Any], option: str = "hil.device") -> Any:
     """Make the settings of a device.
 
     Args:
         operator: name of the device.
         given: settings that the user gave.
+        option: name of the option with the settings, for error messages.
 
     Raises:
         ValueError: if a setting is unknown, missing or of another type.
@@ -233,11 +277,11 @@ def device_settings(operator: str, given: Mapping[str, Any]) -> Any:
     known = [field.name for field in fields(schema)]
     for key in given:
         if key not in known:
-            raise ValueError(f"hil.device.{key}: the settings of {operator} are {', '.join(known)}")
+            raise ValueError(f"{option}.{key}: the settings of {operator} are {', '.join(known)}")
     for field in fields(schema):
         if field.default == "???" and field.name not in given:
-            raise ValueError(f"hil.operator={operator} needs hil.device.{field.name}=…")
+            raise ValueError(f"the device {operator} needs {option}.{field.name}=…")
     try:
         return msgspec.convert(dict(given), schema)
     except msgspec.ValidationError as error:
-        raise ValueError(f"invalid hil.device.… for {operator}: {error}") from error
+        raise ValueError(f"invalid {option}.… for {operator}: {error}") from error

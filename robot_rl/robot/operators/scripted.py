@@ -11,8 +11,8 @@ from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import MIN_HELD_WIDTH, PICK, Expert, hand, opening
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.hardware.protocol.messages import State
-from robot_rl.hil.operators.operator import OperatorInput, Outcome, Readiness, may_take_over
-from robot_rl.hil.takeover import Cue
+from robot_rl.robot.operators.operator import OperatorInput, Outcome, Readiness, may_take_over
+from robot_rl.robot.takeover import Cue
 
 STALLED_S: Final = 3.0
 """Time without progress after which the policy is stalled, s."""
@@ -87,7 +87,7 @@ class ScriptedOperator:
         try:
             self._make_expert(0).grasp_and_target(sim())
         except ValueError as error:
-            raise ValueError(f"hil.operator=scripted does not support {task}: {error}") from error
+            raise ValueError(f"operator=scripted does not support {task}: {error}") from error
 
     def begin(self, number: int) -> Readiness:
         self._episode_expert = self._make_expert(number)
@@ -167,7 +167,7 @@ class Mirror:
         }
         if not self._objects:
             raise ValueError(
-                f"task={env.task.name} observes the pose of no object, which hil.operator=scripted needs"
+                f"task={env.task.name} observes the pose of no object, which operator=scripted needs"
             )
         self._last_fingers: tuple[int, np.ndarray] | None = None
 

@@ -19,17 +19,17 @@ from robot_rl.hardware.protocol.messages import Gripped, State
 from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
-from robot_rl.hil.operators.operator import Readiness
-from robot_rl.hil.operators.person import Person
-from robot_rl.hil.operators.scripted import (
+from robot_rl.robot.deploy.terminal import Stopped
+from robot_rl.robot.operators.operator import Readiness
+from robot_rl.robot.operators.person import Person
+from robot_rl.robot.operators.scripted import (
     FAULT_DURATION_S,
     STALLED_S,
     FaultDetector,
     Mirror,
     ScriptedOperator,
 )
-from robot_rl.hil.takeover import ControlState, Cue, Takeover
-from robot_rl.robot.deploy.terminal import Stopped
+from robot_rl.robot.takeover import ControlState, Cue, Takeover
 from tests.hardware.processes import eventually
 
 TICK = 50 * MS

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.hardware.clock import MS
-from robot_rl.hil import takeover
-from robot_rl.hil.takeover import HYSTERESIS_MS, RAMP_MS, TABLE, ControlState, Cue, Takeover
+from robot_rl.robot import takeover
+from robot_rl.robot.takeover import HYSTERESIS_MS, RAMP_MS, TABLE, ControlState, Cue, Takeover
 
 TICK = 50 * MS
 GRIPPER = np.array([False, False, True])
