@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-NOISE, SAMPLES, SEED, BULK, BATCH = (
+NOISE, SAMPLES, SEED, BULK, BATCH, FEATURES = (
     "__noise__",
     "__num_samples__",
     "__seed__",
     "__return_samples__",
     "__batch__",
+    "__features__",
 )
 """Reserved keys of a request to `robot-rl serve`."""
 PROMPT: Final = "prompt"

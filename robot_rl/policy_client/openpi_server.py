@@ -37,6 +37,7 @@ class OpenpiServer:
         """
         self._connection, self._config, self.environment = connection, config, environment
         self.state_range: StateRange | None = None
+        self.feature_size = None
         where = connection.url
         observed = ObservationSpec.from_dict(environment["observation_spec"])
         self._action_spec = spec_from_list(environment["action_spec"])
@@ -83,6 +84,9 @@ class OpenpiServer:
         if any(chunk.shape != shape[2:] for chunk in chunks):
             raise self._connection.lost(f"its actions are no longer of shape {list(shape[2:])}")
         return np.stack(chunks).reshape(shape)
+
+    def features(self, obs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        raise AssertionError("openpi's servers give no features")
 
     def _request(self, frame: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         config = self._config

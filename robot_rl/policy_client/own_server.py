@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.policies.bases.base_policy import BaseSpec
-from robot_rl.policy_client.codec import BATCH, BULK, MAX_MESSAGE, NOISE
+from robot_rl.policy_client.codec import BATCH, BULK, FEATURES, MAX_MESSAGE, NOISE
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection
 
@@ -35,6 +35,7 @@ class _Metadata(msgspec.Struct):
     environment: dict[str, Any]
     spec: BaseSpec | None = None
     state_range: StateRange | None = None
+    feature_size: int | None = None
 
 
 class OwnServer:
@@ -63,7 +64,7 @@ class OwnServer:
         self.spec = replace(spec, execute=execute)
         self.environment: Mapping[str, Any] = found.environment
         self._max_batch = found.max_batch
-        self.state_range = found.state_range
+        self.state_range, self.feature_size = found.state_range, found.feature_size
         connection.identify(_fingerprint)
 
     def sample(
@@ -75,27 +76,38 @@ class OwnServer:
             PolicyLost: if the server does not give them.
         """
         del samples  # as many as there is noise
-        rows = len(obs["state"])
-        size = sum(array.nbytes // rows for array in (*obs.values(), *([] if noise is None else [noise])))
-        most = max(1, min(self._max_batch, MAX_MESSAGE // 2 // size))
-        return np.concatenate(
-            [self._sample(obs, noise, slice(at, min(at + most, rows))) for at in range(0, rows, most)]
-        )
-
-    def _sample(
-        self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, rows: slice
-    ) -> NDArray[np.float32]:
-        request = {name: array[rows] for name, array in obs.items()}
-        given = {} if noise is None else {NOISE: noise[rows]}
-        reply = self._connection.ask({**request, **given, BATCH: rows.stop - rows.start, BULK: True})
-        samples = 1 if noise is None else noise.shape[1]
-        shape = (rows.stop - rows.start, samples, self.spec.horizon, self.spec.action_size)
-        actions = reply.get("samples")
-        if not isinstance(actions, np.ndarray) or actions.shape != shape or actions.dtype != np.float32:
-            raise self._connection.lost(f"its samples are no float32 array {list(shape)}")
+        given = {} if noise is None else {NOISE: noise}
+        shape = (1 if noise is None else noise.shape[1], self.spec.horizon, self.spec.action_size)
+        actions = self._ask({**obs, **given}, BULK, "samples", shape)
         if not (np.abs(actions) <= 1).all():
             raise self._connection.lost("its actions are not in [-1, 1]")
         return actions
+
+    def features(self, obs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Features [B, D] of observations [B, To, …]; errors as of `sample`."""
+        assert self.feature_size is not None
+        features = self._ask(obs, FEATURES, "features", (self.feature_size,))
+        if not np.isfinite(features).all():
+            raise self._connection.lost("its features are not finite")
+        return features
+
+    def _ask(
+        self, arrays: Mapping[str, NDArray[Any]], flag: str, name: str, shape: tuple[int, ...]
+    ) -> NDArray[np.float32]:
+        """An array [B, *shape] that the server returns if asked by a flag, for arrays [B, …]."""
+        rows = len(arrays["state"])
+        size = sum(array.nbytes // rows for array in arrays.values())
+        most = max(1, min(self._max_batch, MAX_MESSAGE // 2 // size))
+        found = []
+        for at in range(0, rows, most):
+            request = {key: array[at : at + most] for key, array in arrays.items()}
+            count = len(request["state"])
+            value = self._connection.ask({**request, BATCH: count, flag: True}).get(name)
+            fits = isinstance(value, np.ndarray) and value.shape == (count, *shape)
+            if not isinstance(value, np.ndarray) or not fits or value.dtype != np.float32:
+                raise self._connection.lost(f"its {name} are no float32 array {[count, *shape]}")
+            found.append(value)
+        return np.concatenate(found)
 
 
 def _fingerprint(metadata: Mapping[str, Any], welcome: bytes, ask: Ask) -> str:
@@ -112,7 +124,7 @@ def _read(connection: PolicyConnection) -> _Metadata:
     sizes = [found.max_batch]
     if spec := found.spec:
         sizes += [spec.state_size, spec.action_size, spec.horizon, spec.execute, spec.obs_steps]
-        sizes += [*(spec.noise_shape or ()), *(spec.image_size or ())]
+        sizes += [*(spec.noise_shape or ()), *(spec.image_size or ()), found.feature_size or 1]
         bounds = found.state_range
         if bounds and {len(bounds.center), len(bounds.half_range)} != {spec.state_size}:
             sizes.append(0)

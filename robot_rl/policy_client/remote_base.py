@@ -40,9 +40,14 @@ class PolicyServerApi(Protocol):
     environment: Mapping[str, Any]
     state_range: StateRange | None
 
+    @property
+    def feature_size(self) -> int | None: ...
+
     def sample(
         self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, samples: int
     ) -> NDArray[np.float32]: ...
+
+    def features(self, obs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]: ...
 
 
 class RemoteBase(BasePolicy):
@@ -103,24 +108,39 @@ class RemoteBase(BasePolicy):
         Raises:
             PolicyLost: also if the server does not answer, or was replaced.
         """
-        state, images = check_observation(obs, self.spec), check_images(obs, self.spec)
+        arrays, batch = self._arrays(obs), len(obs["state"])
         if self.spec.noise_shape is None:
             if noise is not None:
                 raise ValueError("this policy takes no noise")
         elif noise is None:
-            noise = self.draw_noise(len(state), num_samples, generator)
-        elif noise.shape != (expected := (len(state), num_samples, *self.spec.noise_shape)):
+            noise = self.draw_noise(batch, num_samples, generator)
+        elif noise.shape != (expected := (batch, num_samples, *self.spec.noise_shape)):
             raise ValueError(f"noise has shape {tuple(noise.shape)}; this call needs {expected}")
-        arrays = {"state": state.float().cpu().numpy()}
-        for camera, each in zip(self.spec.cameras, images, strict=True):
-            arrays[f"images.{camera}"] = each.cpu().numpy()
-        if self.spec.instruction:
-            arrays["instruction"] = check_instructions(obs).cpu().numpy()
         given = None if noise is None else noise.float().cpu().numpy()
         # Without a noise input the samples of a deterministic policy are equal.
         count = 1 if given is None and self.spec.deterministic else num_samples
         actions = torch.from_numpy(self._server.sample(arrays, given, count)).to(self.device)
         return Chunk(actions.expand(-1, num_samples, -1, -1), noise)
+
+    @property
+    def feature_size(self) -> int | None:
+        return self._server.feature_size
+
+    def features(self, obs: ObservationHistory) -> Tensor:
+        """See `BasePolicy.features`; errors as of `sample`."""
+        if self.feature_size is None:
+            return super().features(obs)
+        return torch.from_numpy(self._server.features(self._arrays(obs))).to(self.device)
+
+    def _arrays(self, obs: ObservationHistory) -> dict[str, NDArray[Any]]:
+        """Checked observations as arrays."""
+        state, images = check_observation(obs, self.spec), check_images(obs, self.spec)
+        arrays = {"state": state.float().cpu().numpy()}
+        for camera, each in zip(self.spec.cameras, images, strict=True):
+            arrays[f"images.{camera}"] = each.cpu().numpy()
+        if self.spec.instruction:
+            arrays["instruction"] = check_instructions(obs).cpu().numpy()
+        return arrays
 
     def check_noise(self) -> None:
         """Check that the server's noise input is one.

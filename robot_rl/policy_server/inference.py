@@ -22,13 +22,13 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
-from robot_rl.policy_client.codec import BATCH, BULK, NOISE, PROMPT, SAMPLES, SEED, MessageError
+from robot_rl.policy_client.codec import BATCH, BULK, FEATURES, NOISE, PROMPT, SAMPLES, SEED, MessageError
 
 MAX_SAMPLES = 64
 """Largest number of samples in one request."""
 MAX_ROWS = 256
 """Largest number of observations in one request."""
-_RESERVED = (NOISE, SAMPLES, SEED, BULK, BATCH)
+_RESERVED = (NOISE, SAMPLES, SEED, BULK, BATCH, FEATURES)
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Query:
     """Whether the reply has all samples and their noise."""
     batched: bool = False
     """Whether the arrays of the reply have the axis B; without it, B is 1."""
+    features: bool = False
+    """Whether the reply has the base's features of the observations."""
 
 
 class Inference(Protocol):
@@ -121,7 +123,10 @@ class PolicyInference:
     @property
     def _description(self) -> dict[str, Any]:
         """What `base=remote` needs to know of a base."""
-        description: dict[str, Any] = {"spec": self.base.spec.as_dict()}
+        description: dict[str, Any] = {
+            "spec": self.base.spec.as_dict(),
+            "feature_size": self.base.feature_size,
+        }
         if isinstance(self.base, ImitationPolicy):
             ranges = self.base.state_normalizer
             description["state_range"] = {
@@ -153,14 +158,21 @@ class PolicyInference:
             raise MessageError(f"{SAMPLES} is for base policies: a tuned one chooses among its own samples")
         if samples > 1 and self.base.spec.noise_shape is None:
             raise MessageError(f"{SAMPLES}: this base has no noise input, so all its samples are equal")
-        bulk = request.get(BULK, False)
-        if not isinstance(bulk, bool):
-            raise MessageError(f"{BULK} is true or false")
-        if self.tuned and bulk:
-            raise MessageError(f"{BULK} is for base policies")
+        bulk, features = self._flag(request, BULK), self._flag(request, FEATURES)
+        if features and self.base.feature_size is None:
+            raise MessageError(f"{FEATURES}: this base gives no features")
         if noise is not None:
             samples = noise.shape[1]
-        return Query(obs, samples, noise, seed if seed >= 0 else None, bulk, rows is not None)
+        return Query(obs, samples, noise, seed if seed >= 0 else None, bulk, rows is not None, features)
+
+    def _flag(self, request: Mapping[str, Any], name: str) -> bool:
+        """A request for more than actions, which only a base answers."""
+        asked = request.get(name, False)
+        if not isinstance(asked, bool):
+            raise MessageError(f"{name} is true or false")
+        if self.tuned and asked:
+            raise MessageError(f"{name} is for base policies")
+        return asked
 
     @torch.no_grad()
     def infer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
@@ -190,12 +202,23 @@ class PolicyInference:
         noise = None
         if self.base.spec.noise_shape is not None:
             noise = torch.cat([self._drawn(query, n) for query, n in zip(queries, counts, strict=True)])
-        chunk = self.base.sample(obs, noise=noise, num_samples=queries[0].samples if noise is not None else 1)
-        drawn = [None] * len(queries) if noise is None else noise.cpu().split(counts)
+        features, samples = None, queries[0].samples if noise is not None else 1
+        if any(query.features for query in queries):
+            features = self.base.features(obs)
+            chunk = self.base.sample_from_features(features, noise=noise, num_samples=samples)
+        else:
+            chunk = self.base.sample(obs, noise=noise, num_samples=samples)
+        parts = [
+            [None] * len(queries) if value is None else value.cpu().split(counts)
+            for value in (chunk.actions, noise, features)
+        ]
         replies = []
-        for query, actions, used in zip(queries, chunk.actions.cpu().split(counts), drawn, strict=True):
-            bulk = {"samples": actions, "noise": used} if query.bulk else {}
-            replies.append(_reply(query, actions=actions[:, 0], **bulk))
+        for query, actions, used, seen in zip(queries, *parts, strict=True):
+            assert actions is not None
+            more = {"samples": actions, "noise": used} if query.bulk else {}
+            if query.features:
+                more["features"] = seen
+            replies.append(_reply(query, actions=actions[:, 0], **more))
         return replies
 
     def _drawn(self, query: Query, rows: int) -> Tensor:

@@ -69,6 +69,8 @@ def test_requests_and_actions_are_those_of_the_mapping() -> None:
     expected = torch.tensor([[0.05, 1.0, 0.0], [0.35, 1.0, 0.0]])[:, None, None].expand(2, 1, 3, 3)
     torch.testing.assert_close(chunk.actions, expected)
     assert chunk.noise is None
+    with pytest.raises(ValueError, match="gives no features"):
+        base.features(obs)
     sent = policy.requests[-1]
     assert sent.keys() == {"observation/state", "observation/gripper", "observation/image", "prompt"}
     assert sent["prompt"] == "lift"

@@ -1,5 +1,6 @@
 """`base=remote` with a server of `robot-rl serve`: actions are those of the same policy in this process."""
 
+import ssl
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from robot_rl.hardware.teleop.web.access import self_signed_certificate
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, random_observations
 from robot_rl.policies.bases.flow import FlowPolicy
@@ -58,15 +60,14 @@ def test_actions_are_those_of_the_policy_in_this_process(
             noise = policy.draw_noise(rows, samples, generator) if policy.spec.noise_shape else None
             found = base.sample(obs, noise=noise, num_samples=samples)
             # A batch that is larger than the server takes is asked for in parts.
-            parts = [
-                policy.sample(
-                    {name: value[at : at + most] for name, value in obs.items()},
-                    noise=None if noise is None else noise[at : at + most],
-                    num_samples=samples,
-                ).actions
-                for at in range(0, rows, most)
-            ]
+            parts, features = [], []
+            for at in range(0, rows, most):
+                part = {name: value[at : at + most] for name, value in obs.items()}
+                drawn = None if noise is None else noise[at : at + most]
+                parts.append(policy.sample(part, noise=drawn, num_samples=samples).actions)
+                features.append(policy.features(part))
             assert torch.equal(found.actions, torch.cat(parts))
+            assert torch.equal(base.features(obs), torch.cat(features))
             assert found.noise is noise
 
 
@@ -152,3 +153,20 @@ def test_the_token_is_that_of_the_environment_variable(monkeypatch: pytest.Monke
         assert asdict(remote(url).spec) == asdict(flow().spec)
     finally:
         server.close()
+
+
+def test_a_certificate_has_to_be_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    certificate, key = self_signed_certificate(["127.0.0.1"])
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    server = PolicyServer(PolicyInference(flow(), environment(), 0), Listen(port=0, tls=tls))
+    url = f"wss://127.0.0.1:{server.start()}"
+    try:
+        with pytest.raises(ValueError, match=r"its certificate is not trusted .*: give base\.certificate=…"):
+            remote(url)
+        assert remote(url, certificate=str(certificate)).spec == flow().spec
+    finally:
+        server.close()
+    with pytest.raises(ValueError, match=r"base\.certificate=nowhere cannot be used"):
+        remote(url, certificate="nowhere")

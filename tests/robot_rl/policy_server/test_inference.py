@@ -75,6 +75,15 @@ def test_samples_are_those_of_each_noise_and_returned_on_request_alone(base: Pol
     assert len(np.unique(drawn["samples"][:, 0, 0])) == 5
 
 
+def test_features_are_returned_on_request_and_change_no_action(base: PolicyInference) -> None:
+    request = {**observation(), "__seed__": 3}
+    plain, asked = infer(base, request)[0], infer(base, {**request, "__features__": True}, request)
+    features = base.base.features({"state": torch.from_numpy(request["state"])[None, None]})
+    assert np.array_equal(asked[0]["features"], features[0].numpy())
+    assert asked[1].keys() == {"actions"}
+    np.testing.assert_allclose(asked[0]["actions"], plain["actions"], atol=1e-6)
+
+
 def test_repeated_noise_is_that_noise_at_every_step(base: PolicyInference) -> None:
     row = noise(4)[0]
     (short,) = infer(base, {**observation(), "__noise__": row})
@@ -151,6 +160,7 @@ def test_images_reach_the_policy() -> None:
         ({"__seed__": -1}, "send an integer"),
         ({"__seed__": 0.5}, "send an integer"),
         ({"__return_samples__": 1}, "true or false"),
+        ({"__features__": "yes"}, "true or false"),
     ],
 )
 def test_a_request_that_cannot_be_used_is_refused_in_one_line(
@@ -167,6 +177,7 @@ def test_a_request_that_cannot_be_used_is_refused_in_one_line(
         {"__noise__": np.zeros((HORIZON, ACTION), np.float32)},
         {"__num_samples__": 2},
         {"__return_samples__": True},
+        {"__features__": True},
     ],
 )
 def test_noise_and_samples_are_for_base_policies(change: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policy_client.connection import PolicyLost
 from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.deployment import check_robot_fits, deploy
 from robot_rl.robot.deploy.resets import scene_reset
@@ -223,6 +224,23 @@ def test_a_server_that_is_lost_ends_it_and_what_was_finished_is_in_the_file(
     record = json.loads((tmp_path / "deploy.json").read_text())
     assert "no answer" in record["ended"]
     assert [episode["steps"] for episode in record["episodes"]] == [4]
+
+
+def test_a_policys_server_that_is_lost_ends_it_and_what_was_finished_is_in_the_file(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, why = rig.controller(horizon=3), "the policy server at ws://gpu:8000 cannot be used"
+
+    def lost(decision: int) -> None:
+        if decision == 5:
+            raise PolicyLost(why)
+
+    before_decisions(controller, monkeypatch, lost)
+    outcomes = rig.outcomes(controller, tmp_path)
+    assert deploy(controller, outcomes, 3, 0) == why
+    record = json.loads((tmp_path / "deploy.json").read_text())
+    assert (len(record["episodes"]), record["ended"]) == (1, why)
+    assert rig.mode() is Mode.IDLE
 
 
 def test_an_episode_without_a_fresh_observation_is_cut_and_the_next_goes_on(
