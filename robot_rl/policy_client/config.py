@@ -25,7 +25,7 @@ class RemoteConfig:
     state: dict[str, list[str]] = field(default_factory=dict)
     """For a server of openpi: its keys of states, and the task's state keys that each consists of."""
     prompt: str | None = None
-    """For a server of openpi: the instruction, null for none."""
+    """For a server of openpi: the instruction; null for the task's, if it has some."""
     prompt_key: str = "prompt"
     """For a server of openpi: its key of the instruction."""
     action_units: str | None = None

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.envs.action import ActionSpec, spec_from_list
+from robot_rl.envs.instruction import INSTRUCTION, decode_instruction, encode_instruction
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.policies.bases.base_policy import BaseSpec
 from robot_rl.policy_client.config import RemoteConfig
@@ -38,7 +39,9 @@ class OpenpiServer:
         self._connection, self._config, self.environment = connection, config, environment
         self.state_range: StateRange | None = None
         self.feature_size = None
-        where = connection.url
+        where, instructions = connection.url, environment.get("instructions")
+        self._told = encode_instruction(instructions[0]) if instructions and config.prompt is None else None
+        """An instruction, if the task's are sent as prompts."""
         observed = ObservationSpec.from_dict(environment["observation_spec"])
         self._action_spec = spec_from_list(environment["action_spec"])
         _check_mapping(config, where, observed, self._action_spec)
@@ -64,6 +67,7 @@ class OpenpiServer:
             deterministic=bool(np.array_equal(first, second)),
             cameras=tuple(config.cameras),
             image_size=observed.image_size if config.cameras else None,
+            instruction=self._told is not None,
         )
         connection.identify(self._fingerprint)
 
@@ -96,7 +100,9 @@ class OpenpiServer:
         }
         for camera, name in config.cameras.items():
             request[name] = frame[f"{IMAGE_PREFIX}{camera}"]
-        if config.prompt is not None:
+        if self._told is not None:
+            request[config.prompt_key] = decode_instruction(frame[INSTRUCTION])
+        elif config.prompt is not None:
             request[config.prompt_key] = config.prompt
         return request
 
@@ -124,6 +130,8 @@ class OpenpiServer:
         frame: dict[str, NDArray[Any]] = {"state": np.zeros(observed.state_size, np.float32)}
         for camera in self._config.cameras:
             frame[f"{IMAGE_PREFIX}{camera}"] = np.zeros((*observed.image_size, 3), np.uint8)
+        if self._told is not None:
+            frame[INSTRUCTION] = self._told
         return self._request(frame)
 
     def _fingerprint(self, metadata: Mapping[str, Any], welcome: bytes, ask: Ask) -> str:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robot_rl.envs.instruction import INSTRUCTION, INSTRUCTION_BYTES
 from robot_rl.policies.bases.base_policy import (
     BasePolicy,
     BaseSpec,
@@ -139,7 +140,9 @@ class RemoteBase(BasePolicy):
         for camera, each in zip(self.spec.cameras, images, strict=True):
             arrays[f"images.{camera}"] = each.cpu().numpy()
         if self.spec.instruction:
-            arrays["instruction"] = check_instructions(obs).cpu().numpy()
+            told = check_instructions(obs).cpu().numpy()
+            unused = INSTRUCTION_BYTES - told.shape[-1]
+            arrays[INSTRUCTION] = np.pad(told, ((0, 0), (0, 0), (0, unused)))
         return arrays
 
     def check_noise(self) -> None:

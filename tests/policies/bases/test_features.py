@@ -21,7 +21,7 @@ def make(name: str, obs_steps: int = 2) -> ImitationPolicy:
 @pytest.mark.parametrize("name", sorted(BASES))
 def test_features_are_all_that_the_action_head_reads(name: str) -> None:
     policy = make(name)
-    obs = random_observations(policy.spec, 4, policy.device)
+    obs = random_observations(policy, 4)
     features = policy.features(obs)
     assert features.shape == (4, policy.feature_size)
     assert features.dtype == torch.float32
@@ -37,7 +37,7 @@ def test_features_are_all_that_the_action_head_reads(name: str) -> None:
 @pytest.mark.parametrize("step", [0, 1])
 def test_features_depend_on_every_frame(name: str, step: int) -> None:
     policy = make(name)
-    obs = dict(random_observations(policy.spec, 1, policy.device))
+    obs = dict(random_observations(policy, 1))
     before = policy.features(obs)
     obs["images.wrist"] = obs["images.wrist"].clone()
     obs["images.wrist"][:, step] = 0

@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 def sample(base: RemoteBase) -> torch.Tensor:
-    return base.sample(random_observations(base.spec, 2, base.device), generator=torch.Generator()).actions
+    return base.sample(random_observations(base, 2), generator=torch.Generator()).actions
 
 
 def set_timeout(base: RemoteBase, seconds: float) -> None:

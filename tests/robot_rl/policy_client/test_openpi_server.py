@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.envs.instruction import encode_instruction
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import RemoteBase, connect_base
 from tests.robot_rl.policy_client.policy_servers import served, stock
 from tests.robot_rl.policy_server.small_policies import CAMERA, SIZE, flow
 
-ENVIRONMENT = {
+ENVIRONMENT: dict[str, Any] = {
     "observation_spec": {
         "state_keys": ["position", "opening"],
         "state_dims": [2, 1],
@@ -77,6 +78,17 @@ def test_requests_and_actions_are_those_of_the_mapping() -> None:
     np.testing.assert_array_equal(sent["observation/state"], [0.75, 1.0])
     np.testing.assert_array_equal(sent["observation/gripper"], [1.25])
     np.testing.assert_array_equal(sent["observation/image"], obs[f"images.{CAMERA}"][1, 0].numpy())
+
+
+def test_the_tasks_instructions_are_prompts() -> None:
+    policy = Policy()
+    told = {**ENVIRONMENT, "instructions": ["lift it", "leave it"]}
+    with stock(policy) as url:
+        base = connect_base(RemoteConfig(url, timeout=20, **{**MAPPING, "prompt": None}), told)
+        assert base.spec.instruction
+        texts = torch.from_numpy(np.stack([encode_instruction(text) for text in told["instructions"]]))
+        base.sample({**observations(2), "instruction": texts[:, None]})
+    assert [request["prompt"] for request in policy.requests[-2:]] == told["instructions"]
 
 
 def test_a_policy_that_draws_its_own_noise_is_asked_once_for_each_sample() -> None:

@@ -5,13 +5,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from robot_rl.envs.instruction import encode_instruction
 from robot_rl.hardware.teleop.web.access import self_signed_certificate
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, random_observations
 from robot_rl.policies.bases.flow import FlowPolicy
+from robot_rl.policies.bases.vla import VLAConfig, VLAPolicy
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.normalizer import Normalizer
@@ -25,6 +28,7 @@ from tests.robot_rl.policy_client.policy_servers import served
 from tests.robot_rl.policy_server.small_policies import (
     ACTION,
     CAMERA,
+    SIZE,
     STATE,
     environment,
     flow,
@@ -55,7 +59,7 @@ def test_actions_are_those_of_the_policy_in_this_process(
         assert base.spec == policy.spec
         for rows, samples in ((1, 1), (most, 3), (5, 2)):
             samples = samples if policy.spec.noise_shape else 1
-            obs = random_observations(policy.spec, rows, base.device)
+            obs = random_observations(policy, rows)
             generator = torch.Generator().manual_seed(rows)
             noise = policy.draw_noise(rows, samples, generator) if policy.spec.noise_shape else None
             found = base.sample(obs, noise=noise, num_samples=samples)
@@ -69,6 +73,29 @@ def test_actions_are_those_of_the_policy_in_this_process(
             assert torch.equal(found.actions, torch.cat(parts))
             assert torch.equal(base.features(obs), torch.cat(features))
             assert found.noise is noise
+
+
+def test_instructions_reach_the_served_policy() -> None:
+    torch.manual_seed(0)
+    config = VLAConfig(
+        horizon=4,
+        execute=2,
+        channels=[8],
+        tokens_width=8,
+        heads=2,
+        layers=1,
+        width=16,
+        depth=1,
+        words=["go", "stay"],
+    )
+    policy = VLAPolicy(config, STATE, ACTION, (CAMERA,), SIZE).eval()
+    with served(policy, {**environment(CAMERA), "instructions": ["go"]}) as url:
+        base = remote(url)
+        obs = random_observations(base, 2)
+        text = torch.from_numpy(np.stack([encode_instruction(word) for word in ("go", "stay")]))[:, None]
+        noise = policy.draw_noise(1, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1, -1)
+        found = base.sample({**obs, "instruction": text}, noise=noise).actions
+        assert torch.equal(found, policy.sample({**obs, "instruction": text}, noise=noise).actions)
 
 
 def test_the_range_of_the_training_data_is_that_of_the_served_policy() -> None:
@@ -130,7 +157,7 @@ def test_a_tuned_policy_is_saved_with_the_servers_address_and_fingerprint(tmp_pa
         assert isinstance(loaded.base, RemoteBase)
         assert loaded.base.config == base.config
         assert fingerprint(loaded) == fingerprint(networks)
-        obs = random_observations(policy.spec, 1, base.device)
+        obs = random_observations(policy, 1)
         generators = [[torch.Generator().manual_seed(3)] for _ in range(2)]
         plans = [
             each.policy(1).plan(obs, own) for each, own in zip((networks, loaded), generators, strict=True)
