@@ -14,8 +14,9 @@ STATE, ACTION, SIZE = 5, 3, (32, 32)
 
 def make(name: str, obs_steps: int = 2) -> ImitationPolicy:
     torch.manual_seed(0)
-    config = replace(BASES[name].config(), obs_steps=obs_steps)
-    return BASES[name].policy(config, STATE, ACTION, ("front", "wrist"), SIZE)
+    kind = BASES[name].policy
+    config = kind.for_instructions(replace(BASES[name].config(), obs_steps=obs_steps), ["do it"])
+    return kind(config, STATE, ACTION, ("front", "wrist"), SIZE)
 
 
 @pytest.mark.parametrize("name", sorted(BASES))
