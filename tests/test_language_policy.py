@@ -1,4 +1,4 @@
-"""One policy for two scenes: collected, merged, trained and measured by instruction."""
+"""One policy for two scenes: collected, merged, trained, measured by instruction, and improved in one."""
 
 import csv
 import json
@@ -9,7 +9,8 @@ import pytest
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.language_scenes import LanguageNutAssembly, LanguageStack
-from tests.conftest import RunCommand
+from robot_rl.training.logger import read_metrics
+from tests.conftest import SMALL_RL, RunCommand
 
 TASK = ("task.image_size=[24,24]", "task.horizon=8")
 SMALL = (
@@ -61,3 +62,8 @@ def test_from_two_scenes_to_success_by_instruction(
     error = capsys.readouterr().err
     assert "was not trained on" in error
     assert len(error.splitlines()) == 1
+    one = f"task.instructions=[{LanguageStack.INSTRUCTIONS[1]}]"
+    small = (*TASK, one, *SMALL_RL, "method.steps=24", "method.warmup_steps=8", "log_every=1")
+    more = ("method.encoder=state", "method.demo_ratio=0", f"runs_dir={tmp_path}", "name=rl")
+    robot_rl("train", "method=residual_chunk", f"base={run}", "task=language_stack", *small, *more)
+    assert "learn/critic_loss" in read_metrics(tmp_path / "rl" / "metrics.csv")
