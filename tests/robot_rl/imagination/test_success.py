@@ -1,0 +1,83 @@
+"""How soon success comes with a good model, and what a bad one costs: whole runs with five seeds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.imagination.config import StateModelConfig
+from robot_rl.imagination.episodes import Episode
+from robot_rl.imagination.state_model import Shape, StateModel
+from robot_rl.imagination.world_model import WorldModel
+from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun
+from tests.robot_rl.imagination.test_imagination import SMALL, Broken, break_at_share
+
+pytestmark = pytest.mark.full
+SEEDS = range(5)
+LAST = 60
+"""Episodes at the end of a run over which success is averaged."""
+
+
+class Early(StateModel):
+    """Learns from the first episodes alone."""
+
+    def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
+        return {} if self.fitted else super().fit(episodes, newest, updates)
+
+
+def make_run(
+    directory: Path,
+    seed: int,
+    imagination: StateModelConfig | None = None,
+    model: Callable[[], WorldModel] = Oracle,
+) -> PointRun:
+    return PointRun(directory / str(seed), seed=seed, imagination=imagination, model=lambda _: model())
+
+
+@pytest.fixture(scope="module")
+def model_free(tmp_path_factory: pytest.TempPathFactory) -> list[PointRun]:
+    """A run without a model for each seed."""
+    directory = tmp_path_factory.mktemp("free")
+    return [make_run(directory, seed).train() for seed in SEEDS]
+
+
+def final_success(runs: Sequence[PointRun]) -> float:
+    return float(np.mean([run.success(LAST) for run in runs]))
+
+
+def test_with_exact_dynamics_success_comes_with_a_third_fewer_steps(
+    tmp_path: Path, model_free: list[PointRun]
+) -> None:
+    # The whole run has about 100 episodes, and the largest share takes ten refits.
+    often = replace(SMALL, refit_every=2, pool=6, chunks=3)
+    oracle = [make_run(tmp_path, seed, often).train() for seed in SEEDS]
+    steps = [[run.steps_to(0.8) for run in runs] for runs in (model_free, oracle)]
+    assert np.mean(steps[1]) <= 2 / 3 * np.mean(steps[0]), steps
+
+
+@pytest.mark.parametrize("how", ["random", "shuffled actions", "always success"])
+def test_a_model_that_breaks_costs_at_most_five_points_of_success(
+    how: str, tmp_path: Path, model_free: list[PointRun]
+) -> None:
+    broken: list[PointRun] = []
+    for seed in SEEDS:
+        model = Broken()
+        run = make_run(tmp_path, seed, SMALL, lambda model=model: model)  # type: ignore[misc]
+        broken_at = break_at_share(run, model, how, 0.3)
+        broken.append(run.train())
+        assert run.imagination
+        assert run.imagination.history[broken_at[0] + 1]["share"] == 0
+    assert final_success(broken) >= final_success(model_free) - 0.05
+
+
+def test_an_early_model_that_is_never_fitted_again_costs_at_most_five_points_of_success(
+    tmp_path: Path, model_free: list[PointRun]
+) -> None:
+    def early() -> StateModel:
+        return Early(SMALL, Shape(2, 2, CHUNK), torch.device("cpu"), 0)
+
+    runs = [make_run(tmp_path, seed, SMALL, early).train() for seed in SEEDS]
+    assert final_success(runs) >= final_success(model_free) - 0.05
