@@ -61,7 +61,7 @@ class PolicyConnection:
         self._identify: Identify | None = None
         self.fingerprint = ""
         """What `identify` returned first."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open: list[ClientConnection] = []
         """The connection, if there is one."""
         weakref.finalize(self, _close, self._open)
@@ -93,7 +93,8 @@ class PolicyConnection:
 
     def lost(self, why: str) -> PolicyLost:
         """An error with the server's address; the next request connects again."""
-        _close(self._open)
+        with self._lock:
+            _close(self._open)
         return PolicyLost(f"the policy server at {self.url} cannot be used: {why}")
 
     # ---- with the lock -----------------------------------------------------------------------------------

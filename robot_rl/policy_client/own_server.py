@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ class _Metadata(msgspec.Struct):
     """What is used of the metadata."""
 
     kind: str
-    fingerprint: str
+    fingerprint: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
     max_batch: int
     environment: dict[str, Any]
     spec: BaseSpec | None = None

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.policies.bases.base_policy import random_observations
 from robot_rl.policies.bases.generative import GenerativePolicy
+from robot_rl.policies.bases.vla import VLAConfig, VLAPolicy
 from robot_rl.policies.registry import BASES
 
 H, STATE, ACTION, MOST = 8, 2, 1, 3
@@ -90,7 +92,14 @@ def test_a_prefix_is_shorter_than_a_chunk(most: int) -> None:
         make("flow", most)
 
 
-def test_a_prefix_works_with_convolutions() -> None:
-    policy = make("diffusion", denoiser="unet", unet_dims=[16, 32])
-    chunk = policy.sample_after(observations(2), torch.zeros(2, 2, ACTION), num_samples=2)
-    assert chunk.actions.shape == (2, 2, H, ACTION)
+def test_a_prefix_works_with_convolutions_and_with_images_and_words() -> None:
+    unet = make("diffusion", denoiser="unet", unet_dims=[16, 32])
+    small = {"channels": [8], "tokens_width": 8, "heads": 2, "layers": 1, "words": ["anything"]}
+    config = VLAConfig(horizon=H, execute=2, width=16, depth=1, max_prefix=MOST, **small)
+    vla = VLAPolicy(config, STATE, ACTION, ("wrist",), (24, 24)).eval()
+    for policy in (unet, vla):
+        chunk = policy.sample_after(
+            random_observations(policy, 2), torch.full((2, 2, ACTION), 0.5), num_samples=2
+        )
+        assert chunk.actions.shape == (2, 2, H, ACTION)
+        assert torch.equal(chunk.actions[:, :, :2], torch.full((2, 2, 2, ACTION), 0.5))

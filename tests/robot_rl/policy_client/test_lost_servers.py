@@ -173,6 +173,7 @@ def test_an_answer_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch)
         ("not metadata", "instead of its metadata"),
         (b"\xc1", "not a msgpack message"),
         ({"spec": {"state_size": 1}}, "describes itself in another way"),
+        ({"fingerprint": "0" * 100}, "describes itself in another way"),
         ({"spec": {**flow().spec.as_dict(), "horizon": 10**9}}, "sizes that cannot be"),
         ({"spec": {**flow().spec.as_dict(), "noise_shape": [4, -2]}}, "sizes that cannot be"),
         ({"state_range": {"center": [0.0], "half_range": [1.0]}}, "sizes that cannot be"),
