@@ -196,7 +196,8 @@ def _env_for(request: ConvertRequest, told: dict[str, Any]) -> RobosuiteEnv:
     from robot_rl.data.formats.robomimic.importer import input_type, robots_of
 
     env = str(told["env_name"])
-    found = [name for name, task in _tasks().items() if task.env == env]
+    # An image task has the name of its task, of which it observes less.
+    found = [name for name, task in _tasks().items() if task.env == env and task.name == name]
     if len(found) > 1:
         raise ValueError(
             f"{request.source} is of robosuite's {env}, and so are several tasks ({', '.join(found)}): "
