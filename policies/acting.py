@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
+from robot_rl.policies.nets.encoder import FEATURES
+from robot_rl.policies.nets.vision import MAX_SHIFT, shift_images
 
 Frames = Mapping[str, NDArray[Any]]
 """One observation per environment: `state` float32 [B, S], `images.<camera>` uint8 [B, H, W, 3]."""
@@ -52,6 +54,9 @@ class PolicyOutput:
     """Position [B] of this step in its chunk; 0 where a new chunk was sampled."""
     base_samples: BaseSamples | None = None
     """Samples of the base for this observation, if the policy learns from them."""
+    features: NDArray[np.float32] | None = None
+    """Features of the base of this observation, if the policy reads them: K versions [B, K, D], the first of
+    the images as they are and the others of randomly shifted ones."""
 
     @property
     def correction(self) -> NDArray[np.float32]:
@@ -67,6 +72,8 @@ class PolicyOutput:
             kept["base_samples"] = self.base_samples.chunks
             if self.base_samples.noise is not None:
                 kept["base_sample_noise"] = self.base_samples.noise
+        if self.features is not None:
+            kept[FEATURES] = self.features
         return kept
 
 
@@ -80,13 +87,23 @@ class ChunkRunner:
     Each environment has its own observation history, chunk and noise generators, seeded when an episode
     begins, so that episodes do not depend on each other. `base_samples` is the number of samples drawn where
     a chunk is chosen: the first is the one that the base alone would execute, the others come from a second
-    generator.
+    generator. With `feature_copies` the observations that `select` gets hold the base's features [b, D], of
+    which its samples are made too; a third generator shifts the images of the other copies. They are computed
+    where a chunk is chosen or, with `features_every_step`, at each step.
     """
 
-    def __init__(self, base: BasePolicy, num_envs: int, base_samples: int = 0) -> None:
+    def __init__(
+        self,
+        base: BasePolicy,
+        num_envs: int,
+        base_samples: int = 0,
+        feature_copies: int = 0,
+        features_every_step: bool = False,
+    ) -> None:
         spec = base.spec
         self.base, self.num_envs = base, num_envs
         self.base_samples = spec.distinct(base_samples)
+        self.feature_copies, self.features_every_step = feature_copies, features_every_step
         self.queries = 0
         """Number of observations for which the base was sampled."""
         self.holds = 0
@@ -101,12 +118,15 @@ class ChunkRunner:
         )
         self._generators = [torch.Generator() for _ in range(num_envs)]
         self._extra_generators = [torch.Generator() for _ in range(num_envs)]
+        self._shift_generators = [torch.Generator() for _ in range(num_envs if feature_copies > 1 else 0)]
 
     def reset(self, env_ids: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin new episodes in some environments, each with its own seed."""
         for env_id, seed in zip(env_ids, seeds, strict=True):
             self._generators[env_id].manual_seed(seed)
             self._extra_generators[env_id].manual_seed(seed + 1)
+            if self._shift_generators:
+                self._shift_generators[env_id].manual_seed(seed + 2)
             self._fresh[env_id] = True
             self._cursor[env_id] = self.base.spec.execute
 
@@ -132,17 +152,30 @@ class ChunkRunner:
             select: chooses the chunks of environments that start one now, from their observations
                 [b, To, …] and the base's samples; without it the base's first sample is executed.
             execute: steps of a chunk that are executed; `base.spec.execute` if None.
-            with_base_samples: draw and return samples of the base at every step, also within a chunk.
+            with_base_samples: draw and return samples of the base at every step, also within a chunk, and
+                all versions of its features.
         """
         self._update_history(frames, env_ids)
         starting = self._cursor[env_ids] >= (execute or self.base.spec.execute)
-        base_samples = None
+        base_samples = features = None
+        with_features = self.feature_copies > 0 and (with_base_samples or self.features_every_step)
+        copies = self.feature_copies if with_base_samples else min(self.feature_copies, 1)
         with_base_samples = with_base_samples and self.base_samples > 0
-        if with_base_samples or starting.any():
-            sampled = np.ones(len(env_ids), bool) if with_base_samples else starting
-            obs, chunk = self._sample(env_ids[sampled], starting[sampled])
+        everywhere = np.ones(len(env_ids), bool)
+        observed = everywhere if with_base_samples or with_features else starting
+        if observed.any():
+            obs = self._observations(env_ids[observed])
+            if copies:
+                versions = self._features(obs, env_ids[observed], copies)
+                obs[FEATURES] = versions[:, 0]
+                features = versions.cpu().numpy() if with_features else None
+            sampled = everywhere if with_base_samples else starting
+            if sampled.any():
+                obs = _rows(obs, torch.from_numpy(sampled[observed]))
+                chunk = self._sample(obs, env_ids[sampled], starting[sampled])
             if starting.any():
-                begun = _rows(obs, chunk, torch.from_numpy(starting[sampled]))
+                mask = torch.from_numpy(starting[sampled])
+                begun = _rows(obs, mask), _chunk_rows(chunk, mask)
                 self._start_chunks(env_ids[starting], select(*begun) if select else select_first(begun[1]))
             if with_base_samples:
                 base_samples = BaseSamples(
@@ -151,9 +184,8 @@ class ChunkRunner:
         position = self._cursor[env_ids].copy()
         self._cursor[env_ids] += 1
         noise = None if self._noise is None else self._noise[env_ids]
-        return PolicyOutput(
-            self._chunk[env_ids, position], self._base_chunk[env_ids, position], noise, position, base_samples
-        )
+        action, base = self._chunk[env_ids, position], self._base_chunk[env_ids, position]
+        return PolicyOutput(action, base, noise, position, base_samples, features)
 
     @property
     def delay(self) -> int:
@@ -175,6 +207,7 @@ class ChunkRunner:
             "noise": None if self._noise is None else self._noise.copy(),
             "generators": [generator.get_state() for generator in self._generators],
             "extra_generators": [generator.get_state() for generator in self._extra_generators],
+            "shift_generators": [generator.get_state() for generator in self._shift_generators],
             "queries": self.queries,
         }
 
@@ -186,10 +219,10 @@ class ChunkRunner:
         self._cursor[:] = state["cursor"]
         if self._noise is not None:
             self._noise[:] = state["noise"]
-        # Checkpoints of earlier versions have no count.
+        # Checkpoints of earlier versions have no count, and none of these shifts.
         self.queries = state.get("queries", 0)
-        for name in ("generators", "extra_generators"):
-            for generator, value in zip(getattr(self, f"_{name}"), state[name], strict=True):
+        for name in ("generators", "extra_generators", "shift_generators"):
+            for generator, value in zip(getattr(self, f"_{name}"), state.get(name, ()), strict=True):
                 generator.set_state(value)
 
     def _update_history(self, frames: Frames, env_ids: NDArray[np.int64]) -> None:
@@ -205,33 +238,48 @@ class ChunkRunner:
         self._fresh[env_ids] = False
 
     def _sample(
-        self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]
-    ) -> tuple[ObservationHistory, Chunk]:
-        obs, noise = self._inputs(env_ids, starting)
-        chunk = self.base.sample(obs, noise=noise, num_samples=max(self.base_samples, 1))
-        return obs, _executed_part(chunk, self.base.spec.execute)
+        self, obs: ObservationHistory, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]
+    ) -> Chunk:
+        noise = self._query_noise(env_ids, starting)
+        chunk = sample_base(self.base, obs, noise, max(self.base_samples, 1))
+        return _executed_part(chunk, self.base.spec.execute)
 
-    def _inputs(
-        self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]
-    ) -> tuple[ObservationHistory, Tensor | None]:
-        """Newest observations of some environments, and noise [b, N, Hn, Dn] for the base's samples."""
+    def _query_noise(self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]) -> Tensor | None:
+        """Noise [b, N, Hn, Dn] with which the base is asked now for samples in some environments."""
         base, count = self.base, max(self.base_samples, 1)
         self.queries += len(env_ids)
-        obs = self._observations(env_ids)
         if self._noise is None:
-            return obs, None
+            return None
         noise = []
         for env_id, starts in zip(env_ids, starting, strict=True):
             first = [base.draw_noise(1, generator=self._generators[env_id])] if starts else []
             if extra := count - len(first):
                 first.append(base.draw_noise(1, extra, generator=self._extra_generators[env_id]))
             noise.append(torch.cat(first, 1))
-        return obs, torch.cat(noise)
+        return torch.cat(noise)
 
-    def _observations(self, env_ids: NDArray[np.int64]) -> ObservationHistory:
+    def _observations(self, env_ids: NDArray[np.int64]) -> dict[str, Tensor]:
         """Newest observations [b, To, …] of some environments."""
         device = self.base.device
         return {key: torch.from_numpy(value[env_ids]).to(device) for key, value in self._history.items()}
+
+    def _features(self, obs: ObservationHistory, env_ids: NDArray[np.int64], copies: int) -> Tensor:
+        """Features [b, K, D] of observations, and of `copies` - 1 random shifts of their images."""
+        base, shifted = self.base, copies - 1
+        features = base.features(obs)[:, None]
+        if not shifted:
+            return features
+        cameras = base.spec.cameras
+        moved = {key: value.repeat_interleave(shifted, 0) for key, value in obs.items()}
+        shape, generators = (len(cameras), 2, shifted), self._shift_generators
+        draws = [
+            torch.randint(-MAX_SHIFT, MAX_SHIFT + 1, shape, generator=generators[env_id])
+            for env_id in env_ids
+        ]
+        for camera, shifts in zip(cameras, torch.cat(draws, 2), strict=True):
+            moved[f"images.{camera}"] = shift_images(moved[f"images.{camera}"], shifts)
+        others = base.features(moved).unflatten(0, (-1, shifted))
+        return torch.cat([features, others], 1)
 
     def _start_chunks(self, env_ids: NDArray[np.int64], chosen: SelectedChunk) -> None:
         self._chunk[env_ids] = chosen.actions.cpu().numpy()
@@ -247,18 +295,30 @@ def select_first(chunk: Chunk) -> SelectedChunk:
     return SelectedChunk(chunk.actions[:, 0], chunk.actions[:, 0], noise)
 
 
+def sample_base(
+    base: BasePolicy, obs: ObservationHistory, noise: Tensor | None = None, num_samples: int = 1
+) -> Chunk:
+    """Samples of the base for observations [B, To, …], from their features [B, D] where they hold them."""
+    if FEATURES in obs:
+        return base.sample_from_features(obs[FEATURES], noise=noise, num_samples=num_samples)
+    return base.sample(obs, noise=noise, num_samples=num_samples)
+
+
 def latest_frame(obs: ObservationHistory) -> dict[str, Tensor]:
-    """The latest frame [B, …] of observations [B, To, …]."""
-    return {key: value[:, -1] for key, value in obs.items()}
+    """The latest frame [B, …] of observations [B, To, …], and their features [B, D]."""
+    return {key: value if key == FEATURES else value[:, -1] for key, value in obs.items()}
 
 
 def _executed_part(chunk: Chunk, execute: int) -> Chunk:
     return Chunk(chunk.actions[:, :, :execute], chunk.noise)
 
 
-def _rows(obs: ObservationHistory, chunk: Chunk, mask: Tensor) -> tuple[ObservationHistory, Chunk]:
-    noise = None if chunk.noise is None else chunk.noise[mask]
-    return {key: value[mask] for key, value in obs.items()}, Chunk(chunk.actions[mask], noise)
+def _rows(obs: ObservationHistory, mask: Tensor) -> dict[str, Tensor]:
+    return {key: value[mask] for key, value in obs.items()}
+
+
+def _chunk_rows(chunk: Chunk, mask: Tensor) -> Chunk:
+    return Chunk(chunk.actions[mask], None if chunk.noise is None else chunk.noise[mask])
 
 
 class ActingPolicy:
@@ -270,6 +330,8 @@ class ActingPolicy:
 
     selects_with_base: ClassVar[bool] = False
     """Whether `_select_chunk` runs the base."""
+    corrects_steps: ClassVar[bool] = False
+    """Whether `_correct_action` reads the observation of every step."""
 
     def __init__(
         self,
@@ -278,6 +340,7 @@ class ActingPolicy:
         *,
         base_samples: int = 0,
         execute: int | None = None,
+        feature_copies: int = 0,
         seed: int = 0,
     ) -> None:
         """Build the acting policy.
@@ -288,10 +351,11 @@ class ActingPolicy:
             base_samples: as in `ChunkRunner`.
             execute: executed steps of a selected chunk when not exploring; as many as the base executes if
                 None.
+            feature_copies: versions of the base's features in training; 0 for a policy that reads none.
             seed: seed of the policy's own generator (exploration noise).
         """
         self.base, self.execute = base, execute
-        self.runner = ChunkRunner(base, num_envs, base_samples)
+        self.runner = ChunkRunner(base, num_envs, base_samples, feature_copies, self.corrects_steps)
         self._generator = torch.Generator().manual_seed(seed)
         self.active = True
         """False: the base acts (warm-up), with exploration noise if `explore` is set."""
@@ -318,7 +382,8 @@ class ActingPolicy:
         Args:
             frames: the latest observation of the given environments.
             explore: add exploration noise, as in training.
-            with_base_samples: also return samples of the base, if the policy learns from them.
+            with_base_samples: also return samples of the base and all versions of its features, if the policy
+                learns from them.
             env_ids: indices [B] of the environments that the frames belong to; all if None.
         """
         if env_ids is None:
@@ -326,6 +391,8 @@ class ActingPolicy:
         select = partial(self._select_chunk, explore=explore) if self.active else None
         execute = self.execute if self.active and not explore else None
         step = self.runner.step(frames, env_ids, select, execute=execute, with_base_samples=with_base_samples)
+        if step.features is not None:
+            frames = {**frames, FEATURES: step.features[:, 0]}
         action = self._correct_action(frames, step.action, explore=explore)
         return replace(step, action=self.runner.executed(env_ids, action))
 
@@ -343,7 +410,9 @@ class ActingPolicy:
         count, noise = max(self.runner.base_samples, 1), None
         if self.base.spec.noise_shape is not None:
             noise = torch.cat([self.base.draw_noise(1, count, generator) for generator in generators])
-        chunk = self.base.sample(obs, noise=noise, num_samples=count)
+        if self.runner.feature_copies:
+            obs = {**obs, FEATURES: self.base.features(obs)}
+        chunk = sample_base(self.base, obs, noise, count)
         samples = _executed_part(chunk, self.base.spec.execute)
         return self._select_chunk(obs, samples, explore=False).actions
 

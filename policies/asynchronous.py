@@ -132,12 +132,13 @@ def execute_asynchronously(policy: ActingPolicy, execution: AsyncExecution) -> N
     """Let a policy execute its chunks asynchronously, from its next `reset` on.
 
     Raises:
-        ValueError: if it runs the base to choose a chunk, or the base's chunks are too short.
+        ValueError: if it runs the base or reads its features to choose a chunk, or the base's chunks are too
+            short.
     """
-    if policy.selects_with_base:
+    if policy.selects_with_base or policy.runner.feature_copies:
         raise ValueError(
-            f"{type(policy).__name__} runs the base where it chooses a chunk, and asynchronous execution "
-            "runs it before: leave asynchronous out"
+            f"{type(policy).__name__} runs the base where it chooses a chunk (method.encoder=base encodes "
+            "images there), and asynchronous execution runs it before: leave asynchronous out"
         )
     runner = policy.runner
     execute = policy.execute or policy.base.spec.execute
@@ -299,7 +300,8 @@ class AsyncRunner(ChunkRunner):
             ids = [env_id for env_id, prefix in prefixes.items() if (prefix is not None) is known]
             if not ids:
                 continue
-            obs, noise = self._inputs(np.array(ids), np.ones(len(ids), bool))
+            rows = np.array(ids)
+            obs, noise = self._observations(rows), self._query_noise(rows, np.ones(len(ids), bool))
             prefix = torch.stack([p for p in map(prefixes.get, ids) if p is not None]) if known else None
             future = self._execution.submit(
                 partial(_sample, self.base, obs, noise, max(self.base_samples, 1), prefix)

@@ -10,14 +10,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import ActingPolicy, SelectedChunk, latest_frame, select_first
+from robot_rl.policies.acting import (
+    ActingPolicy,
+    SelectedChunk,
+    latest_frame,
+    sample_base,
+    select_first,
+)
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.bases.generative import GenerativePolicy
 from robot_rl.policies.finetuned.candidates import lower_confidence_bound
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
-from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.encoder import FEATURES, EncoderSpec, ObservationEncoder
 
 CRITIC_ACTIONS = ("noise", "chunk")
 
@@ -127,12 +133,12 @@ class DSRL(FinetunedPolicy):
 
     def decode(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         """Chunks [B, h, A] of the base for noise [B, Hn, Dn] and observations [B, To, …]."""
-        return self.base.sample(obs, noise=noise[:, None]).actions[:, 0, : self.base.spec.execute]
+        return sample_base(self.base, obs, noise[:, None]).actions[:, 0, : self.base.spec.execute]
 
     def decode_with_gradient(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         """`decode`, differentiable in the noise."""
         assert isinstance(self.base, GenerativePolicy)
-        features = self.base.features(obs)
+        features = obs[FEATURES] if FEATURES in obs else self.base.features(obs)
         return self.base.sample_with_gradient(features, noise[:, None])[:, 0, : self.base.spec.execute]
 
 
@@ -145,7 +151,14 @@ class DSRLPolicy(ActingPolicy):
     selects_with_base = True
 
     def __init__(self, networks: DSRL, num_envs: int, *, seed: int = 0) -> None:
-        super().__init__(networks.base, num_envs, base_samples=networks.spec.base_samples, seed=seed)
+        spec = networks.spec
+        super().__init__(
+            networks.base,
+            num_envs,
+            base_samples=spec.base_samples,
+            feature_copies=spec.encoder.feature_copies,
+            seed=seed,
+        )
         self.networks = networks
 
     def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:

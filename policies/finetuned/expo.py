@@ -147,7 +147,12 @@ class ExpoPolicy(ActingPolicy):
         base = SeedRankingBase(networks.base, self._best_seed) if networks.spec.faster else networks.base
         spec = networks.spec
         super().__init__(
-            base, num_envs, base_samples=spec.candidates, execute=spec.executed(base.spec), seed=seed
+            base,
+            num_envs,
+            base_samples=spec.candidates,
+            execute=spec.executed(base.spec),
+            feature_copies=spec.encoder.feature_copies,
+            seed=seed,
         )
         self.networks = networks
 

@@ -88,8 +88,11 @@ class IBRL(FinetunedPolicy):
 class IBRLPolicy(ActingPolicy):
     """Executes the base's action or the actor's; exploration adds Gaussian noise to the actor's."""
 
+    corrects_steps = True
+
     def __init__(self, networks: IBRL, num_envs: int, *, exploration: float = 0.0, seed: int = 0) -> None:
-        super().__init__(networks.base, num_envs, seed=seed)
+        copies = networks.spec.encoder.feature_copies
+        super().__init__(networks.base, num_envs, feature_copies=copies, seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the normalised action."""

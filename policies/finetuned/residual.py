@@ -77,6 +77,8 @@ class ResidualPolicy(ActingPolicy):
     counts environment steps explored while `active`.
     """
 
+    corrects_steps = True
+
     def __init__(
         self,
         networks: Residual,
@@ -86,7 +88,8 @@ class ResidualPolicy(ActingPolicy):
         progressive_steps: int = 0,
         seed: int = 0,
     ) -> None:
-        super().__init__(networks.base, num_envs, seed=seed)
+        copies = networks.spec.encoder.feature_copies
+        super().__init__(networks.base, num_envs, feature_copies=copies, seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""

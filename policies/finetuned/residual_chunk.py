@@ -91,7 +91,12 @@ class ResidualChunkPolicy(ActingPolicy):
     ) -> None:
         base, spec = networks.base, networks.spec
         super().__init__(
-            base, num_envs, base_samples=spec.candidates, execute=spec.executed(base.spec), seed=seed
+            base,
+            num_envs,
+            base_samples=spec.candidates,
+            execute=spec.executed(base.spec),
+            feature_copies=spec.encoder.feature_copies,
+            seed=seed,
         )
         self.networks = networks
         self.exploration = exploration

@@ -60,8 +60,11 @@ class RLPD(FinetunedPolicy):
 class RLPDPolicy(ActingPolicy):
     """Executes samples while exploring, else the tanh of the mean; the base while not `active`."""
 
+    corrects_steps = True
+
     def __init__(self, networks: RLPD, num_envs: int, *, seed: int = 0) -> None:
-        super().__init__(networks.base, num_envs, seed=seed)
+        copies = networks.spec.encoder.feature_copies
+        super().__init__(networks.base, num_envs, feature_copies=copies, seed=seed)
         self.networks = networks
 
     def _correct_action(

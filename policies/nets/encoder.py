@@ -1,4 +1,4 @@
-"""Observation encoder of actors and critics: state and images -> one feature vector."""
+"""Observation encoder of actors and critics: state and images, or features of the base -> one vector."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,12 @@ from robot_rl.policies.nets.normalizer import Normalizer
 from robot_rl.policies.nets.vision import ConvEncoder, ViTEncoder
 
 ObservationBatch = Mapping[str, Tensor]
-"""B observations of one step: `state` float32 [B, S]; `images.<camera>` uint8 [B, H, W, 3]."""
+"""B observations of one step: `state` float32 [B, S]; `images.<camera>` uint8 [B, H, W, 3]; `features`
+float32 [B, D], those that the frozen base has computed of its observation."""
+FEATURES = "features"
+"""Name of the base's features in an observation and in a replay."""
+FEATURE_FLOOR = 0.1
+"""Smallest standard deviation by which a feature is divided; the encoders' outputs have about 1."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,10 @@ class EncoderSpec:
     """Height and width of their images; None without a camera."""
     kind: str = "conv"
     """`conv` or `vit`."""
+    features: int = 0
+    """Size D of the base's features, which are used instead of images; 0 if they are not."""
+    feature_copies: int = 0
+    """Number of versions of them that a replay stores: of the images as they are, and randomly shifted."""
 
 
 ENCODERS: dict[str, Callable[[tuple[int, int]], ConvEncoder | ViTEncoder]] = {
@@ -61,7 +70,7 @@ class StateNorm(nn.Module):
 
 
 class ObservationEncoder(nn.Module):
-    """Observation -> features [B, F]: the standardised state, then the features of each camera's image.
+    """Observation -> features [B, F]: the standardised state, then features of the images, or the base's.
 
     Cameras that the spec does not name are ignored.
     """
@@ -76,10 +85,14 @@ class ObservationEncoder(nn.Module):
                 raise ValueError(f"cameras {', '.join(spec.cameras)} need the size of their images")
             vision = [ENCODERS[spec.kind](spec.image_size) for _ in spec.cameras]
         self.vision = nn.ModuleList(vision)
-        self.feature_size = spec.state_size + sum(encoder.feature_size for encoder in vision)
+        self.feature_norm = StateNorm(spec.features) if spec.features else None
+        seen = sum(encoder.feature_size for encoder in vision)
+        self.feature_size = spec.state_size + seen + spec.features
 
     def forward(self, obs: ObservationBatch) -> Tensor:
         state: Tensor = self.norm(obs["state"])
+        if self.feature_norm is not None:
+            return torch.cat([state, self.feature_norm(obs[FEATURES])], -1)
         if not self.vision:
             return state
         seen = [

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 FEATURE_SIZE = 128
+MAX_SHIFT = 4
+"""Largest random shift of an image in pixels (DrQ, arXiv 2004.13649)."""
 
 
 class ConvEncoder(nn.Module):
@@ -81,6 +83,25 @@ class ViTEncoder(nn.Module):
         tokens = self.patches(normalize_images(images)).transpose(1, 2)
         features: Tensor = self.head(self.transformer(tokens + self.positions))
         return features
+
+
+def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
+    """Shift images by whole pixels, with edge padding.
+
+    Args:
+        images: [B, …, H, W, 3] of any type.
+        shifts: rows and columns, integers [2, B]; images of one history get the same shift.
+    """
+    batch, height, width = len(images), images.shape[-3], images.shape[-2]
+    frames = images.reshape(batch, -1, height, width, 3)
+    shifts = shifts.to(images.device, non_blocking=True).unsqueeze(2)
+    rows = (torch.arange(height, device=images.device) + shifts[0]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=images.device) + shifts[1]).clamp(0, width - 1)
+    pixels = rows.unsqueeze(2) * width + columns.unsqueeze(1)
+    first = torch.arange(batch * frames.shape[1], device=images.device) * (height * width)
+    index = first.view(batch, -1, 1, 1) + pixels.unsqueeze(1)
+    # One index_select of whole pixels: indexing with four tensors is several times slower on the CPU.
+    return frames.reshape(-1, 3).index_select(0, index.flatten()).view(images.shape)
 
 
 def normalize_images(images: Tensor) -> Tensor:

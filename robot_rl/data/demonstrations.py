@@ -7,6 +7,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
 from robot_rl.policies.acting import ActingPolicy, PolicyOutput
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.nets.encoder import FEATURES
 from robot_rl.rollout import episode_seed
 
 
@@ -39,7 +40,8 @@ def demonstrations_to_replay(
             "collect more, or set method.demo_ratio=0"
         )
     episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
-    policy = ActingPolicy(base, len(episodes), base_samples=base_samples)
+    copies = fields[FEATURES][0][0] if FEATURES in fields else 0
+    policy = ActingPolicy(base, len(episodes), base_samples=base_samples, feature_copies=copies)
     policy.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
     lengths = np.array([rows.stop - rows.start for rows in episodes])
     starts = np.array([rows.start for rows in episodes])

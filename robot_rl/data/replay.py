@@ -63,8 +63,11 @@ class Replay:
         fields: Fields,
         device: torch.device | str = "cpu",
         switch: SwitchCost = FREE,
+        features_of: str = "",
     ) -> None:
         self._switch = switch
+        self.features_of = features_of
+        """Fingerprint of the base whose features are stored; empty without features."""
         self.rows, self.streams = capacity // streams, streams
         self.device = torch.device(device)
         self.fields = dict(fields)
@@ -253,10 +256,18 @@ class Replay:
             "count": self._count.copy(),
             "episode_start": self._episode_start.copy(),
             "weight": self._weight.reshape(self.streams, -1)[:, :used].copy(),
+            "features_of": self.features_of,
             **{f"data.{name}": value[:, :used].clone() for name, value in shaped.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`. Raises ValueError if that holds features of another base."""
+        found = state.get("features_of", "")
+        if found != self.features_of:
+            raise ValueError(
+                f"the checkpoint holds features of the base {found or '(none)'}, and the base is now "
+                f"{self.features_of or '(none)'}: use the base that the run began with, or begin a new run"
+            )
         self._count[:] = state["count"]
         self._episode_start[:] = state["episode_start"]
         used = state["weight"].shape[1]

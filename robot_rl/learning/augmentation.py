@@ -4,40 +4,45 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
+from robot_rl.policies.nets.encoder import FEATURES
+from robot_rl.policies.nets.vision import MAX_SHIFT, shift_images
 
 
 def augment_images(batch: Batch, generator: torch.Generator) -> Batch:
     """Shift the images of all observations at random (DrQ, arXiv 2004.13649), against overfitting.
 
+    Of features, which are stored of several shifts of the images, one version is taken.
+
     Args:
-        batch: values by name; `images.<camera>` and `next.images.<camera>` are uint8 [B, …, H, W, 3].
+        batch: values by name; `images.<camera>` and `next.images.<camera>` are uint8 [B, …, H, W, 3],
+            `features` and `next.features` float32 [B, K, D].
         generator: generator of the shifts.
+
+    Returns:
+        The batch with shifted images and features [B, D].
     """
-    images = {
-        name: random_shift(value, generator)
-        for name, value in batch.items()
-        if name.removeprefix("next.").startswith("images.")
-    }
-    return {**batch, **images} if images else batch
+    changed = {}
+    for name, value in batch.items():
+        observed = name.removeprefix("next.")
+        if observed.startswith("images."):
+            changed[name] = random_shift(value, generator)
+        elif observed == FEATURES:
+            changed[name] = _any_version(value, generator)
+    return {**batch, **changed} if changed else batch
 
 
-def random_shift(images: Tensor, generator: torch.Generator | None = None, pad: int = 4) -> Tensor:
-    """Shift images by up to `pad` random pixels (DrQ, arXiv 2004.13649), with edge padding.
+def random_shift(images: Tensor, generator: torch.Generator | None = None, pad: int = MAX_SHIFT) -> Tensor:
+    """Shift images [B, …, H, W, 3] of any type by up to `pad` random pixels, with edge padding.
 
-    Args:
-        images: [B, …, H, W, 3] of any type; images of one history get the same shift.
-        generator: generator of the shifts, on any device.
-        pad: largest shift in pixels.
+    Images of one history get the same shift. The generator may be on any device.
     """
-    batch, height, width = len(images), images.shape[-3], images.shape[-2]
-    frames = images.reshape(batch, -1, height, width, 3)
     where = generator.device if generator else None
-    shifts = torch.randint(-pad, pad + 1, (2, batch, 1), generator=generator, device=where)
-    shifts = shifts.to(images.device, non_blocking=True)
-    rows = (torch.arange(height, device=images.device) + shifts[0]).clamp(0, height - 1)
-    columns = (torch.arange(width, device=images.device) + shifts[1]).clamp(0, width - 1)
-    pixels = rows.unsqueeze(2) * width + columns.unsqueeze(1)
-    first = torch.arange(batch * frames.shape[1], device=images.device) * (height * width)
-    index = first.view(batch, -1, 1, 1) + pixels.unsqueeze(1)
-    # One index_select of whole pixels: indexing with four tensors is several times slower on the CPU.
-    return frames.reshape(-1, 3).index_select(0, index.flatten()).view(images.shape)
+    shifts = torch.randint(-pad, pad + 1, (2, len(images), 1), generator=generator, device=where)
+    return shift_images(images, shifts.squeeze(2))
+
+
+def _any_version(features: Tensor, generator: torch.Generator) -> Tensor:
+    """A random one of the K versions [B, K, D] of each row's features [B, D]."""
+    rows, versions = features.shape[:2]
+    picked = torch.randint(versions, (rows,), generator=generator, device=generator.device)
+    return features[torch.arange(rows, device=features.device), picked.to(features.device)]

@@ -7,6 +7,8 @@ from robot_rl.policies.nets.encoder import ENCODERS
 AGGREGATIONS = ("min", "mean", "quantile")
 STATE_ALONE = "state"
 """Value of `encoder` that uses no images."""
+BASE_FEATURES = "base"
+"""Value of `encoder` that uses the features of the frozen base instead of images."""
 
 
 @dataclass
@@ -68,7 +70,11 @@ class OffPolicyConfig:
     max_grad_norm: float = 1.0
     """Gradient norm above which gradients are clipped."""
     encoder: str = "conv"
-    """Image encoder of `task.cameras`: `conv` or `vit`; `state` uses no images (the base may)."""
+    """Image encoder of `task.cameras`: `conv` or `vit`; `base` for the frozen features of the base, which are
+    stored instead of images; `state` uses no images (the base may)."""
+    feature_copies: int = 3
+    """With `encoder=base`, stored versions of each observation's features: of the images as they are and of
+    randomly shifted ones; each update draws one."""
     replay_capacity: int = 200_000
     """Capacity of the replay buffer in steps."""
 
@@ -95,8 +101,11 @@ class OffPolicyConfig:
             raise ValueError(
                 f"method.warmup_steps={self.warmup_steps} leaves nothing of method.steps={self.steps}"
             )
-        if self.encoder not in (*ENCODERS, STATE_ALONE):
-            raise ValueError(f"method.encoder={self.encoder}: choose {', '.join(ENCODERS)} or {STATE_ALONE}")
+        if self.encoder not in (*ENCODERS, BASE_FEATURES, STATE_ALONE):
+            known = ", ".join((*ENCODERS, BASE_FEATURES))
+            raise ValueError(f"method.encoder={self.encoder}: choose {known} or {STATE_ALONE}")
+        if self.feature_copies < 1:
+            raise ValueError(f"method.feature_copies={self.feature_copies}: 2 to 4 is usual")
         if not 0 <= self.gripper_penalty < 1:
             raise ValueError(f"method.gripper_penalty={self.gripper_penalty:g}: choose it in [0, 1)")
         if self.success_weight < 1:

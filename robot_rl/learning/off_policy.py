@@ -14,7 +14,7 @@ from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, gradient_step, polyak_update
 from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.finetuned.candidates import ensemble_std
-from robot_rl.policies.nets.encoder import ObservationBatch
+from robot_rl.policies.nets.encoder import FEATURES, ObservationBatch
 
 
 class OffPolicyLearner(ABC):
@@ -148,7 +148,7 @@ def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.
 
 def observation(batch: Mapping[str, Tensor], prefix: str = "") -> ObservationBatch:
     """Observation of a batch; `prefix="next."` gives the one after the window."""
-    names = ("state", "images.")
+    names = ("state", "images.", FEATURES)
     return {
         name.removeprefix(prefix): value
         for name, value in batch.items()
@@ -162,5 +162,9 @@ def first_rows(batch: Batch, rows: int | None) -> Batch:
 
 
 def base_observation(batch: Mapping[str, Tensor], prefix: str = "") -> ObservationHistory:
-    """Observation [B, 1, …] of a batch for a base policy with one observation step; `prefix` as above."""
-    return {name: value[:, None] for name, value in observation(batch, prefix).items()}
+    """Observation of a batch for a base policy; `prefix` as above.
+
+    It has the features [B, D] or, for a base with one observation step, the frame [B, 1, …].
+    """
+    obs = observation(batch, prefix)
+    return {name: value if name == FEATURES else value[:, None] for name, value in obs.items()}

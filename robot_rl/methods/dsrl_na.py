@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
+from robot_rl.learning.config import BASE_FEATURES
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, base_observation, first_rows, observation
@@ -166,10 +167,11 @@ class DSRLNAMethod(NoiseMethod):
 
     def check_base(self, base: BasePolicy, path: str) -> None:
         super().check_base(base, path)
-        if base.spec.obs_steps > 1:
+        if base.spec.obs_steps > 1 and self.encoder != BASE_FEATURES:
             raise ValueError(
                 f"the base policy {path} observes {base.spec.obs_steps} steps, and the replay that "
-                "method=dsrl_na runs it on stores one: use method=dsrl, or a base with base.obs_steps=1"
+                "method=dsrl_na runs it on stores one: add method.encoder=base, use method=dsrl, or a base "
+                "with base.obs_steps=1"
             )
 
     @property

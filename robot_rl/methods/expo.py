@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
+from robot_rl.learning.config import BASE_FEATURES
 from robot_rl.learning.critics import Critics, aggregate, gradient_step
 from robot_rl.learning.imitation import BaseFinetuner, bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
@@ -221,6 +222,12 @@ class ExpoMethod(OffPolicyMethod):
             raise ValueError(
                 f"the base policy {path} observes {spec.obs_steps} steps, and the replay stores one to "
                 "train it with: use method.base_lr=0, or a base with obs_steps=1"
+            )
+        if self.encoder == BASE_FEATURES and (config.base_lr > 0 or config.faster):
+            option = "method.base_lr" if config.base_lr > 0 else "method.faster=true"
+            why = "changes the base's features" if config.base_lr > 0 else "ranks seeds before they are known"
+            raise ValueError(
+                f"{option} {why}: leave it out, or choose another encoder than method.encoder=base"
             )
         super().check_base(base, path)
 

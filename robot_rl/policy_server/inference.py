@@ -17,7 +17,6 @@ from robot_rl.envs.instruction import (
 )
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.loading import acting_policy
-from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
@@ -80,7 +79,7 @@ class PolicyInference:
             ValueError: if the policy corrects every step.
         """
         self.policy = acting_policy(networks, 1)
-        if type(self.policy)._correct_action is not ActingPolicy._correct_action:
+        if self.policy.corrects_steps:
             raise ValueError(
                 "this policy corrects each action from the newest observation, and a server sends whole "
                 "chunks: serve its base (policy=…/base), or a policy of residual_chunk, expo or dsrl"

@@ -31,7 +31,7 @@ from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import WorldModel
-from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
+from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.learner import (
     CandidatesLearner,
     ChunkLearner,
@@ -57,7 +57,8 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
-from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.encoder import FEATURE_FLOOR, FEATURES, EncoderSpec, ObservationEncoder
+from robot_rl.policies.store import fingerprint
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import RemoteBase, connect_base
 from robot_rl.training.rollout_buffer import RolloutBuffer
@@ -170,7 +171,10 @@ def build_off_policy(
         normalize_states(agent.networks.encoder, context.base, demos)
         learner = method.build_learner(agent, context)
         rows = replay_rows(config)
-        replay = Replay(rows, config.num_envs, context.action_size, fields, source.device, switch)
+        features_of = fingerprint(context.base) if context.encoder.features else ""
+        replay = Replay(
+            rows, config.num_envs, context.action_size, fields, source.device, switch, features_of
+        )
         sampler = MixedSampler(config, replay, demos, method.window(context.base), source.seed)
         imagined = None
         if imagination:
@@ -224,6 +228,8 @@ def _check_imagination(
     name, base = method.config.name, context.base
     if context.device.type != "cpu":
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
+    if context.encoder.features:
+        raise ValueError(f"{label} predicts states, not features of a base: leave out method.encoder=base")
     if context.encoder.cameras:
         raise ValueError(
             f"{label} predicts states and no images: leave out task.cameras or, if the base needs them, set "
@@ -290,16 +296,17 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
     if trained:
         method.check_base(trained[0], path)
     base_cameras = trained[0].spec.cameras if trained else ()
-    cameras = () if encoder == STATE_ALONE else tuple(task.cameras)
+    cameras = () if encoder in (STATE_ALONE, BASE_FEATURES) else tuple(task.cameras)
     if missing := [camera for camera in base_cameras if camera not in task.cameras]:
         raise ValueError(
             f"the base policy {path} uses images of {', '.join(missing)}, which the task does not observe: "
             f"add task.cameras=[{','.join(dict.fromkeys((*task.cameras, *base_cameras)))}]"
         )
     if unused := [camera for camera in task.cameras if camera not in (*base_cameras, *cameras)]:
+        alone = "base's features" if encoder == BASE_FEATURES else "state"
         raise ValueError(
             f"the images of {', '.join(unused)} are not used, neither by the base nor by method={name}, "
-            "which would learn from the state alone; leave them out of task.cameras"
+            f"which would learn from the {alone} alone; leave them out of task.cameras"
         )
     envs = make_vector_env(task, method.config.num_envs)
     with close_on_error(envs):
@@ -319,7 +326,19 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
                 f"{base.spec.action_size}; task {task.name} has {observed.state_size} and {action_size}"
             )
     seen = EncoderSpec(observed.state_size)
-    if cameras:
+    if encoder == BASE_FEATURES:
+        if not base.feature_size:
+            raise ValueError(
+                f"the base policy {path} gives no features, which method.encoder=base needs: choose another "
+                "encoder, or train a base (`robot-rl train method=bc`)"
+            )
+        assert isinstance(method.config, OffPolicyConfig)
+        # Without images all versions would be equal.
+        copies = method.config.feature_copies if base.spec.cameras else 1
+        seen = EncoderSpec(
+            observed.state_size, kind=encoder, features=base.feature_size, feature_copies=copies
+        )
+    elif cameras:
         seen = EncoderSpec(observed.state_size, cameras, observed.image_size, encoder)
     return envs, AgentContext(base, seen, envs.action_spec, source.seed, source.device)
 
@@ -337,21 +356,32 @@ def close_on_error(envs: RobosuiteVectorEnv) -> Iterator[None]:
 def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Replay | None = None) -> None:
     """Fit the standardisation of states to the demonstrations or, without any, to the base's training data.
 
-    `base=uniform` has no training data: without demonstrations states are not scaled.
+    `base=uniform` has no training data: without demonstrations states are not scaled. Without them the base's
+    features, of which it keeps no ranges, are not scaled either.
     """
     if demos:
         encoder.norm.fit(demos.held("state"))
+        if encoder.feature_norm is not None:
+            features = demos.held(FEATURES)
+            encoder.feature_norm.fit(features.reshape(-1, features.shape[-1]), FEATURE_FLOOR)
     elif isinstance(base, ImitationPolicy | RemoteBase):
         encoder.norm.copy_range(base.state_normalizer)
 
 
 def replay_fields(content: ReplayContent, context: AgentContext, image_size: Sequence[int]) -> Fields:
     """Shapes and types of the fields that the replay stores for a method, per row."""
-    base = context.base
+    base, encoder = context.base, context.encoder
     shapes = decision_shapes(base, content.base_samples)
-    cameras = dict.fromkeys((*context.encoder.cameras, *(base.spec.cameras if content.base_images else ())))
+    if encoder.features:
+        features = (encoder.feature_copies, encoder.features)
+        return {
+            "state": ((encoder.state_size,), torch.float32),
+            FEATURES: (features, torch.float32),
+            **{name: shapes[name] for name in content.policy_fields},
+        }
+    cameras = dict.fromkeys((*encoder.cameras, *(base.spec.cameras if content.base_images else ())))
     return {
-        "state": ((context.encoder.state_size,), torch.float32),
+        "state": ((encoder.state_size,), torch.float32),
         **{f"{IMAGE_PREFIX}{camera}": ((*image_size, 3), torch.uint8) for camera in cameras},
         **{name: shapes[name] for name in content.policy_fields},
     }

@@ -12,7 +12,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from robot_rl.data.replay import SOURCES, Batch
-from robot_rl.errors import ServerLost
+from robot_rl.errors import ServerLost, mistakes
 from robot_rl.hardware.durable import write_file
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
@@ -140,7 +140,8 @@ class Updater:
         """Continue from a checkpoint that `save` wrote."""
         self.pending, self.metrics = state["owed"], state["metrics"]
         self.learner.load_state_dict(state["learner"])
-        self.replay.load_state_dict(state["replay"])
+        with mistakes():
+            self.replay.load_state_dict(state["replay"])
         self.sampler.load_state_dict(state["batches"])
         if self.imagination:
             self.imagination.load_state_dict(state["imagination"])

@@ -295,7 +295,7 @@ def test_unsuitable_images_are_refused_before_training(
     refused(r"observation_spec\.image_size was", seeing, seen, "task.image_size=[40,40]")
     refused("the images of agentview are not used", base_run, seen, "method.encoder=state")
     refused(r"has no images of agentview.*task\.cameras=\[agentview\]", base_run, demonstrations)
-    refused("choose conv, vit or state", seeing, seen, "method.encoder=resnet")
+    refused("choose conv, vit, base or state", seeing, seen, "method.encoder=resnet")
     imagined = ("imagination=state", "device=cpu")
     refused("predicts states and no images: .* set method.encoder=state", seeing, seen, *imagined)
     for method in ("dsrl_na", "residual"):
