@@ -101,20 +101,27 @@ class Controller:
         Raises:
             Stopped: if the user ended the deployment; the episode does not count.
             RobotError: if the episode cannot begin, or the server is lost.
-            RecorderError: if it could not be recorded.
+            RecorderError: if its recording cannot begin.
             DeviceError: if the operator's device is lost.
         """
         try:
             episode = self._run(number, seed)
             self._shared.end(episode.outcome)
-            if self._recording:
-                self._recording.end(episode.outcome)
             return episode
         except BaseException:
             # Keep the original error; at worst the lease expires.
             with suppress(RobotError):
                 self._env.close()
             raise
+
+    def commit(self, episode: EpisodeResult) -> None:
+        """Commit the recording of the last episode, if there is one.
+
+        Raises:
+            RecorderError: if it could not be recorded.
+        """
+        if self._recording:
+            self._recording.end(episode.outcome)
 
     def close(self) -> None:
         """Disarm the robot.

@@ -187,6 +187,7 @@ def deploy(controller: Controller, outcomes: DeploymentResults, episodes: int, s
                 episode = controller.run(number, episode_seed(seed, "eval", number))
             outcomes.add(episode)
             print(episode.line(), flush=True)
+            controller.commit(episode)
     except Stopped:
         ended = "stopped"
     except (RobotError, ServerLost, RecorderError, DeviceError) as error:

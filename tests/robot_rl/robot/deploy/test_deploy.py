@@ -27,7 +27,7 @@ from robot_rl.hardware.spec import Latency, RobotSpec
 from robot_rl.loading import policy_directory
 from robot_rl.policies.store import read_record
 from robot_rl.robot.deploy.judge import load_classifier
-from tests.conftest import SMALL_BASE, RunCommand
+from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
 
 STEPS = 12
@@ -319,7 +319,7 @@ def test_success_through_the_bridge_is_that_of_simulation(robot_rl: RunCommand, 
 
 @pytest.mark.full
 def test_takeovers_are_recorded_and_become_data_and_cases(
-    base_run: Path, robot_rl: RunCommand, tmp_path: Path
+    base_run: Path, demonstrations: Path, robot_rl: RunCommand, tmp_path: Path
 ) -> None:
     """A poor policy, and the task's expert as the operator, who takes over when it stalls."""
     policy, raw, data = tmp_path / "base", tmp_path / "base" / "deploy.raw", tmp_path / "fixed.zarr"
@@ -348,6 +348,11 @@ def test_takeovers_are_recorded_and_become_data_and_cases(
     robot_rl(
         "train", "method=bc", f"data={data}", "name=bc", "method.successes_only=false", *small, *SMALL_BASE
     )
+    drop = ",".join(({*dataset.keys} ^ {*Dataset(demonstrations).keys}) - {"source"})
+    more = tmp_path / "more.zarr"
+    robot_rl("data merge", f"datasets=[{demonstrations},{data}]", f"out={more}", f"drop=[{drop}]")
+    rl = ("method=residual_chunk", "name=rl", f"base={base_run}", "method.warmup_steps=4", *SMALL_RL)
+    robot_rl("train", *rl, f"data={more}", f"runs_dir={tmp_path}", "method.steps=10")
     robot_rl("states", "task=lift", f"data={data}", f"out={tmp_path / 'cases.safetensors'}")
     robot_rl("eval", f"policy={tmp_path / 'bc'}", f"states={tmp_path / 'cases.safetensors'}", "num_envs=1")
     episodes = (tmp_path / "bc" / "eval" / "episodes.csv").read_text().splitlines()

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from robot_rl.hardware.client import StaleState
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.connection import RequestRefused
 from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.hardware.recording.recorder import RecorderError
+from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.spec import CameraSpec
 from robot_rl.loading import acting_policy, load_networks
 from robot_rl.policies.acting import ActingPolicy, ChunkRunner
@@ -31,6 +33,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policy_client.connection import PolicyLost
 from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.deployment import check_robot_fits, deploy
+from robot_rl.robot.deploy.recording import EpisodeRecording
 from robot_rl.robot.deploy.resets import scene_reset
 from robot_rl.robot.deploy.results import DeploymentResults
 from robot_rl.robot.operators.operator import NoOperator, Operator, OperatorInput, Outcome, Readiness
@@ -77,11 +80,14 @@ class Rig:
         stop: Callable[[], bool] = bool,
         operator: Operator | None = None,
         say: Callable[[str], None] = print,
+        recorder: RecorderProcess | None = None,
     ) -> Controller:
+        recording = EpisodeRecording(recorder, {}) if recorder else None
+        prepare = scene_reset(self.client)
         env = RealArmEnv(
             self.client,
             {**self.environment, "horizon": horizon},
-            prepare=scene_reset(self.client),
+            prepare=recording.after(prepare) if recording else prepare,
             clock=self.bridge.clock,
         )
         clock = self.bridge.clock
@@ -90,7 +96,7 @@ class Rig:
             robot, operator or NoOperator(), clock, stopping=stop, say=say, patient=operator is not None
         )
         policy = acting_policy(networks or self.networks, 1)
-        return Controller(env, policy, clock, 0.05, shared=shared, stop=stop)
+        return Controller(env, policy, clock, 0.05, shared=shared, stop=stop, recording=recording)
 
     def outcomes(self, controller: Controller, folder: Path) -> DeploymentResults:
         return DeploymentResults(folder / "deploy.json", {"task": "lift"}, controller.timing)
@@ -320,6 +326,34 @@ def test_a_fault_that_nobody_acknowledges_lets_the_user_end_it(
     before_decisions(controller, monkeypatch, lambda decision: rig.client.stop("a hand in the way"))
     assert deploy(controller, rig.outcomes(controller, tmp_path), 3, 0) == "stopped"
     assert rig.mode() is Mode.FAULT
+
+
+class FullDisk(RecorderProcess):
+    """A recorder that cannot write the end of its second episode."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+
+    def begin(self, labels: Mapping[str, str] | None = None) -> str:
+        assert labels
+        self.begun.append(labels["episode"])
+        return ""
+
+    def end(self, outcome: str, labels: Mapping[str, str] | None = None) -> Any:
+        if len(self.begun) == 2:
+            raise RecorderError("the disk is full")
+
+
+def test_an_episode_that_could_not_be_recorded_is_in_the_results_and_ends_the_deployment(
+    rig: Rig, tmp_path: Path
+) -> None:
+    recorder = FullDisk()
+    controller = rig.controller(horizon=4, recorder=recorder)
+    outcomes = rig.outcomes(controller, tmp_path)
+    assert deploy(controller, outcomes, 5, 0) == "the disk is full"
+    assert [episode.steps for episode in outcomes.episodes] == [4, 4]
+    assert recorder.begun == ["0", "1"]
+    assert rig.mode() is Mode.IDLE
 
 
 class Planned(NoOperator):
