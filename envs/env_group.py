@@ -60,6 +60,8 @@ class StepBuffers:
     """bool [N], as are the next two."""
     truncated: np.ndarray
     success: np.ndarray
+    draw: np.ndarray
+    """Whether the next step draws the cameras, bool [N]."""
     obs: Observation
     """By key, [N, …]."""
 
@@ -72,7 +74,8 @@ class StepBuffers:
             arrays[name] = np.ndarray(shape, dtype, memory, start)
             start += _padded(arrays[name].nbytes)
         flags = {
-            name: arrays.pop(name) for name in ("action", "reward", "terminated", "truncated", "success")
+            name: arrays.pop(name)
+            for name in ("action", "reward", "terminated", "truncated", "success", "draw")
         }
         return cls(**flags, obs=arrays)
 
@@ -89,7 +92,7 @@ def _arrays(interface: EnvInterface, num: int) -> list[tuple[str, tuple[int, ...
     return [
         ("action", (num, *interface.action_space.shape), np.float32),
         ("reward", (num,), np.float32),
-        *((name, (num,), np.bool_) for name in ("terminated", "truncated", "success")),
+        *((name, (num,), np.bool_) for name in ("terminated", "truncated", "success", "draw")),
         *(
             (key, (num, *(space.shape or ())), np.dtype(space.dtype))
             for key, space in interface.observation_space.spaces.items()
@@ -116,7 +119,9 @@ class EnvGroup:
     def step(self, indices: Iterable[int] | None = None) -> None:
         """Step these environments, or all, with the actions in the buffers."""
         for index in self.envs if indices is None else indices:
-            self.write_step(index, self.envs[index].step(self.buffers.action[index]))
+            env = self.envs[index]
+            env.draw_images = bool(self.buffers.draw[index])
+            self.write_step(index, env.step(self.buffers.action[index]))
 
     def write_step(self, index: int, step: Step) -> None:
         """Write the result of an environment's step to the buffers."""

@@ -67,6 +67,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         self._encoded = {text: encode_instruction(text) for text in task.instructions}
         if isinstance(self._sim, LanguageScene):
             self._sim.goal = self._sim.INSTRUCTIONS.index(task.instructions[0])
+        self.draw_images = True
+        """Whether steps draw the cameras of `task.render=quick`; if not, their images are black."""
         self._cameras = self._add_cameras()
         raw = self._read(self._sim.reset())
         self.observation_spec = ObservationSpec(
@@ -98,6 +100,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
 
         @sensor(modality="image")
         def image(cache: Mapping[str, Any]) -> np.ndarray:
+            if not self.draw_images:
+                return np.zeros((*self.task.image_size, 3), np.uint8)
             return renderer.frame()[::-1]  # the lowest row first, as in OpenGL
 
         self._sim.add_observable(Observable(f"{camera}_image", image, sampling_rate=self.task.control_freq))
@@ -148,6 +152,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
+        self.draw_images = True
         if seed is not None:
             # All of robosuite's samplers share this generator.
             self._sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
@@ -199,6 +204,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         Raises:
             ValueError: if the state does not belong to this environment.
         """
+        self.draw_images = True
         self._make_context_current()
         simstate.restore(self._sim, np.asarray(state))
         if self.instruction not in self._encoded and self._encoded:

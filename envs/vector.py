@@ -48,6 +48,7 @@ class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
         self._interface = interface
         memory = bytearray(buffer_bytes(interface, num_envs)) if memory is None else memory
         self._buffers = StepBuffers.in_memory(memory, interface, num_envs)
+        self._buffers.draw[:] = True
         self._begun = np.zeros(num_envs, bool)
         self._done = np.ones(num_envs, bool)
 
@@ -98,10 +99,19 @@ class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
         buffers = self._buffers
         buffers.action[:] = [checked_action(action, len(self.action_spec)) for action in actions]
         self._step_envs()
+        buffers.draw[:] = True
         self._done = buffers.terminated | buffers.truncated
         info = {"success": buffers.success.copy(), "applied_action": buffers.action.copy()}
         terminated, truncated = buffers.terminated.copy(), buffers.truncated.copy()
         return self._observation(), buffers.reward.copy(), terminated, truncated, info
+
+    def draw_next(self, mask: np.ndarray) -> None:
+        """Draw the cameras of the next step only where the mask [N] is set; others' images are black.
+
+        Drawing takes several times longer than the physics of a step. Images that robosuite renders itself
+        (`task.render=robosuite`) are always drawn.
+        """
+        self._buffers.draw[:] = mask
 
     def set_states(self, states: Sequence[np.ndarray]) -> Observation:
         """Continue every environment from a saved state, and return the observations."""

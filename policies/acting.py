@@ -134,6 +134,11 @@ class ChunkRunner:
         """Drop the rest of a chunk: the next step starts a new one."""
         self._cursor[env_id] = self.base.spec.execute
 
+    def reads_next_frame(self, execute: int | None = None) -> NDArray[np.bool_]:
+        """Whether a chunk that starts within the next To steps reads the next frame, for each environment."""
+        spec = self.base.spec
+        return self._cursor + spec.obs_steps - 1 >= (execute or spec.execute)
+
     @torch.no_grad()
     def step(
         self,
@@ -395,6 +400,12 @@ class ActingPolicy:
             frames = {**frames, FEATURES: step.features[:, 0]}
         action = self._correct_action(frames, step.action, explore=explore)
         return replace(step, action=self.runner.executed(env_ids, action))
+
+    def reads_next_frame(self) -> NDArray[np.bool_]:
+        """Whether images of the next step will be read, for each environment, without exploration [B]."""
+        if self.corrects_steps:
+            return np.ones(self.runner.num_envs, bool)
+        return self.runner.reads_next_frame(self.execute if self.active else None)
 
     @torch.no_grad()
     def plan(self, obs: ObservationHistory, generators: Sequence[torch.Generator]) -> Tensor:

@@ -196,6 +196,10 @@ class AsyncRunner(ChunkRunner):
         super().replan(env_id)
         self._forget(env_id)
 
+    def reads_next_frame(self, execute: int | None = None) -> NDArray[np.bool_]:
+        """All: a chunk may be requested from any frame."""
+        return np.ones(self.num_envs, bool)
+
     @torch.no_grad()
     def step(
         self,

@@ -103,7 +103,9 @@ def evaluate(
         if told:
             others = [encode_instruction(told[asked[env_id]]) for env_id in range(envs.num_envs)]
             obs = {**obs, INSTRUCTION: np.stack(others)}
-        return policy.act(obs).action
+        action = policy.act(obs).action
+        envs.draw_next(policy.reads_next_frame())
+        return action
 
     rollout = Rollout(envs, act, start_episodes(range(envs.num_envs)))
     for step in rollout:

@@ -39,6 +39,9 @@ class Walks:
             self.begun.append(float(self.at[env_id]))
         return self._obs(), {}
 
+    def draw_next(self, mask: np.ndarray) -> None:
+        """There is nothing to draw."""
+
     def step(self, action: np.ndarray) -> tuple:
         assert not self.done.any()
         self.at += action[:, 0]
