@@ -297,6 +297,38 @@ def test_a_person_prepares_the_scene_and_judges_where_the_robot_does_not(
 
 
 @pytest.mark.full
+def test_a_person_at_the_keyboard_ends_an_episode_and_acknowledges_a_fault(
+    lift: str, base_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(base_run, tmp_path / "base")
+    person = Person(tmp_path / "base", lift, "operator=keyboard", "episodes=3")
+    try:
+        person.await_text("arm; after a fault")
+        eventually(lambda: state_of(lift)[0] is Mode.POLICY, "it acts")
+        person.press("f")
+        person.await_text("episode   0: failure")
+        eventually(lambda: state_of(lift)[0] is Mode.POLICY, "it acts again")
+        with RobotClient(lift, "test", timeout=30.0) as robot:
+            robot.stop("a hand in the way")
+        person.await_text("episode   1: failure")
+        person.await_text("episode 2 cannot begin yet: the robot is in fault")
+        assert state_of(lift)[0] is Mode.FAULT
+        person.press("a")
+        eventually(lambda: state_of(lift)[0] is Mode.POLICY, "it goes on")
+        person.press("f")
+        person.await_text("episode   2: failure")
+        assert person.end() == 0
+    finally:
+        person.close()
+        if state_of(lift)[0] is Mode.FAULT:
+            with RobotClient(lift, "test", "operator", timeout=30.0) as robot:
+                robot.acknowledge("the test is over")
+    record = read(tmp_path / "base")
+    assert [bool(episode["interrupted"]) for episode in record["episodes"]] == [False, True, False]
+    assert len(list((tmp_path / "base" / "deploy.raw").glob("episode_*"))) == 3
+
+
+@pytest.mark.full
 def test_success_through_the_bridge_is_that_of_simulation(robot_rl: RunCommand, tmp_path: Path) -> None:
     """A policy of some skill, on the same starts with the same noise; in real time, as fast as the arm."""
     data, starts = tmp_path / "lift.zarr", 40
