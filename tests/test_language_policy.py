@@ -13,6 +13,9 @@ from robot_rl.training.logger import read_metrics
 from tests.conftest import SMALL_RL, RunCommand
 
 TASK = ("task.image_size=[24,24]", "task.horizon=8")
+KNOWN = {*LanguageStack.INSTRUCTIONS, *LanguageNutAssembly.INSTRUCTIONS}
+# All words, also of instructions that a few episodes may not have.
+WORDS = ",".join(sorted({word for text in KNOWN for word in text.split()}))
 SMALL = (
     "base.channels=[8]",
     "base.tokens_width=8",
@@ -20,6 +23,7 @@ SMALL = (
     "base.layers=1",
     "base.width=16",
     "base.depth=1",
+    f"base.words=[{WORDS}]",
     "method.steps=2",
     "method.batch_size=4",
     "method.successes_only=false",
@@ -27,34 +31,41 @@ SMALL = (
 )
 
 
-def test_from_two_scenes_to_success_by_instruction(
-    tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = [tmp_path / f"{name}.zarr" for name in ("stack", "nut_assembly")]
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
+    """The run of a small policy, from two scenes."""
+    folder = tmp_path_factory.mktemp("words")
+    paths = [folder / f"{name}.zarr" for name in ("stack", "nut_assembly")]
     for path in paths:
-        robot_rl("collect", f"task=language_{path.stem}", f"data={path}", "episodes=3", *TASK)
-    together = tmp_path / "both.zarr"
+        robot_rl("collect", f"task=language_{path.stem}", f"data={path}", "episodes=2", *TASK)
+    together = folder / "both.zarr"
     robot_rl("data merge", f"datasets=[{paths[0]},{paths[1]}]", f"out={together}", "across_tasks=true")
-    known = {*LanguageStack.INSTRUCTIONS, *LanguageNutAssembly.INSTRUCTIONS}
-    assert set(Dataset(together).instructions) <= known
-    run = tmp_path / "run"
-    arguments = (f"data={together}", f"runs_dir={tmp_path}", "name=run", *TASK, *SMALL)
-    # All words, also of instructions that six episodes may not have.
-    words = sorted({word for text in known for word in text.split()})
-    robot_rl(
-        "train", "method=bc", "base=vla", "task=language_stack", *arguments, f"base.words=[{','.join(words)}]"
-    )
-    capsys.readouterr()
-    robot_rl("eval", f"policy={run}", "episodes=9", "num_envs=2")
+    assert set(Dataset(together).instructions) <= KNOWN
+    arguments = (f"data={together}", f"runs_dir={folder}", "name=run", *TASK, *SMALL)
+    robot_rl("train", "method=bc", "base=vla", "task=language_stack", *arguments)
+    return folder / "run"
+
+
+def test_success_is_listed_by_instruction(
+    run: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The first states with both instructions.
+    robot_rl("eval", f"policy={run}", "episodes=9", "num_envs=1")
     shown = capsys.readouterr().out
     summary = json.loads((run / "eval" / "summary.json").read_text())
     assert set(summary["instructions"]["base"]) == set(LanguageStack.INSTRUCTIONS)
     assert all(text in shown for text in LanguageStack.INSTRUCTIONS)
     with (run / "eval" / "episodes.csv").open() as file:
         assert {row["instruction"] for row in csv.DictReader(file)} == set(LanguageStack.INSTRUCTIONS)
-    robot_rl("eval", f"policy={run}", "episodes=2", "num_envs=2", "swapped=true")
+
+
+@pytest.mark.full
+def test_a_policy_is_measured_in_its_other_scene_and_with_swapped_words(
+    run: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    robot_rl("eval", f"policy={run}", "episodes=2", "num_envs=1", "swapped=true")
     assert (run / "eval" / "swapped" / "summary.json").is_file()
-    robot_rl("eval", f"policy={run}", "episodes=2", "num_envs=2", "task=language_nut_assembly", *TASK)
+    robot_rl("eval", f"policy={run}", "episodes=2", "num_envs=1", "task=language_nut_assembly", *TASK)
     other = json.loads((run / "eval" / "language_nut_assembly" / "summary.json").read_text())
     assert set(other["instructions"]["base"]) <= set(LanguageNutAssembly.INSTRUCTIONS)
     capsys.readouterr()
@@ -62,6 +73,12 @@ def test_from_two_scenes_to_success_by_instruction(
     error = capsys.readouterr().err
     assert "was not trained on" in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.full
+def test_rl_improves_it_in_one_instruction_of_one_scene(
+    run: Path, robot_rl: RunCommand, tmp_path: Path
+) -> None:
     one = f"task.instructions=[{LanguageStack.INSTRUCTIONS[1]}]"
     small = (*TASK, one, *SMALL_RL, "method.steps=24", "method.warmup_steps=8", "log_every=1")
     more = ("method.encoder=state", "method.demo_ratio=0", f"runs_dir={tmp_path}", "name=rl")
