@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 # The packages whose version can change a result.
-PACKAGES = ("robot-rl", "torch", "mujoco", "robosuite", "numpy", "gymnasium", "zarr", "numba")
+PACKAGES = ("robot-rl", "torch", "mujoco", "robosuite", "numpy", "gymnasium", "diffusers", "zarr", "numba")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # from malloc.h
 _LARGEST_MMAP_THRESHOLD = 32 << 20
 """glibc's maximum."""

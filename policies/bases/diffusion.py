@@ -12,6 +12,8 @@ x_0 from eps would divide its error by that. Inference starts at the given noise
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +21,9 @@ from torch import Tensor
 
 from robot_rl.policies.bases.generative import GenerativeConfig, GenerativePolicy, begin_with
 from robot_rl.policies.bases.imitation import check_positive
+
+if TYPE_CHECKING:
+    from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 
 _MAX_BETA = 0.999
 """Largest noise added in one step: the cosine schedule would end at 1."""
@@ -44,7 +49,6 @@ class DiffusionPolicy(GenerativePolicy):
     """
 
     config: DiffusionConfig
-    _abar: Tensor
 
     def __init__(
         self,
@@ -61,17 +65,22 @@ class DiffusionPolicy(GenerativePolicy):
                 f"inference_steps is {config.inference_steps}; it must not exceed train_steps, "
                 f"{config.train_steps}"
             )
-        abar, timesteps = cosine_abar(config.train_steps), ddim_timesteps(config)
-        self.register_buffer("_abar", abar, persistent=False)
+        timesteps = ddim_timesteps(config)
         self.register_buffer("timesteps", timesteps, persistent=False)
-        self._ddim_coefficients = ddim_coefficients(abar[timesteps])
+        self._ddim_coefficients = ddim_coefficients(cosine_abar(config.train_steps)[timesteps])
 
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
         return torch.randint(self.config.train_steps, (batch,), generator=generator)
 
     def _interpolate(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        abar = self._abar[times].view(-1, *[1] * (clean.ndim - 1))
-        return abar**0.5 * clean + (1 - abar) ** 0.5 * noise, clean
+        return self._ddpm.add_noise(clean, noise, times), clean  # pyright: ignore[reportArgumentType]
+
+    @cached_property
+    def _ddpm(self) -> "DDPMScheduler":
+        # For training alone: acting needs a few numbers of it, and diffusers imports slowly.
+        from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+
+        return DDPMScheduler(self.config.train_steps, beta_schedule="squaredcos_cap_v2")
 
     def _integrate(self, x: Tensor, conditions: Iterable[Tensor], prefix: Tensor | None) -> Tensor:
         for condition, (c_x, c_0) in zip(conditions, self._ddim_coefficients, strict=True):

@@ -91,7 +91,7 @@ def test_package_that_cannot_be_imported(reason: str, fix: str) -> None:
 
 def test_requirements_name_the_card() -> None:
     names = {requirement.name for requirement in checks.requirements()}
-    assert {"torch", "mujoco", "robosuite", "gymnasium", "pyzmq", "hydra-core", "zarr"} <= names
+    assert {"torch", "mujoco", "robosuite", "diffusers", "pyzmq", "hydra-core", "zarr"} <= names
     assert not {"pytest", "ruff"} & names
 
 
