@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ class DiffusionPolicy(GenerativePolicy):
         return torch.randint(self.config.train_steps, (batch,), generator=generator)
 
     def _interpolate(self, clean: Tensor, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        return self._ddpm.add_noise(clean, noise, times), clean  # pyright: ignore[reportArgumentType]
+        return self._ddpm.add_noise(clean, noise, cast("torch.IntTensor", times)), clean
 
     @cached_property
     def _ddpm(self) -> "DDPMScheduler":
