@@ -67,7 +67,7 @@ class BasePolicy(nn.Module, ABC):
     """A policy learned from demonstrations, frozen while RL trains around it.
 
     Most consist of an encoder and an action head. Then `features` gives all that the head reads of an
-    observation, so that whoever keeps it can sample later without images.
+    observation, so that code that stores them can sample later without images.
     """
 
     spec: BaseSpec

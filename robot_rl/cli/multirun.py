@@ -1,7 +1,7 @@
 """`--multirun`: a command runs once for each combination of values.
 
 The syntax is that of Hydra's basic sweeper: `seed=0,1,2 method=expo,ibrl` or `seed=range(0,3)`. Each run is
-a process of its own, started with the command that `run.json` records, so that it can be repeated alone. They
+its own process, started with the command that `run.json` records, so that it can be repeated alone. They
 run one after another in this terminal, or `jobs=…` at a time with their output in files.
 """
 

@@ -1,4 +1,4 @@
-"""Runs commands on a Ray cluster (docs.ray.io), each in a process of its own on a node with a free core.
+"""Runs commands on a Ray cluster (docs.ray.io), each in its own process on a node with a free core.
 
 All nodes need this version of the program and see this folder under the same path. A command whose node is
 lost starts again on another one, and resumes from its last checkpoint.
@@ -89,7 +89,7 @@ class RayLauncher(Launcher):
     """Runs commands on the Ray cluster that `RAY_ADDRESS` names, or else on that of this machine.
 
     Args:
-        gpus: GPUs reserved for each command, besides one core.
+        gpus: GPUs reserved for each command, in addition to one core.
 
     Raises:
         UserError: if Ray is missing, no cluster answers, or a node has other software.
