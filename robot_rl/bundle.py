@@ -29,6 +29,7 @@ MANIFEST: Final = "bundle.json"
 CLASSIFIER: Final = "classifier"
 """Folder of the classifier in a bundle."""
 _FORMAT: Final = 1
+_AGAIN: Final = "copy the whole bundle again, or export it again"
 _FILES: Final = frozenset(
     str(PurePosixPath(folder, name))
     for folder in ("", "base", CLASSIFIER)
@@ -136,30 +137,39 @@ def write_bundle(
     return manifest
 
 
+def read_manifest(directory: Path) -> Manifest:
+    """Read a bundle's manifest, without its other files.
+
+    Raises:
+        UserError: if it was changed, is missing, or is of another version.
+    """
+    path = directory / MANIFEST
+    try:
+        content = path.read_bytes()
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged or of another version ({error}); {_AGAIN}") from error
+    if manifest.format_version != _FORMAT:
+        raise UserError(f"{path} has format version {manifest.format_version}, not {_FORMAT}; {_AGAIN}")
+    if _digest(content) != manifest.fingerprint:
+        raise UserError(f"{path} was changed after the export; {_AGAIN}")
+    return manifest
+
+
 def read_bundle(directory: Path) -> Manifest:
     """Read a bundle's manifest and check all of its files.
 
     Raises:
         UserError: if the bundle was changed, is incomplete, or is of another version.
     """
-    path = directory / MANIFEST
-    again = "copy the whole bundle again, or export it again"
-    try:
-        content = path.read_bytes()
-        manifest = msgspec.json.decode(content, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged or of another version ({error}); {again}") from error
-    if manifest.format_version != _FORMAT:
-        raise UserError(f"{path} has format version {manifest.format_version}, not {_FORMAT}; {again}")
-    if _digest(content) != manifest.fingerprint:
-        raise UserError(f"{path} was changed after the export; {again}")
+    manifest = read_manifest(directory)
     found = {name for name in _FILES if (directory / name).is_file()}
     for name in sorted(found ^ manifest.files.keys()):
         what = "was added after the export" if name in found else "is missing"
-        raise UserError(f"{directory}: {name!r} {what}; {again}")
+        raise UserError(f"{directory}: {name!r} {what}; {_AGAIN}")
     for name, expected in manifest.files.items():
         if _sha256(directory / name) != expected:
-            raise UserError(f"{directory / name} was changed after the export; {again}")
+            raise UserError(f"{directory / name} was changed after the export; {_AGAIN}")
     return manifest
 
 

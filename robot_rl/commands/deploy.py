@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from robot_rl.bundle import CLASSIFIER, check_same_robot, is_bundle, read_bundle
+from robot_rl.bundle import CLASSIFIER, check_same_robot, is_bundle, read_manifest
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.envs.action import spec_from_list
 from robot_rl.envs.real_arm import Judge
@@ -153,7 +153,8 @@ def run(config: Config) -> None:
             out = Path(config.out)
             if out.exists():
                 raise UserError(f"{out} holds an earlier deployment; choose another out=…")
-            bundle = read_bundle(Path(config.policy)) if is_bundle(Path(config.policy)) else None
+            # `load_networks` checks the other files.
+            bundle = read_manifest(Path(config.policy)) if is_bundle(Path(config.policy)) else None
             networks, meta = load_networks(config.policy, choose_device(config.device))
             environment = meta["environment"]
             keys = load_client_keys(Path(config.keys)) if config.keys else None

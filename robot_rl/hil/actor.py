@@ -20,7 +20,7 @@ from robot_rl.hil.link.messages import End, Step, Weights, unpack_tensors
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.controller import LATE_FRACTION
-from robot_rl.robot.operators.operator import Operator, Outcome
+from robot_rl.robot.operators.operator import Operator, Outcome, outcome_of
 from robot_rl.robot.operators.shared_control import SharedControl, SharedEnvironment
 from robot_rl.rollout import episode_seed
 
@@ -52,11 +52,7 @@ class _Episode:
 
     @property
     def outcome(self) -> Outcome:
-        if self.success:
-            return "success"
-        if self.interrupted:
-            return "discarded" if self.interrupted == "discard" else "interrupted"
-        return "failure"
+        return outcome_of(self.success, self.interrupted)
 
 
 class Actor:

@@ -14,7 +14,7 @@ import numpy as np
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder
 from robot_rl.machine import describe_machine, describe_versions
-from robot_rl.robot.operators.operator import Outcome
+from robot_rl.robot.operators.operator import Outcome, outcome_of
 from robot_rl.runs import now, write_text
 
 
@@ -54,11 +54,7 @@ class EpisodeResult:
     @property
     def outcome(self) -> Outcome:
         """Outcome for recordings and for the operator."""
-        if self.success:
-            return "success"
-        if self.interrupted:
-            return "discarded" if self.interrupted == "discard" else "interrupted"
-        return "failure"
+        return outcome_of(self.success, self.interrupted)
 
     def line(self) -> str:
         """Format the line printed for the episode."""

@@ -15,6 +15,15 @@ Outcome = Literal["success", "failure", "discarded", "interrupted"]
 """How an episode ended."""
 
 
+def outcome_of(success: bool, interrupted: str) -> Outcome:
+    """How an episode ended, from its success and the reason for which it was interrupted, if it was."""
+    if success:
+        return "success"
+    if interrupted:
+        return "discarded" if interrupted == "discard" else "interrupted"
+    return "failure"
+
+
 @dataclass(frozen=True)
 class OperatorInput:
     """Input of the operator in one control step."""
