@@ -17,15 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robot_rl.policies.acting import (
-    ActingPolicy,
-    ChunkRunner,
-    Frames,
-    PolicyOutput,
-    SelectChunk,
-    select_first,
-)
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
+from robot_rl.policies.chunk_runner import ChunkRunner, Frames, PolicyOutput, SelectChunk, select_first
 
 MODES: Final = ("naive", "blend", "prefix")
 _MODES: Final = f"{', '.join(MODES[:-1])} or {MODES[-1]}"

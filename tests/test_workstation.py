@@ -12,7 +12,7 @@ from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.hardware.realtime import ARM
 
-FOLDER = Path(__file__).resolve().parent.parent / "workstation"
+FOLDER = Path(__file__).resolve().parent.parent / "configs" / "workstation"
 UNITS = sorted(FOLDER.glob("*.service"))
 INSTALLED = "/opt/robot-rl/bin/robot-rl"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import SelectedChunk
 from robot_rl.policies.bases.base_policy import BaseSpec, Chunk
+from robot_rl.policies.chunk_runner import SelectedChunk
 from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 

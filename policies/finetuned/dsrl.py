@@ -10,15 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import (
-    ActingPolicy,
-    SelectedChunk,
-    latest_frame,
-    sample_base,
-    select_first,
-)
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.bases.generative import GenerativePolicy
+from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame, sample_base, select_first
 from robot_rl.policies.finetuned.candidates import lower_confidence_bound
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor

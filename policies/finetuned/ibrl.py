@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robot_rl.policies.acting import ActingPolicy, Frames
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.chunk_runner import Frames
 from robot_rl.policies.finetuned.candidates import lower_confidence_bound
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import trunk

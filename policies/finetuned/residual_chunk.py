@@ -9,8 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from robot_rl.policies.acting import ActingPolicy, SelectedChunk, latest_frame
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
+from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame
 from robot_rl.policies.finetuned.candidates import (
     CandidatesSpec,
     chunk_critic,

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robot_rl.policies.acting import Frames, PolicyOutput
+from robot_rl.policies.chunk_runner import Frames, PolicyOutput
 from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, executed_action
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robot_rl.policies.acting import ActingPolicy, Frames
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.chunk_runner import Frames
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic

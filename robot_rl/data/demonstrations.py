@@ -5,8 +5,9 @@ import torch
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
-from robot_rl.policies.acting import ActingPolicy, PolicyOutput
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.nets.encoder import FEATURES
 from robot_rl.rollout import episode_seed
 

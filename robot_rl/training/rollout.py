@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import ServerLost
-from robot_rl.policies.acting import ActingPolicy, PolicyOutput
+from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.rollout import Rollout, Transition, episode_seed
 from robot_rl.training.logger import RunLogger
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.policies.acting import ActingPolicy, ChunkRunner, PolicyOutput, SelectedChunk
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.chunk_runner import ChunkRunner, PolicyOutput, SelectedChunk
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.residual import Residual, ResidualPolicy, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec

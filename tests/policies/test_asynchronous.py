@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from robot_rl.errors import UserError
-from robot_rl.policies.acting import ActingPolicy, Frames, SelectedChunk
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import AsyncExecution, AsyncRunner, execute_asynchronously
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk, ObservationHistory
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
+from robot_rl.policies.chunk_runner import Frames, SelectedChunk
 from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.critic import ValueSpec

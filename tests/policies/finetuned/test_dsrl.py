@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.policies.acting import ActingPolicy, PolicyOutput
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec, scale_of_unit_noise
 from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec

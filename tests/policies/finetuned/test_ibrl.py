@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 import robot_rl.policies.finetuned  # noqa: F401
-from robot_rl.policies.acting import ActingPolicy, PolicyOutput
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, save_finetuned
 from robot_rl.policies.finetuned.ibrl import IBRL, IBRLSpec
 from robot_rl.policies.nets.critic import ValueSpec

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import robot_rl.policies.finetuned  # noqa: F401
-from robot_rl.policies.acting import ActingPolicy, PolicyOutput
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, save_finetuned
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from robot_rl.data.dataset import Dataset, make_windows
 from robot_rl.data.writer import DatasetWriter
-from robot_rl.policies.acting import ChunkRunner
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
+from robot_rl.policies.chunk_runner import ChunkRunner
 
 LENGTHS = [5, 1, 7]
 SPEC = {"state_keys": ["pos"], "state_dims": [1], "cameras": [], "image_size": [84, 84]}

@@ -12,8 +12,9 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.evaluation.evaluate import evaluate
 from robot_rl.factory import make_vector_env
-from robot_rl.policies.acting import ActingPolicy, PolicyOutput
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.chunk_runner import PolicyOutput
 
 
 class Watched(ActingPolicy):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from robot_rl.envs.observation import Observation
 from robot_rl.errors import ServerLost, UserError
 from robot_rl.loading import load_networks
-from robot_rl.policies.acting import PolicyOutput
+from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.server import Listen, PolicyServer
 from robot_rl.report.figures import TITLES

@@ -25,8 +25,9 @@ from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.spec import CameraSpec
 from robot_rl.loading import acting_policy, load_networks
-from robot_rl.policies.acting import ActingPolicy, ChunkRunner
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.chunk_runner import ChunkRunner
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
