@@ -19,7 +19,7 @@ from robot_rl.hardware.cameras.capture_clock import CaptureClock
 from robot_rl.hardware.cameras.device import CameraDevice, CameraError, WrongCamera
 from robot_rl.hardware.cameras.publisher import CapturedImage, DropOldestQueue, Publisher
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom, OpenCV, RealSense
-from robot_rl.hardware.cameras.wire import Failed, Start
+from robot_rl.hardware.cameras.wire import FAILURE_REPORTED, Failed, Start
 from robot_rl.hardware.child_process import kill_with_parent
 
 QUEUE = 2
@@ -45,7 +45,7 @@ def main() -> int:
         name, final = start.settings.spec.name, isinstance(error, WrongCamera)
         pending.put(Failed(camera=name, pid=os.getpid(), reason=str(error), final=final))
         publisher.join()
-        return 1
+        return FAILURE_REPORTED
     publisher.stop()
     publisher.join()
     return 0 if stop.is_set() else 1

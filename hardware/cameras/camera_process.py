@@ -11,12 +11,15 @@ import msgspec
 
 from robot_rl.hardware.cameras.monitor import CameraMonitor
 from robot_rl.hardware.cameras.settings import CameraSettings
-from robot_rl.hardware.cameras.wire import Failed, Report, Start
+from robot_rl.hardware.cameras.wire import FAILURE_REPORTED, Failed, Report, Start
 from robot_rl.hardware.child_process import child_environment
+from robot_rl.hardware.clock import MS
 
 _MODULE = "robot_rl.hardware.cameras.camera_main"
 _GRACE = 2.0
 """Time for a camera to release its device when the server ends, s."""
+_REPORT_TIMEOUT = 5000 * MS
+"""Time for the report of a process that has ended to arrive, ns. A busy machine delays it."""
 
 
 class CameraProcess:
@@ -28,7 +31,7 @@ class CameraProcess:
         self._settings = settings
         self._kill_reason: str | None = None
         self._failure: Failed | None = None
-        self._found_dead = False
+        self._found_dead: int | None = None
         self._restart_wanted = False
 
     def restart(self, now: int) -> None:
@@ -55,10 +58,9 @@ class CameraProcess:
             if self.monitor.is_due(now):
                 self._start(now, endpoint)
         elif self.process.poll() is not None:
-            # When the process is first found dead, its `Failed` report may still be on its way.
-            if self._found_dead:
+            self._found_dead = self._found_dead or now
+            if not self._is_report_due(now - self._found_dead):
                 self._reap(now)
-            self._found_dead = True
         elif self._kill_reason is None and (reason := self.monitor.kill_reason(now)):
             self._kill(reason)
 
@@ -67,7 +69,7 @@ class CameraProcess:
         order = Start(
             settings=self._settings, endpoint=endpoint, server=os.getpid(), first=first, dropped=dropped
         )
-        self._kill_reason, self._failure, self._found_dead = None, None, False
+        self._kill_reason, self._failure, self._found_dead = None, None, None
         # The process dies with the thread that runs this line: see `kill_with_parent`.
         self.process = subprocess.Popen(
             [
@@ -86,6 +88,12 @@ class CameraProcess:
         self._kill_reason = reason
         # SIGKILL: a process that hangs or is stopped would not handle SIGTERM.
         self.process.kill()
+
+    def _is_report_due(self, waited: int) -> bool:
+        """Whether the ended process has sent why, and this is still on its way."""
+        assert self.process is not None
+        reported = self.process.returncode == FAILURE_REPORTED
+        return reported and self._failure is None and waited < _REPORT_TIMEOUT
 
     def _reap(self, now: int) -> None:
         assert self.process is not None

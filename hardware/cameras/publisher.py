@@ -18,7 +18,7 @@ from robot_rl.hardware.protocol.arrays import Encoding, Frame, encode_image
 
 _WAIT = 100
 """Interval at which the stop flag is checked while waiting for the server or an image, ms."""
-_FAILURE_TIMEOUT = 1000
+_FAILURE_TIMEOUT = 4000
 """Time for the server to receive the reason of a failure, ms."""
 
 T = TypeVar("T")
@@ -85,6 +85,7 @@ class Publisher(threading.Thread):
                     continue
                 item = self._pending.get(_WAIT * 1e-3)
                 if isinstance(item, Failed):
+                    socket.linger = _FAILURE_TIMEOUT
                     socket.poll(_FAILURE_TIMEOUT, zmq.POLLOUT)
                     socket.send(self._encoder.encode(item), zmq.NOBLOCK)
                     return

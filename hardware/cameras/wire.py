@@ -56,9 +56,11 @@ class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 Report = Image | Failed
 
+FAILURE_REPORTED: Final = 3
+"""Exit code of a process that has sent `Failed`. Python itself ends with 1 or 2."""
+
 _OPTIONS: Final = {
     zmq.MAXMSGSIZE: MAX_IMAGE + MAX_CONTROL,
-    # Time to deliver the reason of a failure.
     zmq.LINGER: 500,
     # Short queues, so that a late receiver gets new images instead of old ones.
     zmq.SNDHWM: 1,
