@@ -17,9 +17,12 @@ from tests.hardware.processes import PATIENCE
 
 @pytest.fixture
 def reports() -> Iterator["zmq.Socket[bytes]"]:
-    with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
-        with server_socket(context, f"ipc://{folder}/reports") as socket:
-            yield socket
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        zmq.Context() as context,
+        server_socket(context, f"ipc://{folder}/reports") as socket,
+    ):
+        yield socket
 
 
 def test_the_reason_of_a_failure_is_waited_for(reports: "zmq.Socket[bytes]") -> None:
