@@ -15,7 +15,7 @@ _EXPORTS: dict[str, str] = {
     "asset_path": "robot_rl.assets",
     "load_dataset": "robot_rl.data.dataset",
     "load_group": "robot_rl.cli.compose",
-    "load_policy": "robot_rl.loading",
+    "load_policy": "robot_rl.saved_policies.loading",
     "make_env": "robot_rl.factory",
     "make_vector_env": "robot_rl.factory",
 }

@@ -12,12 +12,12 @@ from robot_rl.envs.experts import EXPERTS
 from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.initial_states import COUNTS, check_split, load_states
 from robot_rl.factory import make_env
-from robot_rl.loading import load_policy
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.registry import BASES
 from robot_rl.report.figures import IN_THE_CURVE, TITLES
 from robot_rl.runs import list_checkpoints
+from robot_rl.saved_policies.loading import load_policy
 from robot_rl.training.logger import read_metrics
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 

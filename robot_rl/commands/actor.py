@@ -23,7 +23,7 @@ from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.outbox import Outbox, Spool
 from robot_rl.hil.make_actor import make_actor
-from robot_rl.loading import choose_device
+from robot_rl.saved_policies.loading import choose_device
 
 
 @dataclass

@@ -13,8 +13,8 @@ import torch
 
 from robot_rl.bench.data import DataFigures, FormatFigures, measure_data
 from robot_rl.errors import UserError, mistakes
-from robot_rl.loading import choose_device
 from robot_rl.machine import describe_machine
+from robot_rl.saved_policies.loading import choose_device
 
 
 @dataclass

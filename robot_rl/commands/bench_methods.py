@@ -17,7 +17,7 @@ from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import mistakes
 from robot_rl.evaluation.initial_states import TEST, check_split
 from robot_rl.launchers import make_launcher
-from robot_rl.loading import choose_device
+from robot_rl.saved_policies.loading import choose_device
 from robot_rl.training.provenance import check_committed, current_code
 
 

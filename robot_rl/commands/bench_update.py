@@ -28,8 +28,8 @@ from robot_rl.bench.update import (
 )
 from robot_rl.cli.progress import progress
 from robot_rl.errors import mistakes
-from robot_rl.loading import choose_device
 from robot_rl.machine import describe_machine, keep_freed_memory
+from robot_rl.saved_policies.loading import choose_device
 
 _QUIET = 0.95
 """Fraction of a processor below which the times are not meaningful."""

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
-from robot_rl.loading import load_networks
 from robot_rl.policies.store import fingerprint
 from robot_rl.runs import write_run_record, write_text
+from robot_rl.saved_policies.loading import load_networks
 
 
 @dataclass

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from robot_rl.bundle import CLASSIFIER, check_same_robot, is_bundle, read_manifest
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.envs.action import spec_from_list
 from robot_rl.envs.real_arm import Judge
@@ -37,7 +36,6 @@ from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
-from robot_rl.loading import acting_policy, choose_device, is_server, load_networks
 from robot_rl.policies.asynchronous import AsyncExecution, check_options, execute_asynchronously
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
@@ -60,6 +58,8 @@ from robot_rl.robot.operators.person import (
     open_person,
     operator_role,
 )
+from robot_rl.saved_policies.bundle import CLASSIFIER, check_same_robot, is_bundle, read_manifest
+from robot_rl.saved_policies.loading import acting_policy, choose_device, is_server, load_networks
 
 if TYPE_CHECKING:
     from robot_rl.robot.operators.scripted import ScriptedOperator

@@ -28,12 +28,18 @@ from robot_rl.evaluation.saved_policies import (
     write_record,
 )
 from robot_rl.factory import make_vector_env, task_of
-from robot_rl.loading import acting_policy, choose_device, is_server, load_networks, side_by_side
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import AsyncExecution, check_options, execute_asynchronously
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
+from robot_rl.saved_policies.loading import (
+    acting_policy,
+    choose_device,
+    is_server,
+    load_networks,
+    side_by_side,
+)
 from robot_rl.training.provenance import check_frozen, current_code
 
 GROUPS = {"task": {"*": TaskConfig}}

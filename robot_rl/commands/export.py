@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from robot_rl.bundle import write_bundle
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
-from robot_rl.loading import load_networks, policy_directory
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import load_classifier
+from robot_rl.saved_policies.bundle import write_bundle
+from robot_rl.saved_policies.loading import load_networks, policy_directory
 
 _TIMEOUT = 5.0
 """s to wait for an answer of the robot."""

@@ -18,10 +18,10 @@ import torch
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.teleop.web.settings import is_loopback
-from robot_rl.loading import choose_device, load_networks
 from robot_rl.policy_client.connection import TOKEN
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.server import Listen, PolicyServer
+from robot_rl.saved_policies.loading import choose_device, load_networks
 
 _CHECK = 0.2
 

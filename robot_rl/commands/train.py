@@ -24,7 +24,6 @@ from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
-from robot_rl.loading import choose_device
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
@@ -32,6 +31,7 @@ from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.registry import BASES
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.runs import check_run, now, open_run, write_run_record, write_text
+from robot_rl.saved_policies.loading import choose_device
 from robot_rl.training.components import (
     OfflineComponents,
     OffPolicyComponents,

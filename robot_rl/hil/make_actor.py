@@ -26,7 +26,6 @@ from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
-from robot_rl.loading import load_networks
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import classifier_judge
@@ -38,6 +37,7 @@ from robot_rl.robot.operators.person import Person, device_settings, open_person
 from robot_rl.robot.operators.scripted import Mirror, ScriptedOperator
 from robot_rl.robot.operators.shared_control import SharedEnvironment, SharedRobot
 from robot_rl.rollout import episode_seed
+from robot_rl.saved_policies.loading import load_networks
 
 _TIMEOUT = 5.0
 """Time to wait for an answer of the robot before it counts as lost, s."""

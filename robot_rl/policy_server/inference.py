@@ -16,12 +16,12 @@ from robot_rl.envs.instruction import (
     encode_instruction,
 )
 from robot_rl.envs.observation import ObservationSpec
-from robot_rl.loading import acting_policy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.policy_client.codec import BATCH, BULK, FEATURES, NOISE, PROMPT, SAMPLES, SEED, MessageError
+from robot_rl.saved_policies.loading import acting_policy
 
 MAX_SAMPLES = 64
 """Largest number of samples in one request."""

@@ -40,7 +40,6 @@ from robot_rl.learning.learner import (
     OnPolicyLearner,
 )
 from robot_rl.learning.sampling import MixedSampler
-from robot_rl.loading import load_networks
 from robot_rl.machine import memory_bytes
 from robot_rl.methods.method import (
     Agent,
@@ -61,6 +60,7 @@ from robot_rl.policies.nets.encoder import FEATURE_FLOOR, FEATURES, EncoderSpec,
 from robot_rl.policies.store import fingerprint
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import RemoteBase, connect_base
+from robot_rl.saved_policies.loading import load_networks
 from robot_rl.training.rollout_buffer import RolloutBuffer
 
 

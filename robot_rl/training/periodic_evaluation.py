@@ -13,7 +13,7 @@ from robot_rl.evaluation.evaluate import Summary, evaluate
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.saved_policies import Saved, write_record
 from robot_rl.factory import make_vector_env
-from robot_rl.loading import acting_policy, load_networks
+from robot_rl.saved_policies.loading import acting_policy, load_networks
 from robot_rl.training.logger import RunLogger
 
 FOLDER = "evaluations"

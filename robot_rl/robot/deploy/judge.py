@@ -14,9 +14,9 @@ from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.spec import RobotSpec
-from robot_rl.loading import policy_directory
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.store import load_policy_files
+from robot_rl.saved_policies.loading import policy_directory
 
 
 def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.loading import policy_directory
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.vision import ConvEncoder, ViTEncoder
 from robot_rl.policies.registry import BASES
 from robot_rl.policies.store import fingerprint, load_base, save_policy
+from robot_rl.saved_policies.loading import policy_directory
 from tests.conftest import RunCommand
 
 SIZE = (84, 84)

@@ -33,8 +33,8 @@ from robot_rl.evaluation.initial_states import Split, load_states
 from robot_rl.factory import make_env
 from robot_rl.launchers.launcher import Stopped
 from robot_rl.launchers.local import LocalLauncher
-from robot_rl.loading import policy_directory
 from robot_rl.policies.store import load_base, read_record
+from robot_rl.saved_policies.loading import policy_directory
 from robot_rl.training.logger import read_metrics
 from robot_rl.training.provenance import Code
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand

@@ -12,8 +12,8 @@ from robot_rl.commands import eval as eval_command
 from robot_rl.commands import train as train_command
 from robot_rl.errors import UserError
 from robot_rl.evaluation.saved_policies import Saved, keep_policy, saved_policies
-from robot_rl.loading import policy_directory
 from robot_rl.policies.store import read_record
+from robot_rl.saved_policies.loading import policy_directory
 from robot_rl.training.provenance import Code
 from tests.conftest import RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, residual

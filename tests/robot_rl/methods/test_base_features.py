@@ -9,12 +9,12 @@ from torch import Tensor
 
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.off_policy import OffPolicyLearner
-from robot_rl.loading import load_networks, load_policy
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.nets.vision import ConvEncoder
 from robot_rl.policies.store import fingerprint
+from robot_rl.saved_policies.loading import load_networks, load_policy
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.hil.training import arguments
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics

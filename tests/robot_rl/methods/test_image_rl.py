@@ -16,7 +16,6 @@ from robot_rl.data.dataset import Windows
 from robot_rl.factory import make_env
 from robot_rl.learning import augmentation
 from robot_rl.learning.augmentation import augment_images, random_shift
-from robot_rl.loading import load_networks, load_policy
 from robot_rl.methods.bc import BCConfig, BCLearner
 from robot_rl.methods.residual import ResidualConfig, ResidualLearner
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
@@ -25,6 +24,7 @@ from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationBatch, ObservationEncoder
 from robot_rl.policies.store import save_policy
+from robot_rl.saved_policies.loading import load_networks, load_policy
 from robot_rl.training import components
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.loading import load_networks
 from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOLearner, RewardNormalizer, gae
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_ppo import GaussianResidual
 from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.saved_policies.loading import load_networks
 from robot_rl.training.rollout_buffer import RolloutBuffer
 from tests.conftest import RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics

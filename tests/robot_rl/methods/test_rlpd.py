@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.loading import load_networks, load_policy
 from robot_rl.methods.rlpd import GripperLearner, RLPDConfig
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.finetuned.rlpd import RLPD, RLPDSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import load_policy_files
+from robot_rl.saved_policies.loading import load_networks, load_policy
 from tests.conftest import SMALL_RL, RunCommand
 
 STATE, ACTION = 5, 3

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 
 from robot_rl.envs.observation import Observation
 from robot_rl.errors import ServerLost, UserError
-from robot_rl.loading import load_networks
 from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.server import Listen, PolicyServer
 from robot_rl.report.figures import TITLES
 from robot_rl.runs import list_checkpoints
+from robot_rl.saved_policies.loading import load_networks
 from robot_rl.training.logger import read_metrics
 from robot_rl.training.rollout import TrainingRollout
 from tests.conftest import SMALL_RL, RunCommand

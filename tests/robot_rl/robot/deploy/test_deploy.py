@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from robot_rl.bundle import read_bundle, write_bundle
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import steps_by_source, steps_to_imitate
@@ -24,9 +23,10 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.spec import Latency, RobotSpec
-from robot_rl.loading import policy_directory
 from robot_rl.policies.store import read_record
 from robot_rl.robot.deploy.judge import load_classifier
+from robot_rl.saved_policies.bundle import read_bundle, write_bundle
+from robot_rl.saved_policies.loading import policy_directory
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
 

@@ -24,7 +24,6 @@ from robot_rl.hardware.protocol.messages import Mode, State
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.spec import CameraSpec
-from robot_rl.loading import acting_policy, load_networks
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.chunk_runner import ChunkRunner
@@ -41,6 +40,7 @@ from robot_rl.robot.operators.operator import NoOperator, Operator, OperatorInpu
 from robot_rl.robot.operators.shared_control import SharedControl, SharedRobot
 from robot_rl.robot.takeover import Cue
 from robot_rl.rollout import episode_seed
+from robot_rl.saved_policies.loading import acting_policy, load_networks
 from tests.conftest import RunCommand
 from tests.envs.stepped_bridge import SteppedBridge
 

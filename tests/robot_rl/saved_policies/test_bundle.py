@@ -8,18 +8,18 @@ import msgspec
 import pytest
 import torch
 
-from robot_rl.bundle import MANIFEST, check_same_robot, read_bundle, write_bundle
 from robot_rl.cli.main import main
 from robot_rl.errors import UserError
 from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.spec import RobotSpec
-from robot_rl.loading import load_networks
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import fingerprint
 from robot_rl.robot.deploy.judge import load_classifier
 from robot_rl.robot.robots import robot_path
+from robot_rl.saved_policies.bundle import MANIFEST, check_same_robot, read_bundle, write_bundle
+from robot_rl.saved_policies.loading import load_networks
 from tests.robot_rl.policy_server.small_policies import STATE, environment, tuned
 
 META = {"environment": environment()}

@@ -7,7 +7,6 @@ import torch
 
 import robot_rl.policies.classifier
 import robot_rl.policies.finetuned  # they register loaders  # noqa: F401
-from robot_rl.bundle import is_bundle, read_bundle
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
@@ -15,6 +14,7 @@ from robot_rl.policies.store import load_policy_files
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import connect_base
 from robot_rl.runs import list_checkpoints
+from robot_rl.saved_policies.bundle import is_bundle, read_bundle
 
 
 def policy_directory(path: Path) -> Path:

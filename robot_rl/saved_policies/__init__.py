@@ -1,0 +1,1 @@
+"""Policies on disk: loading for every command, and bundles for other machines."""
