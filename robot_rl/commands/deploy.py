@@ -36,9 +36,12 @@ from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import AsyncExecution, check_options, execute_asynchronously
+from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
+from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.deployment import (
     check_initial_states,
     check_robot_fits,
@@ -58,7 +61,7 @@ from robot_rl.robot.operators.person import (
     open_person,
     operator_role,
 )
-from robot_rl.saved_policies.bundle import CLASSIFIER, check_same_robot, is_bundle, read_manifest
+from robot_rl.saved_policies.bundle import CLASSIFIER, Manifest, check_same_robot, is_bundle, read_manifest
 from robot_rl.saved_policies.loading import acting_policy, choose_device, is_server, load_networks
 
 if TYPE_CHECKING:
@@ -150,116 +153,151 @@ def run(config: Config) -> None:
     torch.set_num_threads(1)
     with ExitStack() as ended:
         with mistakes(), _answers(config.robot):
-            out = Path(config.out)
-            if out.exists():
-                raise UserError(f"{out} holds an earlier deployment; choose another out=…")
-            # `load_networks` checks the other files.
-            bundle = read_manifest(Path(config.policy)) if is_bundle(Path(config.policy)) else None
-            networks, meta = load_networks(config.policy, choose_device(config.device))
-            environment = meta["environment"]
-            keys = load_client_keys(Path(config.keys)) if config.keys else None
-            has_person = config.operator in MOTION_DEVICES
-
-            def connect(name: str, role: Role) -> RobotClient:
-                client = RobotClient(
-                    config.robot, name, role, keys=keys, insecure=config.insecure, timeout=_TIMEOUT
-                )
-                return ended.enter_context(client)
-
-            robot = connect(config.name, operator_role(keys) if has_person else "policy")
-            reset = config.reset or default_reset(robot.spec)
-            if bundle and bundle.robot:
-                check_same_robot(bundle.robot, robot.spec)
-            check_robot_fits(robot.spec, robot.lease_ms, environment)
-            cameras = environment["observation_spec"]["cameras"]
-            period = 1 / environment["control_freq"]
-            frames = ended.enter_context(
-                camera_reader(robot, config.robot, cameras, period, keys, config.insecure)
-            )
-            judge: Judge | None = None
-            success = config.success
-            if success is None and bundle and bundle.classifier:
-                success = str(Path(config.policy, CLASSIFIER))
-            if success:
-                looks = classifier_judge(success, robot, config.robot, period, keys, config.insecure)
-                judge = ended.enter_context(looks)
-            stop = ended.enter_context(stop_on_signal())
-            display = OperatorDisplay(config.robot, keys, config.insecure)
-
-            def say(line: str) -> None:
-                print(line, flush=True)
-                display.say(line)
-
-            person = _open_person(config, environment, display, say, ended) if has_person else None
-            operator: Operator | None = person
-            if person:
-                judge = _with_person(judge, person, robot)
-            elif config.operator == SCRIPTED:
-                operator = _scripted(environment, robot, config.seed, ended)
-            recording = None
-            if config.operator or config.record:
-                folder = Path(config.record) if config.record else out.with_name("deploy.raw")
-                labels = {"policy": fingerprint(networks), "kind": "deployment"}
-                recorder = ended.enter_context(_recorder(config, folder))
-                recording = EpisodeRecording(recorder, labels)
-            turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
-            policy = acting_policy(networks, 1)
-            if config.instruction is not None:
-                policy.base.check_instruction(config.instruction)
-            if config.asynchronous != "off":
-                worker = ended.enter_context(ThreadPoolExecutor(1, "policy", torch.set_num_threads, (1,)))
-                # Started now, its thread does not inherit the priority of the one that commands.
-                worker.submit(bool).result()
-                repeated = tuple(dim.kind != "delta" for dim in spec_from_list(environment["action_spec"]))
-                execution = AsyncExecution(config.asynchronous, config.delay, repeated, worker.submit)
-                execute_asynchronously(policy, execution)
-            controller = make_controller(
-                robot,
-                policy,
-                environment,
-                reset,
-                stop,
-                ended,
-                frames=frames,
-                judge=judge,
-                turns=turns,
-                lookahead_ms=config.lookahead_ms,
-                instruction=config.instruction,
-                operator=operator,
-                stopper=connect(f"{config.name}_stop", "observer") if operator else None,
-                wait_until_ready=person.ready(stop, say) if person else None,
-                recording=recording,
-                say=say,
-            )
-            if reset == "scene":
-                check_initial_states(robot, config.episodes)
-            facts = {
-                "policy": config.policy,
-                "bundle": bundle and bundle.fingerprint,
-                "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
-                "fingerprint": fingerprint(networks),
-                "task": environment["task"],
-                "control_freq": environment["control_freq"],
-                "robot": {
-                    "name": robot.spec.name,
-                    "address": config.robot,
-                    "spec_sha256": robot.spec.sha256,
-                },
-                "reset": reset,
-                "judge": success,
-                "operator": config.operator,
-                "recorded": str(folder) if recording else None,
-                "lookahead_ms": config.lookahead_ms,
-                "instruction": config.instruction,
-                "asynchronous": config.asynchronous,
-                "delay": config.delay,
-                "seed": config.seed,
-            }
-            outcomes = DeploymentResults(out, facts, controller.timing)
+            controller, outcomes = _prepare(config, ended)
         if config.turns_with:
             print(f"it takes turns with {config.turns_with}", flush=True)
         how = deploy(controller, outcomes, config.episodes, config.seed)
     _report_end(config, outcomes, how)
+
+
+def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentResults]:
+    """Load the policy, connect everything that a deployment needs and check that it fits together."""
+    if Path(config.out).exists():
+        raise UserError(f"{config.out} holds an earlier deployment; choose another out=…")
+    # `load_networks` checks the other files.
+    bundle = read_manifest(Path(config.policy)) if is_bundle(Path(config.policy)) else None
+    networks, meta = load_networks(config.policy, choose_device(config.device))
+    environment = meta["environment"]
+    keys = load_client_keys(Path(config.keys)) if config.keys else None
+    has_person = config.operator in MOTION_DEVICES
+
+    def connect(name: str, role: Role) -> RobotClient:
+        client = RobotClient(config.robot, name, role, keys=keys, insecure=config.insecure, timeout=_TIMEOUT)
+        return ended.enter_context(client)
+
+    robot = connect(config.name, operator_role(keys) if has_person else "policy")
+    reset = config.reset or default_reset(robot.spec)
+    if bundle and bundle.robot:
+        check_same_robot(bundle.robot, robot.spec)
+    check_robot_fits(robot.spec, robot.lease_ms, environment)
+    cameras = environment["observation_spec"]["cameras"]
+    period = 1 / environment["control_freq"]
+    frames = ended.enter_context(camera_reader(robot, config.robot, cameras, period, keys, config.insecure))
+    judge: Judge | None = None
+    if success := _classifier(config, bundle):
+        looks = classifier_judge(success, robot, config.robot, period, keys, config.insecure)
+        judge = ended.enter_context(looks)
+    stop = ended.enter_context(stop_on_signal())
+    display = OperatorDisplay(config.robot, keys, config.insecure)
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        display.say(line)
+
+    person = _open_person(config, environment, display, say, ended) if has_person else None
+    operator: Operator | None = person
+    if person:
+        judge = _with_person(judge, person, robot)
+    elif config.operator == SCRIPTED:
+        operator = _scripted(environment, robot, config.seed, ended)
+    controller = make_controller(
+        robot,
+        _acting_policy(config, networks, environment, ended),
+        environment,
+        reset,
+        stop,
+        ended,
+        frames=frames,
+        judge=judge,
+        turns=Turns(robot, config.turns_with, first=config.first) if config.turns_with else None,
+        lookahead_ms=config.lookahead_ms,
+        instruction=config.instruction,
+        operator=operator,
+        stopper=connect(f"{config.name}_stop", "observer") if operator else None,
+        wait_until_ready=person.ready(stop, say) if person else None,
+        recording=_recording(config, networks, ended),
+        say=say,
+    )
+    if reset == "scene":
+        check_initial_states(robot, config.episodes)
+    facts = {
+        **_facts(config, networks, robot, environment),
+        "bundle": bundle and bundle.fingerprint,
+        "reset": reset,
+        "judge": success,
+    }
+    return controller, DeploymentResults(Path(config.out), facts, controller.timing)
+
+
+def _facts(
+    config: Config,
+    networks: BasePolicy | FinetunedPolicy,
+    robot: RobotClient,
+    environment: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the results say of the policy, the robot and the options."""
+    return {
+        "policy": config.policy,
+        "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
+        "fingerprint": fingerprint(networks),
+        "task": environment["task"],
+        "control_freq": environment["control_freq"],
+        "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
+        "operator": config.operator,
+        "recorded": _raw_folder(config),
+        "lookahead_ms": config.lookahead_ms,
+        "instruction": config.instruction,
+        "asynchronous": config.asynchronous,
+        "delay": config.delay,
+        "seed": config.seed,
+    }
+
+
+def _classifier(config: Config, bundle: Manifest | None) -> str | None:
+    """Directory of the classifier that judges success, if one does."""
+    if config.success is None and bundle and bundle.classifier:
+        return str(Path(config.policy, CLASSIFIER))
+    return config.success
+
+
+def _acting_policy(
+    config: Config, networks: BasePolicy | FinetunedPolicy, environment: Mapping[str, Any], ended: ExitStack
+) -> ActingPolicy:
+    """The policy that acts, perhaps with its inference in another thread."""
+    policy = acting_policy(networks, 1)
+    if config.instruction is not None:
+        policy.base.check_instruction(config.instruction)
+    if config.asynchronous != "off":
+        worker = ended.enter_context(ThreadPoolExecutor(1, "policy", torch.set_num_threads, (1,)))
+        # Started now, its thread does not inherit the priority of the one that commands.
+        worker.submit(bool).result()
+        repeated = tuple(dim.kind != "delta" for dim in spec_from_list(environment["action_spec"]))
+        execution = AsyncExecution(config.asynchronous, config.delay, repeated, worker.submit)
+        execute_asynchronously(policy, execution)
+    return policy
+
+
+def _raw_folder(config: Config) -> str | None:
+    """Where the episodes are recorded, if they are."""
+    if config.record or not config.operator:
+        return config.record
+    return str(Path(config.out).with_name("deploy.raw"))
+
+
+def _recording(
+    config: Config, networks: BasePolicy | FinetunedPolicy, ended: ExitStack
+) -> EpisodeRecording | None:
+    """The recording of all episodes, by a recorder in another process."""
+    folder = _raw_folder(config)
+    if folder is None:
+        return None
+    keys = Path(config.keys) if config.keys else None
+    try:
+        recorder = RecorderProcess(config.robot, Path(folder), keys=keys, insecure=config.insecure)
+    except RecorderError as error:
+        raise UserError(f"record={folder}: {error}") from error
+    labels = {"policy": fingerprint(networks), "kind": "deployment"}
+    return EpisodeRecording(ended.enter_context(recorder), labels)
 
 
 def _open_person(
@@ -304,14 +342,6 @@ def _scripted(
     ended.callback(env.close)
     mirror = Mirror(env, lambda: robot.state(_TIMEOUT))
     return ScriptedOperator(task.env, mirror.update, 1.0, seed)
-
-
-def _recorder(config: Config, folder: Path) -> RecorderProcess:
-    keys = Path(config.keys) if config.keys else None
-    try:
-        return RecorderProcess(config.robot, folder, keys=keys, insecure=config.insecure)
-    except RecorderError as error:
-        raise UserError(f"record={folder}: {error}") from error
 
 
 def _report_end(config: Config, outcomes: DeploymentResults, how: str) -> None:

@@ -19,7 +19,7 @@ from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.durable import make_folder, write_file
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.rollout import Rollout, episode_seed
+from robot_rl.rollout import Rollout, Transition, episode_seed
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,68 @@ class Summary:
         return cls(wins / n, wilson(wins, n), float(np.mean(length)), fingerprint)
 
 
+class _Episodes:
+    """Which environment runs which episode, and how the episodes ended."""
+
+    def __init__(
+        self,
+        envs: RobosuiteVectorEnv,
+        policy: ActingPolicy,
+        states: NDArray[np.float64],
+        seed: int,
+        show: ProgressReporter | None,
+    ) -> None:
+        self._envs, self._policy, self._states, self._seed = envs, policy, states, seed
+        self._show = show
+        self._waiting = list(range(len(states)))[::-1]
+        self._running: dict[int, int] = {}
+        self._lengths = np.zeros(envs.num_envs, int)
+        self.instructions = [""] * envs.num_envs
+        """Instruction of each environment."""
+        self.outcomes: list[Outcome] = []
+
+    @property
+    def all_ended(self) -> bool:
+        return not self._running and not self._waiting
+
+    def start(self, free: Sequence[int]) -> Observation:
+        """Start the next episodes in these environments. Returns the observation of all."""
+        mask = np.zeros(self._envs.num_envs, bool)
+        starts: list[np.ndarray | None] = [None] * self._envs.num_envs
+        for env_id in free:
+            # An environment without an episode repeats a state, so that all can step together.
+            episode = self._waiting.pop() if self._waiting else None
+            if episode is not None:
+                self._running[env_id] = episode
+            starts[env_id] = self._states[episode if episode is not None else 0]
+            mask[env_id] = True
+            self._lengths[env_id] = 0
+        obs, _ = self._envs.reset(options={"reset_mask": mask, "states": starts})
+        if INSTRUCTION in obs:
+            for env_id in free:
+                self.instructions[env_id] = decode_instruction(obs[INSTRUCTION][env_id])
+        self._policy.reset(free, [self._noise_seed(self._running.get(env_id, 0)) for env_id in free])
+        return obs
+
+    def count(self, step: Transition[NDArray[Any]]) -> list[int]:
+        """Count a step and keep the outcomes of episodes that it ended. Returns the free environments."""
+        self._lengths += 1
+        free: list[int] = np.flatnonzero(step.done).tolist()
+        for env_id in free:
+            if env_id in self._running:
+                episode = self._running.pop(env_id)
+                success, length = bool(step.info["success"][env_id]), int(self._lengths[env_id])
+                seed, instruction = self._noise_seed(episode), self.instructions[env_id]
+                self.outcomes.append(Outcome(episode, success, length, seed, instruction))
+                if self._show:
+                    rate = float(np.mean([outcome.success for outcome in self.outcomes]))
+                    self._show.update(len(self.outcomes), success=rate)
+        return free
+
+    def _noise_seed(self, episode: int) -> int:
+        return episode_seed(self._seed, "eval", episode)
+
+
 def evaluate(
     envs: RobosuiteVectorEnv,
     policy: ActingPolicy,
@@ -76,61 +138,24 @@ def evaluate(
         show: gets the success so far.
         told: what the policy is told instead, by instruction; success is still that of the instruction.
     """
-    waiting = list(range(len(states)))[::-1]
-    outcomes: list[Outcome] = []
-    running: dict[int, int] = {}
-    lengths = np.zeros(envs.num_envs, int)
-    asked: dict[int, str] = {}
-
-    def start_episodes(free: Sequence[int]) -> dict[str, np.ndarray]:
-        mask = np.zeros(envs.num_envs, bool)
-        starts: list[np.ndarray | None] = [None] * envs.num_envs
-        for env_id in free:
-            # An environment without an episode repeats a state, so that all can step together.
-            episode = waiting.pop() if waiting else None
-            if episode is not None:
-                running[env_id] = episode
-            starts[env_id] = states[episode if episode is not None else 0]
-            mask[env_id] = True
-            lengths[env_id] = 0
-        obs, _ = envs.reset(options={"reset_mask": mask, "states": starts})
-        if INSTRUCTION in obs:
-            asked.update({env_id: decode_instruction(obs[INSTRUCTION][env_id]) for env_id in free})
-        policy.reset(free, [episode_seed(seed, "eval", running.get(env_id, 0)) for env_id in free])
-        return obs
+    episodes = _Episodes(envs, policy, states, seed, show)
 
     def act(obs: Observation) -> NDArray[np.float32]:
         if told:
-            others = [encode_instruction(told[asked[env_id]]) for env_id in range(envs.num_envs)]
+            others = [encode_instruction(told[instruction]) for instruction in episodes.instructions]
             obs = {**obs, INSTRUCTION: np.stack(others)}
         action = policy.act(obs).action
         envs.draw_next(policy.reads_next_frame())
         return action
 
-    rollout = Rollout(envs, act, start_episodes(range(envs.num_envs)))
+    rollout = Rollout(envs, act, episodes.start(range(envs.num_envs)))
     for step in rollout:
-        lengths += 1
-        ended = np.flatnonzero(step.done).tolist()
-        for env_id in ended:
-            if env_id in running:
-                episode = running.pop(env_id)
-                outcomes.append(
-                    Outcome(
-                        episode,
-                        bool(step.info["success"][env_id]),
-                        int(lengths[env_id]),
-                        episode_seed(seed, "eval", episode),
-                        asked.get(env_id, ""),
-                    )
-                )
-                if show:
-                    rate = float(np.mean([outcome.success for outcome in outcomes]))
-                    show.update(len(outcomes), success=rate)
-        if not running and not waiting:
+        free = episodes.count(step)
+        if episodes.all_ended:
             break
-        if ended:
-            rollout.begin(start_episodes(ended))
-    return sorted(outcomes, key=lambda outcome: outcome.episode)
+        if free:
+            rollout.begin(episodes.start(free))
+    return sorted(episodes.outcomes, key=lambda outcome: outcome.episode)
 
 
 def by_instruction(outcomes: Sequence[Outcome], fingerprint: str) -> dict[str, Summary]:

@@ -216,18 +216,18 @@ class ExpoMethod(OffPolicyMethod):
                 f"the base policy {path} takes no noise, so there are no seeds to rank: "
                 "use method.faster=false, or a base=diffusion or flow"
             )
+        if self.encoder == BASE_FEATURES and (config.base_lr > 0 or config.faster):
+            option = "method.base_lr" if config.base_lr > 0 else "method.faster=true"
+            why = "changes the base's features" if config.base_lr > 0 else "ranks seeds before they are known"
+            raise ValueError(
+                f"{option} {why}: leave it out, or choose another encoder than method.encoder=base"
+            )
         if config.base_lr > 0 and isinstance(base, UniformPolicy):
             raise ValueError("method.base_lr > 0 trains the base; base=uniform cannot be trained")
         if config.base_lr > 0 and spec.obs_steps > 1:
             raise ValueError(
                 f"the base policy {path} observes {spec.obs_steps} steps, and the replay stores one to "
                 "train it with: use method.base_lr=0, or a base with obs_steps=1"
-            )
-        if self.encoder == BASE_FEATURES and (config.base_lr > 0 or config.faster):
-            option = "method.base_lr" if config.base_lr > 0 else "method.faster=true"
-            why = "changes the base's features" if config.base_lr > 0 else "ranks seeds before they are known"
-            raise ValueError(
-                f"{option} {why}: leave it out, or choose another encoder than method.encoder=base"
             )
         super().check_base(base, path)
 

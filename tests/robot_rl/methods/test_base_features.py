@@ -120,6 +120,7 @@ def test_updates_process_no_image(
     load_policy(tmp_path / "run")
 
 
+@pytest.mark.full
 def test_actor_of_another_process_sends_features(
     tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
 ) -> None:
@@ -158,6 +159,8 @@ def test_what_has_no_features_is_refused(
         assert not (tmp_path / "run").exists()
 
     refused(r"method\.faster=true ranks seeds", "expo", "method.faster=true")
+    refused(r"method\.base_lr changes the base's features", "expo", "method.base_lr=1e-5")
+    refused("predicts states, not features of a base", "residual_chunk", "imagination=state")
     refused("gives no features", "rlpd", "base=uniform", "task.cameras=[]")
     refused("frontview are not used", "rlpd", "task.cameras=[agentview,frontview]")
     refused("method.feature_copies=0", "rlpd", "method.feature_copies=0")
