@@ -49,6 +49,7 @@ from robot_rl.training.on_policy import train_on_policy
 from robot_rl.training.online import train_online
 from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.training.provenance import current_code, describe_sessions
+from robot_rl.training.trackers import check_tracker
 
 GROUPS = {
     "task": {"*": TaskConfig},
@@ -102,10 +103,13 @@ class Config:
     """Number of validation states for such an evaluation."""
     save_every: int = 0
     """Environment steps between policies saved in `policies/`, for `robot-rl eval saved=true`; 0 for none."""
+    logger: str = "tensorboard"
+    """Where metrics are shown besides metrics.csv: `tensorboard`, `wandb` or `trackio`."""
     accept: list[str] = field(default_factory=list)
     """Accepted differences between the recorded and the current environment, e.g. [versions]."""
 
     def __post_init__(self) -> None:
+        check_tracker(self.logger)
         for name in ("eval_every", "save_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: it cannot be negative")
@@ -139,7 +143,7 @@ def run(config: Config) -> None:
             content = resolved(config)
             check_run(directory, content)
         facts = _facts(config, device)
-        logger = RunLogger(directory, clock=clock)
+        logger = RunLogger(directory, clock=clock, tracker=config.logger, config=content)
         closing.callback(logger.close)
         unit = "updates" if isinstance(method, OfflineMethod) else "env steps"
         stop = closing.enter_context(stop_on_signal())

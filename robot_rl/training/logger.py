@@ -1,15 +1,14 @@
-"""Logs the metrics of a run to `metrics.csv` and TensorBoard."""
+"""Logs the metrics of a run to `metrics.csv` and a tracker (TensorBoard, Weights & Biases or trackio)."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from torch.utils.tensorboard import SummaryWriter
-
 from robot_rl.errors import UserError
 from robot_rl.hardware.durable import make_folder, sync
+from robot_rl.training.trackers import Tracker, open_tracker
 
 HEADER = "step,seconds,name,value\n"
 
@@ -18,21 +17,29 @@ Series = list[tuple[int, float, float]]
 
 
 class RunLogger:
-    """Writes `metrics.csv` (one row per value) and `tensorboard/` into a run's directory.
+    """Writes `metrics.csv` (one row per value) into a run's directory and passes the values to a tracker.
 
     The first `log` opens the files. Without a loaded state it overwrites them; after `load_state_dict` it
     deletes the rows that were written after the state was saved, and counts seconds from there.
     """
 
-    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        tracker: str = "tensorboard",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`tracker` is one of `trackers.TRACKERS`; `config` is the run's configuration, shown there."""
         self.path = directory / "metrics.csv"
-        self._tensorboard = directory / "tensorboard"
+        self._tracker_name, self._config = tracker, config or {}
         self._clock = clock
         self._start = clock()
         self._step = -1
         self._size = 0  # bytes of the file that were logged
         self._file: IO[bytes] | None = None
-        self._writer: SummaryWriter | None = None
+        self._tracker: Tracker | None = None
 
     @property
     def seconds(self) -> float:
@@ -44,15 +51,14 @@ class RunLogger:
 
         Names may contain slashes: `log(100, **{"train/success": 1.0})`.
         """
-        file, writer = self._open()
+        file, tracker = self._open()
         seconds = self.seconds
         rows = [f"{step},{seconds!r},{_name(name)},{float(value)!r}\n" for name, value in values.items()]
         file.write("".join(rows).encode())
         file.flush()  # survives a crash of the process
         self._size = file.tell()
         self._step = max(self._step, step)
-        for name, value in values.items():
-            writer.add_scalar(name, float(value), step)
+        tracker.log(step, {name: float(value) for name, value in values.items()})
 
     def state_dict(self) -> dict[str, Any]:
         """Position in `metrics.csv`, which is synced first so that a resumed run finds these rows."""
@@ -81,21 +87,21 @@ class RunLogger:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-        if self._writer is not None:
-            self._writer.close()
-        self._file = self._writer = None
+        if self._tracker is not None:
+            self._tracker.close()
+        self._file = self._tracker = None
 
-    def _open(self) -> tuple[IO[bytes], SummaryWriter]:
-        if self._file is None or self._writer is None:
+    def _open(self) -> tuple[IO[bytes], Tracker]:
+        if self._file is None or self._tracker is None:
             make_folder(self.path.parent)
             self._file = self.path.open("r+b" if self._size else "wb")
             self._file.truncate(self._size)
             self._file.seek(self._size)
             if not self._size:
                 self._file.write(HEADER.encode())
-            # TensorBoard hides what an earlier process wrote after this step.
-            self._writer = SummaryWriter(str(self._tensorboard), purge_step=self._step + 1)
-        return self._file, self._writer
+            directory, next_step = self.path.parent, self._step + 1
+            self._tracker = open_tracker(self._tracker_name, directory, self._config, next_step)
+        return self._file, self._tracker
 
 
 def read_metrics(path: Path) -> dict[str, Series]:
