@@ -1,4 +1,4 @@
-"""Flow matching (Lipman et al. 2022, arXiv 2210.02747) on straight paths (rectified flow, 2209.03003).
+"""Flow matching (Lipman et al. 2022, arXiv 2210.02747) on straight paths (arXiv 2209.03003).
 
 Training draws a time t and noise z, puts the chunk x_1 at
 

@@ -71,8 +71,8 @@ class Config:
     task: Any = None
     """Task to evaluate in, for a policy that was trained on several scenes; its own if null."""
     swapped: bool = False
-    """Tell the policy the task's next instruction instead of the one that success is of, into
-    `swapped/`: a policy that heeds the words then fails."""
+    """Give the policy the task's next instruction, while success stays that of the first; results go to
+    `swapped/`. A policy that uses the instruction then fails."""
     out: str | None = None
     """Folder of the results; if null, `eval` or `eval/test` in the policy's directory, and of asynchronous
     execution a folder like `naive_delay2` in it."""

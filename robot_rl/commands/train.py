@@ -1,4 +1,4 @@
-"""Train a base policy (method=bc) or improve one by reinforcement learning (method=residual).
+"""Train a base policy (method=bc) or improve one by reinforcement learning (method=residual_chunk, …).
 
 A run writes to `runs/<name>/`: configuration, metrics.csv, TensorBoard events and checkpoints.
 Ctrl-C saves a checkpoint; the same command resumes from it, exactly.

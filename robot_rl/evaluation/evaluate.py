@@ -132,7 +132,7 @@ def evaluate(
 
     Args:
         envs: environments to step together.
-        policy: policy with as many slots.
+        policy: policy that acts in as many environments.
         states: initial states.
         seed: seed of the policy's noise.
         show: gets the success so far.

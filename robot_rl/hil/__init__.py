@@ -1,1 +1,1 @@
-"""Human-in-the-loop training: actor and learner processes, their link, and operators who take over."""
+"""Human-in-the-loop training: actor and learner processes and their link."""

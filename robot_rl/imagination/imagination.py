@@ -234,7 +234,7 @@ class Imagination:
             self._learned_values.update(real, self._generator)
 
     def sample(self, count: int) -> ImaginedPart | None:
-        """Imagined transitions; None where no branch lived."""
+        """Imagined transitions; None if no branch has a usable chunk."""
         self._owed += count / self.config.uses
         for _ in range(_CALLS):
             if self._owed > 0:

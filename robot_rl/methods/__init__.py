@@ -1,1 +1,1 @@
-"""Training methods, one module each: configuration, learner and networks, in the notation of the paper."""
+"""Training methods, one module each: configuration and learner, in the notation of the paper."""

@@ -1,4 +1,4 @@
-"""Trains a success classifier on labelled frames, the reward on a real robot (SERL, 2401.16013)."""
+"""Trains a success classifier on labelled frames, the reward on a real robot (SERL, arXiv 2401.16013)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

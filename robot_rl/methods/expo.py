@@ -112,7 +112,7 @@ class ExpoLearner(OffPolicyLearner):
         return stored_base_samples(batch, prefix, k, generator)
 
     def _td_target(self, batch: Batch) -> Tensor:
-        """Critic target y."""
+        """Critic target y; the maximum over candidates is in `next_value`."""
         return self.critics.td_target(batch, self.bootstrap_value(batch, self.generator))
 
     def bootstrap_value(self, batch: Batch, generator: torch.Generator) -> Tensor:

@@ -2,7 +2,8 @@
 
 A state is a tree (`robot_rl/state_tree.py`). Tensors and arrays are stored in `state.safetensors` under their
 path in the tree, everything else in `state.json`. Nothing is pickled. The directory, `checkpoints/00012000/`
-for step 12000, appears by rename, so it is complete.
+for step 12000, appears by rename, so it is complete. Each training loop says what its state holds; that of
+off-policy methods is in `Updater.save` (`robot_rl/training/online.py`).
 """
 
 import json

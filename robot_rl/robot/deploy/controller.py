@@ -51,7 +51,7 @@ class Controller:
 
         Args:
             env: environment of the robot.
-            policy: policy with one slot.
+            policy: policy that acts in one environment.
             shared: control of `env` by the policy and an operator who may take over.
             clock: clock of the environment.
             period: control period, s.

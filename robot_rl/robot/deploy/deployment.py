@@ -92,7 +92,7 @@ def make_controller(
 
     Args:
         robot: connected client with the role policy or operator.
-        policy: policy with one slot.
+        policy: policy that acts in one environment.
         environment: the policy's environment (`describe`).
         reset: how episodes begin, one of `RESETS`.
         stop: True ends the deployment.
