@@ -33,6 +33,8 @@ _MAY_CHANGE = {
     "imagination.address",
     "imagination.keys",
     "imagination.timeout",
+    "workers",
+    "workers.count",
 }
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from robot_rl.cli.progress import progress as progress_bar
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import ServerLost, UserError, mistakes
 from robot_rl.evaluation.saved_policies import keep_policy
+from robot_rl.factory import make_vector_env
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
+from robot_rl.launchers.ray_nodes import connect
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
@@ -50,12 +54,15 @@ from robot_rl.training.online import train_online
 from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.training.provenance import current_code, describe_sessions
 from robot_rl.training.trackers import check_tracker
+from robot_rl.workers.config import WorkersConfig
+from robot_rl.workers.ray_vector import RayVectorEnv
 
 GROUPS = {
     "task": {"*": TaskConfig},
     "method": {name: method.config_type for name, method in METHODS.items()},
     "hil": {"on": HilConfig},
     "imagination": {"state": StateModelConfig, "remote": RemoteModelConfig},
+    "workers": {"ray": WorkersConfig},
     "base": {
         **{name: base.config for name, base in BASES.items()},
         "run": RunBase,
@@ -81,6 +88,8 @@ class Config:
     imagination: Any = None
     """`state` for imagined transitions from a world model of states, learned during training, or `remote` for
     those of a model in another process."""
+    workers: Any = None
+    """`ray` for environments in processes on the machines of a Ray cluster."""
     data: str | None = None
     """Dataset of demonstrations."""
     name: str = "${task.name}_${method.name}_s${seed}"
@@ -132,7 +141,9 @@ def run(config: Config) -> None:
             device = choose_device(config.device)
             torch.set_num_threads(config.threads)
             check_options(config)
-            source = Source(config.task, config.base, config.data, config.seed, device, tuple(config.accept))
+            make_envs = environments(config.workers, closing)
+            accept = tuple(config.accept)
+            source = Source(config.task, config.base, config.data, config.seed, device, accept, make_envs)
             method = build_method(config.method)
             components = build(method, source, closing, config.imagination)
             save_policy = policy_saver(method, components)
@@ -180,6 +191,17 @@ def run(config: Config) -> None:
         finished=finished,
     )
     _report_end(directory, method, finished=finished)
+
+
+def environments(
+    workers: WorkersConfig | None, closing: ExitStack
+) -> Callable[[TaskConfig, int], RobosuiteVectorEnv]:
+    """What makes the environments of a run: in this process, or on a cluster, which `closing` leaves."""
+    if workers is None:
+        return make_vector_env
+    ray = connect("workers=ray")
+    closing.callback(ray.shutdown)
+    return partial(RayVectorEnv, ray, workers=workers.count)
 
 
 def build(
@@ -242,8 +264,14 @@ def check_options(config: Config) -> None:
             "hil.takeover_fails=true ends episodes where a person takes over, which a world model does not "
             "know: leave it or imagination out"
         )
+    if config.hil and config.workers:
+        raise ValueError("hil=on has an actor of its own, which drives one arm: leave workers out")
+    if not issubclass(METHODS[config.method.name], OfflineMethod):
+        return
+    if config.workers:
+        raise ValueError(f"method={config.method.name} takes no environment steps: leave workers out")
     asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
-    if asked and issubclass(METHODS[config.method.name], OfflineMethod):
+    if asked:
         raise ValueError(
             f"{asked} counts environment steps, and method={config.method.name} takes none: "
             "leave it out, and measure the result with `robot-rl eval`"

@@ -4,24 +4,16 @@ All nodes need this version of the program and see this folder under the same pa
 lost starts again on another one, and resumes from its last checkpoint.
 """
 
-import hashlib
-import logging
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import robot_rl
-from robot_rl import __version__
-from robot_rl.assets import asset_path
-from robot_rl.errors import UserError
 from robot_rl.hardware.child_process import command_line
 from robot_rl.launchers.launcher import Launcher, NodesLost, Stopped, start_process
+from robot_rl.launchers.ray_nodes import connect
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -32,38 +24,6 @@ _HANGS = 60.0
 """s without an answer after which a node counts as lost."""
 _ATTEMPTS = 5
 """How often a command is started whose nodes are lost."""
-_CHECK = 120.0
-"""s for a node to say what it has; its first Python process has to start."""
-
-
-@dataclass(frozen=True)
-class NodeSoftware:
-    """What a node must have in common with the machine that starts the commands."""
-
-    version: str
-    """Version of robot-rl."""
-    code: str
-    """SHA-256 of its Python files and configurations."""
-    python: str
-    folder: bool
-    """Whether the folder in which the commands are to run exists."""
-
-
-@cache
-def _code_sha256() -> str:
-    package = Path(robot_rl.__file__).parent
-    digest = hashlib.sha256()
-    for root, pattern in ((package, "**/*.py"), (Path(asset_path("configs")), "**/*.yaml")):
-        # `recurse_symlinks` is of Python 3.13; a checkout links three folders of the package.
-        folders = [root, *(path for path in root.iterdir() if path.is_symlink())]
-        for path in sorted(path for folder in folders for path in folder.glob(pattern)):
-            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
-def node_software(folder: str) -> NodeSoftware:
-    """What this machine has."""
-    return NodeSoftware(__version__, _code_sha256(), platform.python_version(), Path(folder).is_dir())
 
 
 class CommandProcess:
@@ -97,51 +57,9 @@ class RayLauncher(Launcher):
 
     def __init__(self, gpus: int = 0) -> None:
         super().__init__()
-        try:
-            import ray
-        except ImportError:
-            raise UserError("launcher=ray needs Ray: pip install 'robot-rl[ray]'") from None
-        self._ray = ray
-        address = os.environ.get("RAY_ADDRESS", "auto")
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except ConnectionError:
-            where = "on this machine" if address == "auto" else f"at RAY_ADDRESS={address}"
-            raise UserError(f"no Ray cluster answers {where}; `ray start --head` starts one") from None
-        self._remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(CommandProcess)
+        self._ray = connect("launcher=ray", os.getcwd())
+        self._remote = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(CommandProcess)
         self._running: set[ActorHandle] = set()
-        try:
-            self._check_nodes()
-        except BaseException:
-            self.close()
-            raise
-
-    def _check_nodes(self) -> None:
-
-        own = node_software(os.getcwd())
-        ask = self._ray.remote(num_cpus=0, max_retries=0)(node_software)
-        for node in self._ray.nodes():
-            if not node["Alive"]:
-                continue
-            place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-                node["NodeID"], soft=False
-            )
-            name = f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-            try:
-                found = self._ray.get(
-                    ask.options(scheduling_strategy=place).remote(os.getcwd()), timeout=_CHECK
-                )
-            except self._ray.exceptions.RayError as error:
-                reason = str(error).strip().splitlines()[-1]
-                raise UserError(f"{name} cannot run robot-rl {__version__}: {reason}") from error
-            if not found.folder:
-                raise UserError(f"{name} has no folder {os.getcwd()}: share it, runs are written there")
-            for key, value in asdict(own).items():
-                if asdict(found)[key] != value:
-                    raise UserError(
-                        f"{name} has other software: {key} is {asdict(found)[key]}, here {value}; "
-                        "install the same there"
-                    )
 
     def run(self, arguments: Sequence[str], log: Path) -> int:
         for _ in range(_ATTEMPTS):

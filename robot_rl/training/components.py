@@ -5,7 +5,7 @@ task → environments → base → agent → replay and sampler → learner; `co
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -83,6 +83,8 @@ class Source:
     device: torch.device
     accept: tuple[str, ...] = ()
     """Accepted differences between the recorded and the current environment."""
+    make_envs: Callable[[TaskConfig, int], RobosuiteVectorEnv] = make_vector_env
+    """Makes so many environments of the task."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +310,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
             f"the images of {', '.join(unused)} are not used, neither by the base nor by method={name}, "
             f"which would learn from the {alone} alone; leave them out of task.cameras"
         )
-    envs = make_vector_env(task, method.config.num_envs)
+    envs = source.make_envs(task, method.config.num_envs)
     with close_on_error(envs):
         observed, action_size = envs.observation_spec, len(envs.action_spec)
         if trained is None:

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,27 +18,11 @@ from tests.conftest import SMALL_BASE
 from tests.hardware.processes import PATIENCE, eventually
 from tests.robot_rl.training.test_training import assert_same, final_state
 
-ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
-cluster_utils = pytest.importorskip("ray.cluster_utils")
-ROOT = Path(__file__).resolve().parents[3]
+pytest.importorskip("ray", reason="the extra `ray` is not installed")
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster
+
 LONG = "method.steps=6000"
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator["cluster_utils.Cluster"]:
-    """A head without cores and one node with a core."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("RAY_DISABLE_MEMORY_MONITOR", "1")
-    made = cluster_utils.Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-    )
-    made.add_node(num_cpus=1)
-    monkeypatch.setenv("RAY_ADDRESS", made.address)
-    try:
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
 
 
 def sweep(data: Path, runs: Path, *more: str) -> list[str]:
@@ -54,7 +38,7 @@ def finished(run: Path) -> bool:
 
 @pytest.mark.full
 def test_a_sweep_survives_the_loss_of_a_node_with_the_same_results(
-    cluster: "cluster_utils.Cluster",
+    cluster: "Cluster",
     tmp_path: Path,
     demonstrations: Path,
     capfd: pytest.CaptureFixture[str],
@@ -83,7 +67,7 @@ def test_a_sweep_survives_the_loss_of_a_node_with_the_same_results(
 
 @pytest.mark.full
 def test_a_sweep_whose_driver_is_killed_leaves_no_process_and_resumes(
-    cluster: "cluster_utils.Cluster", tmp_path: Path, demonstrations: Path
+    cluster: "Cluster", tmp_path: Path, demonstrations: Path
 ) -> None:
     runs = tmp_path / "runs"
     arguments = sweep(demonstrations, runs, "seed=0", LONG)
@@ -99,7 +83,7 @@ def test_a_sweep_whose_driver_is_killed_leaves_no_process_and_resumes(
 
 @pytest.mark.full
 def test_a_hanging_node_counts_as_lost(
-    cluster: "cluster_utils.Cluster", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demonstrations: Path
+    cluster: "Cluster", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demonstrations: Path
 ) -> None:
     monkeypatch.setattr("robot_rl.launchers.ray_cluster._HANGS", 5.0)
     runs = tmp_path / "runs"
@@ -125,7 +109,7 @@ def test_a_hanging_node_counts_as_lost(
 
 @pytest.mark.full
 def test_ctrl_c_saves_the_runs_on_the_cluster(
-    cluster: "cluster_utils.Cluster", tmp_path: Path, demonstrations: Path
+    cluster: "Cluster", tmp_path: Path, demonstrations: Path
 ) -> None:
     runs = tmp_path / "runs"
     arguments = sweep(demonstrations, runs, "seed=0,1", "method.steps=1000000", "checkpoint_every=1000000")
@@ -147,11 +131,11 @@ def test_ctrl_c_saves_the_runs_on_the_cluster(
 
 @pytest.mark.full
 def test_a_node_with_other_software_is_refused(
-    cluster: "cluster_utils.Cluster", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: "Cluster", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("robot_rl.launchers.ray_cluster._code_sha256", lambda: "other")
+    monkeypatch.setattr("robot_rl.launchers.ray_nodes._code_sha256", lambda: "other")
     with pytest.raises(
-        UserError, match=r"has other software: code is .*, here other; install the same there"
+        UserError, match=r"has other software: code is \w+, not other; install the same there"
     ):
         make_launcher("ray", "cpu")
 

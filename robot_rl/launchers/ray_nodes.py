@@ -1,0 +1,109 @@
+"""Connects to a Ray cluster (docs.ray.io), all of whose nodes must have the software of this machine."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import robot_rl
+from robot_rl import __version__
+from robot_rl.assets import asset_path
+from robot_rl.errors import UserError
+from robot_rl.machine import describe_versions
+
+_CHECK = 120.0
+"""s for a node to say what it has; its first Python process has to start."""
+
+
+def connect(option: str, folder: str | None = None) -> ModuleType:
+    """Connect to the cluster that `RAY_ADDRESS` names, or else to that of this machine, and check its nodes.
+
+    Args:
+        option: what asks for the cluster, for messages.
+        folder: folder that all nodes must see under this path; None for none.
+
+    Returns:
+        The module `ray`, connected; its `shutdown` disconnects.
+
+    Raises:
+        UserError: if Ray is missing, no cluster answers, or a node has other software.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise UserError(f"{option} needs Ray: pip install 'robot-rl[ray]'") from None
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError:
+        where = "on this machine" if address == "auto" else f"at RAY_ADDRESS={address}"
+        raise UserError(f"no Ray cluster answers {where}; `ray start --head` starts one") from None
+    try:
+        _check_nodes(ray, folder)
+    except BaseException:
+        ray.shutdown()
+        raise
+    return ray
+
+
+def installed_software() -> dict[str, str]:
+    """Versions of what is installed here, and the SHA-256 of this program's files."""
+    return {**describe_versions(), "robot-rl": __version__, "code": _code_sha256()}
+
+
+def check_software(wanted: Mapping[str, str], place: str = "this node") -> None:
+    """Check that this machine has the software of another one.
+
+    Raises:
+        ValueError: if it has not; says what differs at `place`.
+    """
+    found = installed_software()
+    different = [
+        f"{name} is {found.get(name)}, not {wanted.get(name)}"
+        for name in sorted(found.keys() | wanted.keys())
+        if found.get(name) != wanted.get(name)
+    ]
+    if different:
+        raise ValueError(f"{place} has other software: {'; '.join(different)}; install the same there")
+
+
+@cache
+def _code_sha256() -> str:
+    package = Path(robot_rl.__file__).parent
+    digest = hashlib.sha256()
+    for root, pattern in ((package, "**/*.py"), (Path(asset_path("configs")), "**/*.yaml")):
+        # `recurse_symlinks` is of Python 3.13; a checkout links three folders of the package.
+        folders = [root, *(path for path in root.iterdir() if path.is_symlink())]
+        for path in sorted(path for folder in folders for path in folder.glob(pattern)):
+            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _check_nodes(ray: ModuleType, folder: str | None) -> None:
+    check = ray.remote(num_cpus=0, max_retries=0)(_check_node)
+    for node in ray.nodes():
+        if not node["Alive"]:
+            continue
+        place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        name = f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+        answer = check.options(scheduling_strategy=place).remote(installed_software(), folder, name)
+        try:
+            problem = ray.get(answer, timeout=_CHECK)
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise UserError(f"{name} cannot run robot-rl {__version__}: {reason}") from error
+        if problem:
+            raise UserError(problem)
+
+
+def _check_node(wanted: Mapping[str, str], folder: str | None, name: str) -> str:
+    """What is wrong with this node; "" if nothing is."""
+    try:
+        check_software(wanted, name)
+    except ValueError as error:
+        return str(error)
+    missing = folder is not None and not Path(folder).is_dir()
+    return f"{name} has no folder {folder}: share it between the nodes" if missing else ""

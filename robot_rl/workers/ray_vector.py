@@ -1,0 +1,187 @@
+"""A vector environment whose environments are stepped by workers on a Ray cluster."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robot_rl.envs.env_group import EnvInterface, EpisodeStart, StepBuffers
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.errors import UserError
+from robot_rl.hardware.plugins import VARIABLE
+from robot_rl.launchers.ray_nodes import installed_software
+from robot_rl.workers.simulation import EpisodeRecord, Simulation, SimulationJob
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
+_HANGS = 60.0
+"""s without an answer after which a worker counts as lost."""
+_ATTEMPTS = 5
+"""Workers in a row that may be lost in one call."""
+_POLL = 0.5
+"""s between two looks at whether a worker has started."""
+_SAY_AFTER = 20.0
+"""s after which a worker that has not started is mentioned."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker, and the environments that it steps."""
+
+    indices: Sequence[int]
+    actor: "ActorHandle"
+
+
+class RayVectorEnv(RobosuiteVectorEnv):
+    """N environments in workers on a Ray cluster, stepped together with one call to each worker.
+
+    Results are those of `ThreadVectorEnv`, to the bit on processors of the same kind, and depend neither on
+    the number of workers nor on their deaths. A worker that dies or hangs is replaced by one on a free core,
+    which begins its episodes again from their seeds and takes the same actions: the loss costs only time.
+
+    Args:
+        ray: the module, connected to a cluster.
+        task: task of the environments.
+        num_envs: number of environments.
+        workers: maximum number of workers.
+
+    Raises:
+        UserError: if the cluster has too few cores, or a worker cannot make its environments.
+    """
+
+    def __init__(self, ray: ModuleType, task: TaskConfig, num_envs: int, workers: int) -> None:
+        self._ray, self._task = ray, task
+        self._remote = ray.remote(num_cpus=1, max_restarts=0)(Simulation)
+        shares = np.array_split(np.arange(num_envs), min(workers, num_envs))
+        if (cores := int(ray.cluster_resources().get("CPU", 0))) < len(shares):
+            raise UserError(f"workers.count={workers}: the cluster has {cores} cores, one for each worker")
+        self._workers = [_Worker(share.tolist(), self._remote.remote()) for share in shares]
+        self._episodes: dict[int, EpisodeRecord] = {}
+        try:
+            interface = self._start()
+        except BaseException:
+            self.close_extras()
+            raise
+        super().__init__(num_envs, interface)
+
+    def get_states(self) -> list[np.ndarray]:
+        answers = self._ask(dict.fromkeys(self._workers, ("get_states",)))
+        return [states[at] for states in answers.values() for at in sorted(states)]
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for worker in self._workers:
+            self._ray.kill(worker.actor)
+        self._workers = []
+
+    def _reset_envs(self, starts: Mapping[int, EpisodeStart]) -> None:
+        assert all(seed is not None or state is not None for seed, state in starts.values()), (
+            "an episode that cannot be repeated"
+        )
+        self._scatter("reset", starts)
+        self._episodes |= {index: EpisodeRecord(start) for index, start in starts.items()}
+
+    def _step_envs(self) -> None:
+        buffers = self._buffers
+        calls = {w: ("step", buffers.action[w.indices], buffers.draw[w.indices]) for w in self._workers}
+        for worker, result in self._ask(calls).items():
+            self._write(worker, result, range(len(worker.indices)))
+        for index, episode in self._episodes.items():
+            episode.actions.append(buffers.action[index].copy())
+
+    def _set_env_states(self, states: Mapping[int, np.ndarray]) -> None:
+        self._scatter("set_states", states)
+        for index, state in states.items():
+            self._episodes[index] = EpisodeRecord(self._episodes[index].start, state)
+
+    def _scatter(self, method: str, arguments: Mapping[int, Any]) -> None:
+        """Give each worker the arguments of its environments, if any, and take what they observe."""
+        shares = {
+            worker: {at: arguments[index] for at, index in enumerate(worker.indices) if index in arguments}
+            for worker in self._workers
+        }
+        answers = self._ask({worker: (method, share) for worker, share in shares.items() if share})
+        for worker, result in answers.items():
+            self._write(worker, result, list(shares[worker]))
+
+    def _write(self, worker: _Worker, result: StepBuffers, places: Sequence[int]) -> None:
+        """Write the results of some of a worker's environments, by their places in it, to the buffers."""
+        at = [worker.indices[place] for place in places]
+        for field in fields(StepBuffers):
+            if field.name not in ("action", "draw", "obs"):
+                getattr(self._buffers, field.name)[at] = getattr(result, field.name)[places]
+        for key, value in result.obs.items():
+            self._buffers.obs[key][at] = value[places]
+
+    def _start(self) -> EnvInterface:
+        """Let all workers build their environments."""
+        answers = [self._send(worker, "build", self._job(worker)) for worker in self._workers]
+        for answer in answers:
+            self._wait(answer)
+        try:
+            interfaces: list[EnvInterface] = [self._result(answer) for answer in answers]
+        except self._ray.exceptions.RayError as error:
+            raise UserError("a worker was lost while it started: run the same command again") from error
+        return interfaces[0]
+
+    def _ask(self, calls: Mapping[_Worker, tuple[Any, ...]]) -> dict[_Worker, Any]:
+        """Call a method of several workers, and return all answers."""
+        sent = {worker: self._send(worker, *call) for worker, call in calls.items()}
+        return {worker: self._answer(worker, sent[worker], calls[worker]) for worker in calls}
+
+    def _send(self, worker: _Worker, method: str, *arguments: Any) -> "ObjectRef":
+        return getattr(worker.actor, method).remote(*arguments)
+
+    def _answer(self, worker: _Worker, answer: "ObjectRef", call: tuple[Any, ...]) -> Any:
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._result(answer)
+            except self._ray.exceptions.RayError as error:
+                hangs = isinstance(error, self._ray.exceptions.GetTimeoutError)
+                _say(f"one {'hangs' if hangs else 'is lost'}; another one repeats its episodes")
+            answer = self._restart(worker, call)
+        raise UserError(
+            f"{_ATTEMPTS} workers in a row were lost; the same command goes on from the last checkpoint"
+        )
+
+    def _result(self, answer: "ObjectRef") -> Any:
+        """The result of a call; raises RayError if its worker is lost."""
+        try:
+            return self._ray.get(answer, timeout=_HANGS)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, ValueError):
+                raise UserError(f"a worker cannot simulate this task: {error.cause}") from error
+            raise RuntimeError(f"a worker failed: {error}") from error
+
+    def _restart(self, worker: _Worker, call: tuple[Any, ...]) -> "ObjectRef":
+        """Start another worker in the place of a lost one, for a call that was not answered."""
+        self._ray.kill(worker.actor)
+        worker.actor = self._remote.remote()
+        places = enumerate(worker.indices)
+        records = {at: self._episodes[index] for at, index in places if index in self._episodes}
+        answer = self._send(worker, "resume", self._job(worker), records, *call)
+        self._wait(answer)
+        return answer
+
+    def _job(self, worker: _Worker) -> SimulationJob:
+        plugins = [name for name in os.environ.get(VARIABLE, "").split(",") if name]
+        return SimulationJob(self._task, len(worker.indices), plugins, installed_software())
+
+    def _wait(self, answer: "ObjectRef") -> None:
+        """Wait for the first answer of a worker, for which there may be no free core yet."""
+        mention = time.monotonic() + _SAY_AFTER
+        while not self._ray.wait([answer], timeout=_POLL)[0]:
+            if time.monotonic() > mention:
+                _say("waiting for one to start: the cluster has no free core, or its machine is slow")
+                mention = float("inf")
+
+
+def _say(text: str) -> None:
+    print(f"workers: {text}", file=sys.stderr, flush=True)
