@@ -14,8 +14,8 @@ from robot_rl.assets import asset_path
 from robot_rl.errors import UserError
 from robot_rl.machine import describe_versions
 
-_CHECK = 120.0
-"""s for a node to say what it has; its first Python process has to start."""
+_CHECK = 300.0
+"""s for a node to say what it has; its first Python process has to start, on a busy machine too."""
 
 
 def connect(option: str, folder: str | None = None) -> ModuleType:
@@ -84,12 +84,14 @@ def _code_sha256() -> str:
 
 def _check_nodes(ray: ModuleType, folder: str | None) -> None:
     check = ray.remote(num_cpus=0, max_retries=0)(_check_node)
+    answers = {}
     for node in ray.nodes():
-        if not node["Alive"]:
-            continue
-        place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        name = f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-        answer = check.options(scheduling_strategy=place).remote(installed_software(), folder, name)
+        if node["Alive"]:
+            place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            name = f"Ray node {node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+            asked = check.options(scheduling_strategy=place)
+            answers[name] = asked.remote(installed_software(), folder, name)
+    for name, answer in answers.items():
         try:
             problem = ray.get(answer, timeout=_CHECK)
         except ray.exceptions.RayError as error:
