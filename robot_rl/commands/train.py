@@ -257,7 +257,7 @@ def check_options(config: Config) -> None:
     if config.imagination and not issubclass(METHODS[config.method.name], OffPolicyMethod):
         raise ValueError(
             f"method={config.method.name} does not learn from a replay: leave imagination out, or use "
-            "residual_chunk, expo or dsrl_na"
+            "residual_chunk, expo, dsrl_na or residual"
         )
     if config.imagination and config.hil and config.hil.takeover_fails:
         raise ValueError(

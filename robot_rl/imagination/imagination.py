@@ -108,7 +108,7 @@ class Imagination:
         self._starts = torch.zeros(0)
         self._imagined: Batch = {}
         self._owed = 0.0
-        """Imagined transitions that are due for those that were learned from."""
+        """Imagined transitions to be made, so that each is learned from `uses` times on average."""
 
     # ---- data ----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ MAX_POINTS = 300
 COLORS = {"base": BASE, "tuned": TUNED}
 TITLES = {
     "learn/loss": "Loss",
+    "learn/imagined_share": "Imagined share of a batch",
     "learn/grad": "Gradient norm",
     "learn/accuracy": "Accuracy",
     "learn/critic_loss": "Critic loss",
