@@ -40,6 +40,11 @@ def one_step(dim: ActionDim) -> float:
     return _STEP[dim.unit] / dim.scale if dim.kind == "absolute" and dim.unit in _STEP else 1.0
 
 
+def repeated_in_hold(spec: ActionSpec) -> tuple[bool, ...]:
+    """Dimensions [A] that hold an arm by repeating their last value; the others, deltas, do so by 0."""
+    return tuple(dim.kind != "delta" for dim in spec)
+
+
 def spec_to_list(spec: ActionSpec) -> list[dict[str, Any]]:
     """The spec as plain JSON values."""
     return [asdict(dim) for dim in spec]

@@ -18,8 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
-from robot_rl.policies.chunk_runner import ChunkRunner, Frames, PolicyOutput, SelectChunk, select_first
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.chunk_runner import (
+    BaseSamples,
+    ChunkRunner,
+    Frames,
+    PolicyOutput,
+    SelectChunk,
+    select_first,
+)
 
 MODES: Final = ("naive", "blend", "prefix")
 _MODES: Final = f"{', '.join(MODES[:-1])} or {MODES[-1]}"
@@ -34,18 +41,42 @@ def compute_at_once(compute: Callable[[], Chunk]) -> "Future[Chunk]":
     return future
 
 
-def check_options(asynchronous: str, delay: int) -> None:
-    """Check the options of a command.
+@dataclass(frozen=True)
+class AsyncOptions:
+    """The options `asynchronous` and `delay` of a command, also saved with a policy that was trained so.
 
     Raises:
         ValueError: if the mode is unknown, or the delay is negative or without a mode.
     """
-    if asynchronous not in ("off", *MODES):
-        raise ValueError(f"asynchronous={asynchronous}: choose off, {_MODES}")
-    if delay < 0:
-        raise ValueError(f"delay={delay}: it cannot be negative")
-    if delay and asynchronous == "off":
-        raise ValueError(f"delay={delay} is for asynchronous={_MODES}")
+
+    asynchronous: str = "off"
+    """`off` or a mode of `AsyncExecution`."""
+    delay: int = 0
+    """Control steps from a request to its chunk."""
+
+    def __post_init__(self) -> None:
+        if self.asynchronous not in ("off", *MODES):
+            raise ValueError(f"asynchronous={self.asynchronous}: choose off, {_MODES}")
+        if self.delay < 0:
+            raise ValueError(f"delay={self.delay}: it cannot be negative")
+        if self.delay and not self:
+            raise ValueError(f"delay={self.delay} is for asynchronous={_MODES}")
+
+    def __bool__(self) -> bool:
+        return self.asynchronous != "off"
+
+    def __str__(self) -> str:
+        return f"asynchronous={self.asynchronous}" + (f" delay={self.delay}" if self else "")
+
+    def apply(
+        self, policy: ActingPolicy, repeated: tuple[bool, ...], submit: Submit = compute_at_once
+    ) -> None:
+        """Let a policy act so, from its next `reset` on; see `execute_asynchronously`."""
+        if self:
+            execute_asynchronously(policy, AsyncExecution(self.asynchronous, self.delay, repeated, submit))
+
+
+SYNCHRONOUS: Final = AsyncOptions()
 
 
 @dataclass(frozen=True)
@@ -63,23 +94,30 @@ class AsyncExecution:
     """Computes chunks. Until one that is not ready after d steps is, the old one is executed, then a hold."""
 
 
-def check_horizon(spec: BaseSpec, delay: int, execute: int) -> None:
-    """Check that chunks reach as far as asynchronous execution needs.
+def check_asynchronous(base: BasePolicy, options: AsyncOptions, execute: int) -> None:
+    """Check that a base can be executed asynchronously.
 
     Args:
-        spec: of the base.
-        delay: control steps d from a request to its chunk.
+        base: the base policy.
+        options: mode and delay d.
         execute: executed steps h of a chunk.
 
     Raises:
-        ValueError: if they do not; says how far they must reach.
+        ValueError: if its chunks do not reach as far as needed, or it was not trained with prefixes of d
+            steps; says what to do.
     """
+    delay, spec = options.delay, base.spec
     needed = delay + max(delay, execute) + spec.execute
     if spec.horizon < needed:
         raise ValueError(
             f"delay={delay}: the base predicts {spec.horizon} steps and executes {execute} of them; it needs "
             f"{needed} (delay + the larger of delay and {execute} + {spec.execute}): use a base with "
             f"base.horizon={needed} or more, fewer executed steps or a shorter delay"
+        )
+    if options.asynchronous == "prefix" and delay > base.max_prefix:
+        raise ValueError(
+            f"asynchronous=prefix delay={delay}: the base was trained with prefixes of at most "
+            f"{base.max_prefix} steps: train it with base.max_prefix={delay}, or use blend"
         )
 
 
@@ -94,6 +132,15 @@ class _Samples:
     step: int
     """Control step of the observation, for which the first action is."""
 
+    def to(self, device: torch.device) -> "_Samples":
+        noise = None if self.noise is None else self.noise.to(device)
+        return _Samples(self.actions.to(device), noise, self.step)
+
+    def as_request(self) -> "_Request":
+        """A request for these samples that has been answered."""
+        chunk = Chunk(self.actions[None], None if self.noise is None else self.noise[None])
+        return _Request(compute_at_once(lambda: chunk), 0, self.step)
+
 
 @dataclass
 class _Request:
@@ -103,6 +150,12 @@ class _Request:
     row: int
     """Row of its environment in the batch."""
     step: int
+
+    def result(self) -> _Samples:
+        """The computed samples, of which nothing else keeps a reference."""
+        chunk = self.future.result()
+        noise = None if chunk.noise is None else chunk.noise[self.row].clone()
+        return _Samples(chunk.actions[self.row].clone(), noise, self.step)
 
 
 @dataclass
@@ -120,6 +173,23 @@ class _Episode:
     """Control step of the last choice among them."""
     request: _Request | None = None
     held: bool = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it, for a checkpoint; the requested chunk must be there."""
+        assert not self.request or self.request.future.done(), "a chunk is being computed"
+        return {
+            **vars(self),
+            "samples": self.samples and vars(self.samples),
+            "request": self.request and vars(self.request.result()),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], device: torch.device) -> "_Episode":
+        """The state of `state_dict`, with samples on a device."""
+        samples, requested = (
+            state[name] and _Samples(**state[name]).to(device) for name in ("samples", "request")
+        )
+        return cls(**{**state, "samples": samples, "request": requested and requested.as_request()})
 
 
 def execute_asynchronously(policy: ActingPolicy, execution: AsyncExecution) -> None:
@@ -164,17 +234,12 @@ class AsyncRunner(ChunkRunner):
             ValueError: if the mode is unknown, or the base's chunks are too short.
         """
         super().__init__(base, num_envs, base_samples)
-        check_options(execution.mode, execution.delay)
-        check_horizon(base.spec, execution.delay, execute)
-        if execution.mode == "prefix" and execution.delay > base.max_prefix:
-            raise ValueError(
-                f"asynchronous=prefix delay={execution.delay}: the base was trained with prefixes of at most "
-                f"{base.max_prefix} steps: train it with base.max_prefix={execution.delay}, or use blend"
-            )
+        check_asynchronous(base, AsyncOptions(execution.mode, execution.delay), execute)
         self._execution = execution
         self._episodes = [_Episode() for _ in range(num_envs)]
         self._last = np.zeros((num_envs, base.spec.action_size), np.float32)
         self._repeated = np.array(execution.repeated)
+        self._followed: dict[int, Tensor] = {}
 
     @property
     def delay(self) -> int:
@@ -190,6 +255,10 @@ class AsyncRunner(ChunkRunner):
         super().replan(env_id)
         self._forget(env_id)
 
+    def follow(self, env_id: int, actions: NDArray[np.float32]) -> None:
+        """Say which actions [T, A] an episode executes whatever is chosen, as along a demonstration."""
+        self._followed[env_id] = torch.from_numpy(actions)
+
     def reads_next_frame(self, execute: int | None = None) -> NDArray[np.bool_]:
         """All: a chunk may be requested from any frame."""
         return np.ones(self.num_envs, bool)
@@ -204,8 +273,11 @@ class AsyncRunner(ChunkRunner):
         execute: int | None = None,
         with_base_samples: bool = False,
     ) -> PolicyOutput:
-        """See `ChunkRunner.step`; without samples of the base for a replay."""
-        assert not with_base_samples
+        """See `ChunkRunner.step`.
+
+        The samples of the base are those that a choice at this step would be made from: of the newest chunk
+        that has arrived, the actions meant for the coming steps. The base is not run for them.
+        """
         execute = execute or self.base.spec.execute
         self._update_history(frames, env_ids)
         episodes = {int(i): self._episodes[i] for i in env_ids}
@@ -220,11 +292,17 @@ class AsyncRunner(ChunkRunner):
             # After the choice, so that the actions of the next steps are known.
             self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)])
         position = np.array([episode.now - episode.decided for episode in episodes.values()])
+        base_samples = None
+        if with_base_samples and self.base_samples > 0:
+            coming = self._coming(list(episodes))
+            drawn = None if coming.noise is None else coming.noise.cpu().numpy()
+            base_samples = BaseSamples(drawn, coming.actions.cpu().numpy())
         for episode in episodes.values():
             episode.now += 1
         at = position.clip(max=self.base.spec.execute - 1)
         noise = None if self._noise is None else self._noise[env_ids]
-        return PolicyOutput(self._chunk[env_ids, at], self._base_chunk[env_ids, at], noise, position)
+        action, base = self._chunk[env_ids, at], self._base_chunk[env_ids, at]
+        return PolicyOutput(action, base, noise, position, base_samples)
 
     def executed(self, env_ids: NDArray[np.int64], action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Executed actions [B, A]: the chosen ones, or those that hold the arm."""
@@ -236,10 +314,17 @@ class AsyncRunner(ChunkRunner):
         return executed
 
     def state_dict(self) -> dict[str, Any]:
-        raise NotImplementedError("chunks that are being computed cannot be saved")
+        """See `ChunkRunner`; only of a runner whose chunks are computed at once, as in simulation."""
+        return {
+            **super().state_dict(),
+            "last": self._last.copy(),
+            "episodes": [episode.state_dict() for episode in self._episodes],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError("chunks that are being computed cannot be restored")
+        super().load_state_dict(state)
+        self._last[:] = state["last"]
+        self._episodes = [_Episode.from_state(one, self.base.device) for one in state["episodes"]]
 
     # ---- one environment -----------------------------------------------------------------------------
 
@@ -277,10 +362,7 @@ class AsyncRunner(ChunkRunner):
 
     def _take(self, episode: _Episode, request: _Request) -> None:
         """Execute the chunk of a request from now on."""
-        chunk, row = request.future.result(), request.row
-        new = _Samples(
-            chunk.actions[row].clone(), None if chunk.noise is None else chunk.noise[row], request.step
-        )
+        new = request.result()
         if self._execution.mode == "blend" and episode.samples and not episode.held:
             old = episode.samples
             left = old.actions[episode.chosen, episode.now - old.step :]
@@ -316,6 +398,9 @@ class AsyncRunner(ChunkRunner):
         episode, h = self._episodes[env_id], self.base.spec.execute
         if self._execution.mode != "prefix" or not episode.samples or episode.held or self.delay == 0:
             return None
+        if env_id in self._followed:
+            prefix = self._followed[env_id][episode.now : episode.now + self.delay]
+            return prefix if len(prefix) == self.delay else None
         chosen = torch.from_numpy(self._chunk[env_id, episode.now - episode.decided :])
         left = episode.samples.actions[episode.chosen, episode.decided + h - episode.samples.step :]
         prefix = torch.cat([chosen.to(left.device), left])[: self.delay]
@@ -325,15 +410,7 @@ class AsyncRunner(ChunkRunner):
         """Choose among the samples of some environments, given their newest observations."""
         if not env_ids:
             return
-        h, parts, noises = self.base.spec.execute, [], []
-        for env_id in env_ids:
-            episode = self._episodes[env_id]
-            assert episode.samples
-            at = episode.now - episode.samples.step
-            parts.append(episode.samples.actions[:, at : at + h])
-            if episode.samples.noise is not None:
-                noises.append(episode.samples.noise)
-        part = Chunk(torch.stack(parts), torch.stack(noises) if noises else None)
+        part = self._coming(env_ids)
         chosen = select(self._observations(np.array(env_ids)), part) if select else select_first(part)
         self._start_chunks(np.array(env_ids), chosen)
         # The sample that was chosen is the one with the chosen actions of the base.
@@ -341,6 +418,18 @@ class AsyncRunner(ChunkRunner):
         for env_id, index in zip(env_ids, found.tolist(), strict=True):
             episode = self._episodes[env_id]
             episode.chosen, episode.decided = index, episode.now
+
+    def _coming(self, env_ids: Sequence[int]) -> Chunk:
+        """The samples of some environments, their actions for the next h steps [b, N, h, A]."""
+        parts, noises = [], []
+        for env_id in env_ids:
+            episode = self._episodes[env_id]
+            assert episode.samples
+            at = episode.now - episode.samples.step
+            parts.append(episode.samples.actions[:, at : at + self.base.spec.execute])
+            if episode.samples.noise is not None:
+                noises.append(episode.samples.noise)
+        return Chunk(torch.stack(parts), torch.stack(noises) if noises else None)
 
 
 def _blend(new: Tensor, old: Tensor, steps: int) -> None:

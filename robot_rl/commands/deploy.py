@@ -14,14 +14,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.envs.action import spec_from_list
+from robot_rl.envs.action import repeated_in_hold, spec_from_list
 from robot_rl.envs.real_arm import Judge
 from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.errors import UserError, mistakes
@@ -37,7 +37,7 @@ from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.asynchronous import AsyncExecution, check_options, execute_asynchronously
+from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
@@ -62,7 +62,14 @@ from robot_rl.robot.operators.person import (
     operator_role,
 )
 from robot_rl.saved_policies.bundle import CLASSIFIER, Manifest, check_same_robot, is_bundle, read_manifest
-from robot_rl.saved_policies.loading import acting_policy, choose_device, is_server, load_networks
+from robot_rl.saved_policies.loading import (
+    acting_policy,
+    choose_device,
+    chosen_execution,
+    is_server,
+    load_networks,
+    warn_of_other_execution,
+)
 
 if TYPE_CHECKING:
     from robot_rl.robot.operators.scripted import ScriptedOperator
@@ -117,11 +124,12 @@ class Config:
     """Whether this deployment has the first turn."""
     seed: int = 0
     """Seed of the policy's noise, as for `robot-rl eval`."""
-    asynchronous: str = "off"
-    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend` or
-    `prefix`."""
-    delay: int = 0
-    """With asynchronous: control steps from an observation to the chunk that is computed from it."""
+    asynchronous: str | None = None
+    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend`, `prefix`
+    or `off`; as in the policy's training if null."""
+    delay: int | None = None
+    """With asynchronous: control steps from an observation to the chunk that is computed from it; as in the
+    policy's training if null."""
     out: str = "${policy}/deploy.json"
     """File of the results; an existing file is never replaced."""
     keys: str | None = None
@@ -134,7 +142,6 @@ class Config:
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ValueError(f"episodes={self.episodes}: ask for at least 1")
-        check_options(self.asynchronous, self.delay)
         if is_server(self.policy) and self.out.startswith(self.policy):
             raise ValueError(f"policy={self.policy} has no directory: add out=…")
         if self.reset not in (None, *RESETS):
@@ -168,6 +175,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
     bundle = read_manifest(Path(config.policy)) if is_bundle(Path(config.policy)) else None
     networks, meta = load_networks(config.policy, choose_device(config.device))
     environment = meta["environment"]
+    execution = chosen_execution(config.asynchronous, config.delay, meta)
     keys = load_client_keys(Path(config.keys)) if config.keys else None
     has_person = config.operator in MOTION_DEVICES
 
@@ -200,9 +208,10 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         judge = _with_person(judge, person, robot)
     elif config.operator == SCRIPTED:
         operator = _scripted(environment, robot, config.seed, ended)
+    warn_of_other_execution(networks, meta, execution)
     controller = make_controller(
         robot,
-        _acting_policy(config, networks, environment, ended),
+        _acting_policy(config, networks, environment, execution, ended),
         environment,
         reset,
         stop,
@@ -222,6 +231,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         check_initial_states(robot, config.episodes)
     facts = {
         **_facts(config, networks, robot, environment),
+        **asdict(execution),
         "bundle": bundle and bundle.fingerprint,
         "reset": reset,
         "judge": success,
@@ -247,8 +257,6 @@ def _facts(
         "recorded": _raw_folder(config),
         "lookahead_ms": config.lookahead_ms,
         "instruction": config.instruction,
-        "asynchronous": config.asynchronous,
-        "delay": config.delay,
         "seed": config.seed,
     }
 
@@ -261,19 +269,22 @@ def _classifier(config: Config, bundle: Manifest | None) -> str | None:
 
 
 def _acting_policy(
-    config: Config, networks: BasePolicy | FinetunedPolicy, environment: Mapping[str, Any], ended: ExitStack
+    config: Config,
+    networks: BasePolicy | FinetunedPolicy,
+    environment: Mapping[str, Any],
+    execution: AsyncOptions,
+    ended: ExitStack,
 ) -> ActingPolicy:
     """The policy that acts, perhaps with its inference in another thread."""
     policy = acting_policy(networks, 1)
     if config.instruction is not None:
         policy.base.check_instruction(config.instruction)
-    if config.asynchronous != "off":
+    if execution:
         worker = ended.enter_context(ThreadPoolExecutor(1, "policy", torch.set_num_threads, (1,)))
         # Started now, its thread does not inherit the priority of the one that commands.
         worker.submit(bool).result()
-        repeated = tuple(dim.kind != "delta" for dim in spec_from_list(environment["action_spec"]))
-        execution = AsyncExecution(config.asynchronous, config.delay, repeated, worker.submit)
-        execute_asynchronously(policy, execution)
+        repeated = repeated_in_hold(spec_from_list(environment["action_spec"]))
+        execution.apply(policy, repeated, worker.submit)
     return policy
 
 

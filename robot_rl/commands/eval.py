@@ -6,7 +6,7 @@ every episode) into the run; those of test states go into `eval/test/`. Success 
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from robot_rl.cli.progress import progress
 from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
+from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import mistakes
@@ -29,16 +30,19 @@ from robot_rl.evaluation.saved_policies import (
 )
 from robot_rl.factory import make_vector_env, task_of
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.asynchronous import AsyncExecution, check_options, execute_asynchronously
+from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.saved_policies.loading import (
     acting_policy,
     choose_device,
+    chosen_execution,
     is_server,
     load_networks,
     side_by_side,
+    trained_execution,
+    warn_of_other_execution,
 )
 from robot_rl.training.provenance import check_frozen, current_code
 
@@ -61,11 +65,12 @@ class Config:
     """Environments stepped together."""
     seed: int = 0
     """Seed of the policies' noise."""
-    asynchronous: str = "off"
-    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend` or
-    `prefix`."""
-    delay: int = 0
-    """With asynchronous: control steps from an observation to the chunk that is computed from it."""
+    asynchronous: str | None = None
+    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend`, `prefix`
+    or `off`; as in the policy's training if null."""
+    delay: int | None = None
+    """With asynchronous: control steps from an observation to the chunk that is computed from it; as in the
+    policy's training if null."""
     states: str | None = None
     """Your own file of initial states, instead of the task's list."""
     task: Any = None
@@ -74,8 +79,8 @@ class Config:
     """Give the policy the task's next instruction, while success stays that of the first; results go to
     `swapped/`. A policy that uses the instruction then fails."""
     out: str | None = None
-    """Folder of the results; if null, `eval` or `eval/test` in the policy's directory, and of asynchronous
-    execution a folder like `naive_delay2` in it."""
+    """Folder of the results; if null, `eval` or `eval/test` in the policy's directory, and of another
+    execution than in training a folder like `naive_delay2` in it."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
@@ -86,7 +91,6 @@ class Config:
                 raise ValueError(f"{name}={value}: ask for at least 1")
         if self.curve_episodes and not self.saved:
             raise ValueError(f"curve_episodes={self.curve_episodes} is for saved=true")
-        check_options(self.asynchronous, self.delay)
         if is_server(self.policy) and (not self.out or self.saved):
             raise ValueError(f"policy={self.policy} has no directory: add out=…, and leave out saved")
         if self.saved and (self.task or self.swapped):
@@ -100,21 +104,21 @@ def run(config: Config) -> None:
     torch.set_num_threads(1)
     split = check_split(config.split)
     policy = Path(config.policy)
-    out = Path(config.out) if config.out else _folder(config, split)
     with mistakes():
         device = choose_device(config.device)
         saved = saved_policies(policy) if config.saved else []
         facts = check_frozen(policy, current_code()) if split == TEST else {}
-        if config.asynchronous != "off":
-            facts |= {"asynchronous": config.asynchronous, "delay": config.delay}
         networks, meta = load_networks(saved[-1][0] if saved else config.policy, device)
+        execution = chosen_execution(config.asynchronous, config.delay, meta)
+        facts |= asdict(execution) if execution else {}
+        out = Path(config.out) if config.out else _folder(config, split, execution, trained_execution(meta))
         envs = make_vector_env(config.task or task_of(meta["environment"]), config.num_envs)
         accept = OF_A_SCENE if config.task else ()
         check_same_environment(meta["environment"], envs.describe(), f"policy {policy}", accept)
         told = _check_instructions(config, networks, envs)
         # Refused before the first episode.
         for candidate in side_by_side(networks).values():
-            _acting(config, candidate, envs)
+            _acting(candidate, envs, execution)
         initial = load_states(envs, Path(config.states) if config.states else None, split)
         for name in ("episodes", "curve_episodes"):
             if (getattr(config, name) or 0) > len(initial.states):
@@ -122,22 +126,25 @@ def run(config: Config) -> None:
                     f"{name}={getattr(config, name)}: {initial.name} has {len(initial.states)} states"
                 )
     episodes = config.episodes or len(initial.states)
+    warn_of_other_execution(networks, meta, execution)
     print(f"{initial.task}: {episodes} episodes from {initial.name}, noise seed {config.seed}")
     try:
         if saved:
-            _evaluate_saved(config, saved, envs, initial, out, device, facts)
+            _evaluate_saved(config, saved, envs, initial, out, device, execution, facts)
         else:
-            _evaluate(config, networks, envs, initial, out, facts, told)
+            _evaluate(config, networks, envs, initial, out, execution, facts, told)
     finally:
         envs.close()
 
 
-def _folder(config: Config, split: Split) -> Path:
+def _folder(config: Config, split: Split, execution: AsyncOptions, trained: AsyncOptions) -> Path:
     """Where the results go by default."""
     folder = Path(config.policy) / "eval" / (TEST if split == TEST else "")
     folder /= config.task.name if config.task else ""
     folder /= "swapped" if config.swapped else ""
-    return folder / (f"{config.asynchronous}_delay{config.delay}" if config.asynchronous != "off" else "")
+    if execution == trained:
+        return folder
+    return folder / (f"{execution.asynchronous}_delay{execution.delay}" if execution else "off")
 
 
 def _check_instructions(
@@ -170,6 +177,7 @@ def _evaluate(
     envs: RobosuiteVectorEnv,
     initial: InitialStates,
     out: Path,
+    execution: AsyncOptions,
     facts: dict[str, Any],
     told: Mapping[str, str],
 ) -> None:
@@ -179,7 +187,8 @@ def _evaluate(
     states = initial.states[: config.episodes]
     for name, candidate in candidates.items():
         with progress(len(states), f"evaluate {name}", "episodes") as show:
-            outcomes[name] = evaluate(envs, _acting(config, candidate, envs), states, config.seed, show, told)
+            policy = _acting(candidate, envs, execution)
+            outcomes[name] = evaluate(envs, policy, states, config.seed, show, told)
     summaries = {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
     write_evaluation(out, initial, outcomes, summaries, **facts)
     for name, result in summaries.items():
@@ -196,6 +205,7 @@ def _evaluate_saved(
     initial: InitialStates,
     out: Path,
     device: torch.device,
+    execution: AsyncOptions,
     facts: dict[str, Any],
 ) -> None:
     """Evaluate each saved policy of a run; those already evaluated in the same way are skipped."""
@@ -214,18 +224,18 @@ def _evaluate_saved(
         if {**record, **how} != record or len(record["success"]) != len(states):
             begun = time.monotonic()
             with progress(len(states), f"evaluate step {at.step}", "episodes") as show:
-                outcomes = evaluate(envs, _acting(config, networks, envs), states, config.seed, show)
+                outcomes = evaluate(envs, _acting(networks, envs, execution), states, config.seed, show)
             write_record(out, at, initial, outcomes, eval_seconds=time.monotonic() - begun, **how)
         print(f"  step {at.step:<8} {_rate(summary_of(read_record(target)))}")
     print(f"  outcomes per episode: {out}/<step>.json")
 
 
-def _acting(config: Config, networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv) -> ActingPolicy:
+def _acting(
+    networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv, execution: AsyncOptions
+) -> ActingPolicy:
     """A policy that acts in the environments. Raises ValueError if it cannot act asynchronously."""
     policy = acting_policy(networks, envs.num_envs)
-    if config.asynchronous != "off":
-        repeated = tuple(dim.kind != "delta" for dim in envs.action_spec)
-        execute_asynchronously(policy, AsyncExecution(config.asynchronous, config.delay, repeated))
+    execution.apply(policy, repeated_in_hold(envs.action_spec))
     return policy
 
 

@@ -31,11 +31,12 @@ from robot_rl.launchers.ray_nodes import connect
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
+from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.registry import BASES
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.runs import check_run, now, open_run, write_run_record, write_text
-from robot_rl.saved_policies.loading import choose_device
+from robot_rl.saved_policies.loading import EXECUTION, choose_device
 from robot_rl.training.components import (
     OfflineComponents,
     OffPolicyComponents,
@@ -114,6 +115,10 @@ class Config:
     """Environment steps between policies saved in `policies/`, for `robot-rl eval saved=true`; 0 for none."""
     logger: str = "tensorboard"
     """Where metrics are shown besides metrics.csv: `tensorboard`, `wandb` or `trackio`."""
+    asynchronous: str = "off"
+    """Execution of a slow base, `naive`, `blend` or `prefix`: what RL adds learns with the delay."""
+    delay: int = 0
+    """With asynchronous: control steps from an observation to the chunk that is computed from it."""
     accept: list[str] = field(default_factory=list)
     """Accepted differences between the recorded and the current environment, e.g. [versions]."""
 
@@ -122,6 +127,7 @@ class Config:
         for name in ("eval_every", "save_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: it cannot be negative")
+        AsyncOptions(self.asynchronous, self.delay)
 
 
 def output_directory(config: Config) -> Path:
@@ -142,14 +148,25 @@ def run(config: Config) -> None:
             torch.set_num_threads(config.threads)
             check_options(config)
             make_envs = environments(config.workers, closing)
-            accept = tuple(config.accept)
-            source = Source(config.task, config.base, config.data, config.seed, device, accept, make_envs)
+            execution = AsyncOptions(config.asynchronous, config.delay)
+            source = Source(
+                config.task,
+                config.base,
+                config.data,
+                config.seed,
+                device,
+                tuple(config.accept),
+                make_envs,
+                execution,
+            )
             method = build_method(config.method)
             components = build(method, source, closing, config.imagination)
-            save_policy = policy_saver(method, components)
+            save_policy = policy_saver(method, components, execution)
             evaluation = None
             if config.eval_every:
-                evaluation = PeriodicEvaluation(config.task, config.eval_episodes, device, save_policy, clock)
+                evaluation = PeriodicEvaluation(
+                    config.task, config.eval_episodes, device, save_policy, clock, execution
+                )
                 closing.callback(evaluation.close)
             content = resolved(config)
             check_run(directory, content)
@@ -239,19 +256,25 @@ def train(config: Config, method: Method, components: Components, source: Source
     return train_online(method.config, components, intervals, run, config.seed)
 
 
-def policy_saver(method: Method, components: Components) -> Callable[[Path], None]:
+def policy_saver(method: Method, components: Components, execution: AsyncOptions) -> Callable[[Path], None]:
     """Return a function that writes the current policy to `policy/` of a directory."""
     if isinstance(components, OfflineComponents):
         learner, environment = components.learner, components.environment
         return lambda directory: learner.save_policy(directory / "policy", environment)
     assert not isinstance(method, OfflineMethod)
     networks = components.agent.networks
-    meta = {"environment": components.envs.describe(), "method": method.config.name}
+    meta = {
+        "environment": components.envs.describe(),
+        "method": method.config.name,
+        **({EXECUTION: asdict(execution)} if execution else {}),
+    }
     return lambda directory: save_finetuned(networks, directory / "policy", meta)
 
 
 def check_options(config: Config) -> None:
     """Raises ValueError for options that do not go together."""
+    if config.asynchronous != "off":
+        _check_asynchronous(config)
     if config.hil:
         check_hil_config(config.hil, config.method)
     if config.imagination and not issubclass(METHODS[config.method.name], OffPolicyMethod):
@@ -278,9 +301,27 @@ def check_options(config: Config) -> None:
         )
 
 
+def _check_asynchronous(config: Config) -> None:
+    name = config.method.name
+    if issubclass(METHODS[name], OfflineMethod):
+        raise ValueError(
+            f"asynchronous={config.asynchronous} is for methods that act, method={name} learns from data: "
+            "leave it out here, and give it to `eval` and to the training around this base"
+        )
+    if config.hil:
+        raise ValueError("asynchronous=… is not there with hil=on yet: leave one of them out")
+    if config.imagination:
+        raise ValueError(
+            "imagination asks the base at imagined states, without a delay: leave it or asynchronous=… out"
+        )
+
+
 def resolved(config: Config) -> dict[str, Any]:
     """Content of the run's `config.yaml`."""
     content = asdict(config)
+    if config.asynchronous == "off":
+        # Runs of earlier versions have no such options.
+        del content["asynchronous"], content["delay"]
     if config.data is not None:
         # So that a run is not resumed with a dataset that has changed.
         content["data_sha256"] = Dataset(Path(config.data)).sha256

@@ -6,6 +6,7 @@ import torch
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, AsyncRunner
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.nets.encoder import FEATURES
@@ -20,10 +21,12 @@ def demonstrations_to_replay(
     base_samples: int = 0,
     device: torch.device | str = "cpu",
     switch: SwitchCost = FREE,
+    execution: AsyncOptions = SYNCHRONOUS,
 ) -> Replay:
     """Fill a replay with the successful episodes of a dataset and the base policy's actions along them.
 
-    The base runs in chunks from the start of each episode, as when it acts. A dataset has no observation
+    The base runs in chunks from the start of each episode, as when it acts, with the delay of `execution`;
+    the actions that it is then conditioned on are the demonstrated ones. A dataset has no observation
     after the last step. A terminated step does not need it; a last step that did not terminate gives only
     its observation, as the end of the step before it. `fields`, `base_samples` and `switch` must equal
     those of the online replay that is sampled together with this one.
@@ -43,6 +46,11 @@ def demonstrations_to_replay(
     episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
     copies = fields[FEATURES][0][0] if FEATURES in fields else 0
     policy = ActingPolicy(base, len(episodes), base_samples=base_samples, feature_copies=copies)
+    # Nothing is held along a demonstration.
+    execution.apply(policy, (False,) * action.shape[1])
+    if isinstance(policy.runner, AsyncRunner):
+        for i, rows in enumerate(episodes):
+            policy.runner.follow(i, action[rows])
     policy.reset(range(len(episodes)), [episode_seed(seed, "demo", i) for i in range(len(episodes))])
     lengths = np.array([rows.stop - rows.start for rows in episodes])
     starts = np.array([rows.start for rows in episodes])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.data.video import contact_sheet, render_states, write_video
+from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.renderer import overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.initial_states import load_states
@@ -15,7 +16,7 @@ from robot_rl.factory import make_env, task_of
 from robot_rl.hardware.durable import write_file
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.rollout import Rollout
-from robot_rl.saved_policies.loading import acting_policy, load_networks, side_by_side
+from robot_rl.saved_policies.loading import acting_policy, load_networks, side_by_side, trained_execution
 
 SIZE = 256
 SHEET_FRAMES = 12
@@ -33,7 +34,9 @@ def write_videos(run: Path) -> list[Path]:
     episode, seed = _shown_episode(_outcomes(run / "eval" / "episodes.csv"))
     written = []
     for name, candidate in side_by_side(networks).items():
-        states = act_episode(env, acting_policy(candidate, 1), initial.states[episode], seed)
+        policy = acting_policy(candidate, 1)
+        trained_execution(meta).apply(policy, repeated_in_hold(env.action_spec))
+        states = act_episode(env, policy, initial.states[episode], seed)
         frames = list(render_states(env, states, overview(), SIZE, SIZE))
         path = run / "videos" / f"{name}.mp4"
         write_video(path, frames, fps=env.task.control_freq)

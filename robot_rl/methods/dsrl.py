@@ -139,6 +139,12 @@ class NoiseMethod(OffPolicyMethod):
                 "does nothing else; use method=residual, ibrl or residual_ppo, or a base=diffusion or flow"
             )
 
+    def check_asynchronous(self) -> None:
+        raise ValueError(
+            f"method={self.config.name} chooses the noise of the base from the newest observation, and "
+            "asynchronous execution runs the base before: use residual_chunk, expo or residual"
+        )
+
     def build_networks(self, context: AgentContext) -> DSRL:
         config = self.config
         spec = DSRLSpec(

@@ -231,6 +231,14 @@ class ExpoMethod(OffPolicyMethod):
             )
         super().check_base(base, path)
 
+    def check_asynchronous(self) -> None:
+        super().check_asynchronous()
+        if self.config.faster:
+            raise ValueError(
+                "method.faster=true ranks seeds by values of the newest observation, and asynchronous "
+                "execution draws samples from an earlier one: leave it out"
+            )
+
     @property
     def replay_content(self) -> ReplayContent:
         config = self.config

@@ -12,7 +12,7 @@ import torch
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.action import ActionSpec, one_step
-from robot_rl.learning.config import STATE_ALONE, OffPolicyConfig
+from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
 from robot_rl.learning.sampling import Window
 from robot_rl.policies.acting import ActingPolicy
@@ -94,6 +94,13 @@ class AgentMethod(ABC):
         """
         del base, path
 
+    def check_asynchronous(self) -> None:  # noqa: B027 - most methods can
+        """Check that the method can learn around a base whose chunks arrive with a delay.
+
+        Raises:
+            ValueError: if it cannot; says why and what to use instead.
+        """
+
     @abstractmethod
     def build_agent(self, context: AgentContext) -> Agent:
         """Build the networks, initialised with torch's global generator, and the acting policy."""
@@ -132,6 +139,18 @@ class OffPolicyMethod(AgentMethod):
             raise ValueError(
                 f"the base policy {path} takes no noise, and {self.config.name} learns from its "
                 f"{noise_fields.pop()}: use method=residual, ibrl or residual_ppo, or base=diffusion or flow"
+            )
+
+    def check_asynchronous(self) -> None:
+        if self.encoder == BASE_FEATURES:
+            raise ValueError(
+                "method.encoder=base encodes the newest observation with the base, and asynchronous "
+                "execution runs the base before: choose another encoder"
+            )
+        if self.replay_content.base_images:
+            raise ValueError(
+                f"method={self.config.name} runs the base in its updates with these options, on newer "
+                "observations than it gets asynchronously: use residual_chunk, or expo with base_lr=0"
             )
 
     def window(self, base: BasePolicy) -> Window:

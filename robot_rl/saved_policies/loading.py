@@ -1,13 +1,17 @@
 """Loads policies from the directories of runs, saved policies and bundles; needs no simulator."""
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import torch
 
 import robot_rl.policies.classifier
 import robot_rl.policies.finetuned  # they register loaders  # noqa: F401
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import load_policy_files
@@ -15,6 +19,9 @@ from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import connect_base
 from robot_rl.runs import list_checkpoints
 from robot_rl.saved_policies.bundle import is_bundle, read_bundle
+
+EXECUTION: Final = "execution"
+"""Where a policy's metadata says how it executed the base's chunks in training, if asynchronously."""
 
 
 def policy_directory(path: Path) -> Path:
@@ -55,6 +62,44 @@ def load_networks(
     if not isinstance(networks, BasePolicy | FinetunedPolicy):
         raise ValueError(f"{path} holds a {type(networks).__name__}, which does not act")
     return networks.to(device or torch.device("cpu")).eval(), meta
+
+
+def trained_execution(meta: Mapping[str, Any]) -> AsyncOptions:
+    """How a policy executed the base's chunks in its training, from its metadata.
+
+    Raises:
+        ValueError: if the metadata is damaged.
+    """
+    try:
+        return msgspec.convert(meta.get(EXECUTION, {}), AsyncOptions)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"policy.json is damaged: {EXECUTION}: {error}; save the policy again") from error
+
+
+def chosen_execution(asynchronous: str | None, delay: int | None, meta: Mapping[str, Any]) -> AsyncOptions:
+    """The options `asynchronous` and `delay` of a command; null is that of the policy's training.
+
+    Raises:
+        ValueError: if the options do not go together, or the metadata is damaged.
+    """
+    trained = trained_execution(meta)
+    mode = trained.asynchronous if asynchronous is None else asynchronous
+    if delay is None:
+        delay = 0 if mode == "off" else trained.delay
+    return AsyncOptions(mode, delay)
+
+
+def warn_of_other_execution(
+    networks: BasePolicy | FinetunedPolicy, meta: Mapping[str, Any], execution: AsyncOptions
+) -> None:
+    """Tell the user if a tuned policy executes chunks in another way than in its training."""
+    trained = trained_execution(meta)
+    if isinstance(networks, FinetunedPolicy) and execution != trained:
+        print(
+            f"this policy was trained with {trained}, and acts with {execution}: it may do worse than after "
+            "training with the same delay",
+            file=sys.stderr,
+        )
 
 
 def side_by_side(networks: BasePolicy | FinetunedPolicy) -> dict[str, BasePolicy | FinetunedPolicy]:

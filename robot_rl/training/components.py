@@ -19,7 +19,7 @@ from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.data.replay import Fields, Replay, SwitchCost
-from robot_rl.envs.action import ActionSpec
+from robot_rl.envs.action import ActionSpec, repeated_in_hold
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
@@ -52,6 +52,7 @@ from robot_rl.methods.method import (
     ReplayContent,
 )
 from robot_rl.model_server.client import RemoteModel
+from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, check_asynchronous
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
@@ -85,6 +86,8 @@ class Source:
     """Accepted differences between the recorded and the current environment."""
     make_envs: Callable[[TaskConfig, int], RobosuiteVectorEnv] = make_vector_env
     """Makes so many environments of the task."""
+    execution: AsyncOptions = SYNCHRONOUS
+    """How the base's chunks are executed."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
 def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponents:
     """Build an on-policy run. Raises ValueError if task, base and method do not fit together."""
     envs, context = build_context(method, source)
-    agent = _build_agent(method, context)
+    agent = _build_agent(method, context, source.execution)
     normalize_states(agent.networks.encoder, context.base)
     learner = method.build_learner(agent, context)
     buffer = RolloutBuffer(method.rollout_steps, envs.num_envs, method.rollout_fields)
@@ -169,7 +172,7 @@ def build_off_policy(
         demos = None
         if max(config.demo_ratios) > 0:
             demos = _load_demonstrations(method, source, envs, context, fields, switch)
-        agent = _build_agent(method, context)
+        agent = _build_agent(method, context, source.execution)
         normalize_states(agent.networks.encoder, context.base, demos)
         learner = method.build_learner(agent, context)
         rows = replay_rows(config)
@@ -297,6 +300,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
     path = _place(source.base)
     if trained:
         method.check_base(trained[0], path)
+        _check_execution(source.execution, method, trained[0])
     base_cameras = trained[0].spec.cameras if trained else ()
     cameras = () if encoder in (STATE_ALONE, BASE_FEATURES) else tuple(task.cameras)
     if missing := [camera for camera in base_cameras if camera not in task.cameras]:
@@ -317,6 +321,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
             assert isinstance(source.base, UniformConfig)
             base: BasePolicy = UniformPolicy(source.base, observed.state_size, action_size).to(source.device)
             method.check_base(base, path)
+            _check_execution(source.execution, method, base)
         else:
             base, meta = trained
             check_same_environment(
@@ -416,9 +421,19 @@ def switch_cost(action_spec: ActionSpec, penalty: float) -> SwitchCost:
     return SwitchCost(tuple(grippers), penalty)
 
 
-def _build_agent(method: AgentMethod, context: AgentContext) -> Agent:
+def _build_agent(method: AgentMethod, context: AgentContext, execution: AsyncOptions) -> Agent:
     torch.manual_seed(context.seed)
-    return method.build_agent(context)
+    agent = method.build_agent(context)
+    execution.apply(agent.policy, repeated_in_hold(context.action_spec))
+    return agent
+
+
+def _check_execution(execution: AsyncOptions, method: AgentMethod, base: BasePolicy) -> None:
+    """Raises ValueError if the method or the base does not allow asynchronous training."""
+    if execution:
+        method.check_asynchronous()
+        # While a policy explores, whole chunks are executed.
+        check_asynchronous(base, execution, base.spec.execute)
 
 
 def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, Any]]:
@@ -481,7 +496,9 @@ def _load_demonstrations(
     what = f"dataset {source.data}"
     check_same_environment(dataset.environment, envs.describe(), what, source.accept, cameras)
     base, samples = context.base, method.replay_content.base_samples
-    return demonstrations_to_replay(dataset, base, source.seed, fields, samples, source.device, switch)
+    return demonstrations_to_replay(
+        dataset, base, source.seed, fields, samples, source.device, switch, source.execution
+    )
 
 
 def _check_memory(config: OffPolicyConfig, fields: Fields, device: torch.device) -> None:

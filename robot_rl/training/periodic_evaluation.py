@@ -8,11 +8,13 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.evaluate import Summary, evaluate
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.saved_policies import Saved, write_record
 from robot_rl.factory import make_vector_env
+from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions
 from robot_rl.saved_policies.loading import acting_policy, load_networks
 from robot_rl.training.logger import RunLogger
 
@@ -55,8 +57,9 @@ class PeriodicEvaluation:
         device: torch.device,
         save_policy: Callable[[Path], None],
         clock: TrainingClock,
+        execution: AsyncOptions = SYNCHRONOUS,
     ) -> None:
-        """Build the environments and load the states.
+        """Build the environments and load the states; policies act with the given delay.
 
         Raises:
             ValueError: if the list of initial states is missing or too short.
@@ -70,6 +73,7 @@ class PeriodicEvaluation:
                 f"{len(self._initial.states)} states; choose 1 to {len(self._initial.states)}"
             )
         self._episodes, self._device, self._save_policy, self._clock = episodes, device, save_policy, clock
+        self._execution = execution
 
     def evaluate(self, step: int, directory: Path, logger: RunLogger) -> Summary:
         """Log success and episode length at a step, and write all episodes to `evaluations/` of the run."""
@@ -79,7 +83,9 @@ class PeriodicEvaluation:
             self._save_policy(Path(folder))
             networks, _ = load_networks(Path(folder) / "policy", self._device)
             states = self._initial.states[: self._episodes]
-            outcomes = evaluate(self._envs, acting_policy(networks, _NUM_ENVS), states, _SEED)
+            policy = acting_policy(networks, _NUM_ENVS)
+            self._execution.apply(policy, repeated_in_hold(self._envs.action_spec))
+            outcomes = evaluate(self._envs, policy, states, _SEED)
         summary = Summary.of(outcomes, "")
         write_record(
             directory / FOLDER,

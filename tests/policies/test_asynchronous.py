@@ -6,6 +6,7 @@ is the step that an action is meant for, the second the observation that it come
 
 import json
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.rollout import episode_seed
+from robot_rl.state_tree import join, split
 from tests.conftest import RunCommand
 
 
@@ -275,6 +277,65 @@ def test_candidates_and_corrections_see_the_newest_observation() -> None:
     assert policy.seen[1][1] == pytest.approx([2 + 2000 / 3, 3 + 1000 / 3])
     assert actions[:, 0].tolist() == pytest.approx([1000, 1001.5, 1003, 1004.5])
     assert actions[:, 1].tolist() == pytest.approx([1000, 1000, 1000 + 1 / 3, 1000 + 2 / 3])
+
+
+@pytest.mark.parametrize("delay", [0, 2, 6])
+def test_a_replay_gets_the_samples_that_a_choice_would_be_made_from(delay: int) -> None:
+    policy = asynchronous("naive", delay, 16, 4, ActingPolicy(Counting(16, 4, noise=True), 1, base_samples=2))
+    for step in range(10):
+        frame = {"state": np.full((1, 1), step, np.float32)}
+        output = policy.act(frame, explore=True, with_base_samples=True)
+        assert output.base_samples
+        first, second = output.base_samples.chunks[0]
+        assert first[:, 0].tolist() == [step + k for k in range(4)]
+        # Of the same chunk as the executed action, whose observation the second dimension tells.
+        assert set(first[:, 1]) == {output.action[0, 1]}
+        assert (second == first + 1000).all()
+        assert output.base_samples.noise is not None
+        np.testing.assert_array_equal(output.base_samples.noise[0, 0], output.noise[0])
+    # The base is asked once for each executed chunk, not at each step.
+    assert policy.runner.queries == 3
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_it_goes_on_from_a_saved_state(steps: int) -> None:
+    """Also between the request of a chunk and its arrival."""
+
+    def make() -> ActingPolicy:
+        return asynchronous("blend", 2, 10, 4, Newest(Counting(10, 4, noise=True)))
+
+    policy, again = make(), make()
+    play(policy, steps)
+    arrays: dict[str, np.ndarray] = {}
+    again.load_state_dict(join(split(policy.state_dict(), "", arrays), arrays.__getitem__))
+    np.testing.assert_array_equal(play(policy, 9, begin=steps), play(again, 9, begin=steps))
+
+
+def test_along_a_demonstration_chunks_are_conditioned_on_its_actions() -> None:
+    base = Prefixed(10, 2)
+    policy = asynchronous("prefix", 2, 10, 2, ActingPolicy(base, 1))
+    assert isinstance(policy.runner, AsyncRunner)
+    shown = np.arange(12, dtype=np.float32).reshape(6, 2) / 100
+    policy.runner.follow(0, shown)
+    play(policy, 6)
+    # Of the request at step 4 the chunk would arrive at the end of the episode.
+    assert base.prefixes == [shown[t : t + 2].tolist() for t in (0, 2, 4)]
+
+
+def test_a_history_is_that_of_the_request() -> None:
+    class Oldest(Counting):
+        """Predicts from the older of two observations."""
+
+        def __init__(self) -> None:
+            super().__init__(10, 4)
+            self.spec = replace(self.spec, obs_steps=2)
+
+        def sample(self, obs: ObservationHistory, **options: Any) -> Chunk:
+            return super().sample({"state": obs["state"][:, :1]}, **options)
+
+    actions = play(asynchronous("naive", 2, 10, 4, ActingPolicy(Oldest(), 1)), 10)
+    # Requested at steps 0 (where the first observation is repeated), 2 and 6.
+    assert actions[:, 1].tolist() == [0] * 4 + [1] * 4 + [5] * 2
 
 
 @pytest.mark.parametrize(
