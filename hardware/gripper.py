@@ -31,6 +31,8 @@ class GripperMailbox:
         self._halt = False
         self._moves = 0
         self._moving = False
+        self._enders: list[threading.Thread] = []
+        """Threads that end the present movement."""
         self._latest: Gripped | None = None
         self._fault = ""
         self._closed = False
@@ -61,7 +63,8 @@ class GripperMailbox:
             self._changed.notify_all()
             if self._moving:
                 end = partial(self._end_move, self._moves)
-                threading.Thread(target=end, name="gripper stop", daemon=True).start()
+                self._enders.append(threading.Thread(target=end, name="gripper stop", daemon=True))
+                self._enders[-1].start()
 
     def latest(self) -> Gripped | None:
         """The newest reading; None before the first."""
@@ -113,7 +116,11 @@ class GripperMailbox:
                 self._attempt(f"move to {goal:.3f}", partial(self._gripper.move, goal))
                 with self._changed:
                     self._moving = False
+                    enders, self._enders = self._enders, []
                     self._changed.notify_all()
+                # Their last stop may still be under way, and would end the next movement.
+                for ender in enders:
+                    ender.join()
             self._attempt("read", self._read)
 
     def _has_work(self) -> bool:

@@ -163,6 +163,31 @@ def test_a_stop_that_comes_just_before_the_movement_is_repeated(
     assert gripper.stops >= 3
 
 
+def test_a_stop_that_comes_too_late_does_not_end_the_next_movement(
+    mailbox: GripperMailbox, gripper: SlowGripper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, under_way, late = gripper.stop, threading.Event(), threading.Event()
+
+    def slow_stop() -> None:
+        if not under_way.is_set():
+            under_way.set()
+            assert late.wait(BOUND)
+        stop()
+
+    monkeypatch.setattr(gripper, "stop", slow_stop)
+    _begin(mailbox, gripper, 0.0)
+    mailbox.stop()
+    assert under_way.wait(BOUND)
+    # The movement ends by itself, and the next one is asked for.
+    gripper.go_on.release()
+    mailbox.put(0.7)
+    assert not gripper.begun.acquire(timeout=0.3)
+    late.set()
+    assert gripper.begun.acquire(timeout=BOUND)
+    gripper.go_on.release()
+    _wait(lambda: gripper.opening == 0.7)
+
+
 def test_a_stop_at_rest_reaches_the_gripper_before_the_next_goal(
     mailbox: GripperMailbox, gripper: SlowGripper
 ) -> None:
