@@ -36,6 +36,7 @@ from robot_rl.hardware.server import RobotServer, StateCallback
 from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.cameras.conftest import PATIENT, UNHURRIED, pattern
 from tests.hardware.core.small_arm import SmallArm
+from tests.hardware.ready import Ready
 
 ROBOT = Path(__file__).parents[2] / "configs" / "robot" / "sim_panda.yaml"
 
@@ -122,10 +123,9 @@ def main(told: dict[str, Any]) -> None:
             CoreSettings(lease_ms=told.get("lease_ms", 1000), boot_id=boot_id()),
             keys=load_server_keys(Path(told["keys"])) if "keys" in told else None,
             cameras=cameras,
-            state_callbacks=state_callbacks,
+            state_callbacks=[*state_callbacks, Ready()],
         )
         threading.Thread(target=obey, args=(driver, server), daemon=True).start()
-        print("ready", flush=True)
         server.run()
 
 

@@ -1,9 +1,9 @@
 """A server of the simulated Panda as a process, which writes at its end what the arm has gone through.
 
 `python lone_server.py ADDRESS REPORT LEASE_MS HOLD [KEYS]`: a lease of 0 ms is one that no busy machine
-loses, and HOLD is `as it is` or `long`. SIGUSR1 makes the control thread busy until the next one, SIGUSR2 is
-a fault of the program, SIGHUP jams the gripper until the next one, SIGWINCH leaves a few file descriptors
-until the next one.
+loses, one of more than 1000 ms is longer than a user may ask for, and HOLD is `as it is` or `long`. SIGUSR1
+makes the control thread busy until the next one, SIGUSR2 is a fault of the program, SIGHUP jams the gripper
+until the next one, SIGWINCH leaves a few file descriptors until the next one.
 """
 
 import json
@@ -26,9 +26,12 @@ from robot_rl.hardware.protocol.messages import Ack, Command, Refused
 from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.server import RobotServer
-from tests.hardware.unhurried import extend_hold, extend_leases
+from tests.hardware.ready import Ready
+from tests.hardware.unhurried import LONG, extend_hold, extend_leases
 
 ROBOT = Path(__file__).parents[2] / "configs" / "robot" / "sim_panda.yaml"
+LONGEST_LEASE = 1000
+"""ms that a server takes as a setting."""
 MOST_BUSY = 120.0
 """s after which the control thread goes on although nobody asked it to."""
 
@@ -69,9 +72,10 @@ class WatchedArm(SimDriver):
 
 
 def main() -> None:
-    address, report, lease_ms, hold, *keys = sys.argv[1:]
-    if lease_ms == "0":
-        extend_leases()
+    address, report, lease, hold, *keys = sys.argv[1:]
+    lease_ms = int(lease) or LONG
+    if lease_ms > LONGEST_LEASE:
+        extend_leases(lease_ms=lease_ms)
     if hold == "long":
         extend_hold()
     clock = MonotonicClock()
@@ -79,8 +83,9 @@ def main() -> None:
     server = RobotServer(
         driver,
         parse(address),
-        CoreSettings(lease_ms=int(lease_ms) or 1000, boot_id=boot_id()),
+        CoreSettings(lease_ms=min(lease_ms, LONGEST_LEASE), boot_id=boot_id()),
         keys=load_server_keys(Path(keys[0])) if keys else None,
+        state_callbacks=[Ready()],
     )
     commands: list[dict[str, object]] = []
     handle = server.core.handle
@@ -110,7 +115,6 @@ def main() -> None:
     signal.signal(signal.SIGHUP, lambda *_: jam(driver.gripper))
     taken: list[int] = []
     signal.signal(signal.SIGWINCH, lambda *_: take_descriptors(taken))
-    print("ready", flush=True)
     try:
         server.run()
     finally:

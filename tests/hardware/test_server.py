@@ -22,6 +22,8 @@ from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.swing_client import REFUSED
 from tests.hardware.processes import PATIENCE, ROOT, Server, await_event, eventually, serving, swinging
 
+LEASE_MS = 3000
+"""Longer than a user may ask for: a commander that has to wait for the processor keeps it."""
 SLACK = 30_000_000_000
 """What a busy machine may take longer, ns."""
 
@@ -35,7 +37,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture
 def strict(tmp_path: Path) -> Iterator[Server]:
     """One whose leases are lost, and whose hold ends."""
-    with serving(tmp_path, lease_ms=1000, hold="as it is") as server:
+    with serving(tmp_path, lease_ms=LEASE_MS, hold="as it is") as server:
         yield server
 
 
@@ -91,7 +93,7 @@ def _lost(server: Server, operator: RobotClient, end: int) -> Event:
 
 def test_a_commander_that_hangs_for_a_moment_cannot_go_on_after_another_took_over(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, lease_ms=1000) as server,
+        serving(tmp_path, lease_ms=LEASE_MS) as server,
         server.client("operator", "operator") as operator,
     ):
         operator.arm()
@@ -235,14 +237,15 @@ def test_a_flood_does_not_keep_the_arm_from_its_ticks(server: Server, operator: 
         before = operator.sample().tm
         sent = 0
         begun = time.monotonic()
-        while time.monotonic() < begun + 2:
+        while time.monotonic() < begun + 2 or sent <= 100:
+            assert time.monotonic() < begun + PATIENCE
             with contextlib.suppress(zmq.Again):
                 socket.send(b"\xc1")
                 sent += 1
         socket.close()
-    assert sent > 100
     assert operator.state(30.0).tm > before
-    assert sum(event.code == "malformed" for event in operator.events()) <= 10
+    # One a second is logged.
+    assert sum(event.code == "malformed" for event in operator.events()) <= time.monotonic() - begun + 2
 
 
 def test_a_second_server_at_the_address_is_refused_in_one_line(server: Server) -> None:

@@ -1,7 +1,9 @@
 """Time limits of a server that no busy machine exceeds, for tests that promise no times.
 
-For processes of a test's own.
+For processes of a test's own; in a test's own process with `monkeypatch.setattr` in place of `setattr`.
 """
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -12,12 +14,13 @@ from robot_rl.hardware.protocol.messages import Command, Message
 
 LONG = 600_000
 """ms"""
+Put = Callable[[object, str, object], None]
 
 
-def extend_leases() -> None:
-    """None is lost, and no command comes too late."""
-    lease.FIRST_COMMAND_TIMEOUT = LONG * MS
-    core.Leases = lambda _: lease.Leases(LONG * MS)  # type: ignore[assignment,misc]
+def extend_leases(put: Put = setattr, lease_ms: int = LONG) -> None:
+    """None is lost within `lease_ms`, and no command comes too late."""
+    put(lease, "FIRST_COMMAND_TIMEOUT", LONG * MS)
+    put(core, "Leases", lambda _: lease.Leases(lease_ms * MS))
     handle = core.RobotCore.handle
 
     def in_time(self: core.RobotCore, peer: Peer, message: Message) -> Message:
@@ -25,9 +28,9 @@ def extend_leases() -> None:
             message = msgspec.structs.replace(message, ttl_ms=LONG)
         return handle(self, peer, message)
 
-    core.RobotCore.handle = in_time  # type: ignore[method-assign]
+    put(core.RobotCore, "handle", in_time)
 
 
-def extend_hold() -> None:
+def extend_hold(put: Put = setattr) -> None:
     """After a lost lease there is time to take another."""
-    supervisor.HOLD = LONG * MS
+    put(supervisor, "HOLD", LONG * MS)

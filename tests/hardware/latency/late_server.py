@@ -26,6 +26,7 @@ from robot_rl.hardware.server import RobotServer
 from robot_rl.hardware.spec import CameraSpec
 from tests.hardware.latency.late_arm import LatePanda
 from tests.hardware.latency.rehearsal import PIXELS, TEXTURE
+from tests.hardware.ready import Ready
 
 ROBOT = Path(__file__).parents[3] / "configs" / "robot" / "sim_panda.yaml"
 HEIGHT, WIDTH = TEXTURE.shape
@@ -87,10 +88,9 @@ def main() -> None:
         parse(address),
         CoreSettings(lease_ms=1000, boot_id=boot_id()),
         cameras=cameras,
-        state_callbacks=[scene.show],
+        state_callbacks=[scene.show, Ready()],
     )
     signal.signal(signal.SIGTERM, lambda *_: server.close_soon())
-    print("ready", flush=True)
     try:
         server.run()
     finally:

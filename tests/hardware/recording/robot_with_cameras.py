@@ -15,8 +15,9 @@ from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.robot_file import load_robot
 from robot_rl.hardware.server import RobotServer
-from tests.hardware.cameras.conftest import UNHURRIED, pattern
+from tests.hardware.cameras.conftest import PATIENT, pattern
 from tests.hardware.lone_server import ROBOT
+from tests.hardware.ready import Ready
 from tests.hardware.unhurried import extend_hold, extend_leases
 
 CAMERAS = ("front", "wrist")
@@ -27,15 +28,15 @@ def main() -> None:
     extend_hold()
     cameras = [pattern(name, lose_every=7 if name == "wrist" else 0) for name in CAMERAS]
     spec = msgspec.structs.replace(load_robot(ROBOT).spec, cameras=tuple(camera.spec for camera in cameras))
-    robot_rl.hardware.server.CameraSet = partial(CameraSet, limits=UNHURRIED)  # type: ignore[assignment,misc]
+    robot_rl.hardware.server.CameraSet = partial(CameraSet, limits=PATIENT)  # type: ignore[assignment,misc]
     server = RobotServer(
         SimDriver(spec, "panda", MonotonicClock()),
         parse(sys.argv[1]),
         CoreSettings(lease_ms=1000, boot_id=boot_id()),
         cameras=cameras,
+        state_callbacks=[Ready()],
     )
     signal.signal(signal.SIGTERM, lambda *_: server.close_soon())
-    print("ready", flush=True)
     server.run()
 
 
