@@ -59,7 +59,11 @@ def camera_process(server: Process, camera: str) -> int:
     """Its id, by what it was told on its command line."""
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     for child in " ".join(path.read_text() for path in children).split():
-        command = Path(f"/proc/{child}/cmdline").read_bytes()
+        try:
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            # One of those that go wrong, and just ended.
+            continue
         if b"robot_rl.hardware.cameras.camera_main" in command and f'"name":"{camera}"'.encode() in command:
             return int(child)
     raise AssertionError(f"no process of camera {camera}")

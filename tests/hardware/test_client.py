@@ -166,7 +166,7 @@ def test_an_operator_takes_the_lease_from_a_policy_in_one_step(server: Server, r
 
 
 def test_a_state_is_new_or_refused_with_its_age(server: Server) -> None:
-    with server.client("looker", timeout=1.0) as robot:
+    with server.client("looker") as robot:
         robot.state(30.0)
         server.process.send(signal.SIGSTOP)
         try:
@@ -177,34 +177,39 @@ def test_a_state_is_new_or_refused_with_its_age(server: Server) -> None:
             assert robot.state(math.inf).mode is Mode.IDLE
         finally:
             server.process.send(signal.SIGCONT)
-        eventually(lambda: robot.sample(), "the server goes on")
-
-
-def test_a_server_that_hangs_costs_no_more_than_the_time_limit(server: Server) -> None:
-    with server.client("waiter", timeout=30.0) as robot:
-        # Less than the silence after which a connection is made anew, and late answers are lost with it.
-        robot._connection._timeout = 0.2
-        server.process.send(signal.SIGSTOP)
-        try:
-            begun = time.monotonic()
-            with pytest.raises(NoAnswer, match="sample_now: no answer from ipc://"):
-                robot.sample()
-            with pytest.raises(NoAnswer, match="command"):
-                robot.command("joint_position", [0.0] * 7, timeout=0.2)
-            assert time.monotonic() - begun >= 0.4
-            assert time.monotonic() - begun < 30
-        finally:
-            server.process.send(signal.SIGCONT)
-        # The late answer is dropped; the next request gets its own.
         eventually(lambda: _answers(robot), "the server goes on")
-        assert robot.late >= 1
 
 
 def _answers(robot: RobotClient) -> bool:
     try:
         return bool(robot.sample().q)
     except NoAnswer:
+        # ZMQ takes a server that was stopped for more than a second for dead, and connects anew.
         return False
+
+
+def test_a_server_that_hangs_costs_no_more_than_the_time_limit(server: Server) -> None:
+    with server.client("waiter") as robot:
+
+        def is_late() -> bool:
+            """The late answer is dropped; the next request gets its own."""
+            # Less than the silence after which a connection is made anew, and late answers are lost with it.
+            robot._connection._timeout = 0.2
+            server.process.send(signal.SIGSTOP)
+            try:
+                begun = time.monotonic()
+                with pytest.raises(NoAnswer, match="sample_now: no answer from ipc://"):
+                    robot.sample()
+                with pytest.raises(NoAnswer, match="command"):
+                    robot.command("joint_position", [0.0] * 7, timeout=0.2)
+                assert time.monotonic() - begun >= 0.4
+                assert time.monotonic() - begun < 30
+            finally:
+                server.process.send(signal.SIGCONT)
+            robot._connection._timeout = 5.0
+            return _answers(robot) and robot.late >= 1
+
+        eventually(is_late, "an answer comes late")
 
 
 def test_on_one_machine_there_is_one_clock(robot: RobotClient) -> None:

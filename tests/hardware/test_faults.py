@@ -29,6 +29,8 @@ CASES = {
     ),
 }
 COMMANDS = 60
+TIMEOUT = 3.0
+"""s for an answer, where answers may be lost."""
 
 
 @pytest.fixture
@@ -115,14 +117,15 @@ def test_the_arm_is_safe_and_the_client_ends_whatever_the_network_does(
 ) -> None:
     front = parse(f"ipc://{tmp_path / 'p'}")
     with FaultProxy(front, parse(server.address), Faults(), seed) as proxy:
-        with RobotClient(front, "driver", "operator", timeout=3.0) as robot:
+        with RobotClient(front, "driver", "operator", timeout=30.0) as robot:
             eventually(lambda: drive(robot, 5)[0], "without faults the arm is driven through the proxy")
+            robot._connection._timeout = TIMEOUT
             proxy.faults = CASES[name]
             begun = time.monotonic()
             # Whatever is no `RobotError` ends the test.
             drive(robot, COMMANDS, timeout=0.4)
         # Each command has one time limit, and each time that the lease is taken again six.
-        assert time.monotonic() - begun < 120 + 6 * 3.0 * COMMANDS
+        assert time.monotonic() - begun < 120 + 6 * TIMEOUT * COMMANDS
         happened = {fault for fault, count in proxy.forwarded.items() if count}
         expected = {fault for fault in proxy.forwarded if getattr(CASES[name], fault)}
         assert happened == expected
@@ -146,6 +149,8 @@ def test_commands_that_a_stall_has_kept_are_refused_when_they_come_at_once(
                     robot.command(
                         "joint_position", [here[0] + 0.01 * number, *here[1:]], ttl_ms=100, timeout=0.05
                     )
+            # On a slow machine so much may be over by now that the last one would come in time.
+            time.sleep(0.1)
             await_event(watcher, "fault by hold_over", since)
             held = watcher.sample().q
         eventually(lambda: watcher.sample().mode is Mode.FAULT, "the arm is stopped")

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from robot_rl.hardware.cameras import camera_process
 from robot_rl.hardware.cameras.reader import FrameReader
 from robot_rl.hardware.cameras.settings import MonitorLimits
 from robot_rl.hardware.protocol.arrays import pixels
@@ -163,18 +164,31 @@ def test_a_running_camera_can_be_started_anew(bench: Bench) -> None:
     assert bench.happened("wrist") == ["camera_running"] * 2
 
 
-def test_a_server_that_ends_lets_its_cameras_close_their_devices(bench: Bench, tmp_path: Path) -> None:
-    cameras = bench.start(pattern("wrist", closed=str(tmp_path / "closed")), pattern("front"))
-    pids = [bench.running(name).pid for name in ("wrist", "front")]
-    assert pids[1] is not None
-    # One that does not hear does not keep the server from ending.
-    os.kill(pids[1], signal.SIGSTOP)
+def test_a_server_that_ends_lets_its_cameras_close_their_devices(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(camera_process, "_GRACE", PATIENCE)
+    cameras = bench.start(pattern("wrist", closed=str(tmp_path / "closed")))
+    pid = bench.running("wrist").pid
     cameras.close()
     cameras.close()
     assert (tmp_path / "closed").exists()
-    assert not any(is_alive(pid) for pid in pids if pid)
+    assert pid is not None
+    assert not is_alive(pid)
     with pytest.raises(RuntimeError, match="not monitored"):
         cameras.status()
+
+
+def test_a_camera_that_does_not_hear_does_not_keep_the_server_from_ending(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(camera_process, "_GRACE", 0.1)
+    cameras = bench.start(pattern("wrist"))
+    pid = bench.running("wrist").pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    cameras.close()
+    assert not is_alive(pid)
 
 
 @pytest.mark.parametrize("stopped", [False, True])

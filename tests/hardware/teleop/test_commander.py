@@ -8,6 +8,7 @@ import pytest
 
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.teleop import commander
 from robot_rl.hardware.teleop.commander import Commander
 from robot_rl.hardware.teleop.device import Sample
 from robot_rl.hardware.teleop.engagement import ClutchState
@@ -16,6 +17,12 @@ from robot_rl.hardware.teleop.teleoperator import Teleoperator
 from tests.hardware.processes import PATIENCE, Server, eventually, serving
 
 REST = (0.0,) * 6
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server is waited for."""
+    monkeypatch.setattr(commander, "_COMMAND_TIMEOUT", PATIENCE)
 
 
 class Operator:

@@ -132,6 +132,12 @@ def shorten_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"robot_rl.hil.link.{name}", ms * MS)
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZMQ's threads may be slow to connect, and to send what is left at the end."""
+    monkeypatch.setattr("robot_rl.hil.link.client._LINGER_MS", 60_000)
+
+
 def until(done: Callable[[], bool], *turns: Callable[[], None]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not done():
@@ -482,8 +488,9 @@ def test_a_learner_is_lost_only_after_repeated_checks_without_a_connection(
 
 
 def test_a_check_just_after_a_reconnect_finds_the_connection(
-    address: str, learner: Learner, tmp_path: Path
+    address: str, learner: Learner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("robot_rl.hil.link.client._POLL_MS", 60_000)
     clock = SteppedClock()
     client = LearnerClient(parse(address), None, Outbox(Spool(tmp_path / "spool")), clock)
     try:
