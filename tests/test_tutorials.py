@@ -116,15 +116,12 @@ def test_collect_by_hand(
     try:
         terminal.await_text("ecorded")
         for key, shown in (("a", "ready"), ("b", "RECORDING"), ("c", "clutch engaged")):
-            terminal.press(key)
-            terminal.await_text(shown)
+            terminal.press_for(key, shown)
         for _ in range(20):
             terminal.press("i")
             time.sleep(0.05)
-        terminal.press("s")
-        terminal.await_text("committed in")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        terminal.press_for("s", "committed in")
+        assert terminal.quit() == 0
     finally:
         terminal.close()
     assert follow(page[at + 1 :], here) == ["data derive", "data info"]

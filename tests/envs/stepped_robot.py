@@ -80,13 +80,16 @@ class SteppedRobot:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Context in which time passes by itself, for code that waits without this clock."""
+        """Context in which time passes by itself, for code that waits without this clock.
+
+        No faster than real time: what a client keeps of the last second covers a pause of its thread.
+        """
         done = threading.Event()
 
         def run() -> None:
             while not done.is_set():
                 self.wait(PERIOD / MS)
-                time.sleep(0.002)
+                time.sleep(PERIOD * 1e-9)
 
         thread = threading.Thread(target=run)
         thread.start()

@@ -4,9 +4,14 @@ import os
 import pty
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.hardware.processes import ROOT, eventually
+
+_AGAIN = 5.0
+"""Seconds after which a key without effect is pressed again."""
 
 
 class Terminal:
@@ -33,10 +38,41 @@ class Terminal:
         return text in self.seen
 
     def await_text(self, text: str) -> None:
+        self._await(lambda: self.shows(text), text)
+
+    def press_for(self, keys: str, text: str) -> None:
+        """Press until the text is shown: a key that waited long for a busy machine does not count."""
+
+        def shown() -> bool:
+            self.press(keys)
+            return self._within(_AGAIN, lambda: self.shows(text))
+
+        self._await(shown, text)
+
+    def quit(self) -> int:
+        """Press `q` until the program has ended; its exit code."""
+
+        def ended() -> bool:
+            self.press("q")
+            return self._within(_AGAIN, lambda: self.process.poll() is not None)
+
+        self._await(ended, "the end")
+        return self.wait()
+
+    def _await(self, true: Callable[[], bool], what: str) -> None:
         try:
-            eventually(lambda: self.shows(text), "")
+            eventually(true, "")
         except AssertionError:
-            raise AssertionError(f"never: {text!r} on the terminal: {self.seen[-500:]!r}") from None
+            raise AssertionError(f"never: {what!r} on the terminal: {self.seen[-500:]!r}") from None
+
+    def _within(self, seconds: float, true: Callable[[], bool]) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.shows("")
+            if true():
+                return True
+            time.sleep(0.02)
+        return False
 
     def forget(self) -> None:
         """What is awaited next has to come from now on."""
@@ -50,7 +86,7 @@ class Terminal:
             self.shows("")
             return self.process.poll() is not None
 
-        eventually(ended, f"the end: {self.seen[-500:]!r}")
+        self._await(ended, "the end")
         self.shows("")
         return self.process.returncode
 

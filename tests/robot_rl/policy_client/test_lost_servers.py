@@ -101,7 +101,8 @@ def test_a_stalled_server_is_lost_in_time_and_its_late_answer_is_not_taken() -> 
         return {"actions": np.zeros((3, 3))}
 
     with stock(infer) as url:
-        base = connect_base(RemoteConfig(url, timeout=0.5, **MAPPING), ENVIRONMENT)
+        base = connect_base(RemoteConfig(url, timeout=PATIENCE, **MAPPING), ENVIRONMENT)
+        set_timeout(base, 0.5)
         slow.set()
         with pytest.raises(PolicyLost, match=r"no answer within 0\.5 s"):
             base.sample(observations(1))

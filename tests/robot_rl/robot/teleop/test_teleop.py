@@ -48,10 +48,8 @@ def teleop(server: Server, *arguments: str) -> Iterator[Terminal]:
 
 def engage(terminal: Terminal) -> None:
     """Arm, and press the clutch."""
-    terminal.press("a")
-    terminal.await_text("armed; clutch released")
-    terminal.press("c")
-    terminal.await_text("human; clutch engaged")
+    terminal.press_for("a", "armed; clutch released")
+    terminal.press_for("c", "human; clutch engaged")
 
 
 def hold(terminal: Terminal, key: str, seconds: float = 1.0) -> None:
@@ -62,9 +60,21 @@ def hold(terminal: Terminal, key: str, seconds: float = 1.0) -> None:
         time.sleep(0.03)
 
 
-def hold_until(terminal: Terminal, key: str, true: Callable[[], bool]) -> None:
+def stay_engaged(terminal: Terminal, watcher: RobotClient) -> State:
+    """Press the clutch where a busy machine has opened it; returns the arm's state."""
+    state = watcher.sample()
+    if state.mode is not Mode.HUMAN:
+        terminal.press("c")
+        end = time.monotonic() + 1.0
+        while state.mode is not Mode.HUMAN and time.monotonic() < end:
+            state = watcher.sample()
+            time.sleep(0.02)
+    return state
+
+
+def hold_until(terminal: Terminal, watcher: RobotClient, key: str, true: Callable[[State], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not true():
+    while not true(stay_engaged(terminal, watcher)):
         assert time.monotonic() < deadline
         hold(terminal, key, 0.2)
 
@@ -82,13 +92,15 @@ def test_keys_move_the_arm_while_they_are_held_and_it_stays_held_at_the_end(
         engage(terminal)
         # It sags a little where it is first held.
         assert watcher.sample().position == pytest.approx(before, abs=6e-3)
-        hold_until(terminal, "i", lambda: watcher.sample().position[0] > before[0] + 0.02)
-        eventually(lambda: at_rest(watcher.sample()), "no key, no motion")
-        state = watcher.sample()
-        assert state.mode is Mode.HUMAN
-        hold_until(terminal, "k", lambda: watcher.sample().position[0] < state.position[0] - 0.005)
-        terminal.press("q")
-        assert terminal.wait() == 0
+        hold_until(terminal, watcher, "i", lambda now: now.position[0] > before[0] + 0.02)
+
+        def rests() -> State | None:
+            state = stay_engaged(terminal, watcher)
+            return state if state.mode is Mode.HUMAN and at_rest(state) else None
+
+        rested: State = eventually(rests, "no key, no motion")
+        hold_until(terminal, watcher, "k", lambda now: now.position[0] < rested.position[0] - 0.005)
+        assert terminal.quit() == 0
         terminal.await_text("the arm is at rest and held")
     state = watcher.sample()
     assert (state.mode, state.lease_holder) == (Mode.ARMED, "")
@@ -116,11 +128,9 @@ def test_the_space_bar_is_the_e_stop_and_a_acknowledges(server: Server, watcher:
         eventually(lambda: watcher.sample().mode is Mode.FAULT, "the fault")
         terminal.await_text("a acknowledges it; clutch released")
         # The clutch alone does nothing now.
-        terminal.press("c")
-        terminal.await_text("the arm has a fault: a acknowledges it and arms again")
+        terminal.press_for("c", "the arm has a fault: a acknowledges it and arms again")
         assert watcher.sample().mode is Mode.FAULT
-        terminal.press("a")
-        terminal.await_text("acknowledged: stop:")
+        terminal.press_for("a", "acknowledged: stop:")
         eventually(lambda: watcher.sample().mode is Mode.ARMED, "armed again")
 
 
@@ -128,15 +138,13 @@ def test_episodes_are_recorded_with_who_moved(server: Server, watcher: RobotClie
     out = tmp_path / "x.raw"
     with teleop(server, f"out={out}", "labels.operator=carl") as terminal:
         engage(terminal)
-        terminal.press("b")
-        terminal.await_text("RECORDING")
-        hold(terminal, "i", 0.5)
-        terminal.press("q")
-        terminal.await_text("an episode is open: s, f or d ends it")
-        terminal.press("s")
-        terminal.await_text("episode 0: success")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        terminal.press_for("b", "RECORDING")
+        before = watcher.sample().position[0]
+        # A command moves by 1 cm at most.
+        hold_until(terminal, watcher, "i", lambda now: now.position[0] > before + 0.04)
+        terminal.press_for("q", "an episode is open: s, f or d ends it")
+        terminal.press_for("s", "episode 0: success")
+        assert terminal.quit() == 0
         terminal.await_text(f"robot-rl data derive raw={out} out={tmp_path}/x.zarr name=x")
     episode = RawDataset(out).episodes[0]
     assert episode.footer is not None
@@ -153,8 +161,7 @@ def test_episodes_are_recorded_with_who_moved(server: Server, watcher: RobotClie
 @pytest.mark.full
 def test_somebody_else_with_the_lease_is_named(server: Server, watcher: RobotClient) -> None:
     with teleop(server) as terminal:
-        terminal.press("a")
-        terminal.await_text("armed; clutch released")
+        terminal.press_for("a", "armed; clutch released")
         with watcher.lease("script"):
             watcher.command("cartesian_delta", [0.0] * 6)
             for _ in range(10):
@@ -174,8 +181,7 @@ def test_a_device_that_is_stopped_holds_the_arm_and_has_to_be_pressed_anew(
     hand = Process([script, str(path)], "ready")
     try:
         with teleop(server, "device=spacemouse", f"device.path={path}") as terminal:
-            terminal.press("a")
-            terminal.await_text("armed; clutch released")
+            terminal.press_for("a", "armed; clutch released")
             eventually(lambda: moves(watcher, hand), "it moves")
             terminal.await_text("human; clutch engaged")
             terminal.forget()
@@ -213,13 +219,11 @@ def test_an_unplugged_device_loses_nothing_of_the_open_episode(
         Feed(path) as feed,
         teleop(server, "device=spacemouse", f"device.path={path}", f"out={out}") as terminal,
     ):
-        terminal.press("a")
-        terminal.await_text("armed; clutch released")
+        terminal.press_for("a", "armed; clutch released")
         feed.write(buttons(0))
         feed.write(buttons())
         terminal.await_text("human; clutch engaged")
-        terminal.press("b")
-        terminal.await_text("RECORDING")
+        terminal.press_for("b", "RECORDING")
         for report in cap((0, 0, -100)):
             feed.write(report)
         feed.unplug()
@@ -227,10 +231,8 @@ def test_an_unplugged_device_loses_nothing_of_the_open_episode(
         eventually(lambda: watcher.sample().lease_holder == "", "it is held")
         terminal.forget()
         terminal.await_text("RECORDING")
-        terminal.press("f")
-        terminal.await_text("episode 0: failure")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        terminal.press_for("f", "episode 0: failure")
+        assert terminal.quit() == 0
     footer = RawDataset(out).episodes[0].footer
     assert footer is not None
     assert footer.outcome == "failure"
@@ -301,8 +303,7 @@ def test_the_arm_follows_a_leader_that_is_brought_close_and_holds_when_it_is_unp
             f"the leader is gone from {bus.path}: plug it in and start again; the arm is held"
         )
         eventually(lambda: watcher.sample().mode is Mode.ARMED, "it is held")
-        terminal.press("q")
-        assert terminal.wait() == 0
+        assert terminal.quit() == 0
 
 
 @pytest.mark.parametrize(
