@@ -177,6 +177,15 @@ def test_it_is_the_installed_package_that_runs(
     assert paths == [str(installed.package / name) for name in names]
 
 
+PATIENT = """
+from functools import partial
+from robot_rl.hardware.cameras import camera_set
+from robot_rl.hardware.cameras.settings import MonitorLimits
+camera_set.MonitorLimits = partial(MonitorLimits, start_ms=90_000, stall_ms=20_000)
+"""
+"""A plugin: a busy machine's cameras are not started anew."""
+
+
 @pytest.mark.parametrize(
     "kind", ["wheel", *(pytest.param(kind, marks=FULL) for kind in ("sdist", "editable"))]
 )
@@ -184,10 +193,12 @@ def test_camera_and_recorder_processes_start_beside_foreign_packages(
     install: Callable[[str], Installation], folder: Path, kind: str
 ) -> None:
     installed = install(kind)
+    (folder / "patient.py").write_text(PATIENT)
     address = f"address=ipc://{folder / 'r'}"
+    options = ("driver=sim_panda", "cameras=[front]", "plugins=[patient]", address)
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [installed.python, "-m", "robot_rl", "robot", "driver=sim_panda", "cameras=[front]", address],
+            [installed.python, "-m", "robot_rl", "robot", *options],
             cwd=folder,
             env=_environment(),
             stdout=log,
@@ -203,12 +214,19 @@ def test_camera_and_recorder_processes_start_beside_foreign_packages(
 
 def _record_until_images(installed: Installation, folder: Path, address: str) -> None:
     """Record until an episode has images; the first ones may be over before the camera has started."""
+    command = (installed.python, "-m", "robot_rl", "record", address, "out=x.raw", "seconds=0.5")
+    said = ""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        installed.robot_rl("record", address, "out=x.raw", "seconds=0.5", cwd=folder)
+        done = subprocess.run(
+            command, cwd=folder, env=_environment(), capture_output=True, text=True, check=False
+        )
         if any(path.stat().st_size > 10_000 for path in folder.glob("x.raw/episode_*/front.images")):
+            assert done.returncode == 0, done.stderr
             return
-    raise AssertionError("no image was recorded")
+        # It waits for a camera for 20 s.
+        said = done.stdout + done.stderr
+    raise AssertionError(f"no image was recorded: {said}")
 
 
 def _wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:

@@ -295,12 +295,16 @@ def test_states_that_are_lost_on_the_way_are_counted(well: str, tmp_path: Path) 
         # For answers that are lost.
         line._timeout = 0.3
         proxy.faults = Faults(drop=0.3)
-        seen = observe(target, line, LOOK)
+
+        def found() -> ServerObservation | None:
+            """A busy machine may need more than one look."""
+            seen = observe(target, line, LOOK)
+            fault = check_states(line.welcome.spec, seen)
+            return seen if not fault.ok and " lost of " in fault.detail else None
+
+        seen = eventually(found, "that states are lost")
         line.close()
-    fault = check_states(line.welcome.spec, seen)
-    assert not fault.ok
     assert seen.states[-1][1].seq - seen.states[0][1].seq + 1 > len(seen.states)
-    assert " lost of " in fault.detail
 
 
 def test_clocks_of_the_wall_that_disagree_or_are_set(well: str, monkeypatch: pytest.MonkeyPatch) -> None:
