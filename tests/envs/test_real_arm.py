@@ -30,6 +30,7 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Mode, State
 from robot_rl.hardware.server import RobotServer
 from robot_rl.hardware.spec import RobotSpec
+from tests.hardware.unhurried import extend_leases
 
 PATIENCE = 30.0
 """s; for what takes milliseconds on an idle machine."""
@@ -41,8 +42,14 @@ def lift() -> TaskConfig:
         return TaskConfig(**yaml.safe_load(file))
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lease is lost and no command is too late, however busy the machine is."""
+    extend_leases(monkeypatch.setattr)
+
+
 class Bridge:
-    """A server in a thread, with a lease long enough for a loaded machine."""
+    """A server in a thread."""
 
     def __init__(self, scene: TaskDriver, directory: Path) -> None:
         self.address = f"ipc://{directory}"

@@ -267,10 +267,12 @@ def test_the_state_may_be_taken_while_another_thread_drives() -> None:
     watcher = threading.Thread(target=look)
     watcher.start()
     q = driver.read().q
-    for _ in range(200):
+    ticks = 0
+    while ticks < 200 or (len(seen) < 2 and watcher.is_alive()):
         driver.write(q)
         clock.advance(10 * MS)
         driver.read()
+        ticks += 1
     done.set()
     watcher.join(10)
     assert not watcher.is_alive()

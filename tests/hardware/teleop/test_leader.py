@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from robot_rl.hardware.clock import MS
+from robot_rl.hardware.teleop import leader as leader_module
 from robot_rl.hardware.teleop.device import DeviceError, Sample
 from robot_rl.hardware.teleop.leader import Leader, LeaderSettings
-from tests.hardware.processes import eventually
+from tests.hardware.processes import PATIENCE, eventually
 from tests.hardware.teleop.dynamixel_bus import Bus
 
 ANGLES = {1: 0.1, 2: -0.8, 3: 0.0, 4: -2.3, 5: 0.5, 6: 1.6, 7: 3.5, 9: 0.25}
@@ -23,7 +24,9 @@ def bus() -> Iterator[Bus]:
 
 
 @pytest.fixture
-def leader(bus: Bus) -> Iterator[Leader]:
+def leader(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
+    # A busy machine may keep the motors from answering for a while.
+    monkeypatch.setattr(leader_module, "_SILENCE_LIMIT", PATIENCE)
     settings = LeaderSettings(
         path=bus.path,
         signs=[1, -1, 1, 1, 1, 1, 1],
@@ -69,9 +72,12 @@ def test_joints_are_the_motors_angles_by_sign_and_offset(leader: Leader, bus: Bu
     assert moved.t > before
 
 
-def test_a_motor_that_does_not_answer_ages_the_sample_and_is_named(leader: Leader, bus: Bus) -> None:
+def test_a_motor_that_does_not_answer_ages_the_sample_and_is_named(
+    leader: Leader, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     until(leader, lambda _: True, "a reading")
     bus.silent.add(4)
+    monkeypatch.setattr(leader_module, "_SILENCE_LIMIT", 1.0)
     eventually(lambda: told(leader, "the leader does not answer: motor 4: [TxRxResult]"), "its name")
 
 
