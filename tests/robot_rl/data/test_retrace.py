@@ -46,6 +46,7 @@ def recorded(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Datase
             start = list(robot.state(10.0).q)
             robot.command("joint_position", start)
             recorder.begin()
+            commands = 0
             begun = time.monotonic()
             while (passed := time.monotonic() - begun) < SECONDS:
                 part = passed / SECONDS
@@ -53,9 +54,9 @@ def recorded(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Datase
                 goal[0] += WIDTH * math.sin(1.5 * math.pi * part) ** 2
                 goal[3] += 0.5 * WIDTH * part
                 robot.command("joint_position", goal, gripper=0.0 if part > 0.5 else 1.0)
+                commands += 1
                 time.sleep(0.03)
-            # The last command's own message has to be there when the episode ends.
-            time.sleep(1.0)
+            eventually(lambda: recorder.status().received["command"] >= commands, "all commands")
             recorder.end("success")
         robot.disarm()
     derive(RawDataset(folder / "x.raw"), folder / "x.zarr", DeriveConfig(20.0, max_age_ms=5000.0))
