@@ -493,15 +493,17 @@ def test_duration_of_collecting_adds_up_over_restarts(tmp_path: Path) -> None:
     assert not stopped.complete
     assert stopped.seconds == pytest.approx(7, abs=0.01)
     os.utime(data / ".zgroup", (now, now))
+    begun = time.time()
     with timed_collection(planned, tmp_path):
-        os.utime(ends / "0", (time.time() + 5, time.time() + 5))
+        ended = time.time() + 5
+        os.utime(ends / "0", (ended, ended))
     with timed_collection(planned, tmp_path) as collection:
         os.utime(ends / "0", (now, now))
         collection.complete = True
     complete = read_collection(planned, tmp_path)
     assert complete is not None
     assert complete.complete
-    assert complete.seconds == pytest.approx(12, abs=1)
+    assert 12 - 0.01 <= complete.seconds <= 7 + ended - begun + 0.01
 
 
 def test_demonstrations_with_unknown_duration_or_other_options_are_deleted(tmp_path: Path) -> None:
@@ -554,8 +556,8 @@ def test_local_launcher_stops_its_commands_cleanly(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=work)
         thread.start()
-        eventually((tmp_path / "d.zarr" / "meta").exists, "its dataset")
-        time.sleep(1)
+        # From then on it listens to signals.
+        eventually((tmp_path / "d.zarr" / "meta" / "episode_ends" / "0").exists, "its first episode")
         launcher.stop()
         thread.join(PATIENCE)
         assert stopped == [True]
