@@ -1,12 +1,13 @@
 """A robot with cameras, and recorders of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from tests.hardware.processes import Process, eventually
 
@@ -64,6 +65,21 @@ def record(root: Path) -> Iterator[Record]:
             return recorder
 
         yield make
+
+
+def begin(recorder: RecorderProcess, labels: Mapping[str, str] | None = None) -> str:
+    """Begin an episode; on a busy machine a stream may be silent at first. Returns its uuid."""
+
+    def begun() -> str:
+        try:
+            return recorder.begin(labels)
+        except RecorderError as error:
+            if "silent" in str(error) or "no images" in str(error):
+                return ""
+            raise
+
+    found: str = eventually(begun, "no stream is silent")
+    return found
 
 
 def hears_all(recorder: RecorderProcess) -> None:

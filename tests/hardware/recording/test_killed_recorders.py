@@ -12,7 +12,7 @@ from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Received
 from robot_rl.hardware.recording.requests import Status
 from tests.hardware.processes import PATIENCE, eventually
-from tests.hardware.recording.conftest import Robot, hears_all
+from tests.hardware.recording.conftest import Robot, begin, hears_all
 
 
 def killed(robot: Robot, root: Path, victim: str, chance: random.Random) -> None:
@@ -22,9 +22,9 @@ def killed(robot: Robot, root: Path, victim: str, chance: random.Random) -> None
     try:
         hears_all(recorder)
         if chance.random() < 0.5:
-            name = recorder.begin()
+            name = begin(recorder)
             found[recorder.end("success").number] = name
-        name = recorder.begin()
+        name = begin(recorder)
         enough = chance.randrange(1, 60)
         eventually(lambda: recorder.status().received["state"] > enough, "states")
         time.sleep(chance.uniform(0, 0.02))

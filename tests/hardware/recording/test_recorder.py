@@ -1,6 +1,5 @@
 """What a recorder process writes, and what it reports when something is missing."""
 
-import contextlib
 import itertools
 import os
 import signal
@@ -20,7 +19,7 @@ from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Clock, Received
 from tests.hardware.cameras.devices_for_tests import number_in
 from tests.hardware.processes import PATIENCE, eventually
-from tests.hardware.recording.conftest import Record, Robot
+from tests.hardware.recording.conftest import Record, Robot, begin
 from tests.hardware.recording.robot_with_cameras import CAMERAS
 
 
@@ -41,7 +40,7 @@ def test_an_episode_holds_all_that_was_published_while_it_was_open(
     with robot.client("carl") as client:
         client.arm()
         before = time.monotonic_ns()
-        name = recorder.begin({"operator": "carl", "task": "stay"})
+        name = begin(recorder, {"operator": "carl", "task": "stay"})
         with client.lease("human"):
             here = list(client.state(10.0).q)
             acks = [client.command("joint_position", here, 0.5, ttl_ms=1000) for _ in range(5)]
@@ -93,7 +92,7 @@ def test_an_episode_holds_all_that_was_published_while_it_was_open(
 
 def test_lost_images_are_counted_and_flag_the_episode(robot: Robot, record: Record, root: Path) -> None:
     recorder = record(robot)
-    recorder.begin()
+    begin(recorder)
     eventually(lambda: recorder.status().received["wrist"] > 20, "images")
     footer = recorder.end("success").footer
     # Its camera loses every seventh.
@@ -102,12 +101,14 @@ def test_lost_images_are_counted_and_flag_the_episode(robot: Robot, record: Reco
     assert footer.flagged
     numbers = [decode_image(image.frame)[0].number for image in RawDataset(root).episodes[0].images("wrist")]
     gaps = sum(b - a - 1 for a, b in itertools.pairwise(numbers))
-    assert footer.counts["wrist"].lost in (gaps, gaps + 1)
+    # And those between the beginning and the first image: one, or more if the camera's process had to wait.
+    before = footer.counts["wrist"].lost - gaps
+    assert 0 <= before < numbers[0]
 
 
 def test_only_the_cameras_that_were_chosen_are_recorded(robot: Robot, record: Record, root: Path) -> None:
     recorder = record(robot, cameras=["front"])
-    recorder.begin()
+    begin(recorder)
     recorder.end("discarded")
     episode = RawDataset(root).episodes[0]
     assert episode.header.cameras == ("front",)
@@ -122,7 +123,7 @@ def test_what_cannot_be_done_is_refused_in_a_line(robot: Robot, record: Record, 
     recorder = record(robot, cameras=[])
     with pytest.raises(RecorderError, match="no episode is open"):
         recorder.end("success")
-    recorder.begin()
+    begin(recorder)
     with pytest.raises(RecorderError, match="an episode is open; end it first"):
         recorder.begin()
     with pytest.raises(RecorderError, match="Invalid enum value 'perfect'"):
@@ -137,7 +138,7 @@ def test_what_cannot_be_done_is_refused_in_a_line(robot: Robot, record: Record, 
 def test_one_episode_follows_the_other_and_each_has_its_own(robot: Robot, record: Record, root: Path) -> None:
     recorder = record(robot, cameras=["front"])
     for number, outcome in enumerate(("success", "failure", "discarded")):
-        recorder.begin()
+        begin(recorder)
         eventually(lambda: recorder.status().received["state"] > 3, "states")
         assert recorder.end(outcome).number == number  # type: ignore[arg-type]
     found = RawDataset(root).episodes
@@ -155,7 +156,7 @@ def test_a_recorder_whose_user_is_gone_commits_what_is_open(
     robot: Robot, record: Record, root: Path, end: str
 ) -> None:
     recorder = record(robot, cameras=[])
-    recorder.begin()
+    begin(recorder)
     eventually(lambda: recorder.status().received["state"] > 3, "states")
     if end == "sigterm":
         recorder.process.send_signal(signal.SIGTERM)
@@ -172,7 +173,7 @@ def test_a_recorder_whose_user_is_gone_commits_what_is_open(
 
 def test_ctrl_c_in_the_terminal_is_left_to_its_user(robot: Robot, record: Record) -> None:
     recorder = record(robot, cameras=[])
-    recorder.begin()
+    begin(recorder)
     os.kill(recorder.process.pid, signal.SIGINT)
     assert recorder.end("success").number == 0
 
@@ -181,7 +182,7 @@ def test_a_server_that_begins_anew_ends_the_episode_and_the_next_is_of_the_new_o
     mortal: Robot, record: Record, root: Path
 ) -> None:
     recorder = record(mortal, cameras=[])
-    recorder.begin()
+    begin(recorder)
     eventually(lambda: recorder.status().received["state"] > 3, "states")
     mortal.kill()
     eventually(lambda: recorder.status().mode is None, "it is silent")
@@ -193,12 +194,7 @@ def test_a_server_that_begins_anew_ends_the_episode_and_the_next_is_of_the_new_o
     with pytest.raises(RecorderError, match="no episode is open"):
         recorder.end("success")
 
-    def begins() -> bool:
-        with contextlib.suppress(RecorderError):
-            return bool(recorder.begin())
-        return False
-
-    eventually(begins, "an episode of the new server")
+    begin(recorder)
     recorder.end("success")
     first, second = RawDataset(root).episodes.values()
     assert first.header.session != second.header.session
@@ -208,7 +204,7 @@ def test_a_silent_server_is_said_before_an_episode_and_after_it(
     mortal: Robot, record: Record, root: Path
 ) -> None:
     recorder = record(mortal, cameras=["front"])
-    recorder.begin()
+    begin(recorder)
     mortal.kill()
     eventually(lambda: recorder.status().mode is None, "it is silent")
     # Its last image may be a little younger than its last state.
