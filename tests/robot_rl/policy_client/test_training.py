@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from robot_rl.envs.observation import Observation
 from robot_rl.errors import ServerLost, UserError
 from robot_rl.policies.chunk_runner import PolicyOutput
+from robot_rl.policy_client.remote_base import RemoteBase
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.server import Listen, PolicyServer
 from robot_rl.report.figures import TITLES
@@ -19,6 +20,7 @@ from robot_rl.saved_policies.loading import load_networks
 from robot_rl.training.logger import read_metrics
 from robot_rl.training.rollout import TrainingRollout
 from tests.conftest import SMALL_RL, RunCommand
+from tests.robot_rl.policy_client.test_lost_servers import set_timeout
 
 METHODS = {
     "expo": ("method=expo", *SMALL_RL, "method.steps=32", "method.warmup_steps=8", "task.horizon=10"),
@@ -67,6 +69,9 @@ def losing(server: PolicyServer, at: str) -> Callable[..., PolicyOutput]:
         left[kind] -= 1
         if kind == at and left[kind] == 0:
             server.close()
+            base = self._policy.base
+            assert isinstance(base, RemoteBase)
+            set_timeout(base, 0.5)
         return ACT(self, obs, **given)
 
     return act
@@ -87,7 +92,7 @@ def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
     for lose_at in ("decision", "end", ""):
         server, url = serve(base_run, port)
         port = int(url.rsplit(":", 1)[1])
-        command = (*common, "base=remote", f"base.url={url}", "base.timeout=1", "name=remote")
+        command = (*common, "base=remote", f"base.url={url}", "base.timeout=60", "name=remote")
         monkeypatch.setattr(TrainingRollout, "_act", losing(server, lose_at))
         try:
             if not lose_at:

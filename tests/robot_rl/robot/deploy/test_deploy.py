@@ -18,6 +18,7 @@ import pytest
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import steps_by_source, steps_to_imitate
+from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
@@ -29,10 +30,17 @@ from robot_rl.saved_policies.bundle import read_bundle, write_bundle
 from robot_rl.saved_policies.loading import policy_directory
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
+from tests.hardware.unhurried import LONG
 
 STEPS = 12
 """Of an episode; 0.6 s."""
 UNHURRIED = "plugins=[tests.robot_rl.unhurried]"
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process no state is too old for a policy, however busy the machine is."""
+    monkeypatch.setitem(RealArmEnv.__init__.__kwdefaults__, "max_age_ms", float(LONG))
 
 
 @contextmanager
@@ -148,10 +156,7 @@ def test_a_classifier_may_judge_success(
     assert main(["deploy", f"policy={policy}", f"robot={lift}", "episodes=3", f"success={run}"]) == 0
     record = read(policy)
     assert record["judge"] == str(run)
-    # On a busy machine the state may be too old at any step.
-    ended = [episode for episode in record["episodes"] if not episode["interrupted"]]
-    assert ended
-    assert {(episode["success"], episode["steps"]) for episode in ended} == {(success, steps)}
+    assert {(episode["success"], episode["steps"]) for episode in record["episodes"]} == {(success, steps)}
 
 
 @pytest.mark.full
