@@ -33,8 +33,8 @@ _MAY_CHANGE = {
     "imagination.address",
     "imagination.keys",
     "imagination.timeout",
-    "workers",
     "workers.count",
+    "workers.max_age",
 }
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import msgspec
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
@@ -48,6 +49,14 @@ class FinetunedPolicy(nn.Module, ABC):
         self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> ActingPolicy:
         """A policy that acts with these networks (not a copy) in `num_envs` environments."""
+
+    def weights_besides(self, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All weights, without those of the base that are still as in `base`, its earlier state."""
+        return {
+            name: value
+            for name, value in self.state_dict().items()
+            if not name.startswith("base.") or not torch.equal(value, base[name.removeprefix("base.")])
+        }
 
 
 def save_finetuned(finetuned: FinetunedPolicy, directory: Path, meta: Mapping[str, Any]) -> None:

@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "bench record",
         "bench data",
         "bench methods",
+        "bench scale",
         "bench table",
     ),
 }

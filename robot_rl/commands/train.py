@@ -55,8 +55,9 @@ from robot_rl.training.online import train_online
 from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.training.provenance import current_code, describe_sessions
 from robot_rl.training.trackers import check_tracker
-from robot_rl.workers.config import WorkersConfig
+from robot_rl.workers.config import WorkersConfig, check_workers_config
 from robot_rl.workers.ray_vector import RayVectorEnv
+from robot_rl.workers.training import train_with_workers
 
 GROUPS = {
     "task": {"*": TaskConfig},
@@ -218,7 +219,10 @@ def environments(
         return make_vector_env
     ray = connect("workers=ray")
     closing.callback(ray.shutdown)
-    return partial(RayVectorEnv, ray, workers=workers.count)
+    if workers.lockstep:
+        return partial(RayVectorEnv, ray, workers=workers.count)
+    # Workers have their own; the learner needs one for its description.
+    return lambda task, num_envs: make_vector_env(task, 1)
 
 
 def build(
@@ -253,6 +257,8 @@ def train(config: Config, method: Method, components: Components, source: Source
     assert isinstance(method, OffPolicyMethod)
     if config.hil:
         return train_async(method, components, source, config.hil, intervals, run)
+    if config.workers and not config.workers.lockstep:
+        return train_with_workers(method, components, source, config.workers, intervals, run)
     return train_online(method.config, components, intervals, run, config.seed)
 
 
@@ -290,6 +296,8 @@ def check_options(config: Config) -> None:
     if config.hil and config.workers:
         raise ValueError("hil=on has an actor of its own, which drives one arm: leave workers out")
     if not issubclass(METHODS[config.method.name], OfflineMethod):
+        if config.workers:
+            check_workers_config(config.workers, config.method, config.base)
         return
     if config.workers:
         raise ValueError(f"method={config.method.name} takes no environment steps: leave workers out")
@@ -310,6 +318,8 @@ def _check_asynchronous(config: Config) -> None:
         )
     if config.hil:
         raise ValueError("asynchronous=… is not there with hil=on yet: leave one of them out")
+    if config.workers and not config.workers.lockstep:
+        raise ValueError("asynchronous=… is not there with workers that act yet: add workers.lockstep=true")
     if config.imagination:
         raise ValueError(
             "imagination asks the base at imagined states, without a delay: leave it or asynchronous=… out"
@@ -322,6 +332,8 @@ def resolved(config: Config) -> dict[str, Any]:
     if config.asynchronous == "off":
         # Runs of earlier versions have no such options.
         del content["asynchronous"], content["delay"]
+    if config.workers and config.workers.lockstep:
+        content["workers"] = None  # any number of them, and none, compute the same
     if config.data is not None:
         # So that a run is not resumed with a dataset that has changed.
         content["data_sha256"] = Dataset(Path(config.data)).sha256

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import torch
-
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hil.link.messages import Weights, pack_tensors
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
@@ -46,9 +44,5 @@ class WeightPublisher:
 
     def current(self, warm: bool) -> Weights:
         """The current networks, for a new actor."""
-        tensors = {
-            name: value
-            for name, value in self._networks.state_dict().items()
-            if not name.startswith("base.") or not torch.equal(value, self._base[name.removeprefix("base.")])
-        }
+        tensors = self._networks.weights_besides(self._base)
         return Weights(learner=self._learner, version=self.version, warm=warm, tensors=pack_tensors(tensors))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from robot_rl.training.loop import (
     restore_run,
     saved_up_to_here,
 )
-from robot_rl.training.rollout import TrainingRollout, VectorTransition
+from robot_rl.training.rollout import StoredStep, TrainingRollout
 
 _WARMUP_BURST = 32
 """Number of updates of the critics' warm-up between two checks of whether the user asked to stop."""
@@ -91,6 +92,21 @@ class Updater:
             imagination.refit(step)
         lines = [json.dumps(record) + "\n" for record in imagination.history]
         write_file(self._run.directory / "imagination.jsonl", "".join(lines).encode())
+
+    def store(self, streams: NDArray[np.int64], step: StoredStep) -> None:
+        """Add a step of B environments to these streams [B] of the replay."""
+        self.replay.add(
+            streams,
+            action=step.action,
+            reward=step.reward,
+            terminated=step.terminated,
+            source=SOURCES.index(step.source),
+            **step.fields,
+        )
+        if len(step.ended):
+            self.replay.end(streams[step.ended], **step.last)
+            for env_id in step.ended:
+                self.end_episode(int(streams[env_id]), success=bool(step.success[env_id]))
 
     def end_episode(self, env_id: int, *, success: bool, interrupted: bool = False) -> None:
         """Record the end of an environment's episode; a world model does not learn from interrupted ones."""
@@ -189,6 +205,7 @@ def train_online(
     envs, policy, learner = components.envs, components.agent.policy, components.learner
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True)
     updater = Updater(config, components, run)
+    streams = np.arange(envs.num_envs)
     step = 0
 
     def decide() -> None:
@@ -224,7 +241,7 @@ def train_online(
                 finally:
                     updating.result()
                 check_reward(transition.reward, before)
-                _store(transition, rollout, updater, "policy" if policy.active else "base")
+                updater.store(streams, rollout.stored(transition, "policy" if policy.active else "base"))
                 step += envs.num_envs
                 rollout.end_episodes(transition, step)
                 updater.schedule(envs.num_envs, before)
@@ -246,24 +263,6 @@ def train_online(
     if updater.lost:
         raise updater.lost
     return step >= intervals.total
-
-
-def _store(transition: VectorTransition, rollout: TrainingRollout, updater: Updater, source: str) -> None:
-    """Add a step of every environment to the replay and, where episodes ended, their last observations."""
-    updater.replay.add(
-        np.arange(len(transition.done)),
-        action=transition.info["applied_action"],
-        reward=transition.reward,
-        terminated=transition.terminated,
-        source=SOURCES.index(source),
-        **transition.obs,
-        **rollout.fields,
-    )
-    ended, last = rollout.last_rows
-    if len(ended):
-        updater.replay.end(ended, **last)
-        for env_id in ended:
-            updater.end_episode(env_id, success=bool(transition.info["success"][env_id]))
 
 
 def _check_finite(metrics: Mapping[str, Tensor], batch: Batch, step: int, directory: Path) -> None:

@@ -1,7 +1,8 @@
 """The rollout of a training run: explores, begins and logs episodes, can be saved and restored."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,35 @@ from robot_rl.errors import ServerLost
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.rollout import Rollout, Transition, episode_seed
-from robot_rl.training.logger import RunLogger
 
 VectorTransition = Transition[NDArray[Any]]
 _RECENT = 40
 """Number of finished episodes over which success is averaged for display."""
+
+
+class EpisodeLog(Protocol):
+    """Where success and length of finished episodes go."""
+
+    def log(self, step: int, /, **values: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class StoredStep:
+    """One control step of B environments, as a replay stores it."""
+
+    fields: Mapping[str, NDArray[Any]]
+    """Observations and the policy's outputs [B, …] by name."""
+    action: NDArray[np.float32]
+    """Executed actions [B, A]."""
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    success: NDArray[np.bool_]
+    source: str
+    """Who acted: `policy` or `base`."""
+    ended: NDArray[np.int64]
+    """Environments [b] whose episode ended."""
+    last: Mapping[str, NDArray[Any]]
+    """Their last observations, and the policy's outputs there [b, …]."""
 
 
 class TrainingRollout(Rollout[NDArray[Any]]):
@@ -29,7 +54,7 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         self,
         envs: RobosuiteVectorEnv,
         policy: ActingPolicy,
-        logger: RunLogger,
+        logger: EpisodeLog,
         seed: int,
         *,
         with_base_samples: bool = False,
@@ -98,6 +123,20 @@ class TrainingRollout(Rollout[NDArray[Any]]):
             last = {**final, **self._act(final, env_ids=ended).replay_fields()}
         self.last_rows, self._unfinished = (ended, last), None
         return transition
+
+    def stored(self, transition: VectorTransition, source: str) -> StoredStep:
+        """The newest step, of which `source` says who acted, for a replay."""
+        ended, last = self.last_rows
+        return StoredStep(
+            {**transition.obs, **self.fields},
+            transition.info["applied_action"],
+            transition.reward,
+            transition.terminated,
+            transition.info["success"],
+            source,
+            ended,
+            last,
+        )
 
     def end_episodes(self, transition: VectorTransition, step: int) -> None:
         """Log the episodes that ended by environment step `step` of the run, and begin new ones."""

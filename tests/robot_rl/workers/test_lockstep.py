@@ -11,27 +11,18 @@ from robot_rl.cli.main import main
 from robot_rl.workers.ray_vector import RayVectorEnv
 from tests.conftest import RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics, residual
+from tests.robot_rl.workers.processes import worker_processes
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
+LOCKSTEP = "workers.lockstep=true"
+
 
 def assert_same_runs(one: Path, other: Path) -> None:
     assert_same(final_state(one), final_state(other))
     assert metrics(one) == metrics(other)
-
-
-def worker_processes() -> list[int]:
-    """Processes of this machine's workers."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if (path / "cmdline").read_bytes().startswith(b"ray::Simulation"):
-                found.append(int(path.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.full
@@ -42,8 +33,8 @@ def test_any_number_of_workers_gives_the_results_of_one_process(
     cluster.add_node(num_cpus=1)
     robot_rl("train", *residual(demonstrations, base_run, tmp_path, "one_process", 160))
     begin = residual(demonstrations, base_run, tmp_path, "workers", 70)
-    robot_rl("train", *begin, "workers=ray", "workers.count=1")
-    robot_rl("train", *begin, "method.steps=130", "workers=ray", "workers.count=2")
+    robot_rl("train", *begin, "workers=ray", "workers.count=1", LOCKSTEP)
+    robot_rl("train", *begin, "method.steps=130", "workers=ray", "workers.count=2", LOCKSTEP)
     robot_rl("train", *begin, "method.steps=160")
     assert_same_runs(tmp_path / "one_process", tmp_path / "workers")
 
@@ -69,12 +60,12 @@ def test_a_node_that_is_lost_and_a_worker_that_hangs_do_not_change_the_results(
             cluster.add_node(num_cpus=2)
             cluster.remove_node(lost, allow_graceful=False)
         if len(steps) == 50:
-            os.kill(worker_processes()[0], signal.SIGSTOP)
+            os.kill(worker_processes("Simulation")[0], signal.SIGSTOP)
         step(envs)
 
     monkeypatch.setattr(RayVectorEnv, "_step_envs", failing)
     begin = residual(demonstrations, base_run, tmp_path, "workers", 160)
-    robot_rl("train", *begin, "workers=ray", "workers.count=1")
+    robot_rl("train", *begin, "workers=ray", "workers.count=1", LOCKSTEP)
     said = capfd.readouterr().err
     assert "workers: one is lost" in said
     assert "workers: one hangs" in said
@@ -85,7 +76,7 @@ def test_a_node_that_is_lost_and_a_worker_that_hangs_do_not_change_the_results(
 def test_an_on_policy_method_collects_with_workers(
     cluster: "Cluster", tmp_path: Path, robot_rl: RunCommand, base_run: Path
 ) -> None:
-    for name, more in (("one_process", ()), ("workers", ("workers=ray", "workers.count=1"))):
+    for name, more in (("one_process", ()), ("workers", ("workers=ray", "workers.count=1", LOCKSTEP))):
         arguments = [
             *("method=residual_ppo", f"base={base_run}", f"runs_dir={tmp_path}", f"name={name}"),
             *("method.steps=96", "method.num_envs=2", "method.rollout_steps=16", "method.minibatches=2"),
@@ -100,24 +91,6 @@ def test_more_workers_than_cores_are_refused(
     cluster: "Cluster", tmp_path: Path, base_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["train", "method=rlpd", "base=uniform", f"runs_dir={tmp_path / 'runs'}", "workers=ray"]
-    assert main([*arguments, "method.demo_ratio=0", "method.num_envs=2"]) == 2
+    assert main([*arguments, "method.demo_ratio=0", "method.num_envs=2", LOCKSTEP]) == 2
     assert "workers.count=2: the cluster has 1 cores" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("method=bc",), "method=bc takes no environment steps: leave workers out"),
-        (
-            ("method=residual", "base=runs/x", "hil=on", "hil.operator=none"),
-            "hil=on has an actor of its own, which drives one arm: leave workers out",
-        ),
-        (("method=residual", "base=runs/x", "workers.count=0"), "workers.count=0: choose 1 or more"),
-    ],
-)
-def test_options_that_workers_do_not_go_with_are_refused(
-    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "workers=ray", *options]) == 2
-    assert message in capsys.readouterr().err
