@@ -6,6 +6,7 @@ every episode) into the run; those of test states go into `eval/test/`. Success 
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,10 @@ from robot_rl.saved_policies.loading import (
     warn_of_other_execution,
 )
 from robot_rl.training.provenance import check_frozen, current_code
+from robot_rl.workers.config import SimulationsConfig
+from robot_rl.workers.ray_vector import cluster_envs
 
-GROUPS = {"task": {"*": TaskConfig}}
+GROUPS = {"task": {"*": TaskConfig}, "workers": {"ray": SimulationsConfig}}
 
 
 @dataclass
@@ -63,6 +66,8 @@ class Config:
     """With saved=true, number of states for all policies but the last; the same as for the last if null."""
     num_envs: int = 4
     """Environments stepped together."""
+    workers: Any = None
+    """`ray` for environments in processes on the machines of a Ray cluster, with the same results."""
     seed: int = 0
     """Seed of the policies' noise."""
     asynchronous: str | None = None
@@ -104,37 +109,39 @@ def run(config: Config) -> None:
     torch.set_num_threads(1)
     split = check_split(config.split)
     policy = Path(config.policy)
-    with mistakes():
-        device = choose_device(config.device)
-        saved = saved_policies(policy) if config.saved else []
-        facts = check_frozen(policy, current_code()) if split == TEST else {}
-        networks, meta = load_networks(saved[-1][0] if saved else config.policy, device)
-        execution = chosen_execution(config.asynchronous, config.delay, meta)
-        facts |= asdict(execution) if execution else {}
-        out = Path(config.out) if config.out else _folder(config, split, execution, trained_execution(meta))
-        envs = make_vector_env(config.task or task_of(meta["environment"]), config.num_envs)
-        accept = OF_A_SCENE if config.task else ()
-        check_same_environment(meta["environment"], envs.describe(), f"policy {policy}", accept)
-        told = _check_instructions(config, networks, envs)
-        # Refused before the first episode.
-        for candidate in side_by_side(networks).values():
-            _acting(candidate, envs, execution)
-        initial = load_states(envs, Path(config.states) if config.states else None, split)
-        for name in ("episodes", "curve_episodes"):
-            if (getattr(config, name) or 0) > len(initial.states):
-                raise ValueError(
-                    f"{name}={getattr(config, name)}: {initial.name} has {len(initial.states)} states"
-                )
-    episodes = config.episodes or len(initial.states)
-    warn_of_other_execution(networks, meta, execution)
-    print(f"{initial.task}: {episodes} episodes from {initial.name}, noise seed {config.seed}")
-    try:
+    with ExitStack() as closing:
+        with mistakes():
+            device = choose_device(config.device)
+            saved = saved_policies(policy) if config.saved else []
+            facts = check_frozen(policy, current_code()) if split == TEST else {}
+            networks, meta = load_networks(saved[-1][0] if saved else config.policy, device)
+            execution = chosen_execution(config.asynchronous, config.delay, meta)
+            facts |= asdict(execution) if execution else {}
+            out = (
+                Path(config.out) if config.out else _folder(config, split, execution, trained_execution(meta))
+            )
+            make_envs = cluster_envs(config.workers, closing) if config.workers else make_vector_env
+            envs = make_envs(config.task or task_of(meta["environment"]), config.num_envs)
+            closing.callback(envs.close)
+            accept = OF_A_SCENE if config.task else ()
+            check_same_environment(meta["environment"], envs.describe(), f"policy {policy}", accept)
+            told = _check_instructions(config, networks, envs)
+            # Refused before the first episode.
+            for candidate in side_by_side(networks).values():
+                _acting(candidate, envs, execution)
+            initial = load_states(envs, Path(config.states) if config.states else None, split)
+            for name in ("episodes", "curve_episodes"):
+                if (getattr(config, name) or 0) > len(initial.states):
+                    raise ValueError(
+                        f"{name}={getattr(config, name)}: {initial.name} has {len(initial.states)} states"
+                    )
+        episodes = config.episodes or len(initial.states)
+        warn_of_other_execution(networks, meta, execution)
+        print(f"{initial.task}: {episodes} episodes from {initial.name}, noise seed {config.seed}")
         if saved:
             _evaluate_saved(config, saved, envs, initial, out, device, execution, facts)
         else:
             _evaluate(config, networks, envs, initial, out, execution, facts, told)
-    finally:
-        envs.close()
 
 
 def _folder(config: Config, split: Split, execution: AsyncOptions, trained: AsyncOptions) -> Path:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
-from robot_rl.launchers.ray_nodes import connect
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
@@ -56,7 +54,7 @@ from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingCl
 from robot_rl.training.provenance import current_code, describe_sessions
 from robot_rl.training.trackers import check_tracker
 from robot_rl.workers.config import WorkersConfig, check_workers_config
-from robot_rl.workers.ray_vector import RayVectorEnv
+from robot_rl.workers.ray_vector import cluster_envs
 from robot_rl.workers.training import train_with_workers
 
 GROUPS = {
@@ -217,10 +215,9 @@ def environments(
     """What makes the environments of a run: in this process, or on a cluster, which `closing` leaves."""
     if workers is None:
         return make_vector_env
-    ray = connect("workers=ray")
-    closing.callback(ray.shutdown)
+    make_envs = cluster_envs(workers, closing)
     if workers.lockstep:
-        return partial(RayVectorEnv, ray, workers=workers.count)
+        return make_envs
     # Workers have their own; the learner needs one for its description.
     return lambda task, num_envs: make_vector_env(task, 1)
 

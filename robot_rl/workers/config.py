@@ -11,11 +11,21 @@ STEPS: Final = 20
 
 
 @dataclass
-class WorkersConfig:
+class SimulationsConfig:
     """Environments in processes on the machines of a Ray cluster."""
 
     count: int = 2
-    """Number of processes, each of which takes one core and an equal part of `method.num_envs`."""
+    """Number of processes, each of which takes one core and an equal part of the environments."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"workers.count={self.count}: choose 1 or more")
+
+
+@dataclass
+class WorkersConfig(SimulationsConfig):
+    """Environments in processes on the machines of a Ray cluster, which may act with copies of the policy."""
+
     lockstep: bool = False
     """Whether the learner's process chooses every action, and waits for all workers at every step: the
     results are those of one process. Otherwise workers act with copies of the policy."""
@@ -24,9 +34,9 @@ class WorkersConfig:
     of older weights are dropped, with their unfinished episodes."""
 
     def __post_init__(self) -> None:
-        for name in ("count", "max_age"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"workers.{name}={getattr(self, name)}: choose 1 or more")
+        super().__post_init__()
+        if self.max_age < 1:
+            raise ValueError(f"workers.max_age={self.max_age}: choose 1 or more")
 
 
 def check_workers_config(config: WorkersConfig, method: Any, base: Any) -> None:

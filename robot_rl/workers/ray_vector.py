@@ -3,8 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,8 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import UserError
 from robot_rl.hardware.plugins import VARIABLE
-from robot_rl.launchers.ray_nodes import installed_software
+from robot_rl.launchers.ray_nodes import connect, installed_software
+from robot_rl.workers.config import SimulationsConfig
 from robot_rl.workers.simulation import EpisodeRecord, Simulation, SimulationJob
 
 if TYPE_CHECKING:
@@ -185,3 +188,16 @@ class RayVectorEnv(RobosuiteVectorEnv):
 
 def _say(text: str) -> None:
     print(f"workers: {text}", file=sys.stderr, flush=True)
+
+
+def cluster_envs(
+    config: SimulationsConfig, closing: ExitStack
+) -> Callable[[TaskConfig, int], RobosuiteVectorEnv]:
+    """Connect to a cluster until `closing` is closed, and return what makes environments there.
+
+    Raises:
+        UserError: see `connect`.
+    """
+    ray = connect("workers=ray")
+    closing.callback(ray.shutdown)
+    return partial(RayVectorEnv, ray, workers=config.count)

@@ -1,6 +1,6 @@
 """A real Ray cluster of two nodes on this machine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,29 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator["Cluster"]:
-    """A head without cores and one node with a core."""
+def make_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], "Cluster"]]:
+    """Starts clusters of a head without cores and one node with a core; commands use the newest."""
     ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RAY_DISABLE_MEMORY_MONITOR", "1")
-    made = cluster_utils.Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-    )
-    made.add_node(num_cpus=1)
-    monkeypatch.setenv("RAY_ADDRESS", made.address)
-    try:
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
+    made: list[Cluster] = []
+
+    def make() -> "Cluster":
+        head = {"num_cpus": 0, "include_dashboard": False}
+        cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+        made.append(cluster)
+        cluster.add_node(num_cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        return cluster
+
+    yield make
+    ray.shutdown()
+    for cluster in made:
+        cluster.shutdown()
+
+
+@pytest.fixture
+def cluster(make_cluster: Callable[[], "Cluster"]) -> "Cluster":
+    """A head without cores and one node with a core."""
+    return make_cluster()

@@ -87,6 +87,18 @@ def test_an_on_policy_method_collects_with_workers(
 
 
 @pytest.mark.full
+def test_an_evaluation_with_workers_has_the_results_of_one_process(
+    cluster: "Cluster", tmp_path: Path, robot_rl: RunCommand, base_run: Path
+) -> None:
+    arguments = (f"policy={base_run}", "episodes=3", "num_envs=2")
+    robot_rl("eval", *arguments, f"out={tmp_path / 'one_process'}")
+    robot_rl("eval", *arguments, f"out={tmp_path / 'workers'}", "workers=ray", "workers.count=1")
+    one, other = (tmp_path / name / "episodes.csv" for name in ("one_process", "workers"))
+    assert len(one.read_text().splitlines()) == 4
+    assert one.read_text() == other.read_text()
+
+
+@pytest.mark.full
 def test_more_workers_than_cores_are_refused(
     cluster: "Cluster", tmp_path: Path, base_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,14 +2,19 @@
 
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from robot_rl.data.replay import SOURCES
+from robot_rl.runs import list_checkpoints
 from robot_rl.workers.training import WorkerTraining
 from tests.conftest import RunCommand
+from tests.hardware.processes import PATIENCE, eventually
 from tests.robot_rl.training.test_training import final_state, metrics, residual
 from tests.robot_rl.workers.processes import worker_processes
 
@@ -135,3 +140,29 @@ def test_slow_hanging_and_lost_workers_cost_only_their_episodes(
     # A step without its successor, where an episode was cut, starts no window.
     replay = state["replay"]
     assert not (replay["data.start"] & replay["data.last"]).any()
+
+
+@pytest.mark.full
+def test_a_run_whose_head_dies_resumes_on_a_new_cluster(
+    make_cluster: Callable[[], "Cluster"],
+    tmp_path: Path,
+    robot_rl: RunCommand,
+    demonstrations: Path,
+    base_run: Path,
+) -> None:
+    cluster = make_cluster()
+    options = [*residual(demonstrations, base_run, tmp_path, "run", 20_000), "checkpoint_every=100"]
+    options += ["workers=ray", "workers.count=1"]
+    child = subprocess.Popen([sys.executable, "-m", "robot_rl", "train", *options])
+    try:
+        eventually(lambda: bool(list_checkpoints(tmp_path / "run" / "checkpoints")), "a checkpoint")
+        cluster.remove_node(cluster.head_node, allow_graceful=False)
+        child.wait(PATIENCE)
+    finally:
+        child.kill()
+        child.wait()
+    saved = final_state(tmp_path / "run")["step"]
+    make_cluster()
+    robot_rl("train", *options, f"method.steps={saved + 60}")
+    state = final_state(tmp_path / "run")
+    assert state["learner"]["updates"] == updates_after(saved + 60)
