@@ -11,7 +11,7 @@ import zmq
 
 from robot_rl.hardware.cameras.camera_process import CameraProcess, end_all
 from robot_rl.hardware.cameras.monitor import CameraMonitor, CameraStatus, OnEvent
-from robot_rl.hardware.cameras.settings import CameraSettings, MonitorLimits
+from robot_rl.hardware.cameras.settings import CameraSettings, MonitorLimits, default_limits
 from robot_rl.hardware.cameras.wire import Report, server_socket
 from robot_rl.hardware.clock import MS, MonotonicClock
 
@@ -42,7 +42,6 @@ class CameraSet:
         """
         _check_distinct("name", [camera.spec.name for camera in cameras])
         _check_distinct("serial", [camera.spec.serial for camera in cameras])
-        limits = limits or MonitorLimits()
         self._images = images
         self._clock = MonotonicClock()
         self._decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
@@ -50,7 +49,9 @@ class CameraSet:
         self._endpoint = f"ipc://{self._folder.name}/reports"
         self._reports = server_socket(images.context, self._endpoint)
         self._cameras = {
-            camera.spec.name: CameraProcess(camera, CameraMonitor(camera, limits, on_event))
+            camera.spec.name: CameraProcess(
+                camera, CameraMonitor(camera, limits or default_limits(camera.source), on_event)
+            )
             for camera in cameras
         }
         self._restarts: queue.SimpleQueue[str] = queue.SimpleQueue()

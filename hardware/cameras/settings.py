@@ -111,3 +111,11 @@ class MonitorLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     restart_window_ms: MS = 60_000
     backoff_ms: MS = 1_000
     """Wait before the first restart of a window; doubled for each further one."""
+
+
+def default_limits(source: Source) -> MonitorLimits:
+    """Limits for a camera with this source.
+
+    A process that draws a scene waits for no device, but on a busy machine its libraries take long to load.
+    """
+    return MonitorLimits(start_ms=60_000) if isinstance(source, Sim) else MonitorLimits()

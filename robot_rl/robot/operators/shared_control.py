@@ -11,7 +11,7 @@ from robot_rl.envs.observation import Observation
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError
+from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.robot.deploy.turns import Turns
@@ -205,10 +205,11 @@ class SharedControl:
                 if not (reason := readiness.blocked or self._env.blocked()):
                     with self._operator.monitor_stop(self._stop):
                         return self._env.reset(number, seed)
-            except RequestRefused as refusal:
-                if not self._patient:
+            except RobotError as error:
+                # A refusal, a late image, an arm that did not find home: the operator can help.
+                if not self._patient or isinstance(error, NoAnswer | ServerChanged):
                     raise
-                reason = str(refusal)
+                reason = str(error)
             except Stopped:
                 # The user ends the run, or the operator disarms, which `begin` reports.
                 continue

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.cameras.settings import CameraSettings, OpenCV, Sim, default_limits
 
 SPEC = {"name": "wrist", "serial": "1", "width": 64, "height": 48, "rate": 30.0}
 
@@ -50,3 +50,8 @@ def test_images_are_encoded_unless_something_else_is_said(source: dict[str, str]
 def test_what_cannot_work_is_refused(fields: dict[str, object], why: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=why):
         read(**fields)
+
+
+def test_a_camera_that_draws_a_scene_may_take_longer_to_start() -> None:
+    drawn = Sim(scene="scene.mjb", feed="ipc:///feed")
+    assert default_limits(drawn).start_ms > default_limits(OpenCV()).start_ms
