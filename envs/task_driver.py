@@ -42,9 +42,9 @@ class TaskDriver:
     time of the clock, but only once the arm has been enabled: until then the scene stays as it was reset. A
     simulation that is slower than real time loses time and does not catch up.
 
-    Sensors are the observations of the task's state that are not the arm's own, `success` and `time_left`
-    (see `robot_rl.envs.robot_state`), and `scene_state` (`robot_rl.envs.scene_state`), all at the time of
-    the measurement.
+    Sensors are the observations of the task's state that are not the arm's own and, if privileged, `success`
+    and `time_left` (see `robot_rl.envs.robot_state`) and `scene_state` (`robot_rl.envs.scene_state`), all at
+    the time of the measurement.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class TaskDriver:
         *,
         rate: float = 100.0,
         starts: NDArray[np.float64] | None = None,
+        privileged: bool = True,
     ) -> None:
         """Build the scene. Other processes render its cameras (`save_scene`, `render_state`).
 
@@ -62,12 +63,15 @@ class TaskDriver:
             clock: the server's clock.
             rate: of the server's ticks, 1/s; a tick must be a whole number of simulation substeps.
             starts: saved states [N, K] (`RobosuiteEnv.get_state`) that `reset` can start from.
+            privileged: whether clients may do what only a simulation can: read success and the scene, and
+                reset it.
 
         Raises:
             ValueError: if the task cannot be driven, or the rate does not fit its simulation.
         """
         self._env = RobosuiteEnv(replace(task, cameras=[]))
         self._clock = clock
+        self._privileged = privileged
         self.starts = starts
         """Saved states that `reset` can start from; without them `reset` takes a seed."""
         self._start = 0
@@ -85,7 +89,7 @@ class TaskDriver:
         self._gripper = TaskGripper(self._env, self._control) if has_gripper else None
         gripper_spec = self._gripper.spec if self._gripper else None
         self._scene = SceneState(self._env)
-        self._spec = robot_spec(self._env, self._control, gripper_spec, rate, task)
+        self._spec = robot_spec(self._env, self._control, gripper_spec, rate, task, privileged=privileged)
         self._kinematics = InBase(self._env, self._control)
         self._phase: Phase = "closed"
         self._halt = threading.Event()
@@ -121,8 +125,13 @@ class TaskDriver:
             start: index of a saved state, or a seed if there are none.
 
         Raises:
-            ValueError: if there is no such state, or the arm is enabled.
+            ValueError: if there is no such state, the arm is enabled, or clients are not privileged.
         """
+        if not self._privileged:
+            raise ValueError("this robot has no simulated scene to reset: prepare it by hand")
+        self._reset(start)
+
+    def _reset(self, start: int) -> None:
         if self._phase == "enabled" and not self._halt.is_set():
             raise ValueError("a scene is reset with the arm disarmed")
         if self.starts is None:
@@ -170,10 +179,36 @@ class TaskDriver:
     def recover(self) -> None:
         """Reset a failed simulation to its last start."""
         if self._failure:
-            self.reset(self._start)
+            self._reset(self._start)
 
     def close(self) -> None:
         self._phase = "closed"
+
+    def place_objects(self, seed: int) -> None:
+        """Put the objects at random places of a reset, as a person's hand would; the arm stays. Called in
+        the driving thread.
+
+        Raises:
+            ValueError: if the task places its objects in another way.
+        """
+        sim = self._env.sim
+        sampler = getattr(sim, "placement_initializer", None)
+        if sampler is None:
+            raise ValueError(f"task {self._env.task.name!r} has no objects that a hand could place")
+        # All of robosuite's samplers share this generator.
+        sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        for position, quaternion, placed in sampler.sample().values():
+            sim.sim.data.set_joint_qpos(placed.joints[0], np.concatenate([position, quaternion]))
+            sim.sim.data.set_joint_qvel(placed.joints[0], np.zeros(6))
+        sim.sim.forward()
+
+    def look(self) -> Array:
+        """Scene that `robot_rl.envs.scene_state` describes, which a person sees."""
+        return self._scene.read()
+
+    def succeeds(self) -> bool:
+        """Whether the task is done, by the simulation's own check."""
+        return bool(self._env.succeeds())
 
     def save_scene(self, folder: Path) -> Path:
         """Save the model to a file in the folder, for processes that render it."""
@@ -254,6 +289,8 @@ class TaskDriver:
             for key, size in self._spec.sensors.items()
             if key in raw
         }
+        if not self._privileged:
+            return sensors
         left = task.horizon / task.control_freq - (self._data.time - self._reset_at)
         sensors[SCENE] = self._scene.read()
         sensors[SUCCESS] = np.array([float(self._env.succeeds())])

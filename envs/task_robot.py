@@ -57,6 +57,8 @@ def robot_spec(
     gripper: GripperSpec | None,
     rate: float,
     task: TaskConfig,
+    *,
+    privileged: bool,
 ) -> RobotSpec:
     """Robot spec of the arm and cameras of a task.
 
@@ -66,12 +68,14 @@ def robot_spec(
         gripper: spec of its gripper, if it has one.
         rate: of the server's ticks, 1/s.
         task: the task with its cameras.
+        privileged: whether it measures what only a simulation knows: success, time left and the scene.
 
     Raises:
         ValueError: if the cameras cannot be served.
     """
     arm, robot = control.arms[0], env.sim.robots[0]
     model, data = env.sim.sim.model._model, env.sim.sim.data._data
+    known = {SCENE: SceneState(env).size, SUCCESS: 1, TIME_LEFT: 1} if privileged else {}
     hand = env.sim.sim.model.body_name2id(robot.robot_model.eef_name[arm.name])
     tool = quaternion_of(data.site_xmat[arm.site])
     at_home = mujoco.MjData(model)
@@ -88,7 +92,7 @@ def robot_spec(
         limits=_limits(arm),
         gripper=gripper,
         cameras=_cameras(env, task),
-        sensors={**_sensed(env), SCENE: SceneState(env).size, SUCCESS: 1, TIME_LEFT: 1},
+        sensors={**_sensed(env), **known},
         calibration={
             BASE: _rounded([*data.site_xpos[arm.base], *quaternion_of(data.site_xmat[arm.base])]),
             HAND: _rounded(_product(_inverse(tool), xyzw(data.xquat[hand]))),

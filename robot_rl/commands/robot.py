@@ -39,6 +39,10 @@ class Config:
     states: str | None = None
     """File of initial states of the task's episodes; the task's list if null. With `seeds`, or without a
     list, the episode's number is the seed of its reset, which gives any number of initial states."""
+    surroundings: str | None = None
+    """Folder for what is around a simulated task, for `robot-rl rehearse`: its true success is written there,
+    and a scripted person sees and touches the scene. The robot itself is then as a real one: nothing that
+    only a simulation knows is measured, and the scene is prepared by hand."""
     address: str = field(default_factory=default_address)
     """Address of the server: `ipc:///directory`, or `tcp://host:port` (uses seven ports from this one)."""
     keys: str | None = None
@@ -57,6 +61,10 @@ class Config:
             raise ValueError("cameras are a driver's; those of a task are task.cameras=[…]")
         if self.task is None and self.states is not None:
             raise ValueError("states are a task's; with a driver there are none")
+        if self.surroundings is not None and (self.task is None or self.states is not None):
+            raise ValueError(
+                "surroundings are a task's, and its objects are placed by hand: leave out states"
+            )
 
 
 class StatusPrinter:
@@ -110,7 +118,8 @@ def _build(config: Config, show: StateCallback, ended: ExitStack) -> RobotServer
     if config.driver is not None:
         robot = serve_arm(config.driver, config.cameras, ended)
     else:
-        robot = serve_task(config.task, config.states, ended)
+        surroundings = Path(config.surroundings) if config.surroundings else None
+        robot = serve_task(config.task, config.states, ended, surroundings)
     settings = CoreSettings(lease_ms=config.lease_ms, boot_id=boot_id(), latency=robot.latency)
     return RobotServer(
         robot.driver,

@@ -65,7 +65,9 @@ def serve_arm(name: str, cameras: Sequence[str], ended: ExitStack) -> ServedRobo
     return ServedRobot(driver, [*settings, *scene.settings], [scene.show], robot.latency)
 
 
-def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> ServedRobot:
+def serve_task(
+    task: TaskConfig, states: str | None, ended: ExitStack, surroundings: Path | None = None
+) -> ServedRobot:
     """Build a simulated task with its cameras; its episodes begin at saved initial states.
 
     Args:
@@ -73,29 +75,37 @@ def serve_task(task: TaskConfig, states: str | None, ended: ExitStack) -> Served
         states: file of initial states; None for the task's own list if it has one; `SEEDS` to use episode
             numbers as seeds.
         ended: as for `serve_arm`.
+        surroundings: folder of what is around the robot (`robot_rl.envs.surroundings`). With it the robot is
+            as a real one: clients can neither read success or the scene nor reset it.
 
     Raises:
         ValueError: if the task cannot be driven or has several instructions, or the states belong to another.
     """
     # Imported here: robosuite need not be installed on a robot's machine.
+    from robot_rl.envs.surroundings import Surroundings
     from robot_rl.envs.task_driver import RENDERER_FACTORY, TaskDriver
     from robot_rl.evaluation.initial_states import load_states, states_path
 
-    driver = TaskDriver(task, MonotonicClock())
+    driver = TaskDriver(task, MonotonicClock(), privileged=surroundings is None)
     if len(known := driver.env.task.instructions) > 1:
         raise ValueError(
             f"task {task.name!r} has several instructions, and a served one has one: "
             f"task.instructions=[{known[0]}]"
         )
-    if states is None and not states_path(driver.env.task.name).exists():
+    if surroundings is not None or (states is None and not states_path(driver.env.task.name).exists()):
         states = SEEDS
     if states != SEEDS:
         driver.starts = load_states(driver.env, Path(states) if states else None).states
+    callbacks: list[StateCallback] = []
+    if surroundings is not None:
+        room = Surroundings(driver, surroundings)
+        ended.callback(room.close)
+        callbacks.append(room.update)
     if not driver.spec.cameras:
-        return ServedRobot(driver)
+        return ServedRobot(driver, state_callbacks=callbacks)
     scene = SimCameras(driver, driver.spec.cameras, RENDERER_FACTORY)
     ended.callback(scene.close)
-    return ServedRobot(driver, scene.settings, [scene.show])
+    return ServedRobot(driver, scene.settings, [scene.show, *callbacks])
 
 
 def robot_path(name: str) -> Path:
