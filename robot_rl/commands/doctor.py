@@ -52,11 +52,11 @@ def show(checks: Iterable[Check]) -> int:
     faults = unknown = 0
     for check in checks:
         verdict = "?" if not check.known else "ok" if check.ok else "FAULT"
-        print(f"{verdict:<6}{check.name:<15}{check.detail}", flush=True)
+        print(f"{verdict:<6}{check.name:<14} {check.detail}", flush=True)
         unknown += not check.known
         if not check.ok:
             faults += 1
-            print(f"{'':<6}{'fix:':<15}{check.fix}", flush=True)
+            print(f"{'':<6}{'fix:':<14} {check.fix}", flush=True)
     result = f"{faults} {'fault' if faults == 1 else 'faults'}" if faults else "all is well"
     print(f"\n{result}{f'; {unknown} not known from here (?)' if unknown else ''}")
     return faults
