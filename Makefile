@@ -12,10 +12,11 @@ STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo doctor test suite test-full test-second test-fresh lint format lock
+.PHONY: help setup demo rehearsal doctor test suite test-full test-second test-fresh lint format lock
 
 help:
 	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 10 minutes)"
+	@echo "make rehearsal   set up, then a whole day at a simulated robot, without a person (about 90 minutes)"
 	@echo "make doctor      set up, then check this machine and suggest fixes"
 	@echo "make test        set up, then lint and the test suite"
 	@echo "make test-full   also the tests that take long, and the suite under a second Python if there is one"
@@ -33,6 +34,9 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard .ci/*.sh)
 
 demo: setup
 	$(BIN)/robot-rl demo
+
+rehearsal: setup
+	$(BIN)/robot-rl rehearse
 
 doctor: setup
 	$(BIN)/robot-rl doctor

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "data convert",
         "data repair",
     ),
-    "Training": ("train", "actor", "eval", "report", "imagine report", "demo"),
+    "Training": ("train", "actor", "eval", "report", "imagine report", "demo", "rehearse"),
     "Robot": ("robot", "robot keys", "robot latency", "export", "deploy", "serve"),
     "Benchmarks": (
         "bench sim",

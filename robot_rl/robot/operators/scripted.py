@@ -126,6 +126,11 @@ class ScriptedOperator:
     def end(self, outcome: Outcome) -> None:
         pass
 
+    @property
+    def expert(self) -> Expert:
+        """The expert of this episode, which acts after a takeover."""
+        return self._episode_expert
+
     def _make_expert(self, number: int) -> Expert:
         rng = np.random.default_rng([self._seed, number, 1])
         return make_expert(self._task, noise=_NOISE, skill=1.0, rng=rng)

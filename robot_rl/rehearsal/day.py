@@ -1,0 +1,335 @@
+"""The stages of a rehearsal: what is typed in each, and what happens meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import USER_ERROR, UserError
+from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.person import Habits, Person
+from robot_rl.rehearsal.report import count_episodes
+from robot_rl.rehearsal.workplace import ServedRobot, Terminal
+from robot_rl.runs import write_text
+
+PACKAGES: Final = Path(".ci/packages.sh")
+"""Installs the project, in a checkout."""
+_STOPPED: Final = 130
+"""Exit code after Ctrl-C."""
+_WITH_FINDINGS: Final = (0, 1)
+"""Exit codes of a check that may find something."""
+_ATTEMPTS: Final = 8
+"""How often a command that a kill has ended is typed at most."""
+_TRIES: Final = 5
+"""Most demonstrations for each successful one."""
+_KILL_AFTER: Final = {"camera": 1, "server": 2, "learner": 4}
+"""Number of ended episodes of the stage after which each is killed."""
+
+
+@dataclass
+class Plan:
+    """What a rehearsal does. Lists are options of the commands, as a person would type them."""
+
+    task: list[str] = field(default_factory=list)
+    """Options that choose the task, for all commands."""
+    robot: list[str] = field(default_factory=list)
+    """Further options of `robot-rl robot`."""
+    demonstrations: int = 20
+    """Number of successful demonstrations; failed ones are kept, too."""
+    noise: float = 0.2
+    """Noise of the operator's motions."""
+    skill: float = 0.9
+    """Skill of the operator, from 0 to 1."""
+    derive: list[str] = field(default_factory=list)
+    """Further options of `robot-rl data derive`."""
+    base: list[str] = field(default_factory=list)
+    """Options of the training of the base."""
+    trials: int = 10
+    """Episodes of the base that the person judges; the classifier learns from them."""
+    classifier: list[str] = field(default_factory=list)
+    """Options of the training of the classifier."""
+    rl: list[str] = field(default_factory=list)
+    """Options of reinforcement learning."""
+    imagination: list[str] = field(default_factory=list)
+    """Options that the second run of reinforcement learning has in addition."""
+    episodes: int = 50
+    """Judged episodes of each policy."""
+    clean: bool = True
+    """Whether to deploy from a new environment that has only what deployment needs; it takes a checkout."""
+    seed: int = 0
+    """Seed of everything random."""
+
+
+class Day:
+    """All stages in one folder. A stage that is done is skipped; one that was cut goes on where it can."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: TaskConfig,
+        home: Path,
+        address: str,
+        robot: ServedRobot,
+        say: Callable[[str], None],
+    ) -> None:
+        """Create without starting.
+
+        Args:
+            plan: what to do.
+            task: the served task.
+            home: folder of the day.
+            address: address of the robot.
+            robot: its server.
+            say: prints a line.
+        """
+        self._plan, self._task, self._home, self._address, self._robot = plan, task, home, address, robot
+        self._say = say
+        self._diary = Diary(home / "diary.jsonl")
+        self._terminal = Terminal(home / "logs", self._diary, say)
+
+    def stages(self) -> dict[str, Callable[[], None]]:
+        """The stages in order."""
+        return {
+            "check": self._check,
+            "demonstrate": self._demonstrate,
+            "base": self._base,
+            "classifier": self._classifier,
+            "reinforcement": self._reinforcement,
+            "imagination": self._imagination,
+            "judge": self._judge,
+        }
+
+    def run(self) -> None:
+        """Run all stages that are not done.
+
+        Raises:
+            UserError: if a command ends in an unexpected way.
+        """
+        for name, stage in self.stages().items():
+            done = self._home / "done" / name
+            if done.is_file():
+                self._say(f"{name}: done before")
+                continue
+            self._say(f"{name}:")
+            stage()
+            done.parent.mkdir(exist_ok=True)
+            write_text(done, "")
+
+    # ---- stages ----------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        type_ = self._terminal.run
+        type_(["doctor", f"robot={self._address}"], codes=_WITH_FINDINGS)
+        type_(["robot", "latency", f"address={self._address}", "go=true"], codes=_WITH_FINDINGS)
+        raw = f"out={self._home / 'check.raw'}"
+        type_(["record", f"address={self._address}", raw, "seconds=3", "outcome=discarded"])
+
+    def _demonstrate(self) -> None:
+        plan, raw, data = self._plan, self._home / "demos.raw", self._home / "demos.zarr"
+        person = self._person(Habits("demonstrate", noise=plan.noise, skill=plan.skill))
+        left = plan.demonstrations - count_episodes(raw, "success")
+        leaving = False
+
+        def meanwhile() -> None:
+            nonlocal leaving
+            self._attend(person)
+            self._kill_once("camera", person, lambda: self._robot.camera(self._task.cameras[0]))
+            if not leaving and (person.succeeded >= left or person.seen >= _TRIES * left):
+                # Once: a second Ctrl-C would end it at once.
+                leaving = True
+                self._process.send_signal(signal.SIGINT)
+
+        if left > 0:
+            device = ["device=web", "device.port=0", "speed=0.25"]
+            with person:
+                self._terminal.run(
+                    ["teleop", *device, f"address={self._address}", f"out={raw}"],
+                    codes=(0, _STOPPED),
+                    meanwhile=meanwhile,
+                )
+        if (count := count_episodes(raw, "success")) < plan.demonstrations:
+            raise UserError(f"{raw} has {count} successful episodes, not {plan.demonstrations}: run it again")
+        self._dataset(raw, data)
+        self._terminal.run(["data", "validate", f"dataset={data}"])
+        self._terminal.run(["data", "view", f"dataset={data}"])
+
+    def _base(self) -> None:
+        home = self._home
+        self._train("base", "method=bc", f"data={home / 'demos.zarr'}", *self._plan.base)
+        trials = self._deploy(
+            "trials", f"policy={home / 'base'}", self._plan.trials, Habits("watch", judges=True)
+        )
+        recordings = [self._recorded(out) for out in trials]
+        datasets = [home / "demos.zarr"]
+        for raw in recordings:
+            datasets.append(raw.with_suffix(".zarr"))
+            self._dataset(raw, datasets[-1])
+        if not (labelled := home / "labelled.zarr").exists():
+            listed = ",".join(map(str, datasets))
+            self._terminal.run(["data", "merge", f"datasets=[{listed}]", f"out={labelled}"])
+
+    def _classifier(self) -> None:
+        data = f"data={self._home / 'labelled.zarr'}"
+        self._train("classifier", "method=classifier", data, *self._plan.classifier)
+
+    def _reinforcement(self) -> None:
+        person = self._person(Habits("intervene"))
+
+        def meanwhile() -> None:
+            self._attend(person)
+            self._kill_once("server", person, lambda: self._robot.pid)
+            self._kill_once("learner", person, lambda: self._process.pid)
+
+        with person:
+            for attempt in range(_ATTEMPTS):
+                codes = (0,) if attempt == _ATTEMPTS - 1 else (0, 1, USER_ERROR, -signal.SIGKILL)
+                self._robot.wait()
+                if self._terminal.run(self._rl("tuned"), codes=codes, meanwhile=meanwhile) == 0:
+                    return
+
+    def _imagination(self) -> None:
+        """The same once more; what refuses it is the reason in the report."""
+        person = self._person(Habits("intervene"))
+        command = [*self._rl("imagined"), *self._plan.imagination]
+        with person:
+            code = self._terminal.run(command, codes=(0, USER_ERROR), meanwhile=lambda: self._attend(person))
+        if code:
+            reason = self._terminal.output.strip().splitlines()[-1].removeprefix("robot-rl: ")
+            self._diary.write("no imagination", reason=reason)
+
+    def _judge(self) -> None:
+        home, classifier = self._home, self._home / "classifier"
+        program = self._deployer()
+        for policy in ("base", "tuned"):
+            bundle = home / f"{policy}_bundle"
+            if not bundle.exists():
+                self._terminal.run(
+                    [
+                        "export",
+                        f"policy={home / policy}",
+                        f"out={bundle}",
+                        f"success={classifier}",
+                        f"robot={self._address}",
+                    ]
+                )
+            for out in self._deploy(
+                policy, f"policy={bundle}", self._plan.episodes, Habits("watch"), program=program
+            ):
+                self._terminal.run(["data", "view", f"dataset={self._recorded(out)}"])
+
+    # ---- commands --------------------------------------------------------------------------------------
+
+    def _train(self, name: str, *options: str) -> None:
+        common = [f"runs_dir={self._home}", f"name={name}", f"seed={self._plan.seed}"]
+        self._terminal.run(["train", *self._plan.task, *options, *common])
+
+    def _rl(self, name: str) -> list[str]:
+        home = self._home
+        # Full deflection on the page is a full action of the policy.
+        hands = ["hil.operator=web", "hil.device.port=0", "hil.linear=1.0", "hil.angular=10.0"]
+        return [
+            "train",
+            *self._plan.task,
+            *self._plan.rl,
+            f"base={home / 'base'}",
+            f"data={home / 'demos.zarr'}",
+            "hil=on",
+            *hands,
+            f"hil.robot={self._address}",
+            "hil.reset=operator",
+            f"hil.success={home / 'classifier'}",
+            f"runs_dir={home}",
+            f"name={name}",
+            f"seed={self._plan.seed}",
+        ]
+
+    def _deploy(
+        self, name: str, policy: str, episodes: int, habits: Habits, program: Sequence[str] = ()
+    ) -> list[Path]:
+        """Run episodes until there are enough, and return the files of the results.
+
+        A deployment that was ended by a lost robot keeps its episodes; the next has the rest.
+        """
+        folder = self._home / "deployed"
+        folder.mkdir(exist_ok=True)
+        for attempt in range(_ATTEMPTS):
+            results = sorted(folder.glob(f"{name}_*.json"))
+            left = episodes - sum(len(json.loads(path.read_text())["episodes"]) for path in results)
+            if left <= 0:
+                return results
+            used = len(list(folder.glob(f"{name}_*.raw")))
+            out = folder / f"{name}_{used:02d}.json"
+            person = self._person(habits)
+            self._robot.wait()
+            with person:
+                self._terminal.run(
+                    [
+                        "deploy",
+                        policy,
+                        f"robot={self._address}",
+                        f"episodes={left}",
+                        "reset=operator",
+                        "operator=web",
+                        "operator_device.port=0",
+                        f"out={out}",
+                        f"record={self._recorded(out)}",
+                        f"seed={self._plan.seed + attempt}",
+                    ],
+                    program=program,
+                    codes=(0, 1),
+                    meanwhile=lambda person=person: self._attend(person),  # type: ignore[misc]
+                )
+        raise UserError(f"{name}: not {episodes} episodes in {_ATTEMPTS} deployments; see {folder}")
+
+    def _dataset(self, raw: Path, out: Path) -> None:
+        if not out.exists():
+            words = [f"raw={raw}", f"out={out}", *self._plan.task, *self._plan.derive]
+            self._terminal.run(["data", "derive", *words])
+
+    def _deployer(self) -> list[str]:
+        """The command `robot-rl` of an environment that has only what deployment needs; [] for this one."""
+        if not (self._plan.clean and PACKAGES.is_file()):
+            self._diary.write("environment", clean=False)
+            return []
+        environment = self._home / "environment"
+        command = environment / "bin" / "robot-rl"
+        if not command.is_file():
+            self._terminal.run(["-m", "venv", str(environment)], program=[sys.executable])
+            self._terminal.run([str(environment), "deploy"], program=[str(PACKAGES)])
+        self._diary.write("environment", clean=True)
+        return [str(command)]
+
+    def _recorded(self, results: Path) -> Path:
+        return results.with_suffix(".raw")
+
+    # ---- people and kills ------------------------------------------------------------------------------
+
+    def _person(self, habits: Habits) -> Person:
+        room, find_page = self._home / "room", self._terminal.find_page
+        return Person(self._task, room, find_page, habits, self._diary, self._plan.seed)
+
+    def _attend(self, person: Person) -> None:
+        """Raises the error of a person who could not go on."""
+        if person.error is not None:
+            raise person.error
+
+    @property
+    def _process(self) -> "subprocess.Popen[bytes]":
+        assert self._terminal.process is not None
+        return self._terminal.process
+
+    def _kill_once(self, what: str, person: Person, find: Callable[[], int]) -> None:
+        """Kill a process of the day, once in the day, after some episodes of this stage."""
+        killed = self._diary.lines("killed")
+        if person.seen < _KILL_AFTER[what] or any(line["name"] == what for line in killed):
+            return
+        pid = find()
+        os.kill(pid, signal.SIGKILL)
+        self._diary.write("killed", name=what, pid=pid, after=person.seen)
+        self._say(f"the {what} was killed")

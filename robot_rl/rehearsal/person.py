@@ -1,0 +1,409 @@
+"""A scripted person at a simulated robot: watches the scene, and acts through the web page and by hand.
+
+The person sees the scene and moves objects by hand as anyone in the room could
+(`robot_rl.envs.surroundings`). Everything else goes through the page of `device=web`, as from a phone.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import mujoco
+import numpy as np
+
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.experts.expert import OPEN, Expert, hand
+from robot_rl.envs.surroundings import Visitor
+from robot_rl.envs.task import TaskConfig
+from robot_rl.factory import make_env
+from robot_rl.hardware.realtime import COMMANDS, realtime_priority
+from robot_rl.hardware.teleop.web.messages import Asked, View
+from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.page import Page, PageLost
+from robot_rl.robot.operators.scripted import ScriptedOperator
+from robot_rl.robot.takeover import Cue
+
+Duty = Literal["demonstrate", "intervene", "watch"]
+"""`demonstrate`: perform the task. `intervene`: prepare scenes, and take over from a failing policy. `watch`:
+prepare scenes."""
+_PERIOD_S: Final = 1 / 40
+_ACTS_EVERY: Final = 2
+"""Periods per decision, which experts make 20 times per second."""
+_PRESS_S: Final = 1.0
+"""Time before a button without an effect is pressed again, s."""
+_UNFOLLOWED_S: Final = 1.0
+"""Time after which something that is held, and that the arm does not follow, is pressed anew, s."""
+_RELEASED_S: Final = 0.2
+_GRIPPER_S: Final = 1.0
+"""Time for the gripper to open, s."""
+_SETTLED_S: Final = 0.5
+"""Time for placed objects to come to rest, s."""
+_AT_HOME: Final = 0.02
+"""Largest distance of the hand from its home, m."""
+_OUTSIDE: Final = 0.25
+"""Horizontal distance of the hand from its home at which the person ends an episode as a failure, m: farther
+out the arm is stretched, and may not find the way home."""
+_NEAR: Final = 0.04
+"""Distance of the object from its target within which the person calls the task done, m."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a person works."""
+
+    duty: Duty
+    noise: float = 0.1
+    """Noise of the demonstrated actions."""
+    skill: float = 1.0
+    """Skill of the demonstrations, from 0 to 1."""
+    judges: bool = False
+    """Whether the person marks success; always when demonstrating."""
+    hold_s: float = 1.0
+    """How long success is shown before it is marked, s."""
+    patience_s: float = 25.0
+    """Time after which a demonstration is given up as a failure, s."""
+
+
+class Sight:
+    """The scene as robosuite's environment, set from what is seen and never stepped."""
+
+    def __init__(self, task: TaskConfig, room: Path) -> None:
+        self._env = make_env(replace(task, cameras=[]))
+        self._env.reset(seed=0)
+        self._visitor = Visitor(room)
+        self.sim = self._env.sim
+        """robosuite's environment."""
+        self._model, self._data = self.sim.sim.model._model, self.sim.sim.data._data
+        robot = self.sim.robots[0]
+        self._data.qpos[np.asarray(robot._ref_joint_pos_indexes)] = robot.init_qpos
+        mujoco.mj_forward(self._model, self._data)
+        self._home = hand(self.sim).pos
+
+    def close(self) -> None:
+        self._visitor.close()
+        self._env.close()
+
+    def update(self) -> bool:
+        """See the scene as it is now; False if there is nothing to see."""
+        scene = self._visitor.look()
+        if scene is None:
+            return False
+        data, nq, nv = self._data, self._model.nq, self._model.nv
+        data.time, data.qpos[:], data.qvel[:] = scene[0], scene[1 : 1 + nq], scene[1 + nq : 1 + nq + nv]
+        mujoco.mj_forward(self._model, data)
+        return True
+
+    @property
+    def at_home(self) -> bool:
+        """Whether the hand is at its home."""
+        return bool(np.linalg.norm(hand(self.sim).pos - self._home) < _AT_HOME)
+
+    @property
+    def outside(self) -> bool:
+        """Whether the hand has left the region in which the task is done."""
+        return bool(np.linalg.norm((hand(self.sim).pos - self._home)[:2]) > _OUTSIDE)
+
+    def place(self, seed: int) -> str:
+        """Put the objects elsewhere by hand; returns why that failed, "" if it did not."""
+        return self._visitor.place(seed)
+
+
+class Person:
+    """Works in a background thread from `with` to its end, across restarts of page and robot."""
+
+    def __init__(
+        self,
+        task: TaskConfig,
+        room: Path,
+        find_page: Callable[[], str],
+        habits: Habits,
+        diary: Diary,
+        seed: int,
+    ) -> None:
+        """Create without starting.
+
+        Args:
+            task: the task that is served.
+            room: its folder of surroundings.
+            find_page: returns the newest printed link of a page, "" if there is none.
+            habits: how the person works.
+            diary: receives the end of each episode that the person sees.
+            seed: of everything that the person does.
+        """
+        self.task, self.habits, self.seed = task, habits, seed
+        self._room, self._find_page, self._diary = room, find_page, diary
+        self._placed = 0
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="person", daemon=True)
+        self.seen = self.succeeded = 0
+        """Number of episodes that have ended so far, and of those that ended as a success."""
+        self.error: Exception | None = None
+        """Why the person could not go on."""
+
+    def __enter__(self) -> "Person":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leaving.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            # A person and their phone do not wait for this machine's programs.
+            with realtime_priority(COMMANDS), ExitStack() as opened:
+                sight = Sight(self.task, self._room)
+                opened.callback(sight.close)
+                while not self._leaving.is_set():
+                    with suppress(PageLost):
+                        self._sit_down(sight)
+                    self._leaving.wait(_PRESS_S)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _sit_down(self, sight: Sight) -> None:
+        """Work at one page until it has gone."""
+        if not (url := self._find_page()):
+            return
+        page = Page(url)
+        try:
+            hands = _Hands(page)
+            work = _Demonstrating if self.habits.duty == "demonstrate" else _Attending
+            session = work(self, sight, hands)
+            watched = _Watched()
+            due = time.monotonic()
+            while not self._leaving.is_set():
+                if page.view is not None and not page.view.trouble and sight.update():
+                    self._note(watched.update(page.view))
+                    session.step(page.view)
+                else:
+                    hands.release()
+                hands.send(page.view)
+                due = max(due + _PERIOD_S, time.monotonic())
+                time.sleep(max(0.0, due - time.monotonic()))
+        finally:
+            page.close()
+
+    def place_objects(self, sight: Sight) -> bool:
+        """Prepare the next scene; False if that failed."""
+        self._placed += 1
+        # With the time, since a day that goes on after an interruption must not see the same scenes again.
+        seed = int(np.random.default_rng([self.seed, self._placed, time.time_ns()]).integers(2**31))
+        refused = sight.place(seed)
+        if refused:
+            self._diary.write("not placed", reason=refused)
+        return not refused
+
+    def _note(self, ended: tuple[int, str] | None) -> None:
+        if ended is not None:
+            number, outcome = ended
+            self._diary.write("episode", number=number, outcome=outcome, duty=self.habits.duty)
+            self.seen += 1
+            self.succeeded += outcome == "success"
+
+
+class _Watched:
+    """Notices the ends of episodes on the page."""
+
+    def __init__(self) -> None:
+        self._running: int | None = None
+        self._ended: tuple[int, float] | None = None
+
+    def update(self, view: View) -> tuple[int, str] | None:
+        """Number and outcome of an episode that has ended."""
+        program = view.program
+        if program.running and program.episode is not None:
+            self._running = program.episode
+        elif self._running is not None:
+            self._ended, self._running = (self._running, time.monotonic() + 0.3), None
+        # The outcome is shown a moment after the end.
+        if self._ended is None or time.monotonic() < self._ended[1]:
+            return None
+        number, self._ended = self._ended[0], None
+        return number, program.outcomes[-1] if program.outcomes else ""
+
+
+class _Hands:
+    """What is held on the page, and its buttons."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._motion: tuple[float, ...] = (0.0,) * 6
+        self._gripper: float | None = None
+        self._on = False
+        self._followed = self._released = time.monotonic()
+        self._pressed: dict[Asked, float] = {}
+
+    def hold(self, motion: tuple[float, ...] = (0.0,) * 6, gripper: float | None = None) -> None:
+        """Hold this from now on."""
+        if not self._on:
+            self._followed = time.monotonic()
+        self._motion, self._gripper, self._on = motion, gripper, True
+
+    def act(self, action: np.ndarray) -> None:
+        """Hold an action of an expert: six motions and a gripper, open at -1."""
+        motion = tuple(float(part) for part in np.clip(action[:6], -1, 1))
+        self.hold(motion, 1.0 if action[6] <= OPEN / 2 else 0.0)
+
+    def release(self) -> None:
+        """Hold nothing."""
+        self._on = False
+
+    def press(self, mark: Asked) -> bool:
+        """Press a button, at most once per second; returns whether it was pressed now."""
+        now = time.monotonic()
+        if now - self._pressed.get(mark, 0.0) < _PRESS_S:
+            return False
+        self._pressed[mark] = now
+        self._page.press(mark)
+        return True
+
+    def send(self, view: View | None) -> None:
+        """Send what is held. It is pressed anew where the arm does not follow."""
+        now = time.monotonic()
+        if view is None or not self._on or view.arm.mode == "human":
+            self._followed = now
+        elif now - self._followed > _UNFOLLOWED_S:
+            self._followed = self._released = now
+        if view is not None and view.control != "you":
+            return
+        if self._on and now - self._released > _RELEASED_S:
+            self._page.move(self._motion, self._gripper, on=True)
+        else:
+            self._page.move(on=False)
+
+
+class _Demonstrating:
+    """Performs the task by hand, episode after episode."""
+
+    def __init__(self, person: Person, sight: Sight, hands: _Hands) -> None:
+        self._person, self._sight, self._hands = person, sight, hands
+        self._expert: Expert | None = None
+        self._done = _Done(sight)
+        self._placed_at: float | None = None
+        self._opened_at: float | None = None
+        self._steps = 0
+        self._began = 0.0
+
+    def step(self, view: View) -> None:
+        """One period of work."""
+        program, hands = view.program, self._hands
+        if view.arm.mode in ("idle", "fault"):
+            hands.release()
+            hands.press("arm")
+        elif program.running:
+            self._placed_at = self._opened_at = None
+            self._perform(view)
+        elif "begin" in program.marks:
+            self._expert = None
+            self._prepare()
+        else:
+            hands.release()
+
+    def _perform(self, view: View) -> None:
+        habits, sim, now = self._person.habits, self._sight.sim, time.monotonic()
+        if self._expert is None:
+            rng = np.random.default_rng([self._person.seed, view.program.episode or 0])
+            self._expert = make_expert(self._person.task.env, noise=habits.noise, skill=habits.skill, rng=rng)
+            self._expert.reset(sim)
+            self._done.begin(self._expert)
+            self._steps, self._began = 0, now
+        if self._steps % _ACTS_EVERY == 0:
+            self._hands.act(self._expert.act(sim))
+        self._steps += 1
+        if self._done.held_s() > habits.hold_s:
+            self._hands.press("success")
+        elif self._sight.outside or now - self._began > habits.patience_s:
+            self._hands.press("failure")
+
+    def _prepare(self) -> None:
+        """Open the gripper, go home, put the objects elsewhere, begin."""
+        now = time.monotonic()
+        if self._opened_at is None:
+            self._opened_at = now
+        if now - self._opened_at < _GRIPPER_S:
+            self._hands.hold(gripper=1.0)
+        elif self._placed_at is None and not self._sight.at_home:
+            self._hands.hold(gripper=1.0)
+            self._hands.press("home")
+        elif self._placed_at is None:
+            self._hands.release()
+            self._placed_at = now if self._person.place_objects(self._sight) else None
+        elif now - self._placed_at > _SETTLED_S:
+            self._hands.press("begin")
+
+
+class _Attending:
+    """Prepares scenes for a policy, and takes over where it fails, if that is the person's duty."""
+
+    def __init__(self, person: Person, sight: Sight, hands: _Hands) -> None:
+        self._person, self._sight, self._hands = person, sight, hands
+        fraction = float(person.habits.duty == "intervene")
+        self._operator = ScriptedOperator(person.task.env, lambda: sight.sim, fraction, person.seed)
+        self._running = False
+        self._steps = 0
+        self._done = _Done(sight)
+        self._placed_at: float | None = None
+
+    def step(self, view: View) -> None:
+        """One period of work."""
+        program, hands = view.program, self._hands
+        if view.arm.mode == "fault":
+            hands.press("arm")
+        if program.running:
+            self._placed_at = None
+            self._attend(view)
+            return
+        self._running = False
+        hands.release()
+        if "begin" not in program.marks:
+            return
+        if self._placed_at is None:
+            self._placed_at = time.monotonic() if self._person.place_objects(self._sight) else None
+        elif time.monotonic() - self._placed_at > _SETTLED_S:
+            hands.press("begin")
+
+    def _attend(self, view: View) -> None:
+        if not self._running:
+            self._running, self._steps = True, 0
+            self._operator.begin(view.program.episode or 0)
+            self._done.begin(self._operator.expert)
+        if self._steps % _ACTS_EVERY == 0:
+            given = self._operator.read(time.monotonic_ns())
+            if given.cue is Cue.DRIVING and given.action is not None:
+                self._hands.act(given.action)
+            else:
+                self._hands.release()
+        self._steps += 1
+        if self._sight.outside:
+            self._hands.press("failure")
+        elif self._person.habits.judges and self._done.held_s() > self._person.habits.hold_s:
+            self._hands.press("success")
+
+
+class _Done:
+    """For how long the object has been where it belongs, by the person's eyes."""
+
+    def __init__(self, sight: Sight) -> None:
+        self._sight = sight
+        self._expert: Expert | None = None
+        self._since: float | None = None
+
+    def begin(self, expert: Expert) -> None:
+        self._expert, self._since = expert, None
+
+    def held_s(self) -> float:
+        """Seconds for which it is there, 0 if it is not."""
+        assert self._expert is not None
+        point, target = self._expert.grasp_and_target(self._sight.sim)
+        if np.linalg.norm(point - target) > _NEAR:
+            self._since = None
+            return 0.0
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return now - self._since

@@ -1,0 +1,187 @@
+"""The report of a rehearsal: `report.json` and a page, from what the day has left on the disk.
+
+Success is the simulation's own check during the recorded episodes, which no command of the day reads. The
+verdict of the classifier, which ended these episodes, stands beside it.
+"""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robot_rl.data.raw.timeline import Timeline
+from robot_rl.envs.surroundings import TruthChange, read_truth
+from robot_rl.evaluation.statistics import wilson
+from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.rehearsal.diary import Diary
+from robot_rl.runs import write_text
+
+_FINISHED = ("success", "failure")
+_LENGTH = "train/episode_length"
+"""Metric that training logs once for each finished episode."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Judged episodes of one policy."""
+
+    truth: Sequence[bool]
+    """Whether each succeeded by the simulation's own check."""
+    verdicts: Sequence[bool]
+    """Whether each succeeded by the classifier."""
+
+    def figures(self) -> dict[str, Any]:
+        """Entries of the report."""
+        count, wins, seen = len(self.truth), sum(self.truth), sum(self.verdicts)
+        pairs = list(zip(self.truth, self.verdicts, strict=True))
+        return {
+            "success": wins / count if count else None,
+            "interval": wilson(wins, count) if count else None,
+            "episodes": count,
+            "classifier": {
+                "success": seen / count if count else None,
+                "false_alarms": sum(verdict and not truth for truth, verdict in pairs),
+                "missed": sum(truth and not verdict for truth, verdict in pairs),
+            },
+        }
+
+
+def succeeded(changes: Sequence[TruthChange], session: str, begin: int, end: int) -> bool:
+    """Whether the task was done at any time from `begin` to `end` [ns] of a session of the server.
+
+    Raises:
+        ValueError: if nothing is known of the session.
+    """
+    mine = [change for change in changes if change.session == session]
+    if not mine or mine[0].t > begin:
+        raise ValueError(f"the truth of session {session} is not known at {begin}")
+    before = [change.success for change in mine if change.t <= begin]
+    return before[-1] or any(change.success for change in mine if begin < change.t <= end)
+
+
+def judged(home: Path, policy: str) -> Judged:
+    """Judged episodes of `base` or `tuned`.
+
+    Raises:
+        ValueError: if results and recordings have different episodes.
+    """
+    changes = read_truth(home / "room")
+    truth: list[bool] = []
+    verdicts: list[bool] = []
+    for path in sorted((home / "deployed").glob(f"{policy}_*.json")):
+        results = json.loads(path.read_text())["episodes"]
+        recorded = {}
+        for raw in RawDataset(path.with_suffix(".raw")).episodes.values():
+            times = [state.t_sample for state in Timeline(raw).states]
+            number = int(raw.header.labels["episode"])
+            recorded[number] = succeeded(changes, raw.header.session, times[0], times[-1])
+        for result in results:
+            if result["episode"] not in recorded:
+                raise ValueError(f"{path}: episode {result['episode']} was not recorded")
+            truth.append(recorded[result["episode"]])
+            verdicts.append(bool(result["success"]))
+    return Judged(truth, verdicts)
+
+
+def lost_episodes(home: Path, diary: Diary) -> dict[str, int]:
+    """Number of episodes that the person saw to their end and that are kept nowhere, by stage."""
+    seen = [line for line in diary.lines("episode") if line["outcome"] in _FINISHED]
+    kept = {
+        "demonstrate": count_episodes(home / "demos.raw", *_FINISHED),
+        "intervene": _learned(home / "tuned") + _learned(home / "imagined"),
+        "watch": sum(count_episodes(raw, *_FINISHED) for raw in (home / "deployed").glob("*.raw")),
+    }
+    return {duty: max(0, sum(line["duty"] == duty for line in seen) - count) for duty, count in kept.items()}
+
+
+def make_report(home: Path, control_freq: float) -> dict[str, Any]:
+    """The report of a finished day; written by `write_report`."""
+    diary = Diary(home / "diary.jsonl")
+    minutes = _robot_minutes(home / "tuned", control_freq)
+    imagined = _robot_minutes(home / "imagined", control_freq)
+    refused = [line["reason"] for line in diary.lines("no imagination")]
+    interventions = _lines(home / "tuned" / "interventions.jsonl")
+    lost = lost_episodes(home, diary)
+    commands = diary.lines("command")
+    environments = [line["clean"] for line in diary.lines("environment")]
+    return {
+        "base": judged(home, "base").figures(),
+        "tuned": judged(home, "tuned").figures(),
+        "robot_minutes": minutes,
+        "robot_minutes_with_imagination": imagined,
+        "without_imagination_because": refused[-1] if refused and imagined is None else None,
+        "interventions_per_minute": interventions / minutes if minutes else None,
+        "lost_episodes": sum(lost.values()),
+        "lost": lost,
+        "killed": [line["name"] for line in diary.lines("killed")],
+        "clean_environment": environments[-1] if environments else None,
+        "commands": [{key: line[key] for key in ("command", "code", "seconds", "log")} for line in commands],
+        "minutes": sum(line["seconds"] for line in commands) / 60,
+    }
+
+
+def write_report(home: Path, report: Mapping[str, Any]) -> None:
+    """Write `report.json` and `report.html`."""
+    write_text(home / "report.json", json.dumps(report, indent=2) + "\n")
+    write_text(home / "report.html", _page(home, report))
+
+
+def _page(home: Path, report: Mapping[str, Any]) -> str:
+    shown = {key: value for key, value in report.items() if key != "commands"}
+    rows = [
+        f"<tr><th>{_text(key)}</th><td><pre>{_text(value)}</pre></td></tr>" for key, value in shown.items()
+    ]
+    pages = [home / "demos.html", *sorted((home / "deployed").glob("*.html"))]
+    links = [path.relative_to(home).as_posix() for path in pages if path.is_file()]
+    listed = [f'<li><a href="{_text(link)}">{_text(link)}</a></li>' for link in links]
+    typed = [
+        f"<li><code>{_text(line['command'])}</code> code {line['code']}, {line['seconds']} s, "
+        f'<a href="logs/{_text(line["log"])}">output</a></li>'
+        for line in report["commands"]
+    ]
+    return "\n".join(
+        [
+            "<!doctype html><meta charset=utf-8><title>Rehearsal</title>",
+            "<style>body{font:16px sans-serif;max-width:60em;margin:2em auto}th{text-align:left}</style>",
+            "<h1>Rehearsal</h1><table>",
+            *rows,
+            "</table><h2>What the cameras saw</h2><ul>",
+            *listed,
+            "</ul><h2>What was typed</h2><ol>",
+            *typed,
+            "</ol>",
+        ]
+    )
+
+
+def _text(value: object) -> str:
+    return html.escape(value if isinstance(value, str) else json.dumps(value, indent=1))
+
+
+def _robot_minutes(run: Path, control_freq: float) -> float | None:
+    """Minutes in which the robot was moved by a finished run; None if there is none."""
+    path = run / "run.json"
+    record = json.loads(path.read_text()) if path.is_file() else {}
+    return record["env_steps"] / control_freq / 60 if record.get("finished") else None
+
+
+def count_episodes(raw: Path, *outcomes: str) -> int:
+    """Number of recorded episodes with one of these outcomes; 0 if there are no recordings yet."""
+    if not raw.is_dir():
+        return 0
+    footers = [episode.footer for episode in RawDataset(raw).episodes.values()]
+    return sum(footer is not None and footer.outcome in outcomes for footer in footers)
+
+
+def _learned(run: Path) -> int:
+    """Number of finished episodes from which a run has learned."""
+    path = run / "metrics.csv"
+    if not path.is_file():
+        return 0
+    return sum(line.split(",")[2] == _LENGTH for line in path.read_text().splitlines()[1:])
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.is_file() else 0

@@ -1,0 +1,76 @@
+"""Stages are done once, commands that fail end the day, and the log of each is kept."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robot_rl.cli.compose import compose
+from robot_rl.cli.main import load_command
+from robot_rl.commands.rehearse import Config
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError
+from robot_rl.rehearsal.day import Day
+from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.workplace import ServedRobot, Terminal
+
+
+class Cut(Exception):
+    """The day is interrupted."""
+
+
+class ShortDay(Day):
+    """Two stages; the second is cut at the first attempt."""
+
+    def __init__(self, home: Path, robot: ServedRobot, said: list[str]) -> None:
+        plan: Config = compose(load_command("rehearse"))
+        super().__init__(plan, TaskConfig(env="Lift"), home, "ipc:///nowhere", robot, said.append)
+        self.done: list[str] = []
+        self.cut = True
+
+    def stages(self) -> dict[str, Callable[[], None]]:
+        return {"one": lambda: self.done.append("one"), "two": self._two}
+
+    def _two(self) -> None:
+        if self.cut:
+            raise Cut
+        self.done.append("two")
+
+
+def test_a_second_call_goes_on_with_the_stage_that_was_cut(tmp_path: Path) -> None:
+    said: list[str] = []
+    # Neither stage needs the robot.
+    day = ShortDay(tmp_path, ServedRobot.__new__(ServedRobot), said)
+    with pytest.raises(Cut):
+        day.run()
+    day.cut = False
+    day.run()
+    day.run()
+    assert day.done == ["one", "two"]
+    assert said == ["one:", "two:", "one: done before", "two:", "one: done before", "two: done before"]
+
+
+def test_a_command_that_fails_ends_the_day_with_its_log(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary.jsonl")
+    terminal = Terminal(tmp_path / "logs", diary, print)
+    assert terminal.run(["--version"]) == 0
+    with pytest.raises(UserError, match=r"ended with code 2; see .*001_no_such.log"):
+        terminal.run(["no_such"])
+    assert "there is no command" in terminal.output
+    assert terminal.run(["no_such"], codes=(2,)) == 2
+    assert [line["code"] for line in diary.lines("command")] == [0, 2, 2]
+    assert terminal.find_page() == ""
+
+
+def test_a_page_is_found_where_its_link_was_printed_last(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path / "logs", Diary(tmp_path / "diary.jsonl"), print)
+    links = ["open http://127.0.0.1:1/#one", "noise", "open http://127.0.0.1:2/#two"]
+    terminal.run(["\n".join(links)], program=["/bin/echo"])
+    assert terminal.find_page() == "http://127.0.0.1:2/#two"
+
+
+def test_a_task_without_a_camera_is_refused(tmp_path: Path) -> None:
+    command = load_command("rehearse")
+    with pytest.raises(UserError, match="no camera"):
+        command.run(compose(command, [f"runs_dir={tmp_path}", 'task=["task=lift"]']))
+    assert not list(tmp_path.iterdir())

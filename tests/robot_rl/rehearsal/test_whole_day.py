@@ -1,0 +1,50 @@
+"""A day of minutes with everything that a long one has. It has to end, and to lose nothing."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from robot_rl.hardware.child_process import child_environment, command_line
+from tests.hardware.processes import ROOT
+
+SMALL = (
+    "clean=false",
+    "demonstrations=4",
+    "trials=1",
+    "episodes=2",
+    'task=["task=lift_image","task.image_size=[32,32]","task.control_freq=5","task.horizon=30"]',
+    'robot=["lease_ms=1000"]',
+    'derive=["max_age_ms=60000"]',
+    'base=["base=diffusion","base.width=32","base.inference_steps=2","method.steps=40","method.batch_size=32"]',
+    'classifier=["method.steps=30","method.batch_size=16","method.success_steps=10","method.held_out=0.5"]',
+    'rl=["method=residual_chunk","method.encoder=base","method.steps=200","method.warmup_steps=40",'
+    '"checkpoint_every=40","method.batch_size=32","device=cpu"]',
+)
+
+
+@pytest.mark.full
+def test_a_day_survives_three_kills_and_loses_no_episode(tmp_path: Path) -> None:
+    command = command_line(["rehearse", f"runs_dir={tmp_path}", "name=day", *SMALL])
+    first = subprocess.run(command, cwd=ROOT, env=child_environment(), capture_output=True, text=True)
+    assert first.returncode == 0, first.stdout + first.stderr
+    home = tmp_path / "day"
+    report = json.loads((home / "report.json").read_text())
+    assert sorted(report["killed"]) == ["camera", "learner", "server"]
+    assert report["lost_episodes"] == 0, report["lost"]
+    assert report["robot_minutes"] == 200 / 5 / 60
+    assert report["robot_minutes_with_imagination"] is None
+    assert "imagination" in report["without_imagination_because"]
+    for policy in ("base", "tuned"):
+        figures = report[policy]
+        assert figures["episodes"] == 2
+        assert figures["interval"][0] <= figures["success"] <= figures["interval"][1]
+    page = (home / "report.html").read_text()
+    assert "deployed/tuned_00.html" in page
+    assert (home / "deployed" / "tuned_00.html").is_file()
+
+    again = subprocess.run(command, cwd=ROOT, env=child_environment(), capture_output=True, text=True)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "$ robot-rl" not in again.stdout
+    assert json.loads((home / "report.json").read_text()) == report
