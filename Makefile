@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 help:
 	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 10 minutes)"
-	@echo "make rehearsal   set up, then a whole day at a simulated robot, without a person (about 90 minutes)"
+	@echo "make rehearsal   set up, then a whole day at a simulated robot, without a person (not timed yet; planned for 90 minutes)"
 	@echo "make doctor      set up, then check this machine and suggest fixes"
 	@echo "make test        set up, then lint and the test suite"
 	@echo "make test-full   also the tests that take long, and the suite under a second Python if there is one"

@@ -25,15 +25,13 @@ from robot_rl.hardware.protocol.messages import Natural, State
 TRUTH: Final = "truth.jsonl"
 """File in the folder of the surroundings: a line for each change of the task's own check of success."""
 _ADDRESS: Final = "address"
-_FIRST_LOOK_S: Final = 1.0
+_BLIND_S: Final = 1.0
 """Time without a new scene after which the server's address is read again, s."""
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The scene at one time."""
+    """The scene as it is now."""
 
-    t: Natural
-    """On the server's clock, ns."""
     scene: Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
     """As in `robot_rl.envs.scene_state`."""
 
@@ -100,7 +98,7 @@ class Surroundings:
         if self._hands.poll(0):
             self._hands.send(msgspec.msgpack.encode(self._place(self._hands.recv())))
         scene = tuple(self._driver.look().tolist())
-        self._eyes.send(msgspec.msgpack.encode(Look(t=state.tm, scene=scene)))
+        self._eyes.send(msgspec.msgpack.encode(Look(scene=scene)))
         success = self._driver.succeeds()
         if success != self._success:
             self._success = success
@@ -135,7 +133,7 @@ class Visitor:
 
     def look(self) -> NDArray[np.float64] | None:
         """The scene [N] as it is now; None if nobody has shown it for a second."""
-        if time.monotonic() - self._seen_at > _FIRST_LOOK_S:
+        if time.monotonic() - self._seen_at > _BLIND_S:
             self._newest = None
             self._follow()
         if self._eyes is not None and self._eyes.poll(0):
