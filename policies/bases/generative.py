@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory, check_features
@@ -59,9 +60,8 @@ class GenerativePolicy(ImitationPolicy):
             raise ValueError(
                 f"max_prefix is {config.max_prefix}; it must be less than horizon, {config.horizon}, or 0"
             )
-        # Which steps are committed is an input like the observation.
-        flags = config.horizon if config.max_prefix else 0
-        self.denoiser = _build_denoiser(config, config.obs_steps * self.frame_size + flags, action_size)
+        committed = config.max_prefix * (1 + action_size)
+        self.denoiser = _build_denoiser(config, config.obs_steps * self.frame_size + committed, action_size)
 
     @abstractmethod
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
@@ -94,10 +94,10 @@ class GenerativePolicy(ImitationPolicy):
         x, target = self._interpolate(clean, noise, times)
         if self.config.max_prefix:
             length = torch.randint(self.config.max_prefix + 1, (len(clean), 1), generator=generator)
-            committed = (torch.arange(self.config.horizon) < length).to(self.device)
-            obs = torch.cat([obs, committed.float()], -1)
-            x = torch.where(committed.unsqueeze(-1), clean, x)
-            mask = mask & ~committed.unsqueeze(-1)
+            committed = (torch.arange(self.config.horizon) < length).to(self.device).unsqueeze(-1)
+            obs = torch.cat([obs, self._condition(clean, committed)], -1)
+            x = torch.where(committed, clean, x)
+            mask = mask & ~committed
         predicted = self.denoiser(x, self.denoiser.condition(obs, times))
         return masked_mean((predicted - target).square(), mask)
 
@@ -137,15 +137,30 @@ class GenerativePolicy(ImitationPolicy):
 
     def _denoise(self, encoded: Tensor, noise: Tensor, prefix: Tensor | None = None) -> Tensor:
         if self.config.max_prefix:
-            committed = torch.zeros(len(encoded), self.config.horizon, device=self.device)
-            committed[:, : 0 if prefix is None else prefix.shape[1]] = 1
-            encoded = torch.cat([encoded, committed], -1)
+            if prefix is None:
+                prefix = noise.new_zeros(len(noise), 0, noise.shape[-1])
+            known = torch.ones_like(prefix[:, :, :1], dtype=torch.bool)
+            encoded = torch.cat([encoded, self._condition(prefix, known)], -1)
         conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))
         samples = noise.shape[1]
         conditions = conditions.repeat_interleave(samples, dim=1)
         repeated = None if prefix is None else prefix.repeat_interleave(samples, dim=0)
         x = self._integrate(noise.flatten(0, 1), conditions, repeated)
         return self._unnormalize(x).view_as(noise)
+
+    def _condition(self, actions: Tensor, committed: Tensor) -> Tensor:
+        """What the network knows of the prefix [B, P (1 + A)], an input like the observation.
+
+        The prefix is in the noisy chunk too. But there the network would have to tell it from noise, and it
+        learned to ignore it.
+
+        Args:
+            actions: normalised actions [B, L, A].
+            committed: which of them are [B, L, 1]; none beyond `max_prefix`, P.
+        """
+        known = torch.cat([committed.float(), torch.where(committed, actions, 0.0)], -1)
+        most = self.config.max_prefix
+        return F.pad(known[:, :most], (0, 0, 0, max(most - known.shape[1], 0))).flatten(1)
 
 
 def begin_with(prefix: Tensor | None, x: Tensor) -> Tensor:

@@ -33,11 +33,16 @@ def trained(request: pytest.FixtureRequest) -> GenerativePolicy:
     policy = make(request.param)
     rng = np.random.default_rng(0)
     chunks = rng.choice([-0.8, 0.8], (512, 1, 1)) + rng.uniform(-0.1, 0.1, (512, H, ACTION))
-    policy.fit_normalizers(rng.normal(size=(64, STATE)), chunks.reshape(-1, ACTION))
+    return train(policy, np.zeros((512, STATE)), chunks)
+
+
+def train(policy: GenerativePolicy, states: np.ndarray, chunks: np.ndarray) -> GenerativePolicy:
+    """Train for a moment on states [B, S] and chunks [B, H, A]."""
+    policy.fit_normalizers(states, chunks.reshape(-1, ACTION))
     batch = {
-        "state": torch.zeros(512, 1, STATE),
+        "state": torch.from_numpy(states).float()[:, None],
         "actions": torch.from_numpy(chunks).float(),
-        "mask": torch.ones(512, H),
+        "mask": torch.ones(len(chunks), H),
     }
     optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
     generator = torch.Generator().manual_seed(1)
@@ -65,6 +70,24 @@ def test_a_chunk_continues_what_is_committed(trained: GenerativePolicy, length: 
     # Without a prefix both kinds of chunks are drawn.
     free = trained.sample(observations(1), num_samples=64, generator=generator).actions
     assert 0.2 < (free.mean(2) > 0).float().mean() < 0.8
+
+
+def test_a_chunk_makes_up_for_what_its_prefix_lacks() -> None:
+    """Small deviations count: the correction that a delayed chunk was too late for is among them."""
+    rng = np.random.default_rng(0)
+    states, errors = rng.uniform(-1, 1, (512, STATE)), rng.uniform(-0.2, 0.2, (512, MOST, 1))
+    chunks = np.repeat(0.5 * states[:, :1, None], H, 1)
+    chunks[:, :MOST] += errors
+    chunks[:, MOST:] -= errors.mean(1, keepdims=True)
+    policy = train(make("diffusion"), states, chunks)
+    noise = policy.draw_noise(1, 64, torch.Generator().manual_seed(2))
+
+    def following(error: float) -> float:
+        prefix = torch.full((1, MOST, ACTION), error)
+        chunk = policy.sample_after(observations(1), prefix, noise=noise, num_samples=64)
+        return float(chunk.actions[:, :, MOST:].mean())
+
+    assert following(0.2) - following(-0.2) == pytest.approx(-0.4, abs=0.12)
 
 
 def test_each_observation_has_its_own_prefix(trained: GenerativePolicy) -> None:
