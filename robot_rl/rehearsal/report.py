@@ -144,7 +144,8 @@ def _page(home: Path, report: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             "<!doctype html><meta charset=utf-8><title>Rehearsal</title>",
-            "<style>body{font:16px sans-serif;max-width:60em;margin:2em auto}th{text-align:left}</style>",
+            "<style>body{font:16px sans-serif;max-width:60em;margin:2em auto}th{text-align:left}",
+            "pre{margin:0.3em;white-space:pre-wrap}</style>",
             "<h1>Rehearsal</h1><table>",
             *rows,
             "</table><h2>What the cameras saw</h2><ul>",
