@@ -15,7 +15,7 @@ _PLUGINS = (
 )
 _MULTIRUN = (
     "       -m or --multirun runs every combination: -m seed=0,1,2 method=expo,ibrl …; jobs=N at a time,"
-    " with launcher=ray on a Ray cluster"
+    " with launcher=ray or slurm on a cluster"
 )
 
 

@@ -40,7 +40,7 @@ class Config:
     workers: int = 1
     """Parallel runs, each with one thread of torch."""
     launcher: str = "local"
-    """Where they run: `local`, on this machine, or `ray`, on a Ray cluster."""
+    """Where they run: `local`, on this machine, `ray`, on a Ray cluster, or `slurm`."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 

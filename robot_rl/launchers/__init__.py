@@ -1,19 +1,20 @@
-"""Where the commands of a sweep or benchmark run: in processes of this machine, or on a Ray cluster."""
+"""Where the commands of a sweep or benchmark run: on this machine, a Ray cluster or a SLURM cluster."""
 
 from collections.abc import Sequence
 
 from robot_rl.errors import UserError
 from robot_rl.launchers.launcher import Launcher
 from robot_rl.launchers.local import LocalLauncher
+from robot_rl.launchers.slurm import SlurmLauncher
 
-LAUNCHERS = ("local", "ray")
+LAUNCHERS = ("local", "ray", "slurm")
 
 
 def make_launcher(name: str, device: str, keep_open: Sequence[int] = ()) -> Launcher:
     """Make the launcher of this name.
 
     Args:
-        name: `local` or `ray`.
+        name: `local`, `ray` or `slurm`.
         device: what the commands ask for; on a cluster, `cuda` reserves one GPU for each.
         keep_open: file descriptors that all commands on this machine inherit.
 
@@ -26,4 +27,6 @@ def make_launcher(name: str, device: str, keep_open: Sequence[int] = ()) -> Laun
         from robot_rl.launchers.ray_cluster import RayLauncher
 
         return RayLauncher(gpus=int(device.startswith("cuda")))
-    raise UserError(f"launcher={name}: choose {' or '.join(LAUNCHERS)}")
+    if name == "slurm":
+        return SlurmLauncher(gpus=int(device.startswith("cuda")))
+    raise UserError(f"launcher={name}: choose {', '.join(LAUNCHERS)}")

@@ -1,6 +1,8 @@
 """The interface of launchers, and a queue that keeps several of their commands running."""
 
+import os
 import subprocess
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,6 +14,8 @@ from typing import Self, TypeVar
 from robot_rl.hardware.child_process import child_environment
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
+ATTEMPTS = 5
+"""How often a command is started whose nodes are lost."""
 _POLL = 0.5
 """s between two looks at whether the user asked to stop."""
 Item = TypeVar("Item")
@@ -66,10 +70,24 @@ class Launcher(ABC):
         self.close()
 
 
+def guarded(command: Sequence[str]) -> list[str]:
+    """A command that the kernel kills when this process, or the thread that starts it, dies."""
+    program = Path(__file__).with_name("die_with_parent.py")
+    return [sys.executable, "-P", str(program), str(os.getpid()), *command]
+
+
 def start_process(
-    command: Sequence[str], log: Path, keep_open: Sequence[int] = (), folder: Path | None = None
+    command: Sequence[str],
+    log: Path,
+    keep_open: Sequence[int] = (),
+    folder: Path | None = None,
+    *,
+    own_session: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Start a command with one thread, whose output is appended to `log`."""
+    """Start a command with one thread, whose output is appended to `log`.
+
+    In its `own_session` it does not receive the Ctrl-C of this process's terminal.
+    """
     with log.open("ab") as out:
         return subprocess.Popen(
             command,
@@ -79,6 +97,7 @@ def start_process(
             cwd=folder,
             env={**child_environment(), **_ONE_THREAD},
             pass_fds=keep_open,
+            start_new_session=own_session,
         )
 
 

@@ -6,13 +6,12 @@ lost starts again on another one, and resumes from its last checkpoint.
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robot_rl.hardware.child_process import command_line
-from robot_rl.launchers.launcher import Launcher, NodesLost, Stopped, start_process
+from robot_rl.launchers.launcher import ATTEMPTS, Launcher, NodesLost, Stopped, guarded, start_process
 from robot_rl.launchers.ray_nodes import connect
 
 if TYPE_CHECKING:
@@ -22,16 +21,13 @@ _POLL = 0.5
 """s that an actor waits for its command before it answers."""
 _HANGS = 60.0
 """s without an answer after which a node counts as lost."""
-_ATTEMPTS = 5
-"""How often a command is started whose nodes are lost."""
 
 
 class CommandProcess:
     """Actor that runs one command on a node. The command dies with it."""
 
     def __init__(self, arguments: Sequence[str], folder: str, log: str) -> None:
-        guard = [sys.executable, "-P", str(Path(__file__).with_name("die_with_parent.py")), str(os.getpid())]
-        self._process = start_process([*guard, *command_line(arguments)], Path(log), folder=Path(folder))
+        self._process = start_process(guarded(command_line(arguments)), Path(log), folder=Path(folder))
 
     def wait(self, seconds: float) -> int | None:
         """Exit code of the command; None if it still runs after so many seconds."""
@@ -62,13 +58,13 @@ class RayLauncher(Launcher):
         self._running: set[ActorHandle] = set()
 
     def run(self, arguments: Sequence[str], log: Path) -> int:
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             code = self._attempt(arguments, log)
             if code is not None:
                 return code
             with log.open("a") as out:
                 out.write("robot-rl: the node of this command is lost or hangs; starting it again\n")
-        raise NodesLost(f"{_ATTEMPTS} nodes that ran it were lost (more in {log})")
+        raise NodesLost(f"{ATTEMPTS} nodes that ran it were lost (more in {log})")
 
     def _attempt(self, arguments: Sequence[str], log: Path) -> int | None:
         """Run a command; None if its node was lost."""

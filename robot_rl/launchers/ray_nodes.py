@@ -1,18 +1,14 @@
 """Connects to a Ray cluster (docs.ray.io), all of whose nodes must have the software of this machine."""
 
-import hashlib
 import logging
 import os
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-import robot_rl
 from robot_rl import __version__
-from robot_rl.assets import asset_path
 from robot_rl.errors import UserError
-from robot_rl.machine import describe_versions
+from robot_rl.launchers.software import check_software, installed_software
 
 _CHECK = 300.0
 """s for a node to say what it has; its first Python process has to start, on a busy machine too."""
@@ -47,39 +43,6 @@ def connect(option: str, folder: str | None = None) -> ModuleType:
         ray.shutdown()
         raise
     return ray
-
-
-def installed_software() -> dict[str, str]:
-    """Versions of what is installed here, and the SHA-256 of this program's files."""
-    return {**describe_versions(), "robot-rl": __version__, "code": _code_sha256()}
-
-
-def check_software(wanted: Mapping[str, str], place: str = "this node") -> None:
-    """Check that this machine has the software of another one.
-
-    Raises:
-        ValueError: if it has not; says what differs at `place`.
-    """
-    found = installed_software()
-    different = [
-        f"{name} is {found.get(name)}, not {wanted.get(name)}"
-        for name in sorted(found.keys() | wanted.keys())
-        if found.get(name) != wanted.get(name)
-    ]
-    if different:
-        raise ValueError(f"{place} has other software: {'; '.join(different)}; install the same there")
-
-
-@cache
-def _code_sha256() -> str:
-    package = Path(robot_rl.__file__).parent
-    digest = hashlib.sha256()
-    for root, pattern in ((package, "**/*.py"), (Path(asset_path("configs")), "**/*.yaml")):
-        # `recurse_symlinks` is of Python 3.13; a checkout links three folders of the package.
-        folders = [root, *(path for path in root.iterdir() if path.is_symlink())]
-        for path in sorted(path for folder in folders for path in folder.glob(pattern)):
-            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _check_nodes(ray: ModuleType, folder: str | None) -> None:

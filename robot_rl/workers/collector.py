@@ -14,7 +14,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.hardware.plugins import load_plugins
-from robot_rl.launchers.ray_nodes import check_software
+from robot_rl.launchers.software import check_software
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, FinetunedPolicy
 from robot_rl.rollout import episode_seed
 from robot_rl.training.rollout import StoredStep, TrainingRollout

@@ -17,7 +17,8 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import UserError
 from robot_rl.hardware.plugins import VARIABLE
-from robot_rl.launchers.ray_nodes import connect, installed_software
+from robot_rl.launchers.ray_nodes import connect
+from robot_rl.launchers.software import installed_software
 from robot_rl.workers.config import SimulationsConfig
 from robot_rl.workers.simulation import EpisodeRecord, Simulation, SimulationJob
 

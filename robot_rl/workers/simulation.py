@@ -11,7 +11,7 @@ from robot_rl.envs.env_group import EnvGroup, EnvInterface, EpisodeStart, StepBu
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.plugins import load_plugins
-from robot_rl.launchers.ray_nodes import check_software
+from robot_rl.launchers.software import check_software
 
 
 @dataclass(frozen=True)

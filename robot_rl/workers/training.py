@@ -13,7 +13,7 @@ import numpy as np
 
 from robot_rl.errors import UserError
 from robot_rl.hardware.plugins import VARIABLE
-from robot_rl.launchers.ray_nodes import installed_software
+from robot_rl.launchers.software import installed_software
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.rollout import episode_seed
 from robot_rl.training.components import OffPolicyComponents, Source

@@ -63,7 +63,7 @@ def test_values_are_combined_as_hydra_does(given: Sequence[tuple[str, str]], job
         (["seed=interval(0,1)"], "list the values"),
         (["base=~/a,~/b"], "quote each"),
         (["seed=0,1", "jobs=0"], "jobs=0: give the number of runs at a time"),
-        (["seed=0,1", "launcher=slurm"], "launcher=slurm: choose local or ray"),
+        (["seed=0,1", "launcher=dask"], "launcher=dask: choose local, ray, slurm"),
     ],
 )
 def test_a_sweep_that_cannot_work_starts_no_run(

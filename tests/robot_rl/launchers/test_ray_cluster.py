@@ -1,6 +1,5 @@
 """Sweeps on a real Ray cluster of two nodes on this machine."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,26 +13,13 @@ import pytest
 from robot_rl.cli.main import main
 from robot_rl.errors import UserError
 from robot_rl.launchers import make_launcher
-from tests.conftest import SMALL_BASE
 from tests.hardware.processes import PATIENCE, eventually
+from tests.robot_rl.launchers.sweeps import LONG, commands_in, finished, sweep
 from tests.robot_rl.training.test_training import assert_same, final_state
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
-
-LONG = "method.steps=6000"
-
-
-def sweep(data: Path, runs: Path, *more: str) -> list[str]:
-    return [
-        *("train", "-m", "launcher=ray", "method=bc", f"data={data}", f"runs_dir={runs}", "name=s${seed}"),
-        *("device=cpu", "checkpoint_every=500", *SMALL_BASE, *more),
-    ]
-
-
-def finished(run: Path) -> bool:
-    return (run / "run.json").is_file() and json.loads((run / "run.json").read_text()).get("finished", False)
 
 
 @pytest.mark.full
@@ -43,10 +29,10 @@ def test_a_sweep_survives_the_loss_of_a_node_with_the_same_results(
     demonstrations: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(sweep(demonstrations, tmp_path / "straight", "seed=0", LONG)) == 0
+    assert main(sweep("ray", demonstrations, tmp_path / "straight", "seed=0", LONG)) == 0
     lost = next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
     runs = tmp_path / "runs"
-    arguments = sweep(demonstrations, runs, "seed=0,1", LONG)
+    arguments = sweep("ray", demonstrations, runs, "seed=0,1", LONG)
     child = subprocess.Popen(
         [sys.executable, "-m", "robot_rl", *arguments], stderr=subprocess.PIPE, text=True
     )
@@ -70,14 +56,14 @@ def test_a_sweep_whose_driver_is_killed_leaves_no_process_and_resumes(
     cluster: "Cluster", tmp_path: Path, demonstrations: Path
 ) -> None:
     runs = tmp_path / "runs"
-    arguments = sweep(demonstrations, runs, "seed=0", LONG)
+    arguments = sweep("ray", demonstrations, runs, "seed=0", LONG)
     child = subprocess.Popen([sys.executable, "-m", "robot_rl", *arguments])
     eventually(lambda: bool(list((runs / "s0" / "checkpoints").glob("[0-9]*"))), "a checkpoint")
     child.kill()
     child.wait()
     eventually(lambda: not commands_in(runs), "the end of its command")
     assert not finished(runs / "s0")
-    assert main(sweep(demonstrations, runs, "seed=0", LONG)) == 0
+    assert main(sweep("ray", demonstrations, runs, "seed=0", LONG)) == 0
     assert finished(runs / "s0")
 
 
@@ -100,7 +86,7 @@ def test_a_hanging_node_counts_as_lost(
 
     thread = threading.Thread(target=hang)
     thread.start()
-    assert main(sweep(demonstrations, runs, "seed=0", LONG)) == 0
+    assert main(sweep("ray", demonstrations, runs, "seed=0", LONG)) == 0
     thread.join()
     assert "the node of this command is lost or hangs" in (runs / "s0.log").read_text()
     assert finished(runs / "s0")
@@ -112,7 +98,8 @@ def test_ctrl_c_saves_the_runs_on_the_cluster(
     cluster: "Cluster", tmp_path: Path, demonstrations: Path
 ) -> None:
     runs = tmp_path / "runs"
-    arguments = sweep(demonstrations, runs, "seed=0,1", "method.steps=1000000", "checkpoint_every=1000000")
+    endless = ("method.steps=1000000", "checkpoint_every=1000000")
+    arguments = sweep("ray", demonstrations, runs, "seed=0,1", *endless)
     child = subprocess.Popen(
         [sys.executable, "-m", "robot_rl", *arguments], stderr=subprocess.PIPE, text=True
     )
@@ -133,7 +120,7 @@ def test_ctrl_c_saves_the_runs_on_the_cluster(
 def test_a_node_with_other_software_is_refused(
     cluster: "Cluster", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("robot_rl.launchers.ray_nodes._code_sha256", lambda: "other")
+    monkeypatch.setattr("robot_rl.launchers.software._code_sha256", lambda: "other")
     with pytest.raises(
         UserError, match=r"has other software: code is \w+, not other; install the same there"
     ):
@@ -145,19 +132,6 @@ def test_without_a_cluster_nothing_runs(
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    assert main(sweep(demonstrations, tmp_path / "runs", "seed=0,1")) == 2
+    assert main(sweep("ray", demonstrations, tmp_path / "runs", "seed=0,1")) == 2
     assert "`ray start --head` starts one" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-def commands_in(runs: Path) -> list[int]:
-    """Processes that train into this folder, but no sweep."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if f"runs_dir={runs}" in words and "-m" not in words:
-            found.append(int(path.name))
-    return found

@@ -8,7 +8,7 @@ import torch
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
-from robot_rl.launchers.ray_nodes import installed_software
+from robot_rl.launchers.software import installed_software
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec

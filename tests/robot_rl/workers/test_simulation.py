@@ -5,7 +5,7 @@ import pytest
 
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
-from robot_rl.launchers.ray_nodes import installed_software
+from robot_rl.launchers.software import installed_software
 from robot_rl.workers.simulation import EpisodeRecord, Simulation, SimulationJob
 
 
