@@ -19,6 +19,11 @@ VARIABLE: Final = "ROBOT_RL_PLUGINS"
 """Environment variable with the comma-separated plugins of this process and its children."""
 
 
+def inherited_plugins() -> list[str]:
+    """Names of the plugins in the environment variable."""
+    return [name for name in os.environ.get(VARIABLE, "").split(",") if name]
+
+
 def load_plugins(names: Sequence[str] = ()) -> None:
     """Import these modules and those of the environment variable, and set it for child processes.
 
@@ -27,8 +32,7 @@ def load_plugins(names: Sequence[str] = ()) -> None:
     Raises:
         ValueError: if there is no such module, or its import fails.
     """
-    inherited = [name for name in os.environ.get(VARIABLE, "").split(",") if name]
-    wanted = list(dict.fromkeys([*inherited, *names]))
+    wanted = list(dict.fromkeys([*inherited_plugins(), *names]))
     if not wanted:
         return
     here = str(Path.cwd())

@@ -50,6 +50,22 @@ class Launcher(ABC):
             NodesLost: if the machines that ran it were lost.
         """
 
+    def _restarting(self, attempt: Callable[[], int | None], log: Path, again: str, given_up: str) -> int:
+        """Call `attempt` until it returns an exit code; None means that the command did not end by itself.
+
+        Args:
+            attempt: starts the command and waits for its end.
+            log: receives the line `again` before each other attempt.
+            again: what happened, for a user.
+            given_up: what happened `ATTEMPTS` times, for `NodesLost`.
+        """
+        for _ in range(ATTEMPTS):
+            if (code := attempt()) is not None:
+                return code
+            with log.open("a") as out:
+                out.write(f"robot-rl: {again}; starting it again\n")
+        raise NodesLost(f"{ATTEMPTS} {given_up} (more in {log})")
+
     @abstractmethod
     def stop(self) -> None:
         """Ask all commands to finish their step, save and exit; start no others."""

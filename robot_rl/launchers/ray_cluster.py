@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robot_rl.hardware.child_process import command_line
-from robot_rl.launchers.launcher import ATTEMPTS, Launcher, NodesLost, Stopped, guarded, start_process
+from robot_rl.launchers.launcher import Launcher, Stopped, guarded, start_process
 from robot_rl.launchers.ray_nodes import connect
 
 if TYPE_CHECKING:
@@ -58,13 +58,8 @@ class RayLauncher(Launcher):
         self._running: set[ActorHandle] = set()
 
     def run(self, arguments: Sequence[str], log: Path) -> int:
-        for _ in range(ATTEMPTS):
-            code = self._attempt(arguments, log)
-            if code is not None:
-                return code
-            with log.open("a") as out:
-                out.write("robot-rl: the node of this command is lost or hangs; starting it again\n")
-        raise NodesLost(f"{ATTEMPTS} nodes that ran it were lost (more in {log})")
+        again, given_up = "the node of this command is lost or hangs", "nodes that ran it were lost"
+        return self._restarting(lambda: self._attempt(arguments, log), log, again, given_up)
 
     def _attempt(self, arguments: Sequence[str], log: Path) -> int | None:
         """Run a command; None if its node was lost."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from robot_rl.errors import INTERRUPTED, UserError
 from robot_rl.hardware.child_process import command_line
-from robot_rl.launchers.launcher import ATTEMPTS, Launcher, NodesLost, Stopped, guarded, start_process
+from robot_rl.launchers.launcher import Launcher, Stopped, guarded, start_process
 from robot_rl.launchers.software import installed_software
 
 _ANSWER = 30.0
@@ -53,15 +53,9 @@ class SlurmLauncher(Launcher):
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def run(self, arguments: Sequence[str], log: Path) -> int:
-        for _ in range(ATTEMPTS):
-            code = self._attempt(arguments, log)
-            if code is not None:
-                return code
-            with log.open("a") as out:
-                out.write(
-                    "robot-rl: the node of this command is lost, or its time is over; starting it again\n"
-                )
-        raise NodesLost(f"{ATTEMPTS} jobs that ran it were lost or ended (more in {log})")
+        again = "the node of this command is lost, or its time is over"
+        given_up = "jobs that ran it were lost or ended"
+        return self._restarting(lambda: self._attempt(arguments, log), log, again, given_up)
 
     def _attempt(self, arguments: Sequence[str], log: Path) -> int | None:
         """Run a command; None if it did not end by itself."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import USER_ERROR, UserError
+from robot_rl.errors import INTERRUPTED, USER_ERROR, UserError
 from robot_rl.rehearsal.diary import Diary
 from robot_rl.rehearsal.person import Habits, Person
 from robot_rl.rehearsal.report import count_episodes
@@ -20,8 +20,6 @@ from robot_rl.runs import write_text
 
 PACKAGES: Final = Path(".ci/packages.sh")
 """Installs the project, in a checkout."""
-_STOPPED: Final = 130
-"""Exit code after Ctrl-C."""
 _WITH_FINDINGS: Final = (0, 1)
 """Exit codes of a check that may find something."""
 _ATTEMPTS: Final = 8
@@ -150,7 +148,7 @@ class Day:
             with person:
                 self._terminal.run(
                     ["teleop", *device, f"address={self._address}", f"out={raw}"],
-                    codes=(0, _STOPPED),
+                    codes=(0, INTERRUPTED),
                     meanwhile=meanwhile,
                 )
         if (count := count_episodes(raw, "success")) < plan.demonstrations:

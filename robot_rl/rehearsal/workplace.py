@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-import robot_rl
 from robot_rl.errors import UserError
 from robot_rl.hardware.child_process import child_environment, command_line
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
+from robot_rl.launchers.launcher import guarded
 from robot_rl.rehearsal.diary import Diary
 
 _CAMERA: Final = b"camera_main"
@@ -25,16 +25,14 @@ _ADDRESS_TIMEOUT: Final = 600.0
 _END_TIMEOUT: Final = 60.0
 _POLL_S: Final = 0.2
 _LINK: Final = re.compile(r"open (http://\S+)")
-_WITH_PARENT: Final = Path(robot_rl.__file__).with_name("launchers") / "die_with_parent.py"
 
 
 def start(
     command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
     """Start a process that dies with this one and that Ctrl-C in the terminal does not reach."""
-    python = command_line(())[0]
     return subprocess.Popen(
-        [python, str(_WITH_PARENT), str(os.getpid()), *command],
+        guarded(command),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

@@ -15,7 +15,7 @@ from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.rollout import Rollout, Transition, episode_seed
 
 VectorTransition = Transition[NDArray[Any]]
-_RECENT = 40
+RECENT = 40
 """Number of finished episodes over which success is averaged for display."""
 
 
@@ -142,7 +142,7 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         """Log the episodes that ended by environment step `step` of the run, and begin new ones."""
         for env_id in np.flatnonzero(transition.done):
             success = float(transition.info["success"][env_id])
-            self._outcomes = [*self._outcomes, success][-_RECENT:]
+            self._outcomes = [*self._outcomes, success][-RECENT:]
             length = float(self._lengths[env_id])
             self._logger.log(step, **{"train/success": success, "train/episode_length": length})
         if transition.done.any():

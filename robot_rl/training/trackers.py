@@ -16,7 +16,7 @@ from robot_rl.hardware.durable import write_file
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 PROJECT = "robot-rl"
-"""Project of the runs, unless the tracker's own environment variable names another."""
+"""Project of all runs in Weights & Biases and trackio."""
 STEP = "step"
 """Metric that the plots of Weights & Biases have on their x-axis."""
 

@@ -1,6 +1,5 @@
 """Keeps workers collecting on a Ray cluster: each has one order at a time; lost ones are replaced."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from robot_rl.errors import UserError
 from robot_rl.workers.collector import Collected, Collector, CollectorJob
+from robot_rl.workers.start import say, wait_for_start
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -20,8 +20,6 @@ _POLL: Final = 0.2
 """s that `next` waits at most."""
 _MOST_FAILURES: Final = 5
 """Workers in a row that are lost before any of them has collected something."""
-_SAY_AFTER: Final = 20.0
-"""s after which it is mentioned that no worker has started."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class CollectorPool:
         self._answers[answer] = worker
 
     def _replace(self, worker: Worker, what: str, lost: Callable[[Worker], None]) -> None:
-        _say(f"one {what}; another one takes its place")
+        say(f"one {what}; another one takes its place")
         self.lost += 1
         self._failures += 1
         if self._failures >= _MOST_FAILURES:
@@ -160,16 +158,8 @@ class CollectorPool:
         return collected
 
     def _wait_for_one(self) -> None:
-        mention = time.monotonic() + _SAY_AFTER
-        while not (ready := self._ray.wait(list(self._answers), num_returns=1, timeout=_POLL)[0]):
-            if time.monotonic() > mention:
-                _say("waiting for one to start: the cluster has no free core, or its machine is slow")
-                mention = float("inf")
+        first = wait_for_start(self._ray, list(self._answers))
         try:
-            self._result(ready[0])
+            self._result(first)
         except self._ray.exceptions.RayError as error:
             raise UserError("a worker was lost while it started: run the same command again") from error
-
-
-def _say(text: str) -> None:
-    print(f"workers: {text}", file=sys.stderr, flush=True)

@@ -1,8 +1,5 @@
 """A vector environment whose environments are stepped by workers on a Ray cluster."""
 
-import os
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
@@ -16,11 +13,12 @@ from robot_rl.envs.env_group import EnvInterface, EpisodeStart, StepBuffers
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import UserError
-from robot_rl.hardware.plugins import VARIABLE
+from robot_rl.hardware.plugins import inherited_plugins
 from robot_rl.launchers.ray_nodes import connect
 from robot_rl.launchers.software import installed_software
 from robot_rl.workers.config import SimulationsConfig
 from robot_rl.workers.simulation import EpisodeRecord, Simulation, SimulationJob
+from robot_rl.workers.start import say, wait_for_start
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -30,10 +28,6 @@ _HANGS = 60.0
 """s without an answer after which a worker counts as lost."""
 _ATTEMPTS = 5
 """Workers in a row that may be lost in one call."""
-_POLL = 0.5
-"""s between two looks at whether a worker has started."""
-_SAY_AFTER = 20.0
-"""s after which a worker that has not started is mentioned."""
 
 
 @dataclass(eq=False)
@@ -128,7 +122,7 @@ class RayVectorEnv(RobosuiteVectorEnv):
         """Let all workers build their environments."""
         answers = [self._send(worker, "build", self._job(worker)) for worker in self._workers]
         for answer in answers:
-            self._wait(answer)
+            wait_for_start(self._ray, [answer])
         try:
             interfaces: list[EnvInterface] = [self._result(answer) for answer in answers]
         except self._ray.exceptions.RayError as error:
@@ -149,7 +143,7 @@ class RayVectorEnv(RobosuiteVectorEnv):
                 return self._result(answer)
             except self._ray.exceptions.RayError as error:
                 hangs = isinstance(error, self._ray.exceptions.GetTimeoutError)
-                _say(f"one {'hangs' if hangs else 'is lost'}; another one repeats its episodes")
+                say(f"one {'hangs' if hangs else 'is lost'}; another one repeats its episodes")
             answer = self._restart(worker, call)
         raise UserError(
             f"{_ATTEMPTS} workers in a row were lost; the same command goes on from the last checkpoint"
@@ -171,24 +165,11 @@ class RayVectorEnv(RobosuiteVectorEnv):
         places = enumerate(worker.indices)
         records = {at: self._episodes[index] for at, index in places if index in self._episodes}
         answer = self._send(worker, "resume", self._job(worker), records, *call)
-        self._wait(answer)
+        wait_for_start(self._ray, [answer])
         return answer
 
     def _job(self, worker: _Worker) -> SimulationJob:
-        plugins = [name for name in os.environ.get(VARIABLE, "").split(",") if name]
-        return SimulationJob(self._task, len(worker.indices), plugins, installed_software())
-
-    def _wait(self, answer: "ObjectRef") -> None:
-        """Wait for the first answer of a worker, for which there may be no free core yet."""
-        mention = time.monotonic() + _SAY_AFTER
-        while not self._ray.wait([answer], timeout=_POLL)[0]:
-            if time.monotonic() > mention:
-                _say("waiting for one to start: the cluster has no free core, or its machine is slow")
-                mention = float("inf")
-
-
-def _say(text: str) -> None:
-    print(f"workers: {text}", file=sys.stderr, flush=True)
+        return SimulationJob(self._task, len(worker.indices), inherited_plugins(), installed_software())
 
 
 def cluster_envs(

@@ -1,7 +1,6 @@
 """Off-policy training from workers that act with copies of the policy, while the learner updates it."""
 
 import copy
-import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from robot_rl.errors import UserError
-from robot_rl.hardware.plugins import VARIABLE
+from robot_rl.hardware.plugins import inherited_plugins
 from robot_rl.launchers.software import installed_software
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.rollout import episode_seed
 from robot_rl.training.components import OffPolicyComponents, Source
 from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
 from robot_rl.training.online import Updater
-from robot_rl.training.rollout import StoredStep
+from robot_rl.training.rollout import RECENT, StoredStep
 from robot_rl.workers.collector import Collected, CollectorJob, Weights
 from robot_rl.workers.config import WorkersConfig
 from robot_rl.workers.pool import CollectorPool, Order, Worker
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
 _BURST: Final = 32
 """Updates between two checks of whether the user asked to stop."""
-_RECENT: Final = 40
-"""Number of finished episodes over which success is averaged for display."""
-
 _ARRAYS: Final = ("action", "reward", "terminated", "success", "ended")
 
 
@@ -160,7 +156,7 @@ class WorkerTraining:
         self._storing += time.perf_counter_ns() - begun
         for outcome in collected.outcomes:
             self._run.logger.log(self._step, **outcome)
-            self._outcomes = [*self._outcomes, outcome["train/success"]][-_RECENT:]
+            self._outcomes = [*self._outcomes, outcome["train/success"]][-RECENT:]
 
     def _cut(self, streams: Sequence[int]) -> None:
         """End the open episodes of some streams, whose environments are gone."""
@@ -211,7 +207,7 @@ def _job(method: OffPolicyMethod, components: OffPolicyComponents, source: Sourc
         networks=copy.deepcopy(components.agent.networks).cpu(),
         exploration=method.exploration,
         fields=list(components.replay.fields),
-        plugins=[name for name in os.environ.get(VARIABLE, "").split(",") if name],
+        plugins=inherited_plugins(),
         software=installed_software(),
     )
 

@@ -1,0 +1,30 @@
+"""Waits for workers to start, and tells the user what happens to them."""
+
+import sys
+import time
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+_POLL: Final = 0.2
+"""s between two checks of the time."""
+_SAY_AFTER: Final = 20.0
+"""s after which it is mentioned that none has started."""
+
+
+def wait_for_start(ray: ModuleType, answers: "Sequence[ObjectRef]") -> "ObjectRef":
+    """Wait for the first of these answers of new workers, for which there may be no free core yet."""
+    mention = time.monotonic() + _SAY_AFTER
+    while not (ready := ray.wait(list(answers), num_returns=1, timeout=_POLL)[0]):
+        if time.monotonic() > mention:
+            say("waiting for one to start: the cluster has no free core, or its machine is slow")
+            mention = float("inf")
+    return ready[0]
+
+
+def say(text: str) -> None:
+    """Print a line about the workers."""
+    print(f"workers: {text}", file=sys.stderr, flush=True)
