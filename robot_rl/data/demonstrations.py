@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.episode_notes import exemplary_steps
 from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, AsyncRunner
@@ -24,6 +25,9 @@ def demonstrations_to_replay(
     execution: AsyncOptions = SYNCHRONOUS,
 ) -> Replay:
     """Fill a replay with the successful episodes of a dataset and the base policy's actions along them.
+
+    Of an episode in which a person took over from a policy, windows begin only at `exemplary_steps`, as prior
+    data of a run with interventions are the person's steps.
 
     The base runs in chunks from the start of each episode, as when it acts, with the delay of `execution`;
     the actions that it is then conditioned on are the demonstrated ones. A dataset has no observation
@@ -77,4 +81,7 @@ def demonstrations_to_replay(
         if ending.any():
             replay.end(slots[ending], **{key: values[ending] for key, values in record.items()})
     replay.close_episode(np.arange(len(episodes)), success=True)
+    exemplary = exemplary_steps(dataset)
+    for stream, rows in enumerate(episodes):
+        replay.never_begin(stream, ~exemplary[rows])
     return replay

@@ -54,25 +54,32 @@ def steps_by_source(dataset: Dataset) -> list[Counter[str]]:
     ]
 
 
-def steps_to_imitate(dataset: Dataset) -> NDArray[np.bool_]:
-    """Steps [T] that may be imitated: all but those of a policy before a person's last takeover.
+def exemplary_steps(dataset: Dataset) -> NDArray[np.bool_]:
+    """Steps [T] that show what to do: no policy's before a person's last takeover, and no hand-over.
 
-    These did not lead to success by themselves.
+    A policy's steps before a takeover did not lead to success by themselves; in a hand-over the arm holds.
     """
-    names, keep = source_names(dataset), np.ones(dataset.num_steps, bool)
-    if not {"human", "policy"} <= set(names):
-        return keep
-    source = dataset[SOURCE]
+    by_policy, taken_over = _acted(dataset, "policy"), _acted(dataset, "human", "handover")
+    shows = ~_acted(dataset, "handover")
     for rows in dataset.episodes:
-        by_person = np.flatnonzero(source[rows] == names.index("human"))
-        if len(by_person):
-            keep[rows][: by_person[-1]] = source[rows][: by_person[-1]] != names.index("policy")
-    return keep
+        if taken_over[rows].any():
+            before = slice(rows.start, rows.start + int(np.flatnonzero(taken_over[rows])[-1]))
+            shows[before] &= ~by_policy[before]
+    return shows
 
 
 def helped_episodes(dataset: Dataset) -> NDArray[np.bool_]:
     """Episodes [N] of a policy in which a person took over."""
-    return np.array([count["human"] > 0 and count["policy"] > 0 for count in steps_by_source(dataset)], bool)
+    by_policy, taken_over = _acted(dataset, "policy"), _acted(dataset, "human", "handover")
+    return np.array([by_policy[rows].any() and taken_over[rows].any() for rows in dataset.episodes], bool)
+
+
+def _acted(dataset: Dataset, *names: str) -> NDArray[np.bool_]:
+    """Steps [T] in which one of these acted; none if that is not known."""
+    known = source_names(dataset)
+    if not known:
+        return np.zeros(dataset.num_steps, bool)
+    return np.isin(dataset[SOURCE], [known.index(name) for name in names if name in known])
 
 
 def _name(names: list[str], number: int) -> str:

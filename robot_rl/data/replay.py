@@ -164,6 +164,10 @@ class Replay:
         rows = torch.from_numpy(np.arange(first, count) % self.rows + stream * self.rows).to(self.device)
         return {name: self.data[name][rows] for name in ("state", "action", "terminated", "last", *names)}
 
+    def never_begin(self, stream: int, steps: NDArray[np.bool_]) -> None:
+        """Let no window begin at these of the stream's first steps [T]; windows may pass through them."""
+        self._weight[stream * self.rows + np.flatnonzero(steps)] = 0
+
     def cut(self, stream: int) -> None:
         """End the interrupted episode of a stream: its newest row becomes its last observation."""
         count = int(self._count[stream])
@@ -187,7 +191,7 @@ class Replay:
 
     def beginnings(self, *, chunk_starts_only: bool = False) -> int:
         """Number of steps at which a window may start."""
-        return int(np.count_nonzero(self._begins(chunk_starts_only)))
+        return int(np.count_nonzero(self._begins(chunk_starts_only) & (self._weight > 0)))
 
     def sample(
         self,

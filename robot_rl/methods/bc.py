@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.data.dataset import Windows, make_windows
-from robot_rl.data.episode_notes import steps_to_imitate
+from robot_rl.data.episode_notes import exemplary_steps
 from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.learning.augmentation import augment_images
@@ -139,7 +139,7 @@ class BCMethod(OfflineMethod):
                 "task with task.instructions=[…]"
             )
         base = kind.for_instructions(base, dataset.instructions)
-        steps = steps_to_imitate(dataset)
+        steps = exemplary_steps(dataset)
         windows = make_windows(dataset, base.obs_steps, base.horizon, keep, steps)
         torch.manual_seed(context.seed)
         observed = dataset.observation_spec

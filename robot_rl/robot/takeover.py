@@ -32,7 +32,7 @@ lost    driving  lost
 
 The person drives in the control step in which the clutch is pressed. Moving the device with the clutch open
 stops the policy in that step, and the arm holds until the clutch is pressed. When the clutch opens, the arm
-holds until the device has not been touched for `HYSTERESIS_MS`, because people release and press again while
+holds until the device has not been touched for `HOLD_MS`, because people release and press again while
 correcting. Then the policy's action is scaled up from zero to full over `RAMP_MS`. Actions are relative to
 the current pose, so the arm does not jump at a takeover.
 
@@ -48,10 +48,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_rl.envs.handover import HOLD_MS, RAMP_MS
 from robot_rl.hardware.clock import MS
-
-HYSTERESIS_MS: Final = 500
-RAMP_MS: Final = 300
 
 Action = NDArray[np.float32]
 """[A] in [-1, 1]."""
@@ -84,7 +82,7 @@ class Cue(StrEnum):
     SILENT = "silent"
     """The newest sample is older than 500 ms, or there is none."""
     QUIET = "quiet"
-    """`open` for `HYSTERESIS_MS`."""
+    """`open` for `HOLD_MS`."""
     RAMPED = "ramped"
     """Not touched for `RAMP_MS` in state `return`."""
 
@@ -183,7 +181,7 @@ class Takeover:
 
     def _timed_cue(self, cue: Cue, now: int) -> Cue:
         waited = now - self._since
-        if self.state is ControlState.HOLD and cue is Cue.OPEN and waited >= HYSTERESIS_MS * MS:
+        if self.state is ControlState.HOLD and cue is Cue.OPEN and waited >= HOLD_MS * MS:
             return Cue.QUIET
         untouched = cue not in (Cue.MOVED, Cue.DRIVING)
         if self.state is ControlState.RETURN and untouched and waited >= RAMP_MS * MS:

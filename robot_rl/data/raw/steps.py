@@ -6,7 +6,7 @@ Times are device times. A step is at t, the next one at t + 1 / rate:
     action                from the arm at t to the newest goal requested until the next step
     applied_action        the same for the goal that was executed
     reward, terminated    1 and true at the last step of a success; truncated at the last step otherwise
-    source                who acted, an index into the `sources` of the collection
+    source                who acted, an index into the `sources` of the collection (`mark_handovers`)
     time                  t, ns on the robot's clock
     age_ms.<…>            age of the state, the gripper reading and each camera's image at t
 """
@@ -16,10 +16,13 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from robot_rl.data.episode_notes import SOURCE
 from robot_rl.data.raw.robot_environment import ActionConverter
-from robot_rl.data.raw.timeline import EpisodeSkipped, Timeline, Track
+from robot_rl.data.raw.timeline import ACTORS, EpisodeSkipped, Timeline, Track
 from robot_rl.data.writer import Episode, Streamed
+from robot_rl.envs.handover import HOLD_MS, RAMP_MS
 from robot_rl.envs.robot_state import RobotState
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.connection import RobotError
@@ -57,7 +60,7 @@ class Steps:
             EpisodeSkipped: if the episode is too short.
         """
         self._timeline, self._converter, self._senses, self._tracks = timeline, converter, senses, tracks
-        self._max_age = max_age_ms
+        self._rate, self._max_age = rate, max_age_ms
         self._grips = any(state.gripper for state in timeline.states)
         begin = max(timeline.known_from, *(track.times[0] for track in tracks), 0)
         last = timeline.states[-1].t_sample
@@ -88,6 +91,7 @@ class Steps:
                 rows.setdefault(key, []).append(value)
         arrays: dict[str, Any] = {key: np.array(values, _TYPES.get(key)) for key, values in rows.items()}
         arrays = {key: single(values) for key, values in arrays.items()}
+        arrays[SOURCE] = mark_handovers(arrays[SOURCE], self._rate)
         for track in self._tracks:
             chosen = track.before(times)
             ages = [(t - track.times[number]) / MS for t, number in zip(times, chosen, strict=True)]
@@ -172,6 +176,30 @@ class Steps:
             "applied_action": converter.action(state, goals[1], _closing(applied_opening)),
             "source": asked.actor,
         }
+
+
+def mark_handovers(source: NDArray[np.uint8], rate: float) -> NDArray[np.uint8]:
+    """Who acted in each step [T] of an episode, with the steps of each return to the policy as `handover`.
+
+    The robot's server counts them as the person's, while the arm holds, and as the policy's, while its action
+    is scaled up. Neither shows what should be done.
+
+    Args:
+        source: who acted as the server saw it, indices into `ACTORS`.
+        rate: steps per second.
+    """
+    nobody, policy, human, handover = (
+        ACTORS.index(name) for name in ("nobody", "policy", "human", "handover")
+    )
+    hold, ramp = (round(time * rate / 1e3) for time in (HOLD_MS, RAMP_MS))
+    marked = source.copy()
+    # Between two leases, the arm may be without a command for a moment.
+    acting = np.flatnonzero(source != nobody)
+    returns = (source[acting[:-1]] == human) & (source[acting[1:]] == policy)
+    for step in acting[1:][returns]:
+        for part, actor in ((slice(max(step - hold, 0), step), human), (slice(step, step + ramp), policy)):
+            marked[part][source[part] == actor] = handover
+    return marked
 
 
 def single(values: np.ndarray) -> np.ndarray:

@@ -17,8 +17,8 @@ from robot_rl.hardware.recording.episode import Episode
 from robot_rl.hardware.recording.records import Received
 from robot_rl.hardware.state_interpolation import interpolate_state
 
-ACTORS: Final = ("nobody", "policy", "human", "script")
-"""Who acts, by number in the array `source`."""
+ACTORS: Final = ("nobody", "policy", "human", "script", "handover")
+"""Who acts, by number in the array `source`; `handover` is the return from a person to a policy."""
 _ACTING: Final = {Mode.POLICY: 1, Mode.HUMAN: 2, Mode.SCRIPT: 3}
 _NO_FORM: Final = (Code.NAN, Code.SHAPE)
 """Refusal codes of commands that describe no motion."""

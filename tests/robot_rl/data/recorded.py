@@ -21,6 +21,7 @@ from robot_rl.hardware.spec import CameraSpec, Latency, RobotSpec
 from tests.hardware.protocol.examples import SPEC
 
 SECOND = 1_000_000_000
+_COMMANDED = (Mode.HUMAN, Mode.POLICY)
 BEGUN = 5_000 * SECOND
 HEIGHT, WIDTH = 24, 32
 ROBOT: RobotSpec = msgspec.structs.replace(
@@ -149,7 +150,7 @@ def _state(motion: Motion, number: int, t: float, commands: list[Commanded]) -> 
     followed = [command.command for command in commands if command.code is None and command.tm <= now]
     return _envelope(
         State, number, t, t_sample=now, q=joints(t), dq=(0.05, -0.2), position=position(t),
-        quaternion=quaternion(t), mode=mode, goal_seq=followed[-1] if followed and mode is Mode.HUMAN else 0,
+        quaternion=quaternion(t), mode=mode, goal_seq=followed[-1] if followed and mode in _COMMANDED else 0,
         gripper=Gripped(opening=opening(t), t=now - 4_000_000, goal=0.25),
         sensors={"cube": (t,) * 7, "success": (0.0,)},
     )  # fmt: skip

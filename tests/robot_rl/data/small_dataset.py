@@ -16,7 +16,7 @@ DIMS = [
     {"name": "y", "kind": "delta", "unit": "m", "scale": 0.05, "frame": "base"},
     {"name": "gripper", "kind": "gripper", "unit": "closing", "scale": 1.0, "frame": "gripper"},
 ]
-SOURCES = ["nobody", "policy", "human", "script"]
+SOURCES = ["nobody", "policy", "human", "script", "handover"]
 
 
 def environment(cameras: Sequence[str] = (), **changes: Any) -> dict[str, Any]:

@@ -66,6 +66,33 @@ def test_nothing_is_learned_across_demonstrations(demonstrations: Path, base: Ba
     assert batch["demo"].min() == 1
 
 
+def test_of_a_corrected_episode_only_the_persons_steps_and_those_after_begin_windows(
+    tmp_path: Path, demonstrations: Path, base: BasePolicy
+) -> None:
+    """The policy's steps before a takeover did not lead to success by themselves."""
+    dataset = Dataset(demonstrations)
+    names = ["policy", "human", "handover"]
+    collection = {**dataset.collection, "sources": names}
+    writer = DatasetWriter(tmp_path / "corrected.zarr", dataset.environment, collection)
+    keys = [*dataset.observation_spec.state_keys, "action", "applied_action", "sim_state", "reward"]
+    for index, rows in enumerate(dataset.episodes[:2]):
+        episode = {key: dataset[key][rows] for key in [*keys, "terminated", "truncated"]}
+        source = np.zeros(rows.stop - rows.start, np.uint8)
+        if index == 1:
+            source[4:7], source[7:10] = 1, 2
+        writer.append({**episode, "source": source}, success=True, seed=index)
+    corrected = Dataset(tmp_path / "corrected.zarr")
+    replay = demonstrations_to_replay(corrected, base, 0, fields(corrected, base))
+    state, first = corrected.observations()["state"], corrected.episodes[1].start
+    batch = replay.sample(3000, n_step=5, gamma=0.5, rng=np.random.default_rng(0))
+    at = {int(np.flatnonzero((state == row).all(1))[0]) for row in batch["state"].numpy()}
+    left_out = {*range(first, first + 4), *range(first + 7, first + 10)}
+    assert at == set(range(corrected.num_steps)) - left_out
+    assert replay.beginnings() == len(at)
+    after = {int(np.flatnonzero((state == row).all(1))[0]) for row in batch["next.state"].numpy()}
+    assert first + 9 in after, "windows pass through the hand-over"
+
+
 def test_a_success_that_did_not_end_its_episode_is_bootstrapped(
     tmp_path: Path, demonstrations: Path, base: BasePolicy
 ) -> None:

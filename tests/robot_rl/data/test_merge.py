@@ -175,7 +175,7 @@ def test_datasets_of_different_actors_are_merged_and_each_step_keeps_who_acted(
     paths = ",".join(f"{tmp_path}/{name}.zarr" for name in "abd")
     robot_rl("data merge", f"datasets=[{paths}]", f"out={tmp_path}/m.zarr")
     merged = Dataset(tmp_path / "m.zarr")
-    assert merged.collection["sources"] == ["nobody", "policy", "human", "script"]
+    assert merged.collection["sources"] == ["nobody", "policy", "human", "script", "handover"]
     assert steps_by_source(merged) == [*steps_by_source(one), *steps_by_source(other), Counter(script=4)]
     assert merged["source"].dtype == one["source"].dtype
     assert find_problems(merged.path) == []

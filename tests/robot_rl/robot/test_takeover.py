@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robot_rl.envs.handover import HOLD_MS, RAMP_MS
 from robot_rl.hardware.clock import MS
 from robot_rl.robot import takeover
-from robot_rl.robot.takeover import HYSTERESIS_MS, RAMP_MS, TABLE, ControlState, Cue, Takeover
+from robot_rl.robot.takeover import TABLE, ControlState, Cue, Takeover
 
 TICK = 50 * MS
 GRIPPER = np.array([False, False, True])
@@ -51,7 +52,7 @@ def test_moving_the_device_stops_the_policy_in_that_step() -> None:
 
 
 def test_the_policy_returns_after_the_hysteresis_with_a_ramp_that_keeps_the_gripper() -> None:
-    quiet, ramp = HYSTERESIS_MS * MS // TICK, RAMP_MS * MS // TICK
+    quiet, ramp = HOLD_MS * MS // TICK, RAMP_MS * MS // TICK
     steps = run([Cue.DRIVING, *[Cue.OPEN] * (quiet + ramp + 2)])
     states = [state for state, _ in steps]
     assert states == [
@@ -118,7 +119,7 @@ def test_invariants_hold_for_random_cues(cues: list[Cue]) -> None:
         if state is ControlState.POLICY and before is not ControlState.POLICY:
             assert before is ControlState.RETURN
         if state is ControlState.RETURN and before is not ControlState.RETURN:
-            assert still * TICK >= HYSTERESIS_MS * MS
+            assert still * TICK >= HOLD_MS * MS
         still = still + 1 if cue in (Cue.OPEN, Cue.LATE) else 0
         if before is ControlState.LOST:
             assert state is ControlState.LOST

@@ -1,6 +1,7 @@
 """A dataset says of each step what the devices said at that moment, and what was asked and followed."""
 
 import hashlib
+import itertools
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
@@ -159,6 +160,23 @@ def test_while_nobody_commands_the_arm_stays_and_nobody_acts(tmp_path: Path) -> 
     assert (dataset["source"][held] == 0).all()
     assert (dataset["action"][held, :6] == 0).all()
     assert (dataset["source"][seconds(dataset) < 0.9] == 2).all()
+
+
+def test_the_return_from_a_person_to_the_policy_is_a_hand_over(tmp_path: Path) -> None:
+    """0.5 s in which the arm holds, and 0.3 s in which the policy's action is scaled up."""
+    mode = lambda t: Mode.HUMAN if 0.4 < t < 1.2 else Mode.POLICY  # noqa: E731
+    dataset, _ = made(tmp_path, Motion(mode=mode, cameras=()))
+    acted = [dataset.collection["sources"][number] for number in dataset["source"]]
+    runs = [(who, len(list(steps))) for who, steps in itertools.groupby(acted)]
+    assert [who for who, _ in runs] == ["policy", "human", "handover", "policy"]
+    assert runs[2][1] == round(0.8 * RATE)
+    assert abs(runs[1][1] - 0.3 * RATE) <= 1
+
+
+def test_a_person_who_does_not_hand_back_drives_to_the_end(tmp_path: Path) -> None:
+    dataset, _ = made(tmp_path, Motion(mode=lambda t: Mode.HUMAN if t > 1 else Mode.POLICY, cameras=()))
+    assert set(dataset["source"]) == {1, 2}
+    assert dataset["source"][-1] == 2
 
 
 def test_what_was_asked_and_refused_is_asked_but_not_applied(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import steps_by_source, steps_to_imitate
+from robot_rl.data.episode_notes import exemplary_steps, steps_by_source
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.client import RobotClient
@@ -380,7 +380,7 @@ def test_takeovers_are_recorded_and_become_data_and_cases(
         # The hold after a takeover counts as the person's, too.
         assert (steps > 0) == (episode["interventions"] > 0)
         assert steps >= 0.8 * episode["human_steps"]
-    assert not steps_to_imitate(dataset).all()
+    assert not exemplary_steps(dataset).all()
     small = (f"runs_dir={tmp_path}", "threads=1", "method.steps=2")
     robot_rl(
         "train", "method=bc", f"data={data}", "name=bc", "method.successes_only=false", *small, *SMALL_BASE
