@@ -1,4 +1,7 @@
-"""Write a run's report: one self-contained HTML page with curves, the side-by-side table and videos."""
+"""Write a run's report: one self-contained HTML page with curves, the side-by-side table and videos.
+
+Of a run that was trained or deployed on a robot and not evaluated in simulation, it shows its episodes there.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,7 @@ from robot_rl.runs import check_is_run
 @dataclass
 class Config:
     run: str = "???"
-    """Directory of an evaluated run."""
+    """Directory of a run that was evaluated, or trained or deployed on a robot."""
     videos: bool = True
     """Render the two videos if they do not exist."""
 
@@ -21,9 +24,10 @@ def run(config: Config) -> None:
     directory = Path(config.run)
     with mistakes():
         check_is_run(directory)
-        if not (directory / "eval" / "episodes.csv").is_file():
+        evaluated = (directory / "eval").is_dir()
+        if evaluated and not (directory / "eval" / "episodes.csv").is_file():
             raise UserError(f"{directory} is not evaluated: run `robot-rl eval policy={directory}` first")
-        if config.videos and not (directory / "videos" / "base.mp4").is_file():
+        if evaluated and config.videos and not (directory / "videos" / "base.mp4").is_file():
             write_videos(directory)
         page = write_report(directory)
     print(f"report: {page}")

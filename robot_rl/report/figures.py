@@ -88,7 +88,8 @@ def _learning_curve(data: RunData, against: str) -> str:
         scale = 1.0 if against == "steps" else unit
         column = 0 if against == "steps" else 1
         end = max(columns(series)[column].max() for series in data.metrics.values()) / scale
-        _base_line(axes, data.base)
+        if data.base:
+            _base_line(axes, data.base)
         _phases(axes, data, column, scale)
         if series := data.metrics.get("train/success"):
             axes.plot(*_rate(series, column, scale), color=TUNED)

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from robot_rl.errors import UserError
+from robot_rl.report.deployments import Deployment, read_deployments
 from robot_rl.runs import check_is_run
 from robot_rl.training.logger import Series, read_metrics
 
@@ -46,9 +47,11 @@ class RunData:
     run: dict[str, Any]
     config: str
     metrics: dict[str, Series]
+    deployments: tuple[Deployment, ...]
     states: str
     states_sha256: str
-    base: Policy
+    base: Policy | None
+    """None without an evaluation in simulation."""
     tuned: Policy | None
     videos: dict[str, bytes]
     """mp4 by policy."""
@@ -83,7 +86,7 @@ def pair(base: Policy, tuned: Policy) -> Pairing:
 
 
 def read_run(path: Path) -> RunData:
-    """Read a run directory.
+    """Read a run directory; one without `eval/` has to have episodes, of training or on a robot.
 
     Raises:
         UserError: if a file is missing (names the command that writes it), damaged, or contradicts another.
@@ -96,25 +99,41 @@ def read_run(path: Path) -> RunData:
         raise UserError(f"{path / 'run.json'} is damaged ({error}): run `robot-rl train` again") from None
     config = _existing(path / "config.yaml", "robot-rl train").read_text()
     metrics = read_metrics(path / "metrics.csv")
-    summary = _json(path / "eval" / "summary.json", "robot-rl eval", ("states", "policies"))
-    episodes = _episodes(_existing(path / "eval" / "episodes.csv", "robot-rl eval"))
-    if "base" not in summary["policies"]:
-        raise UserError(f"{path / 'eval' / 'summary.json'} has no policy `base`: run `robot-rl eval` again")
-    found = {name: _policy(path, name, summary, episodes) for name in POLICIES if name in summary["policies"]}
+    deployments = read_deployments(path)
+    summary: dict[str, Any] = {"states": ""}
+    found: dict[str, Policy] = {}
+    if (path / "eval").is_dir():
+        summary, found = _evaluation(path)
+    elif not deployments and not metrics.get("train/success"):
+        raise UserError(
+            f"{path} is not evaluated, and has no episodes on a robot: run `robot-rl eval policy={path}` or "
+            f"`robot-rl deploy policy={path}` first"
+        )
     videos = path / "videos"
     return RunData(
         path=path,
         run=run,
         config=config,
         metrics=metrics,
+        deployments=deployments,
         states=str(summary["states"]),
         states_sha256=str(summary.get("states_sha256", "")),
-        base=found["base"],
+        base=found.get("base"),
         tuned=found.get("tuned"),
         videos={n: (videos / f"{n}.mp4").read_bytes() for n in POLICIES if (videos / f"{n}.mp4").is_file()},
         sheets={file.stem: file.read_bytes() for file in sorted(videos.glob("*.png"))},
         video_episode=_video_episode(videos / "episode.json"),
     )
+
+
+def _evaluation(path: Path) -> tuple[dict[str, Any], dict[str, Policy]]:
+    """The summary of `robot-rl eval`, and its policies by name, of which one is the base."""
+    summary = _json(path / "eval" / "summary.json", "robot-rl eval", ("states", "policies"))
+    episodes = _episodes(_existing(path / "eval" / "episodes.csv", "robot-rl eval"))
+    if "base" not in summary["policies"]:
+        raise UserError(f"{path / 'eval' / 'summary.json'} has no policy `base`: run `robot-rl eval` again")
+    known = [name for name in POLICIES if name in summary["policies"]]
+    return summary, {name: _policy(path, name, summary, episodes) for name in known}
 
 
 class _Machine(TypedDict):

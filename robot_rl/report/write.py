@@ -7,9 +7,10 @@ from typing import Any
 
 import jinja2
 
-from robot_rl.evaluation.statistics import mcnemar
+from robot_rl.evaluation.statistics import mcnemar, wilson
 from robot_rl.hardware.durable import write_file
 from robot_rl.report import figures
+from robot_rl.report.deployments import Deployment
 from robot_rl.report.figures import ROLLING_EPISODES
 from robot_rl.report.inputs import Pairing, Policy, RunData, pair, read_run
 
@@ -30,13 +31,18 @@ def write_report(run: Path) -> Path:
 
 
 def _figures(data: RunData) -> dict[str, Any]:
-    """Content of `report.json`; `tuned` is null for a run without a tuned policy."""
+    """Content of `report.json`; `base` and `tuned` are null without such an evaluation."""
 
-    def result(policy: Policy | None) -> dict[str, Any] | None:
+    def result(policy: Policy | Deployment | None) -> dict[str, Any] | None:
         return {"success": policy.success, "interval": list(policy.interval)} if policy else None
 
     kept = ("env_steps", "wall_seconds", "seed", "command", "machine")
-    return {"base": result(data.base), "tuned": result(data.tuned), **{key: data.run[key] for key in kept}}
+    return {
+        "base": result(data.base),
+        "tuned": result(data.tuned),
+        "deployments": {deployment.file: result(deployment) for deployment in data.deployments},
+        **{key: data.run[key] for key in kept},
+    }
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -54,7 +60,7 @@ def render_page(template: str, **values: Any) -> str:
 
 def _page(data: RunData) -> str:
     policies = [p for p in (data.base, data.tuned) if p]
-    pairing = pair(data.base, data.tuned) if data.tuned else None
+    pairing = pair(data.base, data.tuned) if data.base and data.tuned else None
     return render_page(
         "page.html.j2",
         data=data,
@@ -64,12 +70,21 @@ def _page(data: RunData) -> str:
         policies=policies,
         pairing=pairing,
         pairing_p=_p_value(pairing) if pairing else "",
-        intervals=figures.intervals(policies),
+        intervals=figures.intervals(policies) if policies else "",
+        recent=_recent(data),
         curves=figures.learning_curves(data),
         rolling=ROLLING_EPISODES,
         multiples=figures.small_multiples(data),
         videos=_videos(data, policies),
     )
+
+
+def _recent(data: RunData) -> dict[str, Any] | None:
+    """Success in the newest training episodes, for a run that nothing else measures; None without any."""
+    won = [int(value) for _, _, value in data.metrics.get("train/success", [])[-ROLLING_EPISODES:]]
+    if data.base or data.deployments or not won:
+        return None
+    return {"episodes": len(won), "success": sum(won) / len(won), "interval": wilson(sum(won), len(won))}
 
 
 def _videos(data: RunData, policies: list[Policy]) -> list[dict[str, str]]:

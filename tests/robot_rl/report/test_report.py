@@ -108,7 +108,9 @@ def test_report_json_has_results_and_run(run: Path) -> None:
     report = json.loads((run / "report.json").read_text())
     info = json.loads((run / "run.json").read_text())
     policies = json.loads((run / "eval" / "summary.json").read_text())["policies"]
-    assert set(report) == {"base", "tuned", "env_steps", "wall_seconds", "seed", "command", "machine"}
+    assert set(report) == {
+        "base", "tuned", "deployments", "env_steps", "wall_seconds", "seed", "command", "machine",
+    }  # fmt: skip
     for name in ("base", "tuned"):
         assert report[name] == {key: policies[name][key] for key in ("success", "interval")}
     for key in ("env_steps", "wall_seconds", "seed", "command", "machine"):
@@ -196,6 +198,80 @@ def test_run_without_evaluation_names_the_eval_command(run: Path, capsys: pytest
     (run / "eval" / "episodes.csv").unlink()
     assert main(["report", f"run={run}"]) == 2
     assert f"`robot-rl eval policy={run}` first" in capsys.readouterr().err
+
+
+@pytest.fixture
+def on_a_robot(run: Path) -> Path:
+    """A run that was never evaluated in simulation."""
+    shutil.rmtree(run / "eval")
+    shutil.rmtree(run / "videos")
+    return run
+
+
+def deployment(*, kind: str = "tuned", **changes: Any) -> dict[str, Any]:
+    """What `robot-rl deploy` writes: six successes, one of them with help, an interruption and a failure."""
+    episode = {"steps": 50, "seconds": 2.5, "interrupted": "", "late_steps": 1, "seed": 1}
+    episodes = [{**episode, "success": True} for _ in range(5)]
+    episodes += [{**episode, "success": True, "interventions": 2, "human_steps": 20}]
+    episodes += [{**episode, "success": False, "interrupted": "<b>fault</b>"}, {**episode, "success": False}]
+    facts = {
+        "kind": kind,
+        "fingerprint": "f" * 64,
+        "robot": {"name": "arm7"},
+        "written": "2026-01-02T03:04:05",
+    }
+    return {**facts, "operator": "spacemouse", "judge": "runs/judge", "episodes": episodes, **changes}
+
+
+def test_a_run_on_a_robot_is_reported_from_its_training_and_its_judged_episodes(
+    on_a_robot: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(on_a_robot / "deploy.json", deployment(ended="no answer"))
+    write_json(on_a_robot / "deploy_base.json", deployment(kind="base", judge=None, operator=None))
+    assert main(["report", f"run={on_a_robot}"]) == 0
+    page = Page(on_a_robot / "report.html")
+    assert "not evaluated in simulation" in page.text
+    assert page.text.count("75 %") >= 4  # of each deployment, above and in the table
+    assert "62.5 %" in page.text  # without a takeover
+    assert "corrected with spacemouse. It ended early: no answer." in page.text
+    assert page.text.count("Tuned, on arm7") == page.text.count("Base, on arm7") == 2
+    assert page.source.count("✗</span>") == page.source.count(">✓</span>") - 8 == 4
+    assert "interrupted: &lt;b&gt;fault" in page.source
+    assert page.count("svg") >= 2  # learning curves
+    assert "Evaluation" not in page.text
+    report = json.loads((on_a_robot / "report.json").read_text())
+    assert (report["base"], report["tuned"]) == (None, None)
+    assert report["deployments"]["deploy.json"]["success"] == 0.75
+    assert list(report["deployments"]) == ["deploy.json", "deploy_base.json"]
+
+
+def test_training_episodes_on_a_robot_are_a_report(on_a_robot: Path) -> None:
+    page = Page(write_report(on_a_robot))
+    assert "Training, last 50 episodes" in page.text
+    assert "On a robot" not in page.text
+
+
+def test_a_run_without_any_episode_names_what_makes_some(on_a_robot: Path) -> None:
+    (on_a_robot / "metrics.csv").write_text("step,seconds,name,value\n0,0.0,learn/loss,1.0\n")
+    with pytest.raises(
+        UserError, match=r"run `robot-rl eval policy=.*` or `robot-rl deploy policy=.*` first"
+    ):
+        write_report(on_a_robot)
+    assert not (on_a_robot / "report.html").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"kind": "tuned"}', json.dumps(deployment(kind="<i>"))])
+def test_a_damaged_deployment_is_named(run: Path, content: str) -> None:
+    (run / "deploy.json").write_text(content)
+    with pytest.raises(UserError, match=r"deploy\.json is damaged"):
+        write_report(run)
+
+
+def test_an_evaluated_run_shows_its_deployment_too(run: Path) -> None:
+    write_json(run / "deploy.json", deployment())
+    page = Page(write_report(run))
+    assert "Paired outcomes" in page.text
+    assert page.text.count("Tuned, on arm7") == 1
 
 
 @pytest.mark.parametrize(
