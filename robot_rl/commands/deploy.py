@@ -41,6 +41,7 @@ from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
+from robot_rl.robot.deploy.cases import read_cases
 from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.deployment import (
     check_initial_states,
@@ -94,6 +95,9 @@ class Config:
     """Reset between episodes. `scene`: a simulated task is set to its saved initial state of that number.
     `operator`: the gripper opens, the arm moves home, you prepare the scene and press Enter. `home`: the same
     without you. null: `scene` for a simulated task, otherwise `operator`."""
+    cases: str | None = None
+    """Folder of images of scenes that you prepare with reset=operator, one after the other; those of failures
+    are written by `robot-rl states data=… out=…`."""
     success: str | None = None
     """Run of `method=classifier` that detects success in images; null for the classifier of a bundle that has
     one, otherwise the robot's sensor or you."""
@@ -185,6 +189,9 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
 
     robot = connect(config.name, operator_role(keys) if has_person else "policy")
     reset = config.reset or default_reset(robot.spec)
+    cases = read_cases(Path(config.cases)) if config.cases else None
+    if cases and reset != "operator":
+        raise ValueError(f"cases={config.cases} are scenes that you prepare: add reset=operator")
     if bundle and bundle.robot:
         check_same_robot(bundle.robot, robot.spec)
     check_robot_fits(robot.spec, robot.lease_ms, environment)
@@ -224,6 +231,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         operator=operator,
         stopper=connect(f"{config.name}_stop", "observer") if operator else None,
         wait_until_ready=person.ready(stop, say) if person else None,
+        cases=cases,
         recording=_recording(config, networks, ended),
         say=say,
     )
@@ -234,6 +242,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         **asdict(execution),
         "bundle": bundle and bundle.fingerprint,
         "reset": reset,
+        "cases": cases and {"folder": config.cases, "count": len(cases)},
         "judge": success,
     }
     return controller, DeploymentResults(Path(config.out), facts, controller.timing)

@@ -2,12 +2,16 @@
 
 With data=…, these are the beginnings of the episodes in which a deployed policy failed or a person took over:
 cases for `robot-rl eval states=…`, and with `robot-rl robot task=… states=…` beginnings of training.
+
+Without task=…, for a robot whose scene no program can set, it writes what the cameras saw there: a folder for
+`robot-rl deploy cases=…`, with which a person prepares the scenes again.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robot_rl.data.cases import write_cases
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
@@ -28,19 +32,27 @@ GROUPS = {"task": {"*": TaskConfig}}
 @dataclass
 class Config:
     task: Any = None
-    """Task whose initial states to save."""
+    """Task whose initial states to save; null, with data=…, for images of the beginnings."""
     split: str = "validation"
     """`validation`, to choose options, or `test`, to report results."""
     out: str | None = None
-    """File to write; the task's list of that split if null. An existing file is never replaced."""
+    """File or, for images, folder to write; the task's list of that split if null. Nothing is replaced."""
     data: str | None = None
-    """Dataset with simulator states, for example of a deployment by `robot-rl data derive`; needs out=…. null
-    draws the states from seeds."""
+    """Dataset with simulator states or images, for example of a deployment by `robot-rl data derive`; needs
+    out=…. null draws the states from seeds."""
     count: int | None = None
     """Number of states; 100 for validation and 500 for test if null."""
 
 
 def run(config: Config) -> None:
+    if config.task is None:
+        _write_images(config)
+    else:
+        _write_states(config)
+
+
+def _write_states(config: Config) -> None:
+    """Save simulator states."""
     with mistakes():
         split = check_split(config.split)
         count = COUNTS[split] if config.count is None else config.count
@@ -61,3 +73,14 @@ def run(config: Config) -> None:
     save_states(path, states, env.describe())
     env.close()
     print(f"{path}: {len(states)} {kind} states of {config.task.name}")
+
+
+def _write_images(config: Config) -> None:
+    """Save images of the beginnings of failures."""
+    if config.data is None or config.out is None:
+        raise UserError("give task=…, or data=… and out=… for images of a dataset's failures")
+    with mistakes():
+        episodes = write_cases(Dataset(Path(config.data)), Path(config.out))
+    for case, episode in enumerate(episodes):
+        print(f"case {case}: episode {episode}")
+    print(f"{config.out}: images of {len(episodes)} beginnings")

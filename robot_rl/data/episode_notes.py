@@ -74,6 +74,18 @@ def helped_episodes(dataset: Dataset) -> NDArray[np.bool_]:
     return np.array([by_policy[rows].any() and taken_over[rows].any() for rows in dataset.episodes], bool)
 
 
+def failed_or_helped(dataset: Dataset) -> list[int]:
+    """Numbers of the episodes that failed or in which a person took over.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = np.flatnonzero(~dataset.success | helped_episodes(dataset)).tolist()
+    if not found:
+        raise ValueError(f"dataset {dataset.path} has no failure and no takeover")
+    return found
+
+
 def _acted(dataset: Dataset, *names: str) -> NDArray[np.bool_]:
     """Steps [T] in which one of these acted; none if that is not known."""
     known = source_names(dataset)

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from robot_rl.assets import own_or_asset
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import helped_episodes
+from robot_rl.data.episode_notes import failed_or_helped
 from robot_rl.envs.language_scenes import LANGUAGE_SCENES, instructions_of_states
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.vector import RobosuiteVectorEnv
@@ -94,11 +94,11 @@ def failed_starts(dataset: Dataset, env: RobosuiteEnv) -> NDArray[np.float64]:
     what, ignored = f"dataset {dataset.path}", ("observation_spec", "render")
     check_same_environment(dataset.environment, env.describe(), what, accept=ignored)
     if "sim_state" not in dataset.keys:
-        raise ValueError(f"dataset {dataset.path} has no simulator states; derive it with task=…")
-    bad = ~dataset.success | helped_episodes(dataset)
-    if not bad.any():
-        raise ValueError(f"dataset {dataset.path} has no failure and no takeover")
-    rows = [episode.start for episode, failed in zip(dataset.episodes, bad, strict=True) if failed]
+        raise ValueError(
+            f"dataset {dataset.path} has no simulator states: derive it with task=… from recordings of a "
+            "task that shows its scene, or leave out task=… for images of the beginnings"
+        )
+    rows = [dataset.episodes[number].start for number in failed_or_helped(dataset)]
     return np.stack([dataset.rows("sim_state", slice(row, row + 1))[0] for row in rows]).astype(np.float64)
 
 

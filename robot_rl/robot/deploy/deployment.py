@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from robot_rl.envs.observation import ObservationSpec
@@ -19,6 +20,7 @@ from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.spec import RobotSpec
 from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.robot.deploy.cases import show_case
 from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.recording import EpisodeRecording
 from robot_rl.robot.deploy.resets import WaitUntilReady, make_reset, ready_on_enter
@@ -85,6 +87,7 @@ def make_controller(
     operator: Operator | None = None,
     stopper: RobotClient | None = None,
     wait_until_ready: WaitUntilReady | None = None,
+    cases: list[list[Path]] | None = None,
     recording: EpisodeRecording | None = None,
     say: Callable[[str], None] = print,
 ) -> Controller:
@@ -105,6 +108,7 @@ def make_controller(
         operator: who may take over; nobody if None.
         stopper: second client, for the operator's stop.
         wait_until_ready: waits for the operator at `reset=operator`; the terminal's Enter key if None.
+        cases: scenes that the operator prepares, as `read_cases` gives them.
         recording: records the episodes.
         say: shows a line to the user.
 
@@ -117,6 +121,8 @@ def make_controller(
     keyboard = ended.enter_context(open_terminal_keys()) if asks or not judged else None
     if asks and keyboard:
         wait_until_ready = ready_on_enter(keyboard, stop)
+    if cases and wait_until_ready:
+        wait_until_ready = show_case(cases, wait_until_ready, say)
     verdict = OperatorVerdict(keyboard) if keyboard and not judged else None
     clock = MonotonicClock()
     prepare = make_reset(reset, robot, wait_until_ready)

@@ -422,6 +422,11 @@ def test_what_cannot_be_deployed_is_refused_in_one_line(
     )
     assert "choose scene, operator, home" in refused(*here, "reset=scen")
     assert "ask for at least 1" in refused(*here, "episodes=0")
+    (tmp_path / "cases").mkdir()
+    cases = f"cases={tmp_path / 'cases'}"
+    assert "has no images such as 000_front.png" in refused(*here, cases)
+    (tmp_path / "cases" / "000_front.png").touch()
+    assert "are scenes that you prepare: add reset=operator" in refused(*here, cases)
     assert "choose keyboard" in refused(*here, "operator=nobody")
     line = refused(*here, "operator=spacemouse")
     assert "operator: " in line
