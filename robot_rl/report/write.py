@@ -81,7 +81,7 @@ def _page(data: RunData) -> str:
 
 def _recent(data: RunData) -> dict[str, Any] | None:
     """Success in the newest training episodes, for a run that nothing else measures; None without any."""
-    won = [int(value) for _, _, value in data.metrics.get("train/success", [])[-ROLLING_EPISODES:]]
+    won = [value > 0.5 for _, _, value in data.metrics.get("train/success", [])[-ROLLING_EPISODES:]]
     if data.base or data.deployments or not won:
         return None
     return {"episodes": len(won), "success": sum(won) / len(won), "interval": wilson(sum(won), len(won))}
