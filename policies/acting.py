@@ -43,6 +43,7 @@ class ActingPolicy:
         base_samples: int = 0,
         execute: int | None = None,
         feature_copies: int = 0,
+        sees_every_step: bool | None = None,
         seed: int = 0,
     ) -> None:
         """Build the acting policy.
@@ -54,10 +55,13 @@ class ActingPolicy:
             execute: executed steps of a selected chunk when not exploring; as many as the base executes if
                 None.
             feature_copies: versions of the base's features in training; 0 for a policy that reads none.
+            sees_every_step: whether `_correct_action` reads images, or features of them; if None, it does if
+                it reads anything (`corrects_steps`).
             seed: seed of the policy's own generator (exploration noise).
         """
         self.base, self.execute = base, execute
-        self.runner = ChunkRunner(base, num_envs, base_samples, feature_copies, self.corrects_steps)
+        self.sees_every_step = self.corrects_steps if sees_every_step is None else sees_every_step
+        self.runner = ChunkRunner(base, num_envs, base_samples, feature_copies, self.sees_every_step)
         self._generator = torch.Generator().manual_seed(seed)
         self.active = True
         """False: the base acts (warm-up), with exploration noise if `explore` is set."""
@@ -91,18 +95,25 @@ class ActingPolicy:
         if env_ids is None:
             env_ids = np.arange(self.runner.num_envs)
         select = partial(self._select_chunk, explore=explore) if self.active else None
-        execute = self.execute if self.active and not explore else None
+        execute = self._executed_steps(explore=explore)
         step = self.runner.step(frames, env_ids, select, execute=execute, with_base_samples=with_base_samples)
         if step.features is not None:
             frames = {**frames, FEATURES: step.features[:, 0]}
         action = self._correct_action(frames, step.action, explore=explore)
         return replace(step, action=self.runner.executed(env_ids, action))
 
-    def reads_next_frame(self) -> NDArray[np.bool_]:
-        """Whether images of the next step will be read, for each environment, without exploration [B]."""
-        if self.corrects_steps:
+    def reads_next_frame(self, *, explore: bool = False) -> NDArray[np.bool_]:
+        """Whether `act` will read images of the next step, for each environment [B].
+
+        It does not say so of samples of the base at every step (`with_base_samples`).
+        """
+        if self.sees_every_step:
             return np.ones(self.runner.num_envs, bool)
-        return self.runner.reads_next_frame(self.execute if self.active else None)
+        return self.runner.reads_next_frame(self._executed_steps(explore=explore))
+
+    def _executed_steps(self, *, explore: bool) -> int | None:
+        """Steps of a chunk that are executed; None for those of the base."""
+        return self.execute if self.active and not explore else None
 
     @torch.no_grad()
     def plan(self, obs: ObservationHistory, generators: Sequence[torch.Generator]) -> Tensor:

@@ -64,8 +64,14 @@ class RLPDPolicy(ActingPolicy):
     corrects_steps = True
 
     def __init__(self, networks: RLPD, num_envs: int, *, seed: int = 0) -> None:
-        copies = networks.spec.encoder.feature_copies
-        super().__init__(networks.base, num_envs, feature_copies=copies, seed=seed)
+        encoder = networks.spec.encoder
+        super().__init__(
+            networks.base,
+            num_envs,
+            feature_copies=encoder.feature_copies,
+            sees_every_step=encoder.sees,
+            seed=seed,
+        )
         self.networks = networks
 
     def _correct_action(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robot_rl.policies.nets.normalizer import Normalizer
-from robot_rl.policies.nets.vision import ConvEncoder, ViTEncoder
+from robot_rl.policies.nets.vision import ConvEncoder, SpatialSoftmaxEncoder, ViTEncoder
 
 ObservationBatch = Mapping[str, Tensor]
 """B observations of one step: `state` float32 [B, S]; `images.<camera>` uint8 [B, H, W, 3]; `features`
@@ -30,15 +30,21 @@ class EncoderSpec:
     image_size: tuple[int, int] | None = None
     """Height and width of their images; None without a camera."""
     kind: str = "conv"
-    """`conv` or `vit`."""
+    """`conv`, `spatial` or `vit`."""
     features: int = 0
     """Size D of the base's features, which are used instead of images; 0 if they are not."""
     feature_copies: int = 0
     """Number of versions of them that a replay stores: of the images as they are, and randomly shifted."""
 
+    @property
+    def sees(self) -> bool:
+        """Whether it reads images, or the base's features of them."""
+        return bool(self.cameras or self.features)
 
-ENCODERS: dict[str, Callable[[tuple[int, int]], ConvEncoder | ViTEncoder]] = {
+
+ENCODERS: dict[str, Callable[[tuple[int, int]], ConvEncoder | SpatialSoftmaxEncoder | ViTEncoder]] = {
     "conv": ConvEncoder,
+    "spatial": SpatialSoftmaxEncoder,
     "vit": ViTEncoder,
 }
 

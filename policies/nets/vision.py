@@ -1,7 +1,7 @@
 """Image encoders small enough to train on a CPU.
 
-Both encoders map uint8 images [B, H, W, 3] to features [B, F]. Neither has BatchNorm, whose statistics target
-networks and averaged weights would have to average too.
+Each maps uint8 images [B, H, W, 3] to features [B, F]. None has BatchNorm, whose statistics target networks
+and averaged weights would have to average too.
 """
 
 import math
@@ -83,6 +83,44 @@ class ViTEncoder(nn.Module):
         tokens = self.patches(normalize_images(images)).transpose(1, 2)
         features: Tensor = self.head(self.transformer(tokens + self.positions))
         return features
+
+
+class SpatialSoftmaxEncoder(nn.Module):
+    """Convolutions, of whose maps only the mean positions are kept: [B, H, W, 3] -> [B, F].
+
+    Spatial softmax (Levine et al., arXiv 1504.00702): a softmax over the pixels of each map, with a learned
+    temperature for each, gives its mean row and column in [-1, 1]. A feature is where something is, not how
+    it looks. The maps have an eighth of the image's height and width.
+    """
+
+    log_scale: nn.Parameter
+
+    def __init__(self, image_size: tuple[int, int], feature_size: int = FEATURE_SIZE, maps: int = 32) -> None:
+        super().__init__()
+        self.feature_size = feature_size
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1),
+            nn.GroupNorm(8, 64),
+            nn.ReLU(),
+            nn.Conv2d(64, maps, 3, padding=1),
+        )
+        self.log_scale = nn.Parameter(torch.zeros(maps))
+        self.head = nn.Sequential(nn.Linear(2 * maps, feature_size), nn.LayerNorm(feature_size))
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.head(self.positions(images).flatten(1))
+        return features
+
+    def positions(self, images: Tensor) -> Tensor:
+        """Mean row and column of each map [B, maps, 2], in [-1, 1]."""
+        maps = self.body(normalize_images(images)) * self.log_scale.exp()[:, None, None]
+        height, width = maps.shape[-2:]
+        weights = maps.flatten(2).softmax(-1).unflatten(-1, (height, width))
+        rows = torch.linspace(-1, 1, height, device=maps.device)
+        columns = torch.linspace(-1, 1, width, device=maps.device)
+        return torch.stack([(weights.sum(3) * rows).sum(2), (weights.sum(2) * columns).sum(2)], -1)
 
 
 def shift_images(images: Tensor, shifts: Tensor) -> Tensor:

@@ -70,8 +70,8 @@ class OffPolicyConfig:
     max_grad_norm: float = 1.0
     """Gradient norm above which gradients are clipped."""
     encoder: str = "conv"
-    """Image encoder of `task.cameras`: `conv` or `vit`; `base` for the frozen features of the base, which are
-    stored instead of images; `state` uses no images (the base may)."""
+    """Image encoder of `task.cameras`: `conv`, `spatial` (spatial softmax) or `vit`; `base` for the frozen
+    features of the base, which are stored instead of images; `state` uses no images (the base may)."""
     feature_copies: int = 3
     """With `encoder=base`, stored versions of each observation's features: of the images as they are and of
     randomly shifted ones; each update draws one."""

@@ -39,7 +39,7 @@ class ClassifierConfig:
     hidden: int = 256
     """Width of the hidden layer."""
     encoder: str = "conv"
-    """Image encoder `conv` or `vit`; `state` uses the state and no images."""
+    """Image encoder `conv`, `spatial` or `vit`; `state` uses the state and no images."""
     success_steps: int = 1
     """Last steps of a successful episode labelled as success, at least 1."""
     unclear_steps: int = 20

@@ -122,6 +122,8 @@ class OffPolicyComponents:
     sampler: MixedSampler
     learner: OnlineLearner
     imagination: Imagination | None = None
+    learns_from_images: bool = True
+    """Whether the replay holds images, or what is computed from them."""
 
     def close(self) -> None:
         self.envs.close()
@@ -185,7 +187,8 @@ def build_off_policy(
         if imagination:
             accept = source.accept
             imagined = build_imagination(imagination, method, learner, context, envs, demos, accept)
-    return OffPolicyComponents(envs, agent, replay, sampler, learner, imagined)
+    seen = _learns_from_images(method.replay_content, context)
+    return OffPolicyComponents(envs, agent, replay, sampler, learner, imagined, seen)
 
 
 def build_imagination(
@@ -469,6 +472,12 @@ def _place(base: ImitationConfig | RunBase | RemoteConfig | None) -> str:
     if isinstance(base, RemoteConfig):
         return base.url
     return base.path if isinstance(base, RunBase) else "uniform"
+
+
+def _learns_from_images(content: ReplayContent, context: AgentContext) -> bool:
+    """Whether the replay holds images, features of them, or samples of a base that sees at every step."""
+    sampled = bool(content.base_samples and context.base.spec.cameras)
+    return context.encoder.sees or content.base_images or sampled
 
 
 def _load_demonstrations(

@@ -18,7 +18,9 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
     density under the policy before the update.
     """
     envs, policy, learner = components.envs, components.agent.policy, components.learner
-    rollout, buffer = TrainingRollout(envs, policy, run.logger, seed), components.buffer
+    # Actor and critic read the state; only the base may read images.
+    rollout = TrainingRollout(envs, policy, run.logger, seed, learns_from_images=False)
+    buffer = components.buffer
     metrics: dict[str, Tensor] = {}
     step = 0
 

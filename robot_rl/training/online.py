@@ -203,7 +203,8 @@ def train_online(
     the critics. Before it only the base acts, and nothing is evaluated.
     """
     envs, policy, learner = components.envs, components.agent.policy, components.learner
-    rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True)
+    seen = components.learns_from_images
+    rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True, learns_from_images=seen)
     updater = Updater(config, components, run)
     streams = np.arange(envs.num_envs)
     step = 0

@@ -48,6 +48,8 @@ class TrainingRollout(Rollout[NDArray[Any]]):
     """Steps the environments of a training run with an exploring policy.
 
     With `with_base_samples` the policy also samples the base at every step, for methods that learn from that.
+    If it neither `learns_from_images` nor from what is computed of them, only those images are rendered that
+    the policy reads to act; the others are black.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         seed: int,
         *,
         with_base_samples: bool = False,
+        learns_from_images: bool = True,
     ) -> None:
         super().__init__(envs, self._explore, {})
         self.fields: dict[str, NDArray[Any]] = {}
         """What a replay may store of the newest decision, besides its action."""
         self._envs, self._policy, self._with_base_samples = envs, policy, with_base_samples
+        self._learns_from_images = learns_from_images
         self._logger, self._seed = logger, seed
         self.last_rows: tuple[NDArray[np.int64], dict[str, NDArray[Any]]] = (np.zeros(0, np.int64), {})
         """Environments [b] whose episode ended at the last step, their last observations and the policy's
@@ -174,11 +178,18 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         self._steps = state.get("steps", 0)
         if unfinished := state.get("unfinished"):
             self._unfinished = VectorTransition(**unfinished)
+        self._draw_next()
 
     def _explore(self, obs: Observation) -> NDArray[np.float32]:
         decision = self._act(obs, explore=True)
         self.fields = decision.replay_fields()
+        self._draw_next()
         return decision.action
+
+    def _draw_next(self) -> None:
+        """Choose where the next step renders the cameras, once its action is chosen."""
+        if not self._learns_from_images:
+            self._envs.draw_next(self._policy.reads_next_frame(explore=True))
 
     def _act(
         self, obs: Observation, *, explore: bool = False, env_ids: NDArray[np.int64] | None = None

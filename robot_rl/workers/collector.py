@@ -31,6 +31,8 @@ class CollectorJob:
     exploration: Exploration
     fields: Sequence[str]
     """Names of the fields that the replay stores."""
+    learns_from_images: bool
+    """As in `TrainingRollout`."""
     plugins: Sequence[str]
     """Names of modules to import."""
     software: Mapping[str, str]
@@ -108,7 +110,12 @@ class Collector:
         noise = episode_seed(seed, "explore", 0)
         self._policy = job.networks.policy(self._envs.num_envs, seed=noise, exploration=job.exploration)
         self._rollout = TrainingRollout(
-            self._envs, self._policy, self._outcomes, seed, with_base_samples=True
+            self._envs,
+            self._policy,
+            self._outcomes,
+            seed,
+            with_base_samples=True,
+            learns_from_images=job.learns_from_images,
         )
         self._rollout.begin_episodes(np.ones(self._envs.num_envs, bool))
 

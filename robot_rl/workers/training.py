@@ -207,6 +207,7 @@ def _job(method: OffPolicyMethod, components: OffPolicyComponents, source: Sourc
         networks=copy.deepcopy(components.agent.networks).cpu(),
         exploration=method.exploration,
         fields=list(components.replay.fields),
+        learns_from_images=components.learns_from_images,
         plugins=inherited_plugins(),
         software=installed_software(),
     )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.policies.bases.imitation import ImitationPolicy
-from robot_rl.policies.nets.vision import ConvEncoder, ViTEncoder
+from robot_rl.policies.nets.vision import ConvEncoder, SpatialSoftmaxEncoder, ViTEncoder
 from robot_rl.policies.registry import BASES
 from robot_rl.policies.store import fingerprint, load_base, save_policy
 from robot_rl.saved_policies.loading import policy_directory
@@ -18,7 +18,9 @@ SIZE = (84, 84)
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 TRAINED = ["act", "diffusion", "flow"]
 
-encoders = pytest.mark.parametrize("make_encoder", [ConvEncoder, ViTEncoder])
+MakeEncoder = type[ConvEncoder] | type[SpatialSoftmaxEncoder] | type[ViTEncoder]
+
+encoders = pytest.mark.parametrize("make_encoder", [ConvEncoder, SpatialSoftmaxEncoder, ViTEncoder])
 policies = pytest.mark.parametrize("name", TRAINED)
 
 
@@ -50,7 +52,7 @@ def demonstrations(batch: int) -> dict[str, Tensor]:
 @encoders
 @pytest.mark.parametrize("size", [(84, 84), (64, 96)])
 def test_features_of_an_image_do_not_depend_on_the_others(
-    make_encoder: type[ConvEncoder] | type[ViTEncoder], size: tuple[int, int]
+    make_encoder: MakeEncoder, size: tuple[int, int]
 ) -> None:
     torch.manual_seed(0)
     encoder = make_encoder(size, 24)
@@ -63,7 +65,7 @@ def test_features_of_an_image_do_not_depend_on_the_others(
 
 
 @encoders
-def test_encoder_learns_the_position_of_an_object(make_encoder: type[ConvEncoder] | type[ViTEncoder]) -> None:
+def test_encoder_learns_the_position_of_an_object(make_encoder: MakeEncoder) -> None:
     """The position of a square of 8 pixels, to within three pixels."""
     torch.manual_seed(0)
     generator = seeded(0)
@@ -85,6 +87,19 @@ def test_encoder_learns_the_position_of_an_object(make_encoder: type[ConvEncoder
     images, target = draw(64)
     with torch.no_grad():
         assert (model(images) - target).abs().mean() * 18 < 3
+
+
+def test_spatial_softmax_gives_the_position_of_a_peak() -> None:
+    encoder = SpatialSoftmaxEncoder((44, 44), maps=2)
+    maps = torch.zeros(1, 2, 5, 5)
+    maps[0, 0, 0, 4] = 100.0
+    encoder.body = nn.Sequential(nn.Flatten(), nn.Linear(3 * 44 * 44, 50), nn.Unflatten(1, (2, 5, 5)))
+    with torch.no_grad():
+        encoder.body[1].weight.zero_()
+        encoder.body[1].bias.copy_(maps.flatten())
+        found = encoder.positions(pictures(1, 44, 44))
+    # A peak in the top right corner, and a map without any, whose mean is the centre.
+    torch.testing.assert_close(found, torch.tensor([[[-1.0, 1.0], [0.0, 0.0]]]))
 
 
 @policies

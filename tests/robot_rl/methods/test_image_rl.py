@@ -13,6 +13,8 @@ from torch import Tensor
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.data.dataset import Windows
+from robot_rl.envs.renderer import EnvCameraRenderer
+from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import make_env
 from robot_rl.learning import augmentation
 from robot_rl.learning.augmentation import augment_images, random_shift
@@ -257,6 +259,54 @@ def test_only_the_method_or_only_the_base_uses_images(
     assert kept == {"method": True, "base": True, "neither": False}
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        "residual",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("ibrl", "rlpd", "dsrl", "residual_ppo")),
+    ],
+)
+def test_training_from_states_renders_only_images_that_the_base_reads(
+    method: str, tmp_path: Path, robot_rl: RunCommand, seeing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same run as with all images, to the bit, also if it is resumed."""
+    drawn = []
+    frame = EnvCameraRenderer.frame
+
+    def watched(self: EnvCameraRenderer) -> np.ndarray:
+        drawn.append(1)
+        return frame(self)
+
+    monkeypatch.setattr(EnvCameraRenderer, "frame", watched)
+    if method == "residual_ppo":
+        options = ["num_envs=2", "rollout_steps=6", "minibatches=2", "epochs=2"]
+    else:
+        options = [option.removeprefix("method.") for option in SMALL_RL if option.startswith("method.")]
+        options += ["encoder=state", "demo_ratio=0", "warmup_steps=8", "critic_warmup=4"]
+
+    def train(name: str, *steps: int) -> int:
+        drawn.clear()
+        run = [f"method={method}", f"base={seeing}", f"runs_dir={tmp_path}", f"name={name}", *SEEN]
+        run += ["threads=1", "task.horizon=15", "log_every=8", *(f"method.{option}" for option in options)]
+        for until in steps:
+            robot_rl("train", *run, f"method.steps={until}")
+        return len(drawn)
+
+    few = train("few", 36)
+    train("resumed", 22, 36)
+    monkeypatch.setattr(RobosuiteVectorEnv, "draw_next", lambda *_: None)
+    # One frame of four, and those of resets.
+    assert few < 0.6 * train("all", 36)
+    state = final_state(tmp_path / "few")
+    assert_same(state, final_state(tmp_path / "resumed"))
+    other = final_state(tmp_path / "all")
+    for tree in (state, other):
+        # The images of steps that are not read, and what else only acting knows.
+        del tree["episodes"]
+    assert_same(state, other)
+    assert metrics(tmp_path / "few") == metrics(tmp_path / "all")
+
+
 def test_imagination_learns_states_around_a_base_that_sees(
     tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
 ) -> None:
@@ -295,7 +345,7 @@ def test_unsuitable_images_are_refused_before_training(
     refused(r"observation_spec\.image_size was", seeing, seen, "task.image_size=[40,40]")
     refused("the images of agentview are not used", base_run, seen, "method.encoder=state")
     refused(r"has no images of agentview.*task\.cameras=\[agentview\]", base_run, demonstrations)
-    refused("choose conv, vit, base or state", seeing, seen, "method.encoder=resnet")
+    refused("choose conv, spatial, vit, base or state", seeing, seen, "method.encoder=resnet")
     imagined = ("imagination=state", "device=cpu")
     refused("predicts states and no images: .* set method.encoder=state", seeing, seen, *imagined)
     for method in ("dsrl_na", "residual"):
