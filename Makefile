@@ -12,12 +12,13 @@ STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rehearsal doctor test suite test-full test-second test-fresh lint format lock
+.PHONY: help setup demo rehearsal doctor gpu-check test suite test-full test-second test-fresh lint format lock
 
 help:
 	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 10 minutes)"
 	@echo "make rehearsal   set up, then a whole day at a simulated robot, without a person (not timed yet; planned for 90 minutes)"
 	@echo "make doctor      set up, then check this machine and suggest fixes"
+	@echo "make gpu-check   check and measure a GPU, without network, in 10 minutes; never run on one yet"
 	@echo "make test        set up, then lint and the test suite"
 	@echo "make test-full   also the tests that take long, and the suite under a second Python if there is one"
 	@echo "make test-fresh  doctor, demo and test on fresh Debian releases; needs root and debootstrap, takes hours"
@@ -40,6 +41,11 @@ rehearsal: setup
 
 doctor: setup
 	$(BIN)/robot-rl doctor
+
+# Without set-up, for a machine without network: GPU_PYTHON names the Python that has the packages.
+GPU_PYTHON ?= $(BIN)/python
+gpu-check:
+	@$(GPU_PYTHON) -m robot_rl bench gpu
 
 test: lint suite
 

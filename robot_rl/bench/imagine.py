@@ -9,16 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from robot_rl.bench.learners import ACTION, STATE, fill_replay
 from robot_rl.bench.timing import milliseconds, take_turns
-from robot_rl.bench.update import ACTION, STATE, fill_replay, save_base
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
+from robot_rl.factory import make_env
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.world_model import Situation
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS, build_method
+from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
+from robot_rl.policies.store import save_policy
 from robot_rl.training.components import RunBase, Source, build_off_policy
 from robot_rl.training.online import sample_batch
 
@@ -46,7 +49,7 @@ class ImaginationSpeed:
 
 def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> ImaginationSpeed:
     """Measure all with a method's default options on the CPU; `seconds` for each figure but the fit."""
-    save_base(scratch)
+    _save_base(scratch)
     kind = METHODS[method]
     assert issubclass(kind, OffPolicyMethod)
     config = kind.config_type(num_envs=1, critic_warmup=0, demo_ratio=0.0, replay_capacity=_EPISODES * _STEPS)
@@ -94,6 +97,14 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
         1e3 * options.branches / times["branches"],
         {name: times[name] / _UPDATES for name in ("with", "without")},
     )
+
+
+def _save_base(directory: Path) -> None:
+    """Save an untrained base policy for Lift, which is as fast as a trained one."""
+    env = make_env("lift")
+    policy = FlowPolicy(FlowConfig(), env.observation_spec.state_size, len(env.action_spec))
+    save_policy(policy, directory, {"environment": env.describe()})
+    env.close()
 
 
 def _random_walk(state_size: int, action_size: int, generator: torch.Generator) -> Episode:

@@ -13,7 +13,7 @@ import numpy as np
 import robosuite
 
 from robot_rl.assets import asset_path
-from robot_rl.bench.timing import milliseconds, take_turns
+from robot_rl.bench.timing import Action, milliseconds, take_turns
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.compiled import compile_control
 from robot_rl.envs.renderer import EnvCameraRenderer
@@ -29,7 +29,11 @@ _BLOCK = 10
 """Control steps in one turn, enough to fill the processor's caches with the turn's own data."""
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 CAMERA = "agentview"
+CAMERAS = (CAMERA, "robot0_eye_in_hand")
 SIZE = 84
+"""Height and width of images in pixels."""
+CHUNK = 4
+"""Control steps between two decisions of a policy of chunks, in the steps with images."""
 _IMAGE_BLOCK = 3
 """Images in one turn: the first of a turn includes the switch of the GL context."""
 _THREADS_TASK = "lift"
@@ -63,6 +67,12 @@ class TaskSpeed:
     """An image by robosuite's camera observation; None where nothing can be rendered."""
     render_ours_ms: float | None
     """An image by our renderer."""
+    seeing_stock_ms: float | None
+    """A control step of unmodified robosuite with two cameras; None where nothing can be rendered."""
+    seeing_ours_ms: float | None
+    """A control step of ours that draws two cameras."""
+    seeing_decisions_ms: float | None
+    """A control step of ours, the mean over a chunk, if only images are drawn that a decision reads."""
     equal: bool
     """Whether all had bit-identical states at the end of every round."""
     max_deviation: float
@@ -97,14 +107,15 @@ def measure_task(task: str, seconds: float, seed: int, *, images: bool) -> TaskS
         images: whether to measure rendering, which needs a working OpenGL.
     """
     comparison = _Comparison(task, seed)
-    comparison.run_for((0.7 if images else 0.85) * seconds)
+    comparison.run_for((0.6 if images else 0.85) * seconds)
     stock, ours = comparison.envs["stock"], comparison.envs["ours"]
     resets = _measure_resets(stock, ours, 0.15 * seconds)
     drawn: dict[str, float] = {}
     if images:
-        cameras = {"camera_names": CAMERA, "camera_heights": SIZE, "camera_widths": SIZE}
+        cameras = {"camera_names": list(CAMERAS), "camera_heights": SIZE, "camera_widths": SIZE}
         watched = _make(task, seed, has_offscreen_renderer=True, use_camera_obs=True, **cameras)
-        drawn = measure_images(watched, ours, 0.15 * seconds)
+        drawn = measure_images(watched, ours, 0.1 * seconds)
+        drawn |= measure_seeing(watched, task, 0.15 * seconds, seed)
         watched.close()
     comparison.close()
     step = {name: median(times) for name, times in comparison.times.items()}
@@ -119,6 +130,9 @@ def measure_task(task: str, seconds: float, seed: int, *, images: bool) -> TaskS
         reset_ours_ms=resets["ours"],
         render_stock_ms=drawn.get("render_stock_ms"),
         render_ours_ms=drawn.get("render_ours_ms"),
+        seeing_stock_ms=drawn.get("seeing_stock_ms"),
+        seeing_ours_ms=drawn.get("seeing_ours_ms"),
+        seeing_decisions_ms=drawn.get("seeing_decisions_ms"),
         equal=comparison.deviation == 0,
         max_deviation=comparison.deviation,
         steps=len(comparison.times["stock"]),
@@ -245,6 +259,43 @@ def measure_images(stock: Any, ours: Any, seconds: float) -> dict[str, float]:
         before = {"render_stock_ms": stock.sim._render_context_offscreen.gl_ctx.make_current}
         take_turns(draw, 0.0, before=before, least=1)  # warm-up: first use initialises caches
         return take_turns(draw, seconds, before=before, block=_IMAGE_BLOCK)
+
+
+def measure_seeing(stock: Any, task: str, seconds: float, seed: int) -> dict[str, float]:
+    """Time of a control step with two cameras in ms, by the names of `TaskSpeed`.
+
+    Args:
+        stock: a robosuite environment that observes both cameras.
+        task: name of the environment.
+        seconds: approximate duration of the measurement in s.
+        seed: seed of states and actions.
+    """
+    ours = RobosuiteEnv(TaskConfig(env=task, cameras=list(CAMERAS), image_size=[SIZE, SIZE]))
+    shape = CHUNK, len(ours.action_spec)
+    actions = np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+    def steps(env: Any, *, decisions_only: bool = False) -> None:
+        for i, action in enumerate(actions):
+            ours.draw_images = not decisions_only or i == CHUNK - 1
+            env.step(action)
+
+    candidates = {
+        "seeing_stock_ms": partial(steps, stock),
+        "seeing_ours_ms": partial(steps, ours),
+        "seeing_decisions_ms": partial(steps, ours, decisions_only=True),
+    }
+    before: dict[str, Action] = {name: partial(ours.reset, seed=seed) for name in candidates}
+    # robosuite assumes that its context is current, also where a reset makes observations.
+    before["seeing_stock_ms"] = partial(_reset_watched, stock)
+    take_turns(candidates, 0.0, before=before, least=1)
+    times = take_turns(candidates, seconds, before=before)
+    ours.close()
+    return {name: value / CHUNK for name, value in times.items()}
+
+
+def _reset_watched(stock: Any) -> None:
+    stock.sim._render_context_offscreen.gl_ctx.make_current()
+    stock.reset()
 
 
 def _stock_image(env: Any) -> Callable[[], np.ndarray]:

@@ -18,39 +18,31 @@ and an update (the derivatives with respect to weights and to inputs cost as muc
     actor     3 a - 2B S w  +  E f + f  each row's derivative goes through its smallest critic only
 
 On a GPU the last f is E f: the host does not know which critic is the smallest.
+
+Methods are measured with their default options, on states or, with an image `encoder`, on two cameras
+of 84 x 84 pixels: an update then shifts and encodes images or, with `encoder=base`, reads stored features.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
+from robot_rl.bench.learners import ACTION, ROWS, STATE, fill_replay, make_off_policy, small_options
 from robot_rl.bench.timing import Action, take_turns
-from robot_rl.cli.compose import load_group
-from robot_rl.data.replay import SOURCES, Replay
-from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.data.replay import Replay
 from robot_rl.learning.sampling import MixedSampler, Window
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
 from robot_rl.methods.method import OffPolicyMethod
-from robot_rl.methods.registry import METHODS, build_method
-from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
+from robot_rl.methods.registry import METHODS
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
-from robot_rl.policies.store import save_policy
-from robot_rl.training.components import RunBase, Source, build_off_policy
 
-STATE, ACTION, LAYERS = 19, 7, 3
-"""State and action sizes of Lift, and hidden layers of every network."""
-_ROWS = 2_000
-"""Transitions in the replay."""
-_EPISODE = 50
-"""Steps of an episode in the replay."""
+LAYERS = 3
+"""Hidden layers of every network."""
 
 
 @dataclass(frozen=True)
@@ -132,25 +124,20 @@ def measure_sac(size: Size, seconds: float, device: torch.device, seed: int = 0)
     return UpdateSpeed(ours, sb3, floor, sb3 and sb3 / ours, ours / floor, gflop, rate, share)
 
 
-def off_policy_methods() -> list[str]:
-    """Registered methods that learn from a replay."""
-    return [name for name, method in METHODS.items() if issubclass(method, OffPolicyMethod)]
-
-
-def save_base(directory: Path) -> None:
-    """Save an untrained base policy for Lift, which is as fast as a trained one."""
-    env = make_env("lift")
-    policy = FlowPolicy(FlowConfig(), env.observation_spec.state_size, len(env.action_spec))
-    save_policy(policy, directory, {"environment": env.describe()})
-    env.close()
-
-
 def measure_method(
-    name: str, size: Size, base: Path, seconds: float, device: torch.device, seed: int = 0
+    name: str, size: Size, seconds: float, device: torch.device, seed: int = 0, *, encoder: str | None = None
 ) -> UpdateSpeed:
     """Measure the learner of a method with its default options, on random transitions of Lift.
 
     Work that is done only every few updates is averaged over them.
+
+    Args:
+        name: name of the method.
+        size: of networks and batch.
+        seconds: approximate duration in s.
+        device: of the learner and its replay.
+        seed: of weights and transitions.
+        encoder: value of `method.encoder` to learn from two cameras; None to learn from the state.
     """
     kind = METHODS[name]
     assert issubclass(kind, OffPolicyMethod)
@@ -159,23 +146,14 @@ def measure_method(
         num_critics=size.num_critics,
         critics_per_target=min(2, size.num_critics),
         batch_size=size.batch,
-        num_envs=1,
-        critic_warmup=0,
-        demo_ratio=0.0,
-        replay_capacity=_ROWS,
+        **small_options(encoder),
     )
-    source = Source(load_group("task", "lift", TaskConfig), RunBase(str(base)), None, seed, device)
-    method = build_method(config)
-    assert isinstance(method, OffPolicyMethod)
-    components = build_off_policy(method, source)
-    components.envs.close()
-    fill_replay(components.replay, np.random.default_rng(seed))
-    learner, sampler = components.learner, components.sampler
+    made = make_off_policy(config, device, seed, images=encoder is not None)
     block = config.actor_every
 
     def updates() -> None:
         for _ in range(block):
-            learner.update(sampler.sample(0))
+            made.learner.update(made.sampler.sample(0))
 
     return UpdateSpeed(_measure({"ours": updates}, seconds, device)["ours"] / block)
 
@@ -222,7 +200,7 @@ def _ours(size: Size, device: torch.device, seed: int) -> Action:
     )
     actor = GaussianActor(STATE, ACTION, config.hidden, layer_norm=False)
     learner = SACLearner(config, ObservationEncoder(EncoderSpec(STATE)), actor, ACTION, device, seed)
-    replay = Replay(_ROWS, 1, ACTION, {"state": ((STATE,), torch.float32)}, device)
+    replay = Replay(ROWS, 1, ACTION, {"state": ((STATE,), torch.float32)}, device)
     fill_replay(replay, np.random.default_rng(seed))
     sampler = MixedSampler(config, replay, None, Window(), seed)
     return lambda: learner.update(sampler.sample(0))
@@ -235,7 +213,7 @@ def _sb3(size: Size, device: torch.device, seed: int) -> Action:
     model = SAC(
         "MlpPolicy",
         _Unused(),
-        buffer_size=_ROWS,
+        buffer_size=ROWS,
         batch_size=size.batch,
         policy_kwargs={"net_arch": [size.width] * LAYERS, "n_critics": size.num_critics},
         device=device,
@@ -243,7 +221,7 @@ def _sb3(size: Size, device: torch.device, seed: int) -> Action:
     )
     model.set_logger(Logger(None, []))
     rng = np.random.default_rng(seed)
-    for _ in range(_ROWS):
+    for _ in range(ROWS):
         state = rng.uniform(-1, 1, (1, STATE)).astype(np.float32)
         action = rng.uniform(-1, 1, (1, ACTION)).astype(np.float32)
         assert model.replay_buffer is not None
@@ -263,24 +241,6 @@ def _products(size: Size, device: torch.device) -> Callable[[], None]:
         torch.bmm(x.mT, like_x, out=like_weight)
 
     return products
-
-
-def fill_replay(replay: Replay, rng: np.random.Generator) -> None:
-    """Fill a replay with random transitions."""
-    streams = np.arange(replay.streams)
-    for step in range(replay.rows):
-        fields: dict[str, Any] = {}
-        for name, (shape, dtype) in replay.fields.items():
-            values = rng.uniform(-1, 1, (replay.streams, *shape))
-            fields[name] = values.astype(str(dtype).removeprefix("torch."))
-        replay.add(
-            streams,
-            action=rng.uniform(-1, 1, (replay.streams, replay.data["action"].shape[1])).astype(np.float32),
-            reward=np.zeros(replay.streams, np.float32),
-            terminated=np.full(replay.streams, step % _EPISODE == _EPISODE - 1),
-            source=SOURCES.index("policy"),
-            **fields,
-        )
 
 
 class _Unused(gym.Env):

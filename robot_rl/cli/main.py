@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "Benchmarks": (
         "bench sim",
         "bench update",
+        "bench gpu",
         "bench imagine",
         "bench serve",
         "bench control",

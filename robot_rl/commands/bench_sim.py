@@ -106,7 +106,8 @@ def _table(speeds: Mapping[str, TaskSpeed]) -> Table:
     for title in (
         *("stock\nms/step", "ours\nms/step", "policy obs\nms/step", "physics\nms/step"),
         *("speedup\nstock/ours", "limit\nphysics/ours"),
-        *("reset, ms\nstock → ours", f"image {SIZE}×{SIZE}, ms\nstock → ours", "states\n"),
+        *("reset, ms\nstock → ours", f"image {SIZE}×{SIZE}, ms\nstock → ours"),
+        *("2 cameras, ms/step\nstock → ours → decisions", "states\n"),
     ):
         table.add_column(title, justify="right", no_wrap=True)
     for task, speed in speeds.items():
@@ -117,9 +118,13 @@ def _table(speeds: Mapping[str, TaskSpeed]) -> Table:
             f"{speed.speedup:.2f}×",
             f"{100 * speed.limit_fraction:.0f} %",
             f"{speed.reset_stock_ms:.0f} → {speed.reset_ours_ms:.1f}",
-            f"{speed.render_stock_ms:.1f} → {speed.render_ours_ms:.1f}"
-            if speed.render_stock_ms is not None and speed.render_ours_ms is not None
-            else "–",
+            _arrows(speed.render_stock_ms, speed.render_ours_ms),
+            _arrows(speed.seeing_stock_ms, speed.seeing_ours_ms, speed.seeing_decisions_ms),
             "equal" if speed.equal else f"differ by {speed.max_deviation:.1g}",
         )
     return table
+
+
+def _arrows(*times: float | None) -> str:
+    """Times in ms, or a dash where nothing could be rendered."""
+    return " → ".join("–" if time is None else f"{time:.1f}" for time in times)

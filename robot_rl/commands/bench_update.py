@@ -1,34 +1,26 @@
 """Measure the learners' speed: an update of ours, Stable-Baselines3's, and the matrix products alone.
 
 All take turns in one process and sample their own batches. `speedup` is Stable-Baselines3 over ours; `floor`
-is the time of our matrix products at the rate measured at the same time. All figures belong to the device
-that is printed.
+is the time of our matrix products at the rate measured at the same time. `<method>_<size>_images_<encoder>`
+is an update from two cameras of 84x84 pixels. All figures belong to the device that is printed.
 """
 
-import contextlib
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from robot_rl.bench.update import (
-    Size,
-    UpdateSpeed,
-    measure_method,
-    measure_sac,
-    off_policy_methods,
-    save_base,
-    sb3_missing,
-)
+from robot_rl.bench.learners import off_policy_methods
+from robot_rl.bench.update import Size, UpdateSpeed, measure_method, measure_sac, sb3_missing
 from robot_rl.cli.progress import progress
 from robot_rl.errors import mistakes
+from robot_rl.learning.config import BASE_FEATURES
 from robot_rl.machine import describe_machine, keep_freed_memory
+from robot_rl.policies.nets.encoder import ENCODERS
 from robot_rl.saved_policies.loading import choose_device
 
 _QUIET = 0.95
@@ -45,6 +37,9 @@ class Config:
     """Transitions per update."""
     methods: list[str] = field(default_factory=off_policy_methods)
     """Methods whose learners are measured, with their default options; [] for none."""
+    encoders: list[str] = field(default_factory=lambda: ["conv", BASE_FEATURES])
+    """Values of `method.encoder` with which these are measured on two cameras of 84x84 pixels too, with the
+    first width and number of critics; [] for none."""
     seconds: float = 10.0
     """Duration in s of each case, but at least three turns of each candidate."""
     threads: int = 1
@@ -65,6 +60,9 @@ class Config:
         unknown = set(self.methods) - set(off_policy_methods())
         if unknown:
             raise ValueError(f"methods={sorted(unknown)}: choose from {', '.join(off_policy_methods())}")
+        known = (*ENCODERS, BASE_FEATURES)
+        if wrong := set(self.encoders) - set(known):
+            raise ValueError(f"encoders={sorted(wrong)}: choose from {', '.join(known)}")
         if not self.seconds > 0:
             raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
 
@@ -76,13 +74,9 @@ def run(config: Config) -> None:
     torch.set_num_threads(config.threads)
     sizes = [Size(width, count, config.batch_size) for width in config.widths for count in config.num_critics]
     cases: dict[str, UpdateSpeed] = {}
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        contextlib.redirect_stdout(sys.stderr),  # robosuite prints to stdout
-        progress(len(sizes) * (1 + len(config.methods)), "bench update", "cases") as show,
-    ):
-        if config.methods:
-            save_base(Path(scratch))
+    methods = len(config.methods)
+    total = len(sizes) * (1 + methods) + len(config.encoders) * methods
+    with progress(total, "bench update", "cases") as show:
         for size in sizes:
             for name in ("sac", *config.methods):
                 case = f"{name}_{size.name}"
@@ -90,7 +84,12 @@ def run(config: Config) -> None:
                 if name == "sac":
                     cases[case] = measure_sac(size, config.seconds, device)
                 else:
-                    cases[case] = measure_method(name, size, Path(scratch), config.seconds, device)
+                    cases[case] = measure_method(name, size, config.seconds, device)
+        for encoder in config.encoders:
+            for name in config.methods:
+                case = f"{name}_{sizes[0].name}_images_{encoder}"
+                show.update(len(cases), now=case)
+                cases[case] = measure_method(name, sizes[0], config.seconds, device, encoder=encoder)
         show.update(len(cases))
     machine = describe_machine()
     named = machine["gpu"] if device.type == "cuda" else machine["cpu"]

@@ -16,10 +16,10 @@ from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
 from robot_rl.methods.method import AgentContext, ReplayContent
+from robot_rl.methods.replay_fields import replay_fields
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policy_server.inference import PolicyInference
-from robot_rl.training.components import replay_fields
 from tests.conftest import RunCommand
 
 MEASURED = re.compile(r"robot\d_(eef_pos|eef_quat|gripper_qpos)")

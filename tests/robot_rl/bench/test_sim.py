@@ -16,7 +16,8 @@ from robot_rl.cli import main as cli
 from robot_rl.commands import bench_sim
 from robot_rl.graphics import Trial
 
-SPEED = TaskSpeed(8, 2, 1.6, 1.2, 4, 0.6, 180, 6, 9.5, 3.25, True, 0.0, 400, 0.99)
+SPEED = TaskSpeed(8, 2, 1.6, 1.2, 4, 0.6, 180, 6, 9.5, 3.25, 29, 9.5, 3.5, True, 0.0, 400, 0.99)
+IMAGES = ("render_stock_ms", "render_ours_ms", "seeing_stock_ms", "seeing_ours_ms", "seeing_decisions_ms")
 MACHINE = {"cpu": "a processor", "cores": 4, "versions": {"mujoco": "3.9.0"}}
 
 
@@ -37,7 +38,7 @@ def test_last_line_is_json(output: list[str]) -> None:
     lift = found["tasks"]["Lift"]
     assert lift.pop("equal") is True
     assert lift.pop("max_deviation") == 0
-    images = {name: lift.pop(name) for name in ("render_stock_ms", "render_ours_ms")}
+    images = {name: lift.pop(name) for name in IMAGES}
     assert len({value is None for value in images.values()}) == 1
     figures = [*lift.values(), *found["threads"].values(), *filter(None, images.values())]
     assert all(math.isfinite(figure) and figure > 0 for figure in figures)
@@ -56,7 +57,7 @@ def test_table_is_printed_before_the_json(output: list[str]) -> None:
 def test_task_with_two_arms_is_measured_without_images() -> None:
     speed = measure_task("TwoArmPegInHole", 0.1, 0, images=False)
     assert speed.equal
-    assert speed.render_stock_ms is speed.render_ours_ms is None
+    assert all(getattr(speed, name) is None for name in IMAGES)
 
 
 def test_thread_counts_double_up_to_the_number_of_cores() -> None:
@@ -116,7 +117,18 @@ def test_without_json_only_the_table_is_printed(quick: dict, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "{" not in out
     row = next(line for line in out.splitlines() if line.startswith("TwoArmTransport"))
-    for figure in ("8.00", "2.00", "1.60", "1.20", "4.00×", "60 %", "180 → 6.0", "9.5 → 3.2", "equal"):
+    for figure in (
+        "8.00",
+        "2.00",
+        "1.60",
+        "1.20",
+        "4.00×",
+        "60 %",
+        "180 → 6.0",
+        "9.5 → 3.2",
+        "29.0 → 9.5 → 3.5",
+        "equal",
+    ):
         assert figure in row
     assert "1 thread 100/s, 2 threads 190/s (×1.90)" in out
     assert "busy" not in out
@@ -132,7 +144,7 @@ def test_without_rendering_images_are_not_measured(
     quick: dict, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_sim, "try_backend", lambda backend: Trial(backend, "the frame is black"))
-    quick["speed"] = replace(SPEED, render_stock_ms=None, render_ours_ms=None)
+    quick["speed"] = replace(SPEED, **dict.fromkeys(IMAGES))
     assert cli.main(["bench", "sim", "--tasks", "Lift", "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert quick["images"] is False

@@ -6,7 +6,8 @@ import sys
 import pytest
 import torch
 
-from robot_rl.bench.update import Size, off_policy_methods, update_gflop
+from robot_rl.bench.learners import off_policy_methods
+from robot_rl.bench.update import Size, update_gflop
 from robot_rl.cli import main as cli
 
 TINY = [
@@ -23,12 +24,14 @@ TINY = [
 
 def test_last_line_is_json_with_every_case(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("stable_baselines3")
-    assert cli.main([*TINY, "methods=[rlpd]", "--json"]) == 0
+    assert cli.main([*TINY, "methods=[rlpd]", "encoders=[conv,base]", "--json"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("{") for line in out) == 1
     found = json.loads(out[-1])
     assert found["device"]
-    assert set(found["cases"]) == {"sac_8_e2", "rlpd_8_e2"}
+    images = {"rlpd_8_e2_images_conv", "rlpd_8_e2_images_base"}
+    assert set(found["cases"]) == {"sac_8_e2", "rlpd_8_e2", *images}
+    assert all(found["cases"][name]["ours_ms"] > 0 for name in images)
     assert all(value > 0 for value in found["cases"]["sac_8_e2"].values())
     assert found["cases"]["rlpd_8_e2"]["ours_ms"] > 0
     assert found["cases"]["rlpd_8_e2"]["sb3_ms"] is None
@@ -67,6 +70,7 @@ def test_floating_point_operations_equal_a_count_by_hand() -> None:
         ("widths=[]", "widths=[]: give at least one number above 0"),
         ("num_critics=[0]", "num_critics=[0]: give at least one number above 0"),
         ("methods=[bc]", "choose from"),
+        ("encoders=[resnet]", "encoders=['resnet']: choose from conv, spatial, vit, base"),
         ("seconds=0", "seconds=0: it must be more than 0"),
         ("batch_size=0", "batch_size=0: it must be at least 1"),
         ("threads=0", "threads=0: it must be at least 1"),

@@ -10,11 +10,11 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.data.replay import Fields
 from robot_rl.data.writer import DatasetWriter
+from robot_rl.methods.replay_fields import decision_shapes
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.rollout import episode_seed
 from robot_rl.saved_policies.loading import load_networks
-from robot_rl.training.components import decision_shapes
 
 
 @pytest.fixture(scope="module")

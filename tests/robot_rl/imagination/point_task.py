@@ -31,10 +31,11 @@ from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod
+from robot_rl.methods.replay_fields import replay_fields
 from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkMethod
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
 from robot_rl.policies.nets.encoder import EncoderSpec
-from robot_rl.training.components import OffPolicyComponents, replay_fields, replay_rows
+from robot_rl.training.components import OffPolicyComponents, replay_rows
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, Run
 from robot_rl.training.online import train_online
