@@ -1,7 +1,7 @@
 """Builds environments from the names and configurations of tasks."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,14 +21,16 @@ def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteE
     return RobosuiteEnv(config, observe_all=observe_all)
 
 
-def make_vector_env(task: TaskConfig | str, num_envs: int) -> RobosuiteVectorEnv:
-    """`num_envs` environments of a task, stepped together.
+def make_vector_env(
+    task: TaskConfig | str, num_envs: int, kind: Callable[[TaskConfig], RobosuiteEnv] = RobosuiteEnv
+) -> RobosuiteVectorEnv:
+    """`num_envs` environments of a task, stepped together; `kind` makes each.
 
     They run in threads. If the control loop cannot be compiled, it would block other threads, so they run in
     processes, each of which loads robosuite. The results are the same.
     """
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
-    make = partial(RobosuiteEnv, config)
+    make = partial(kind, config)
     first = make()
     if first.control or min(num_envs, os.cpu_count() or 1) == 1:
         return ThreadVectorEnv([lambda: first, *[make] * (num_envs - 1)])

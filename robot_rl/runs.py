@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -36,6 +36,8 @@ _MAY_CHANGE = {
     "workers.count",
     "workers.max_age",
 }
+UNDER: Final = "under"
+"""Folder, beside the results of an evaluation, of those in the disturbed task, by disturbance."""
 
 
 def check_run(directory: Path, resolved: Mapping[str, Any]) -> None:

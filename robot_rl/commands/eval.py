@@ -1,13 +1,15 @@
 """Evaluate a policy and its base on the saved initial states of its task.
 
 Writes `eval/summary.json` (success rates with 95 % Wilson intervals) and `eval/episodes.csv` (the outcome of
-every episode) into the run; those of test states go into `eval/test/`. Success is also listed by instruction.
+every episode) into the run; those of test states go into `eval/test/`. Success is also listed by instruction,
+and with `under=[…]` in the disturbed task, whose results go to `under/<disturbance>/`.
 """
 
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import torch
 from robot_rl.cli.progress import progress
 from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
 from robot_rl.envs.action import repeated_in_hold
+from robot_rl.envs.disturbances import DISTURBANCES, check_disturbances
+from robot_rl.envs.disturbed_env import DisturbedEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import mistakes
@@ -35,6 +39,7 @@ from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
+from robot_rl.runs import UNDER
 from robot_rl.saved_policies.loading import (
     acting_policy,
     choose_device,
@@ -83,6 +88,9 @@ class Config:
     swapped: bool = False
     """Give the policy the task's next instruction, while success stays that of the first; results go to
     `swapped/`. A policy that uses the instruction then fails."""
+    under: list[str] = field(default_factory=list)
+    """Disturbances in each of which policy and base are evaluated too: camera, light, texture, size, mass,
+    delay, drop, push, noise or rate (docs/evaluation.md)."""
     out: str | None = None
     """Folder of the results; if null, `eval` or `eval/test` in the policy's directory, and of another
     execution than in training a folder like `naive_delay2` in it."""
@@ -100,6 +108,8 @@ class Config:
             raise ValueError(f"policy={self.policy} has no directory: add out=…, and leave out saved")
         if self.saved and (self.task or self.swapped):
             raise ValueError("task=… and swapped=true are for one policy: leave out saved=true")
+        if self.under and (self.saved or self.workers):
+            raise ValueError("under=[…] is for one policy, in this process: leave out saved and workers")
         if check_split(self.split) == TEST and self.states:
             raise ValueError("split=test uses the task's own test states: leave out states=…")
 
@@ -130,6 +140,10 @@ def run(config: Config) -> None:
             for candidate in side_by_side(networks).values():
                 _acting(candidate, envs, execution)
             initial = load_states(envs, Path(config.states) if config.states else None, split)
+            check_disturbances(config.under, envs.task)
+            for name in config.under:
+                # Built here, so that what cannot be disturbed is refused before the first episode.
+                DisturbedEnv(envs.task, name, config.seed).close()
             for name in ("episodes", "curve_episodes"):
                 if (getattr(config, name) or 0) > len(initial.states):
                     raise ValueError(
@@ -142,6 +156,8 @@ def run(config: Config) -> None:
             _evaluate_saved(config, saved, envs, initial, out, device, execution, facts)
         else:
             _evaluate(config, networks, envs, initial, out, execution, facts, told)
+            for name in config.under:
+                _evaluate_under(name, config, networks, envs.task, initial, out, execution, facts, told)
 
 
 def _folder(config: Config, split: Split, execution: AsyncOptions, trained: AsyncOptions) -> Path:
@@ -189,6 +205,49 @@ def _evaluate(
     told: Mapping[str, str],
 ) -> None:
     """Evaluate a policy and its base."""
+    outcomes, summaries = _outcomes(config, networks, envs, initial, execution, told)
+    write_evaluation(out, initial, outcomes, summaries, **facts)
+    for name, result in summaries.items():
+        print(f"  {name:<6} {_rate(result)}")
+        for text, one in by_instruction(outcomes[name], result.fingerprint).items():
+            print(f"         {_rate(one)}  {text}")
+    print(f"  outcomes per episode: {out / 'episodes.csv'}")
+
+
+def _evaluate_under(
+    disturbance: str,
+    config: Config,
+    networks: BasePolicy | FinetunedPolicy,
+    task: TaskConfig,
+    initial: InitialStates,
+    out: Path,
+    execution: AsyncOptions,
+    facts: dict[str, Any],
+    told: Mapping[str, str],
+) -> None:
+    """Evaluate a policy and its base in the disturbed task, and print a row of the table."""
+    kind = partial(DisturbedEnv, disturbance=disturbance, seed=config.seed)
+    envs = make_vector_env(task, config.num_envs, kind)
+    try:
+        outcomes, summaries = _outcomes(config, networks, envs, initial, execution, told)
+    finally:
+        envs.close()
+    text = DISTURBANCES[disturbance].text
+    folder = out / UNDER / disturbance
+    write_evaluation(folder, initial, outcomes, summaries, disturbance=text, **facts)
+    results = "  ".join(f"{name} {_success(result)}" for name, result in summaries.items())
+    print(f"  under {disturbance:<8} {results}  {text}")
+
+
+def _outcomes(
+    config: Config,
+    networks: BasePolicy | FinetunedPolicy,
+    envs: RobosuiteVectorEnv,
+    initial: InitialStates,
+    execution: AsyncOptions,
+    told: Mapping[str, str],
+) -> tuple[dict[str, list[Outcome]], dict[str, Summary]]:
+    """Outcomes and success of a policy and its base."""
     candidates = side_by_side(networks)
     outcomes: dict[str, list[Outcome]] = {}
     states = initial.states[: config.episodes]
@@ -196,13 +255,7 @@ def _evaluate(
         with progress(len(states), f"evaluate {name}", "episodes") as show:
             policy = _acting(candidate, envs, execution)
             outcomes[name] = evaluate(envs, policy, states, config.seed, show, told)
-    summaries = {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
-    write_evaluation(out, initial, outcomes, summaries, **facts)
-    for name, result in summaries.items():
-        print(f"  {name:<6} {_rate(result)}")
-        for text, one in by_instruction(outcomes[name], result.fingerprint).items():
-            print(f"         {_rate(one)}  {text}")
-    print(f"  outcomes per episode: {out / 'episodes.csv'}")
+    return outcomes, {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
 
 
 def _evaluate_saved(
@@ -247,5 +300,9 @@ def _acting(
 
 
 def _rate(result: Summary) -> str:
+    return f"success {_success(result)}  {result.mean_length:.0f} steps"
+
+
+def _success(result: Summary) -> str:
     low, high = result.interval
-    return f"success {result.success:.3f}  95 % [{low:.3f}, {high:.3f}]  {result.mean_length:.0f} steps"
+    return f"{result.success:.3f}  95 % [{low:.3f}, {high:.3f}]"

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -11,7 +11,7 @@ import msgspec
 
 from robot_rl.errors import UserError
 from robot_rl.report.deployments import Deployment, read_deployments
-from robot_rl.runs import check_is_run
+from robot_rl.runs import UNDER, check_is_run
 from robot_rl.training.logger import Series, read_metrics
 
 POLICIES = ("base", "tuned")
@@ -40,6 +40,17 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class Disturbed:
+    """Success of the same policies in the disturbed task."""
+
+    name: str
+    text: str
+    """What the disturbance does, and how strongly."""
+    success: dict[str, tuple[float, tuple[float, float]]]
+    """Success and its interval by policy."""
+
+
+@dataclass(frozen=True)
 class RunData:
     """The content of a report."""
 
@@ -53,6 +64,7 @@ class RunData:
     base: Policy | None
     """None without an evaluation in simulation."""
     tuned: Policy | None
+    disturbed: tuple[Disturbed, ...]
     videos: dict[str, bytes]
     """mp4 by policy."""
     sheets: dict[str, bytes]
@@ -120,6 +132,7 @@ def read_run(path: Path) -> RunData:
         states_sha256=str(summary.get("states_sha256", "")),
         base=found.get("base"),
         tuned=found.get("tuned"),
+        disturbed=_disturbed(path, found, str(summary.get("states_sha256", ""))),
         videos={n: (videos / f"{n}.mp4").read_bytes() for n in POLICIES if (videos / f"{n}.mp4").is_file()},
         sheets={file.stem: file.read_bytes() for file in sorted(videos.glob("*.png"))},
         video_episode=_video_episode(videos / "episode.json"),
@@ -218,6 +231,29 @@ def _policy(
             f"episodes.csv has {policy.successes} successes in {len(rows)} rows: run `robot-rl eval` again"
         )
     return policy
+
+
+def _disturbed(path: Path, policies: Mapping[str, Policy], states_sha256: str) -> tuple[Disturbed, ...]:
+    """Results in the disturbed task; those of other policies or states are of an earlier evaluation."""
+    results = []
+    for file in sorted((path / "eval" / UNDER).glob("*/summary.json")):
+        summary = _json(file, "robot-rl eval", ("disturbance", "episodes", "policies", "states_sha256"))
+        try:
+            entries = {name: summary["policies"][name] for name in policies}
+            fingerprints = {name: entry["fingerprint"] for name, entry in entries.items()}
+            success = {
+                name: (float(entry["success"]), (float(entry["interval"][0]), float(entry["interval"][1])))
+                for name, entry in entries.items()
+            }
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise UserError(
+                f"{file}: a policy lacks success, interval or fingerprint: run `robot-rl eval` again"
+            ) from None
+        same = fingerprints == {name: policy.fingerprint for name, policy in policies.items()}
+        counts = {policy.episodes for policy in policies.values()}
+        if same and summary["states_sha256"] == states_sha256 and counts == {summary["episodes"]}:
+            results.append(Disturbed(file.parent.name, str(summary["disturbance"]), success))
+    return tuple(results)
 
 
 def _video_episode(file: Path) -> int | None:

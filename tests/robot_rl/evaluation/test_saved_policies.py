@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from robot_rl.commands import eval as eval_command
 from robot_rl.commands import train as train_command
+from robot_rl.envs.disturbances import DISTURBANCES
 from robot_rl.errors import UserError
 from robot_rl.evaluation.saved_policies import Saved, keep_policy, saved_policies
 from robot_rl.policies.store import read_record
@@ -112,6 +114,30 @@ def test_each_saved_policy_is_evaluated_once_on_test_states(
         assert (record["split"], record["commit"], record["trained_by"]) == ("test", "def", ["abc"])
     monkeypatch.setattr(eval_command, "evaluate", lambda *_: pytest.fail("measured again"))
     robot_rl("eval", *options)
+
+
+def test_policies_are_evaluated_in_the_disturbed_task_too(
+    run: Path, tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The undisturbed results are those of an evaluation without disturbances, to the byte."""
+    few = (f"policy={run}", "episodes=2", "num_envs=2")
+    robot_rl("eval", *few, f"out={tmp_path / 'plain'}")
+    robot_rl("eval", *few, f"out={tmp_path / 'more'}", "under=[noise,mass]")
+    for name in ("summary.json", "episodes.csv"):
+        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "more" / name).read_bytes()
+    plain = json.loads((tmp_path / "plain" / "summary.json").read_text())
+    for name in ("noise", "mass"):
+        summary = json.loads((tmp_path / "more" / "under" / name / "summary.json").read_text())
+        assert summary["disturbance"] == DISTURBANCES[name].text
+        assert summary["states_sha256"] == plain["states_sha256"]
+        assert summary["policies"].keys() == {"base", "tuned"}
+        with (tmp_path / "more" / "under" / name / "episodes.csv").open(newline="") as file:
+            assert len(list(csv.DictReader(file))) == 4
+    row = r"under mass +base \d\.\d{3} .* tuned \d\.\d{3} .*0\.5 to 2 times"
+    assert re.search(row, capsys.readouterr().out)
+    with pytest.raises(ValueError, match="under=camera: task lift observes no camera"):
+        robot_rl("eval", *few, f"out={tmp_path / 'other'}", "under=[camera]")
+    assert not (tmp_path / "other").exists()
 
 
 def test_all_states_of_a_split_are_used_by_default(

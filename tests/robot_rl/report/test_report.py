@@ -133,6 +133,27 @@ def test_same_run_gives_the_same_bytes(run: Path) -> None:
     assert write_report(run).read_bytes() == first
 
 
+def test_success_in_the_disturbed_task_is_a_table(run: Path) -> None:
+    summary = json.loads((run / "eval" / "summary.json").read_text())
+    assert "disturbed" not in Page(write_report(run)).text
+    for name, change in (("push", {}), ("mass", {"states_sha256": "1" * 64})):
+        folder = run / "eval" / "under" / name
+        folder.mkdir(parents=True)
+        policies = {
+            policy: entry | {"success": 0.25, "interval": [0.125, 0.375]}
+            for policy, entry in summary["policies"].items()
+        }
+        write_json(
+            folder / "summary.json",
+            summary | {"disturbance": f"what {name} does", "policies": policies} | change,
+        )
+    page = Page(write_report(run))
+    assert "In the disturbed task" in page.text
+    assert page.text.count("12.5 – 37.5 %") == 2
+    assert "what push does" in page.text
+    assert "what mass does" not in page.text  # of other initial states
+
+
 def test_run_with_only_a_base(tmp_path: Path) -> None:
     run = make_run(tmp_path / "base", tuned=False, videos=False, episodes=20)
     page = Page(write_report(run))

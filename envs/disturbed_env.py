@@ -1,0 +1,92 @@
+"""A simulated task under one disturbance."""
+
+import hashlib
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from robot_rl.envs.disturbances import DELAY, DISTURBANCES, MODEL_FIELDS, Scene
+from robot_rl.envs.observation import Observation
+from robot_rl.envs.robosuite_env import RobosuiteEnv, Step
+from robot_rl.envs.task import TaskConfig
+
+_HEADLIGHT = ("ambient", "diffuse", "specular")
+
+
+class DisturbedEnv(RobosuiteEnv):
+    """A task whose episodes have a disturbance.
+
+    Its random numbers depend on the seed and on the saved state that an episode starts from: the same episode
+    is the same for every policy, and wherever it runs.
+    """
+
+    def __init__(self, task: TaskConfig, disturbance: str, seed: int) -> None:
+        """Build the task.
+
+        Args:
+            task: its configuration.
+            disturbance: a name in `DISTURBANCES`.
+            seed: seed of the disturbance.
+
+        Raises:
+            ValueError: if the task cannot be disturbed so; see also `RobosuiteEnv`.
+        """
+        self._disturbance, self._name, self._noise_seed = DISTURBANCES[disturbance], disturbance, seed
+        self._draw = True
+        super().__init__(self._disturbance.task(task) if self._disturbance.task else task)
+        self._scene = Scene(self._sim.sim.model._model, self._sim.sim.data._data, self.task.cameras)
+        model = self._scene.model
+        self._nominal = {name: getattr(model, name).copy() for name in MODEL_FIELDS}
+        self._headlight = {name: getattr(model.vis.headlight, name).copy() for name in _HEADLIGHT}
+        self._seen: deque[Observation] = deque(maxlen=DELAY + 1)
+        self._given: Observation | None = None
+        self._begin(b"")  # refused here if the task cannot be disturbed so
+
+    @property
+    def draw_images(self) -> bool:
+        """Whether steps draw the cameras; always, if a later decision may read images of this step."""
+        return self._draw or self._disturbance.every_frame
+
+    @draw_images.setter
+    def draw_images(self, draw: bool) -> None:
+        self._draw = draw
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        state = (options or {}).get("state")
+        self._begin(str(seed).encode() if state is None else np.asarray(state, np.float64).tobytes())
+        obs, info = super().reset(seed=seed, options=options)
+        return self._observe(obs), info
+
+    def _begin(self, episode: bytes) -> None:
+        """Seed the disturbance of an episode, and change the model."""
+        words = hashlib.sha256(self._name.encode() + b"\0" + episode).digest()
+        self._rng = np.random.default_rng([self._noise_seed, *np.frombuffer(words, np.uint32)])
+        self._seen.clear()
+        self._given = None
+        for name, value in self._nominal.items():
+            getattr(self._scene.model, name)[:] = value
+        for name, value in self._headlight.items():
+            getattr(self._scene.model.vis.headlight, name)[:] = value
+        if self._disturbance.model:
+            self._disturbance.model(self._scene, self._rng)
+
+    def _applied(self, action: np.ndarray) -> np.ndarray:
+        applied = super()._applied(action)
+        if self._disturbance.step:
+            self._disturbance.step(self._scene, self._rng)
+        return applied
+
+    def _stepped(self, applied: np.ndarray, raw: Any, reward: float, *more: Any) -> Step:
+        obs, value, terminated, truncated, info = super()._stepped(applied, raw, reward, *more)
+        return self._observe(obs), value, terminated, truncated, info
+
+    def _observe(self, obs: Observation) -> Observation:
+        """What the policy is given of an observation."""
+        if not self._disturbance.observe:
+            return obs
+        self._seen.append(obs)
+        self._given = self._disturbance.observe(self._seen, self._given, self._rng)
+        return self._given
