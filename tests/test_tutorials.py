@@ -18,8 +18,10 @@ from robot_rl.envs.experts import EXPERTS
 from robot_rl.factory import make_env
 from robot_rl.hardware.plugins import VARIABLE
 from tests.conftest import SMALL_BASE, SMALL_RL
-from tests.robot_rl.robot.deploy.test_deploy import serving, short
+from tests.robot_rl.robot.deploy.test_deploy import serving, short, unhurried
 from tests.robot_rl.terminal import Terminal
+
+__all__ = ["unhurried"]  # a fixture, for every test here
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "tutorials"
@@ -36,7 +38,7 @@ FEW = {
     "method=residual_chunk": [*SMALL_RL, "method.steps=40", "method.warmup_steps=20", "log_every=20"],
     "eval": ["episodes=2", "num_envs=2"],
     "report": ["videos=false"],
-    "deploy": ["episodes=1", "plugins=[tests.robot_rl.unhurried]"],
+    "deploy": ["episodes=1"],
 }
 """Command or method → options that make it short."""
 

@@ -18,6 +18,7 @@ from robot_rl.cli.user_files import ALONE
 from robot_rl.errors import UserError, nearest, nearest_key
 
 FORMER_NAMES = {
+    "hil.most_owed": ("hil.max_pending",),
     "method.commit": ("method.execute_fraction",),
     "method.exploration": ("method.exploration_std",),
     "method.imitation": ("method.bc_weight",),
@@ -26,6 +27,7 @@ FORMER_NAMES = {
     "method.proposals": ("method.base_samples",),
     "method.scale": ("method.residual_scale", "method.edit_scale"),
     "method.subset": ("method.critics_per_target",),
+    "workers": ("jobs",),
 }
 """Options that were renamed, with their new names, of which a method has one."""
 

@@ -37,7 +37,7 @@ class Config:
     """Seeds to run; all if empty."""
     split: str = "validation"
     """`validation`, evaluated while training, or `test`, evaluated afterwards, which needs committed code."""
-    workers: int = 1
+    jobs: int = 1
     """Parallel runs, each with one thread of torch."""
     launcher: str = "local"
     """Where they run: `local`, on this machine, `ray`, on a Ray cluster, or `slurm`."""
@@ -45,8 +45,8 @@ class Config:
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"workers={self.workers}: ask for at least 1")
+        if self.jobs < 1:
+            raise ValueError(f"jobs={self.jobs}: ask for at least 1")
         check_split(self.split)
 
 
@@ -70,7 +70,7 @@ def run(config: Config) -> None:
         progress(len(todo), "bench methods", "runs") as show,
     ):
         runner = Runner(Path(config.runs_dir), results, config.device, launcher)
-        failures = runner.run(todo, config.workers, stop, show)
+        failures = runner.run(todo, config.jobs, stop, show)
     if stop():
         print("stopped; the same command goes on from here", file=sys.stderr)
         raise KeyboardInterrupt

@@ -181,13 +181,12 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
     environment = meta["environment"]
     execution = chosen_execution(config.asynchronous, config.delay, meta)
     keys = load_client_keys(Path(config.keys)) if config.keys else None
-    has_person = config.operator in MOTION_DEVICES
 
     def connect(name: str, role: Role) -> RobotClient:
         client = RobotClient(config.robot, name, role, keys=keys, insecure=config.insecure, timeout=_TIMEOUT)
         return ended.enter_context(client)
 
-    robot = connect(config.name, operator_role(keys) if has_person else "policy")
+    robot = connect(config.name, operator_role(keys) if config.operator in MOTION_DEVICES else "policy")
     reset = config.reset or default_reset(robot.spec)
     cases = read_cases(Path(config.cases)) if config.cases else None
     if cases and reset != "operator":
@@ -209,12 +208,8 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         print(line, flush=True)
         display.say(line)
 
-    person = _open_person(config, environment, display, say, ended) if has_person else None
-    operator: Operator | None = person
-    if person:
-        judge = _with_person(judge, person, robot)
-    elif config.operator == SCRIPTED:
-        operator = _scripted(environment, robot, config.seed, ended)
+    operator = _operator(config, environment, robot, display, say, ended)
+    person = operator if isinstance(operator, Person) else None
     warn_of_other_execution(networks, meta, execution)
     controller = make_controller(
         robot,
@@ -224,7 +219,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         stop,
         ended,
         frames=frames,
-        judge=judge,
+        judge=_with_person(judge, person, robot) if person else judge,
         turns=Turns(robot, config.turns_with, first=config.first) if config.turns_with else None,
         lookahead_ms=config.lookahead_ms,
         instruction=config.instruction,
@@ -237,14 +232,9 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
     )
     if reset == "scene":
         check_initial_states(robot, config.episodes)
-    facts = {
-        **_facts(config, networks, robot, environment),
-        **asdict(execution),
-        "bundle": bundle and bundle.fingerprint,
-        "reset": reset,
-        "cases": cases and {"folder": config.cases, "count": len(cases)},
-        "judge": success,
-    }
+    facts = _facts(config, networks, robot, environment)
+    facts |= {**asdict(execution), "bundle": bundle and bundle.fingerprint, "reset": reset, "judge": success}
+    facts["cases"] = cases and {"folder": config.cases, "count": len(cases)}
     return controller, DeploymentResults(Path(config.out), facts, controller.timing)
 
 
@@ -320,16 +310,21 @@ def _recording(
     return EpisodeRecording(ended.enter_context(recorder), labels)
 
 
-def _open_person(
+def _operator(
     config: Config,
     environment: Mapping[str, Any],
+    robot: RobotClient,
     display: OperatorDisplay,
     say: Callable[[str], None],
     resources: ExitStack,
-) -> Person:
-    """The person at the device of `operator=…`."""
+) -> Operator | None:
+    """Who may take over: the person at the device of `operator=…`, the scripted expert, or nobody."""
+    if config.operator is None:
+        return None
+    if config.operator == SCRIPTED:
+        return _scripted(environment, robot, config.seed, resources)
     return open_person(
-        device_settings(str(config.operator), config.operator_device, "operator_device"),
+        device_settings(config.operator, config.operator_device, "operator_device"),
         display,
         spec_from_list(environment["action_spec"]),
         environment["control_freq"],

@@ -146,27 +146,11 @@ def run(config: Config) -> None:
             device = choose_device(config.device)
             torch.set_num_threads(config.threads)
             check_options(config)
-            make_envs = environments(config.workers, closing)
-            execution = AsyncOptions(config.asynchronous, config.delay)
-            source = Source(
-                config.task,
-                config.base,
-                config.data,
-                config.seed,
-                device,
-                tuple(config.accept),
-                make_envs,
-                execution,
-            )
+            source = _source(config, device, closing)
             method = build_method(config.method)
             components = build(method, source, closing, config.imagination)
-            save_policy = policy_saver(method, components, execution)
-            evaluation = None
-            if config.eval_every:
-                evaluation = PeriodicEvaluation(
-                    config.task, config.eval_episodes, device, save_policy, clock, execution
-                )
-                closing.callback(evaluation.close)
+            save_policy = policy_saver(method, components, source.execution)
+            evaluation = _evaluation(config, source, save_policy, clock, closing)
             content = resolved(config)
             check_run(directory, content)
         facts = _facts(config, device)
@@ -207,6 +191,31 @@ def run(config: Config) -> None:
         finished=finished,
     )
     _report_end(directory, method, finished=finished)
+
+
+def _source(config: Config, device: torch.device, closing: ExitStack) -> Source:
+    """What a run is made from besides its method."""
+    make_envs = environments(config.workers, closing)
+    execution = AsyncOptions(config.asynchronous, config.delay)
+    accept = tuple(config.accept)
+    return Source(config.task, config.base, config.data, config.seed, device, accept, make_envs, execution)
+
+
+def _evaluation(
+    config: Config,
+    source: Source,
+    save_policy: Callable[[Path], None],
+    clock: TrainingClock,
+    closing: ExitStack,
+) -> PeriodicEvaluation | None:
+    """The evaluation during training, if it is asked for."""
+    if not config.eval_every:
+        return None
+    evaluation = PeriodicEvaluation(
+        config.task, config.eval_episodes, source.device, save_policy, clock, source.execution
+    )
+    closing.callback(evaluation.close)
+    return evaluation
 
 
 def environments(

@@ -42,12 +42,7 @@ def demonstrations_to_replay(
     action = dataset["applied_action"].astype(np.float32)
     reward = dataset["reward"].astype(np.float32)
     terminated = dataset["terminated"].astype(bool)
-    if not dataset.success.any():
-        raise ValueError(
-            f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}; "
-            "collect more, or set method.demo_ratio=0"
-        )
-    episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
+    episodes = _successful_episodes(dataset)
     copies = fields[FEATURES][0][0] if FEATURES in fields else 0
     policy = ActingPolicy(base, len(episodes), base_samples=base_samples, feature_copies=copies)
     # Nothing is held along a demonstration.
@@ -85,3 +80,14 @@ def demonstrations_to_replay(
     for stream, rows in enumerate(episodes):
         replay.never_begin(stream, ~exemplary[rows])
     return replay
+
+
+def _successful_episodes(dataset: Dataset) -> list[slice]:
+    """Rows of the episodes that succeeded."""
+    episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
+    if not episodes:
+        raise ValueError(
+            f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}; "
+            "collect more, or set method.demo_ratio=0"
+        )
+    return episodes

@@ -46,7 +46,7 @@ class HilConfig:
     """Whether the actor waits after each step for its updates, so that the same seed gives the same run."""
     weights_every: int = 20
     """Critic updates between two versions of the weights sent to the actor."""
-    most_owed: int = 1000
+    max_pending: int = 1000
     """Most updates that the learner may be behind `method.utd`; further ones are skipped, see `hil/utd`."""
     ahead: int = 20_000
     """Steps that the actor may be ahead of the learner before it waits between two episodes."""
@@ -59,7 +59,7 @@ class HilConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1:
             raise ValueError(f"hil.fraction={self.fraction}: choose it in [0, 1]")
-        for name in ("weights_every", "most_owed", "ahead"):
+        for name in ("weights_every", "max_pending", "ahead"):
             if getattr(self, name) < 1:
                 raise ValueError(f"hil.{name}={getattr(self, name)}: choose 1 or more")
         if self.lockstep and (

@@ -177,7 +177,7 @@ class AsyncTraining:
         self._updater.schedule(1, self._step)
         self._step += 1
         # The warm-up of the critics is scheduled at once and never skipped.
-        excess = self._updater.pending - self._config.most_owed
+        excess = self._updater.pending - self._config.max_pending
         if self._learner.warmed_up and excess > 0:
             self._updater.pending -= excess
             self._skipped += excess

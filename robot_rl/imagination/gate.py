@@ -190,29 +190,40 @@ def replay_in_model(
         )
         if depth == 0:
             judged = judge(prediction, threshold)
-            before, backups = generator.get_state(), []
-            for states, n, ended in (
-                (prediction.states, torch.minimum(judged.length, length), judged.success),
-                (real, length, succeeded),
-            ):
-                # The same random numbers on both sides of the difference.
-                generator.set_state(before)
-                backups.append(_backup(returns, values, now, actions, states, n, ended, generator))
-            gap = (backups[0] - backups[1]) / returns.span
-            known = ~judged.doubtful
+            imagined = prediction.states, torch.minimum(judged.length, length), judged.success
+            outcomes = imagined, (real, length, succeeded)
+            gap, known = _backup_gap(returns, values, now, actions, outcomes, generator), ~judged.doubtful
         whole = (length == h) & ~succeeded
         now, alive = now.after(actions, prediction.states)[whole], alive[whole]
     rows = {name: torch.cat([row[name] for row in found]) for name in found[0]}
-    episode_of = steps.episode[start]
+    # Whether a window belongs to an episode [E, W].
+    of_episode = steps.episode[start] == torch.arange(len(episodes))[:, None]
     tests = []
-    for i, episode in enumerate(episodes):
-        mine = episode_of[rows["window"]] == i
-        kept = {name: value[mine].cpu() for name, value in rows.items() if name != "window"}
+    for episode, mine in zip(episodes, of_episode, strict=True):
+        kept = {name: value[mine[rows["window"]]].cpu() for name, value in rows.items() if name != "window"}
         wrong = episode.failed and bool((kept["success"] > threshold).any())
-        tests.append(
-            EpisodeTest(episode.failed, gap=gap[known & (episode_of == i)].cpu(), false_success=wrong, **kept)
-        )
+        tests.append(EpisodeTest(episode.failed, gap=gap[known & mine].cpu(), false_success=wrong, **kept))
     return tests
+
+
+def _backup_gap(
+    returns: Returns,
+    values: StateValues,
+    now: Situation,
+    chunk: Tensor,
+    outcomes: tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
+    generator: torch.Generator,
+) -> Tensor:
+    """Imagined minus real R + gamma^len V(s') [B], in units of the returns' span.
+
+    The outcomes of the chunks are states [B, h, S], length [B] and success [B].
+    """
+    before, backups = generator.get_state(), []
+    for states, length, success in outcomes:
+        # The same random numbers on both sides of the difference.
+        generator.set_state(before)
+        backups.append(_backup(returns, values, now, chunk, states, length, success, generator))
+    return (backups[0] - backups[1]) / returns.span
 
 
 def _backup(

@@ -336,7 +336,15 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
                 f"base policy {path} maps states of size {base.spec.state_size} to actions of size "
                 f"{base.spec.action_size}; task {task.name} has {observed.state_size} and {action_size}"
             )
-    seen = EncoderSpec(observed.state_size)
+        seen = _encoder_spec(method, base, cameras, envs, path)
+    return envs, AgentContext(base, seen, envs.action_spec, source.seed, source.device)
+
+
+def _encoder_spec(
+    method: AgentMethod, base: BasePolicy, cameras: tuple[str, ...], envs: RobosuiteVectorEnv, path: str
+) -> EncoderSpec:
+    """What RL learns from. Raises ValueError if the base does not give it."""
+    observed, encoder = envs.observation_spec, method.encoder
     if encoder == BASE_FEATURES:
         if not base.feature_size:
             raise ValueError(
@@ -346,12 +354,11 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
         assert isinstance(method.config, OffPolicyConfig)
         # Without images all versions would be equal.
         copies = method.config.feature_copies if base.spec.cameras else 1
-        seen = EncoderSpec(
-            observed.state_size, kind=encoder, features=base.feature_size, feature_copies=copies
-        )
-    elif cameras:
-        seen = EncoderSpec(observed.state_size, cameras, observed.image_size, encoder)
-    return envs, AgentContext(base, seen, envs.action_spec, source.seed, source.device)
+        features = base.feature_size
+        return EncoderSpec(observed.state_size, kind=encoder, features=features, feature_copies=copies)
+    if cameras:
+        return EncoderSpec(observed.state_size, cameras, observed.image_size, encoder)
+    return EncoderSpec(observed.state_size)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The training loop of on-policy methods."""
 
-import numpy as np
 from torch import Tensor
 
 from robot_rl.errors import ServerLost
@@ -10,6 +9,49 @@ from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore
 from robot_rl.training.rollout import TrainingRollout
 
 
+class _Updater:
+    """Updates the learner whenever the rollout buffer is full, logs and saves."""
+
+    def __init__(self, components: OnPolicyComponents, rollout: TrainingRollout, run: Run) -> None:
+        self.rollout, self.buffer, self.learner = rollout, components.buffer, components.learner
+        self.metrics: dict[str, Tensor] = {}
+        """Metrics of the last update."""
+        self._device, self._run = components.agent.policy.base.device, run
+
+    def decide(self, step: int) -> None:
+        """Choose the next action, then update if the buffer is full; `step` is the environment step."""
+        self.rollout.decide()
+        self.buffer.add_decision({**self.rollout.obs, **self.rollout.fields})
+        if self.buffer.full:
+            self.metrics = self.learner.update(self.buffer.tensors(self._device))
+            self._run.log_learning(self.metrics, step)
+            self.buffer.restart()
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint."""
+        tree = {
+            "step": step,
+            "action": self.rollout.action,
+            "metrics": self.metrics,
+            "episodes": self.rollout.state_dict(),
+            "rollout": self.buffer.state_dict(),
+            "learner": self.learner.state_dict(),
+            "logger": self._run.logger.state_dict(),
+        }
+        save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy)
+
+    def begin_or_resume(self) -> int:
+        """Continue from the newest checkpoint, or begin the first episodes; returns the environment step."""
+        if (state := restore_run(self._run)) is None:
+            self.rollout.begin_episodes()
+            return 0
+        self.rollout.action, self.metrics = state["action"], state["metrics"]
+        self.rollout.load_state_dict(state["episodes"])
+        self.buffer.load_state_dict(state["rollout"])
+        self.learner.load_state_dict(state["learner"])
+        return int(state["step"])
+
+
 def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: Run, seed: int) -> bool:
     """Act, learn from the last steps, repeat. Returns True when all steps are done, False when stopped.
 
@@ -17,51 +59,18 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
     the action there is chosen before the update, and is the first one of the next rollout, stored with its
     density under the policy before the update.
     """
-    envs, policy, learner = components.envs, components.agent.policy, components.learner
+    envs, policy = components.envs, components.agent.policy
     # Actor and critic read the state; only the base may read images.
     rollout = TrainingRollout(envs, policy, run.logger, seed, learns_from_images=False)
-    buffer = components.buffer
-    metrics: dict[str, Tensor] = {}
-    step = 0
-
-    def decide() -> None:
-        rollout.decide()
-        buffer.add_decision({**rollout.obs, **rollout.fields})
-
-    def learn() -> None:
-        nonlocal metrics
-        if buffer.full:
-            metrics = learner.update(buffer.tensors(policy.base.device))
-            run.log_learning(metrics, step)
-            buffer.restart()
-
-    def save() -> None:
-        tree = {
-            "step": step,
-            "action": rollout.action,
-            "metrics": metrics,
-            "episodes": rollout.state_dict(),
-            "rollout": buffer.state_dict(),
-            "learner": learner.state_dict(),
-            "logger": run.logger.state_dict(),
-        }
-        save_checkpoint(run.checkpoints, step, tree, run.save_policy)
-
-    if state := restore_run(run):
-        step, rollout.action, metrics = (state[name] for name in ("step", "action", "metrics"))
-        rollout.load_state_dict(state["episodes"])
-        buffer.load_state_dict(state["rollout"])
-        learner.load_state_dict(state["learner"])
-        if step >= intervals.total:
-            return True
-    else:
-        rollout.begin_episodes(np.ones(envs.num_envs, bool))
+    updater = _Updater(components, rollout, run)
+    step = updater.begin_or_resume()
+    if step >= intervals.total:
+        return True
 
     lost = None
     try:
         if not rollout.decided:
-            decide()
-            learn()
+            updater.decide(step)
         while step < intervals.total and not run.stop():
             before = step
             transition = rollout.step()
@@ -69,18 +78,17 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
             step += envs.num_envs
             _, last = rollout.last_rows
             rollout.end_episodes(transition, step)
-            buffer.add_outcome(transition.reward, transition.terminated, transition.done, last)
-            decide()
-            learn()
+            components.buffer.add_outcome(transition.reward, transition.terminated, transition.done, last)
+            updater.decide(step)
             if is_due(intervals.log_every, before, step):
                 run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
                 run.progress.update(step, success=rollout.success)
             if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
-                save()
-            run.measure(intervals, metrics, before, step)
+                updater.save(step)
+            run.measure(intervals, updater.metrics, before, step)
     except ServerLost as error:
         lost = saved_up_to_here(error)
-    save()
+    updater.save(step)
     if lost:
         raise lost
     return step >= intervals.total

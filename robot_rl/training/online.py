@@ -206,27 +206,14 @@ def train_online(
     seen = components.learns_from_images
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True, learns_from_images=seen)
     updater = Updater(config, components, run)
-    streams = np.arange(envs.num_envs)
-    step = 0
 
     def decide() -> None:
         policy.active = learner.warmed_up and step >= config.warmup_steps
         rollout.decide()
 
-    def save() -> None:
-        decided = {"action": rollout.action, **rollout.fields}
-        updater.save(step, {"decided": decided, "episodes": rollout.state_dict()})
-
-    if state := restore_run(run):
-        step, rollout.fields = state["step"], state["decided"]
-        rollout.action = rollout.fields.pop("action")
-        rollout.load_state_dict(state["episodes"])
-        updater.load_state_dict(state)
-        if step >= intervals.total:
-            return True
-    else:
-        rollout.begin_episodes(np.ones(envs.num_envs, bool))
-
+    step = _begin_or_resume(rollout, updater, run)
+    if step >= intervals.total:
+        return True
     try:
         if not rollout.decided:
             decide()
@@ -242,7 +229,8 @@ def train_online(
                 finally:
                     updating.result()
                 check_reward(transition.reward, before)
-                updater.store(streams, rollout.stored(transition, "policy" if policy.active else "base"))
+                stored = rollout.stored(transition, "policy" if policy.active else "base")
+                updater.store(np.arange(envs.num_envs), stored)
                 step += envs.num_envs
                 rollout.end_episodes(transition, step)
                 updater.schedule(envs.num_envs, before)
@@ -257,13 +245,30 @@ def train_online(
                 if learner.warmed_up:
                     run.measure(intervals, updater.metrics, before, step)
                 if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
-                    save()
+                    updater.save(step, _state_dict(rollout))
     except ServerLost as error:
         updater.lost = saved_up_to_here(error)
-    save()
+    updater.save(step, _state_dict(rollout))
     if updater.lost:
         raise updater.lost
     return step >= intervals.total
+
+
+def _state_dict(rollout: TrainingRollout) -> dict[str, Any]:
+    """State of the loop, with the newest decision."""
+    return {"decided": {"action": rollout.action, **rollout.fields}, "episodes": rollout.state_dict()}
+
+
+def _begin_or_resume(rollout: TrainingRollout, updater: Updater, run: Run) -> int:
+    """Continue from the newest checkpoint, or begin the first episodes; returns the environment step."""
+    if (state := restore_run(run)) is None:
+        rollout.begin_episodes()
+        return 0
+    rollout.fields = state["decided"]
+    rollout.action = rollout.fields.pop("action")
+    rollout.load_state_dict(state["episodes"])
+    updater.load_state_dict(state)
+    return int(state["step"])
 
 
 def _check_finite(metrics: Mapping[str, Tensor], batch: Batch, step: int, directory: Path) -> None:

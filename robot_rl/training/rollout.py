@@ -85,8 +85,9 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         """Success rate of the last finished episodes."""
         return float(np.mean(self._outcomes or [0.0]))
 
-    def begin_episodes(self, mask: NDArray[np.bool_]) -> None:
-        """Begin a new episode, with its own seed, in the environments of the mask."""
+    def begin_episodes(self, mask: NDArray[np.bool_] | None = None) -> None:
+        """Begin a new episode, with its own seed, in the environments of the mask; in all if it is None."""
+        mask = np.ones(len(self._seeds), bool) if mask is None else mask
         env_ids = np.flatnonzero(mask).tolist()
         for env_id in env_ids:
             self._seeds[env_id] = episode_seed(self._seed, "train", self._begun)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -117,7 +116,7 @@ class Collector:
             with_base_samples=True,
             learns_from_images=job.learns_from_images,
         )
-        self._rollout.begin_episodes(np.ones(self._envs.num_envs, bool))
+        self._rollout.begin_episodes()
 
     def _step(self, source: str) -> StoredStep:
         transition = self._rollout.step()

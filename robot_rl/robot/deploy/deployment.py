@@ -116,14 +116,9 @@ def make_controller(
         ValueError: if the policy does not fit the robot, or an operator is needed and there is no terminal.
         RobotError: if the robot does not answer.
     """
-    judged = judge is not None or SUCCESS in robot.spec.sensors
-    asks = reset == "operator" and wait_until_ready is None
-    keyboard = ended.enter_context(open_terminal_keys()) if asks or not judged else None
-    if asks and keyboard:
-        wait_until_ready = ready_on_enter(keyboard, stop)
+    wait_until_ready, verdict = _ask_at_terminal(robot, reset, judge, wait_until_ready, stop, ended)
     if cases and wait_until_ready:
         wait_until_ready = show_case(cases, wait_until_ready, say)
-    verdict = OperatorVerdict(keyboard) if keyboard and not judged else None
     clock = MonotonicClock()
     prepare = make_reset(reset, robot, wait_until_ready)
     env = RealArmEnv(
@@ -161,6 +156,25 @@ def make_controller(
         controller.warm_up()
     controller.close()
     return controller
+
+
+def _ask_at_terminal(
+    robot: RobotClient,
+    reset: str,
+    judge: Judge | None,
+    wait_until_ready: WaitUntilReady | None,
+    stop: Callable[[], bool],
+    ended: ExitStack,
+) -> tuple[WaitUntilReady | None, OperatorVerdict | None]:
+    """Use the terminal's keys for a prepared scene and for success, where nothing else tells them."""
+    judged = judge is not None or SUCCESS in robot.spec.sensors
+    asks = reset == "operator" and wait_until_ready is None
+    if judged and not asks:
+        return wait_until_ready, None
+    keyboard = ended.enter_context(open_terminal_keys())
+    if asks:
+        wait_until_ready = ready_on_enter(keyboard, stop)
+    return wait_until_ready, None if judged else OperatorVerdict(keyboard)
 
 
 def check_initial_states(robot: RobotClient, episodes: int) -> None:

@@ -254,7 +254,7 @@ def finished_benchmark(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     workspace = tmp_path_factory.mktemp("bench")
     protocol_file(workspace / "protocol", SMALL)
     with contextlib.redirect_stderr(io.StringIO()) as written:
-        assert bench(workspace, "workers=2") == 1
+        assert bench(workspace, "jobs=2") == 1
     return workspace, written.getvalue()
 
 

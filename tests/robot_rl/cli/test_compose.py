@@ -228,16 +228,19 @@ def test_every_choice_composes(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("former", sorted(FORMER_NAMES))
 def test_a_renamed_option_answers_with_its_new_name(former: str) -> None:
-    train = load_command("train")
     for new in FORMER_NAMES[former]:
-        key = new.removeprefix("method.")
-        method = next(
-            name
-            for name, method in METHODS.items()
-            if key in {field.name for field in fields(method.config_type)}
-        )
+        group, _, key = new.rpartition(".")
+        name, arguments = "train", ["task=lift", "method=expo"]
+        if group == "method":
+            types = {method: METHODS[method].config_type for method in METHODS}
+            chosen = next(m for m, kind in types.items() if key in {field.name for field in fields(kind)})
+            arguments = ["task=lift", f"method={chosen}"]
+        elif group:
+            arguments.append(f"{group}=on")
+        else:
+            name, arguments = "bench methods", []
         with pytest.raises(UserError, match=f"^{former} is now {new}: write {new}=1$"):
-            compose(train, ["task=lift", f"method={method}", f"{former}=1"])
+            compose(load_command(name), [*arguments, f"{former}=1"])
 
 
 def test_choices_that_contradict_each_other_are_named_in_one_line() -> None:

@@ -363,7 +363,7 @@ def test_takeovers_are_recorded_and_become_data_and_cases(
     shutil.copytree(base_run, policy)
     (tmp_path / "lift").mkdir()
     with serving(tmp_path / "lift", "task=lift") as (address, _):
-        more = ("operator=scripted", "episodes=2", UNHURRIED)
+        more = ("operator=scripted", "episodes=2")
         assert main(["deploy", f"policy={policy}", f"robot={address}", *more]) == 0
         assert state_of(address) == (Mode.IDLE, "")
     record = read(policy)
