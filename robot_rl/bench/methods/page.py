@@ -5,7 +5,7 @@ from pathlib import Path
 
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.result_writer import WINDOW
-from robot_rl.bench.methods.results import Result, Row, interval, over_tasks
+from robot_rl.bench.methods.results import Result, Row, interval, over_tasks, with_ablations
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import VALIDATION
 from robot_rl.evaluation.statistics import iqm
@@ -66,9 +66,9 @@ def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
     results = [result for row in rows for result in row.results]
     text = f"## {protocol.task.capitalize()}, {protocol.split} states\n\n{_evaluation(protocol)}\n"
     text += "".join(f"\n![Success on {protocol.task}]({image})\n" for image in images)
-    text += "\n" + _table([row for row in rows if row.entry.parent is None])
-    for parent in [row for row in rows if row.entry.parent is None]:
-        ablations = [row for row in rows if row.entry.parent == parent.entry.name]
+    entries = with_ablations(rows)
+    text += "\n" + _table([entry for entry, _ in entries])
+    for parent, ablations in entries:
         if ablations:
             text += f"\nAblations of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
     return text + _bc_baselines(rows) + _remarks(results)

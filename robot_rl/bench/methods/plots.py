@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from robot_rl.bench.methods.page import short
-from robot_rl.bench.methods.results import Row, interval
+from robot_rl.bench.methods.results import Row, interval, with_ablations
 from robot_rl.evaluation.initial_states import TEST
 from robot_rl.evaluation.statistics import iqm
 from robot_rl.report.figures import time_unit
@@ -29,11 +29,10 @@ def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     """
     task, split = rows[0].protocol.task, rows[0].protocol.split
     folder = folder / split if split == TEST else folder
-    entries = [row for row in rows if row.entry.parent is None]
-    groups = {folder / f"{task}.png": entries}
-    for entry in entries:
-        ablations = [row for row in rows if row.entry.parent == entry.entry.name and row.done]
-        if ablations:
+    entries = with_ablations(rows)
+    groups = {folder / f"{task}.png": [entry for entry, _ in entries]}
+    for entry, ablations in entries:
+        if any(row.done for row in ablations):
             groups[folder / f"{task}-{entry.entry.name}.png"] = [entry, *ablations]
     written = []
     for path, group in groups.items():

@@ -192,6 +192,16 @@ def read_rows(protocol: Protocol, results: Path) -> list[Row]:
     return rows
 
 
+def with_ablations(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
+    """Entries with their ablations; an ablation without its entry among the rows is listed as an entry."""
+    names = {row.entry.name for row in rows}
+    return [
+        (row, [other for other in rows if other.entry.parent == row.entry.name])
+        for row in rows
+        if row.entry.parent not in names
+    ]
+
+
 def over_tasks(tables: Sequence[Sequence[Row]]) -> dict[str, tuple[float, tuple[float, float] | None]]:
     """IQM and interval over the runs of all tasks, for each entry with results on every task."""
     scores = {}

@@ -742,6 +742,18 @@ def test_results_on_test_states_have_separate_tables(
     assert "| `good` | 321 | 0.50 | **0.950**" in page[page.index("## Lift, validation states") :]
 
 
+def test_a_variant_measured_on_test_states_without_its_entry_is_in_the_table(workspace: Path) -> None:
+    (protocol,) = read_protocols(workspace / "protocol", "test")
+    run = PlannedRun(protocol, protocol.entries[1], 0)
+    write_result_files(workspace / "results", run, [0.6, 0.7, 0.8, 0.9], every=protocol.save_every)
+    assert table(workspace) == 0
+    page = (workspace / "page.md").read_text()
+    tested = page[page.index("## Lift, test states") : page.index("## Lift, validation states")]
+    assert "| `good-less` | 321 | 0.50 | **0.900** |" in tested
+    assert "![Success on lift](plots/test/lift.png)" in tested
+    assert "Ablations" not in tested
+
+
 def test_same_results_give_the_same_bytes(workspace: Path) -> None:
     table(workspace)
     files = [workspace / "page.md", workspace / "plots" / "lift.png"]
