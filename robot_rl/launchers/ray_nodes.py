@@ -57,6 +57,8 @@ def _check_nodes(ray: ModuleType, folder: str | None) -> None:
     for name, answer in answers.items():
         try:
             problem = ray.get(answer, timeout=_CHECK)
+        except ray.exceptions.OutOfMemoryError as error:
+            raise UserError(f"{name} has hardly any memory left: end other programs there") from error
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             raise UserError(f"{name} cannot run robot-rl {__version__}: {reason}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from robot_rl.errors import UserError
 from robot_rl.workers.collector import Collected, Collector, CollectorJob
-from robot_rl.workers.start import say, wait_for_start
+from robot_rl.workers.start import lost_at_start, say, wait_for_start
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -162,4 +162,4 @@ class CollectorPool:
         try:
             self._result(first)
         except self._ray.exceptions.RayError as error:
-            raise UserError("a worker was lost while it started: run the same command again") from error
+            raise lost_at_start(self._ray, error) from error

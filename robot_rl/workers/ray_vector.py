@@ -18,7 +18,7 @@ from robot_rl.launchers.ray_nodes import connect
 from robot_rl.launchers.software import installed_software
 from robot_rl.workers.config import SimulationsConfig
 from robot_rl.workers.simulation import EpisodeRecord, Simulation, SimulationJob
-from robot_rl.workers.start import say, wait_for_start
+from robot_rl.workers.start import lost_at_start, say, wait_for_start
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -126,7 +126,7 @@ class RayVectorEnv(RobosuiteVectorEnv):
         try:
             interfaces: list[EnvInterface] = [self._result(answer) for answer in answers]
         except self._ray.exceptions.RayError as error:
-            raise UserError("a worker was lost while it started: run the same command again") from error
+            raise lost_at_start(self._ray, error) from error
         return interfaces[0]
 
     def _ask(self, calls: Mapping[_Worker, tuple[Any, ...]]) -> dict[_Worker, Any]:

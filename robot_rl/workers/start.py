@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
+from robot_rl.errors import UserError
+
 if TYPE_CHECKING:
     from ray import ObjectRef
 
@@ -23,6 +25,16 @@ def wait_for_start(ray: ModuleType, answers: "Sequence[ObjectRef]") -> "ObjectRe
             say("waiting for one to start: the cluster has no free core, or its machine is slow")
             mention = float("inf")
     return ready[0]
+
+
+def lost_at_start(ray: ModuleType, error: Exception) -> UserError:
+    """What a user is told whose worker was lost before it did anything."""
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return UserError(
+            "Ray ended a worker, since its machine has hardly any memory left: use fewer workers or "
+            "environments, or end other programs there"
+        )
+    return UserError("a worker was lost while it started: run the same command again")
 
 
 def say(text: str) -> None:

@@ -18,7 +18,8 @@ def make_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], "Clus
     ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("RAY_DISABLE_MEMORY_MONITOR", "1")
+    # Otherwise Ray ends workers when other processes of this machine use its memory.
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "0")
     made: list[Cluster] = []
 
     def make() -> "Cluster":

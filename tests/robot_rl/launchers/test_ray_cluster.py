@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,17 @@ def test_a_node_with_other_software_is_refused(
     with pytest.raises(
         UserError, match=r"has other software: code is \w+, not other; install the same there"
     ):
+        make_launcher("ray", "cpu")
+
+
+@pytest.mark.full
+def test_a_node_without_memory_is_refused(
+    make_cluster: Callable[[], "Cluster"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
+    monkeypatch.setenv("RAY_memory_usage_threshold", "0.01")
+    make_cluster()
+    with pytest.raises(UserError, match=r"^Ray node \S+ \(\w+\) has hardly any memory left: end other"):
         make_launcher("ray", "cpu")
 
 
