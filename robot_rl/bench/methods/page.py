@@ -56,7 +56,7 @@ def content(tables: Sequence[Sequence[Row]], images: Sequence[Sequence[str]]) ->
     parts += [_section(rows, paths) for rows, paths in zip(tables, images, strict=True)]
     for split in dict.fromkeys(rows[0].protocol.split for rows in tables):
         of_split = [rows for rows in tables if rows[0].protocol.split == split]
-        if len(of_split) > 1:
+        if len(of_split) > 1 and over_tasks(of_split):
             parts.append(_all_tasks(of_split))
     return "\n" + "\n".join(parts) + "\n"
 
@@ -196,9 +196,8 @@ def _all_tasks(tables: Sequence[Sequence[Row]]) -> str:
     text = f"## All tasks, {split} states\n\n"
     text += f"IQM over the runs on {names}, for the entries with results on each.\n\n"
     lines = [_line(["entry", "final success, IQM"]), _line(["---", "---:"])]
-    scores = over_tasks(tables)
-    lines += [_line([f"`{name}`", _with_interval(*score)]) for name, score in scores.items()]
-    return text + ("\n".join(lines) if scores else "None yet.") + "\n"
+    lines += [_line([f"`{name}`", _with_interval(*score)]) for name, score in over_tasks(tables).items()]
+    return text + "\n".join(lines) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
