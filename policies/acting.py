@@ -20,7 +20,7 @@ from robot_rl.policies.chunk_runner import (
     sample_base,
     select_first,
 )
-from robot_rl.policies.nets.encoder import FEATURES
+from robot_rl.policies.nets.encoder import FEATURES, EncoderSpec
 
 
 class ActingPolicy:
@@ -42,8 +42,7 @@ class ActingPolicy:
         *,
         base_samples: int = 0,
         execute: int | None = None,
-        feature_copies: int = 0,
-        sees_every_step: bool | None = None,
+        encoder: EncoderSpec | None = None,
         seed: int = 0,
     ) -> None:
         """Build the acting policy.
@@ -54,13 +53,13 @@ class ActingPolicy:
             base_samples: as in `ChunkRunner`.
             execute: executed steps of a selected chunk when not exploring; as many as the base executes if
                 None.
-            feature_copies: versions of the base's features in training; 0 for a policy that reads none.
-            sees_every_step: whether `_correct_action` reads images, or features of them; if None, it does if
-                it reads anything (`corrects_steps`).
+            encoder: what the networks around the base read of an observation; None if there are none.
             seed: seed of the policy's own generator (exploration noise).
         """
         self.base, self.execute = base, execute
-        self.sees_every_step = self.corrects_steps if sees_every_step is None else sees_every_step
+        self.sees_every_step = self.corrects_steps and (encoder is None or encoder.sees)
+        """Whether `_correct_action` reads images, or features of them."""
+        feature_copies = encoder.feature_copies if encoder else 0
         self.runner = ChunkRunner(base, num_envs, base_samples, feature_copies, self.sees_every_step)
         self._generator = torch.Generator().manual_seed(seed)
         self.active = True

@@ -151,7 +151,7 @@ class DSRLPolicy(ActingPolicy):
             networks.base,
             num_envs,
             base_samples=spec.base_samples,
-            feature_copies=spec.encoder.feature_copies,
+            encoder=spec.encoder,
             seed=seed,
         )
         self.networks = networks

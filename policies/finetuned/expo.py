@@ -152,7 +152,7 @@ class ExpoPolicy(ActingPolicy):
             num_envs,
             base_samples=spec.candidates,
             execute=spec.executed(base.spec),
-            feature_copies=spec.encoder.feature_copies,
+            encoder=spec.encoder,
             seed=seed,
         )
         self.networks = networks

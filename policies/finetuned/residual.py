@@ -89,14 +89,7 @@ class ResidualPolicy(ActingPolicy):
         progressive_steps: int = 0,
         seed: int = 0,
     ) -> None:
-        encoder = networks.spec.encoder
-        super().__init__(
-            networks.base,
-            num_envs,
-            feature_copies=encoder.feature_copies,
-            sees_every_step=encoder.sees,
-            seed=seed,
-        )
+        super().__init__(networks.base, num_envs, encoder=networks.spec.encoder, seed=seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""

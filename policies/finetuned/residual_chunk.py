@@ -96,7 +96,7 @@ class ResidualChunkPolicy(ActingPolicy):
             num_envs,
             base_samples=spec.candidates,
             execute=spec.executed(base.spec),
-            feature_copies=spec.encoder.feature_copies,
+            encoder=spec.encoder,
             seed=seed,
         )
         self.networks = networks

@@ -64,14 +64,7 @@ class RLPDPolicy(ActingPolicy):
     corrects_steps = True
 
     def __init__(self, networks: RLPD, num_envs: int, *, seed: int = 0) -> None:
-        encoder = networks.spec.encoder
-        super().__init__(
-            networks.base,
-            num_envs,
-            feature_copies=encoder.feature_copies,
-            sees_every_step=encoder.sees,
-            seed=seed,
-        )
+        super().__init__(networks.base, num_envs, encoder=networks.spec.encoder, seed=seed)
         self.networks = networks
 
     def _correct_action(

@@ -1,6 +1,5 @@
 """A short training from images with the commands of a user: demonstrations, base, RL from its features."""
 
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -8,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from robot_rl.bench.scale import speed_of
-from robot_rl.errors import UserError
-from robot_rl.hardware.child_process import child_environment, command_line
+from robot_rl.bench.scale import run_command, speed_of
 from robot_rl.training.logger import read_metrics
 
 EPISODES: Final = 8
@@ -67,19 +64,6 @@ def measure_image_run(
 
 def _run(arguments: Sequence[str], end: float) -> float:
     """Run a command until `end` (s of the monotonic clock) at most; returns its duration in s."""
-    what, begun = " ".join(arguments[:2]), time.monotonic()
-    try:
-        done = subprocess.run(
-            command_line(arguments),
-            env=child_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=max(end - begun, 1.0),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UserError(f"`robot-rl {what} …` did not end in time") from error
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
-        raise UserError(f"`robot-rl {what} …` failed: {lines[-1]}")
+    begun = time.monotonic()
+    run_command(arguments, f"`robot-rl {' '.join(arguments[:2])} …`", max(end - begun, 1.0))
     return time.monotonic() - begun

@@ -1,12 +1,12 @@
 """Speed of training with environments in one process and in workers on a Ray cluster."""
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from robot_rl.errors import UserError
-from robot_rl.hardware.child_process import command_line
+from robot_rl.hardware.child_process import child_environment, command_line
 from robot_rl.training.logger import Series, read_metrics
 
 _RATIO = 0.5
@@ -49,11 +49,30 @@ def measure_training(task: str, envs: int, steps: int, folder: Path, workers: in
         *(f"runs_dir={folder}", f"name={name}"),
         *(("workers=ray", f"workers.count={workers}") if workers else ()),
     ]
-    done = subprocess.run(command_line(arguments), capture_output=True, text=True, check=False)
+    run_command(arguments, f"the run with {workers} workers")
+    return speed_of(read_metrics(folder / name / "metrics.csv"))
+
+
+def run_command(arguments: Sequence[str], what: str, timeout: float | None = None) -> None:
+    """Run a command of this program in another process, for at most `timeout` s; `what` names it in errors.
+
+    Raises:
+        UserError: if it fails, or takes too long.
+    """
+    try:
+        done = subprocess.run(
+            command_line(arguments),
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"{what} did not end in time") from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
-        raise UserError(f"the run with {workers} workers failed: {lines[-1]}")
-    return speed_of(read_metrics(folder / name / "metrics.csv"))
+        raise UserError(f"{what} failed: {lines[-1]}")
 
 
 def speed_of(metrics: Mapping[str, Series]) -> ScaleSpeed:

@@ -10,7 +10,7 @@ from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, AsyncRunner
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.chunk_runner import PolicyOutput
-from robot_rl.policies.nets.encoder import FEATURES
+from robot_rl.policies.nets.encoder import FEATURES, EncoderSpec
 from robot_rl.rollout import episode_seed
 
 
@@ -43,8 +43,11 @@ def demonstrations_to_replay(
     reward = dataset["reward"].astype(np.float32)
     terminated = dataset["terminated"].astype(bool)
     episodes = _successful_episodes(dataset)
-    copies = fields[FEATURES][0][0] if FEATURES in fields else 0
-    policy = ActingPolicy(base, len(episodes), base_samples=base_samples, feature_copies=copies)
+    encoder = None
+    if FEATURES in fields:
+        copies, size = fields[FEATURES][0]
+        encoder = EncoderSpec(base.spec.state_size, features=size, feature_copies=copies)
+    policy = ActingPolicy(base, len(episodes), base_samples=base_samples, encoder=encoder)
     # Nothing is held along a demonstration.
     execution.apply(policy, (False,) * action.shape[1])
     if isinstance(policy.runner, AsyncRunner):

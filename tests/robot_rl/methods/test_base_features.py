@@ -12,6 +12,7 @@ from robot_rl.learning.off_policy import OffPolicyLearner
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.vision import ConvEncoder
 from robot_rl.policies.store import fingerprint
 from robot_rl.saved_policies.loading import load_networks, load_policy
@@ -185,7 +186,8 @@ def test_acting_encodes_each_image_once(seeing: Path, monkeypatch: pytest.Monkey
         }
         for _ in range(6)
     ]
-    alone, reading = ActingPolicy(base, 2), ActingPolicy(base, 2, feature_copies=COPIES)
+    encoder = EncoderSpec(STATE, features=FEATURES, feature_copies=COPIES)
+    alone, reading = ActingPolicy(base, 2), ActingPolicy(base, 2, encoder=encoder)
     for policy in (alone, reading):
         policy.reset([0, 1], [3, 4])
     looks: list[int] = []
