@@ -90,6 +90,8 @@ class CollectorPool:
             UserError: if workers are lost again and again.
         """
         ready, _ = self._ray.wait(list(self._answers), num_returns=1, timeout=_POLL)
+        # First, since another worker nearly always has something.
+        self._replace_hanging(lost)
         for answer in ready:
             worker = self._answers.pop(answer)
             try:
@@ -103,10 +105,6 @@ class CollectorPool:
                 self._failures = 0
                 self._lags.append(1000 * (answered - collected.seconds))
                 return worker, done, collected
-        for answer, worker in list(self._answers.items()):
-            if worker.order and time.monotonic() - worker.since > _HANGS and not self._is_ready(answer):
-                del self._answers[answer]
-                self._replace(worker, "hangs", lost)
         return None
 
     def lag_ms(self) -> float:
@@ -132,6 +130,12 @@ class CollectorPool:
         worker.order, worker.since = order, time.monotonic()
         answer = self._actors[worker].collect.remote(order.weights, order.active, order.begin)
         self._answers[answer] = worker
+
+    def _replace_hanging(self, lost: Callable[[Worker], None]) -> None:
+        for answer, worker in list(self._answers.items()):
+            if worker.order and time.monotonic() - worker.since > _HANGS and not self._is_ready(answer):
+                del self._answers[answer]
+                self._replace(worker, "hangs", lost)
 
     def _replace(self, worker: Worker, what: str, lost: Callable[[Worker], None]) -> None:
         say(f"one {what}; another one takes its place")

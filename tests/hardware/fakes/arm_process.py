@@ -15,6 +15,8 @@ import numpy as np
 ROOT = Path(__file__).parents[3]
 PATIENCE = 240.0
 """How long a machine that is busy with other things may take for what is quick, s."""
+PATIENT_WATCHDOG = 10.0
+"""Watchdog of a driver whose tests are about something else, s: the arm goes on while they are held up."""
 
 
 class SimulatedArm:

@@ -9,7 +9,7 @@ import msgspec
 from robot_rl.hardware.drivers.franka import make
 from robot_rl.hardware.robot_file import RobotConfig, load_robot
 from tests.hardware.drivers.cases import CONFIGS, Rig
-from tests.hardware.fakes.arm_process import ArmClock, running
+from tests.hardware.fakes.arm_process import PATIENT_WATCHDOG, ArmClock, running
 
 PROGRAM = "franka_arm.py"
 ROBOT = CONFIGS / "franka.yaml"
@@ -32,4 +32,4 @@ def rig() -> Iterator[Rig]:
             arm.tell("reflex joint_reflex")
             return "reflex: joint_reflex"
 
-        yield Rig(make(config(arm.host, watchdog=0.5), clock), clock, break_it, tolerance=0.01)
+        yield Rig(make(config(arm.host, watchdog=PATIENT_WATCHDOG), clock), clock, break_it, tolerance=0.01)

@@ -9,7 +9,7 @@ import msgspec
 from robot_rl.hardware.drivers.ur import make
 from robot_rl.hardware.robot_file import RobotConfig, load_robot
 from tests.hardware.drivers.cases import CONFIGS, Rig
-from tests.hardware.fakes.arm_process import ArmClock, running
+from tests.hardware.fakes.arm_process import PATIENT_WATCHDOG, ArmClock, running
 
 PROGRAM = "ur_controller.py"
 ROBOT = CONFIGS / "ur5e.yaml"
@@ -31,4 +31,4 @@ def rig() -> Iterator[Rig]:
             arm.tell("protective_stop 0")
             return "protective stop"
 
-        yield Rig(make(config(arm.host, watchdog=0.5), clock), clock, break_it)
+        yield Rig(make(config(arm.host, watchdog=PATIENT_WATCHDOG), clock), clock, break_it)
