@@ -19,7 +19,7 @@ import zmq
 from numpy.typing import NDArray
 
 from robot_rl.envs.task_driver import TaskDriver
-from robot_rl.hardware.durable import make_folder, write_file
+from robot_rl.files.durable import make_folder, write_file
 from robot_rl.hardware.protocol.messages import Natural, State
 
 TRUTH: Final = "truth.jsonl"

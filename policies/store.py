@@ -9,7 +9,6 @@ A policy is a directory of two files, read without unpickling:
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from robot_rl.files.durable import write_file
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.registry import BASES, LOADERS, base_kind, nearest
@@ -118,8 +118,8 @@ def write_files(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     # Not by `save_file`, which hides the OS error of a full disk.
-    _replace(directory / WEIGHTS_FILE, save(stored))
-    _replace(directory / RECORD_FILE, (text + "\n").encode())
+    write_file(directory / WEIGHTS_FILE, save(stored))
+    write_file(directory / RECORD_FILE, (text + "\n").encode())
 
 
 def read_record(directory: Path) -> Record:
@@ -212,21 +212,6 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
         raise ValueError(f"{path} is damaged: its spec is not what its config says")
     read_weights(directory, record, policy)
     return policy
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Like `robot_rl.hardware.durable.write_file`, which policies may not import."""
-    part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from robot_rl.errors import UserError
-from robot_rl.hardware.durable import make_folder, write_file
+from robot_rl.files.durable import make_folder, write_file
 from robot_rl.machine import describe_machine, describe_versions
 
 # Options that change what is written or how fast, never what is computed.

@@ -17,7 +17,7 @@ from typing import Annotated, Final, TypeVar, get_args
 import msgspec
 import zmq
 
-from robot_rl.hardware.durable import sync
+from robot_rl.files.durable import sync
 from robot_rl.hardware.protocol.endpoints import Address, make_private
 from robot_rl.hardware.protocol.messages import Role
 

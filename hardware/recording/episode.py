@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from robot_rl.hardware.durable import sync
+from robot_rl.files.durable import sync
 from robot_rl.hardware.recording.log import LogWriter, read_log, record_header
 from robot_rl.hardware.recording.records import FORMAT, Clock, Footer, Header, Received
 from robot_rl.hardware.recording.stream_counter import MESSAGE_STREAMS

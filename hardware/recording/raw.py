@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from robot_rl.hardware.durable import make_folder, sync
+from robot_rl.files.durable import make_folder, sync
 from robot_rl.hardware.recording.episode import OPEN, DamagedEpisode, Episode, EpisodeWriter, write_footer
 from robot_rl.hardware.recording.log import read_log
 from robot_rl.hardware.recording.records import Footer, Header, Received

@@ -22,7 +22,7 @@ from robot_rl.bench.learners import off_policy_methods
 from robot_rl.bench.update import Size, measure_method, measure_sac
 from robot_rl.cli.progress import progress
 from robot_rl.errors import UserError, mistakes
-from robot_rl.hardware.durable import make_folder, write_file
+from robot_rl.files.durable import make_folder, write_file
 from robot_rl.learning.config import BASE_FEATURES
 from robot_rl.machine import describe_machine, describe_versions, keep_freed_memory
 from robot_rl.saved_policies.loading import choose_device

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from robot_rl.errors import UserError, mistakes
+from robot_rl.files.durable import write_file
 from robot_rl.hardware.client import RobotClient, RobotError
-from robot_rl.hardware.durable import write_file
 from robot_rl.hardware.latency.delays import Figures, measure, table
 from robot_rl.hardware.latency.recording import record
 from robot_rl.hardware.latency.swing import Axis, Swing, find_axis

@@ -26,7 +26,7 @@ from robot_rl.data.episode_stream import (
 from robot_rl.data.writer import DatasetWriter, Entry, Video
 from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import IMAGE_PREFIX
-from robot_rl.hardware.durable import make_folder, publish
+from robot_rl.files.durable import make_folder, publish
 
 Images = Literal["same", "zarr", "video"]
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.robosuite_env import RobosuiteEnv
-from robot_rl.hardware.durable import make_folder, publish
+from robot_rl.files.durable import make_folder, publish
 
 
 def render_states(

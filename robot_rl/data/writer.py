@@ -18,7 +18,7 @@ from robot_rl.data.dataset import EPISODE_KEYS, FORMAT_VERSION, Dataset, require
 from robot_rl.data.frames import video_path, write_frames
 from robot_rl.data.zarr_store import check_dtype, open_store
 from robot_rl.envs.observation import check_name
-from robot_rl.hardware.durable import make_folder, publish, sync
+from robot_rl.files.durable import make_folder, publish, sync
 
 _ROWS_PER_CHUNK = 1024
 _IMAGES_PER_CHUNK = 16
@@ -70,7 +70,7 @@ class DatasetWriter:
         environment: description of the environment that the episodes were made in.
         collection: how the episodes were collected.
         durable: whether written episodes are synced to disk. False for a dataset that is built under a
-            temporary name: `robot_rl.hardware.durable.publish` syncs it as a whole.
+            temporary name: `robot_rl.files.durable.publish` syncs it as a whole.
 
     Raises:
         ValueError: if the path holds something else, or a dataset with another environment or collection.

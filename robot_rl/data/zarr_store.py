@@ -18,7 +18,7 @@ import zarr
 from zarr.storage import LocalStore
 
 from robot_rl.data.kinds import how_to_convert
-from robot_rl.hardware.durable import make_folder, replace_file
+from robot_rl.files.durable import make_folder, replace_file
 
 _GROUPS: Final = ("meta", "data")
 _KINDS: Final = "biuf"

@@ -17,7 +17,7 @@ from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
-from robot_rl.hardware.durable import make_folder, write_file
+from robot_rl.files.durable import make_folder, write_file
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.rollout import Rollout, Transition, episode_seed
 

@@ -23,7 +23,7 @@ from robot_rl.data.episode_notes import failed_or_helped
 from robot_rl.envs.language_scenes import LANGUAGE_SCENES, instructions_of_states
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.hardware.durable import make_folder, write_file
+from robot_rl.files.durable import make_folder, write_file
 
 VALIDATION: Final = "validation"
 TEST: Final = "test"

@@ -12,7 +12,7 @@ from typing import Any
 
 from robot_rl.evaluation.evaluate import Outcome, Summary
 from robot_rl.evaluation.initial_states import InitialStates
-from robot_rl.hardware.durable import atomic_directory, make_folder
+from robot_rl.files.durable import atomic_directory, make_folder
 from robot_rl.runs import list_checkpoints, write_text
 
 FOLDER = "policies"

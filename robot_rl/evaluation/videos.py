@@ -13,7 +13,7 @@ from robot_rl.envs.renderer import overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.factory import make_env, task_of
-from robot_rl.hardware.durable import write_file
+from robot_rl.files.durable import write_file
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.rollout import Rollout
 from robot_rl.saved_policies.loading import acting_policy, load_networks, side_by_side, trained_execution

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.hardware.durable import sync
+from robot_rl.files.durable import sync
 from robot_rl.runs import write_text
 
 FILE: Final = "interventions.jsonl"

@@ -16,6 +16,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from robot_rl.envs.observation import ObservationSpec
+from robot_rl.files.state_tree import join, split
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.large_messages import MAX_FRAME_BYTES, Array, encode
@@ -51,7 +52,6 @@ from robot_rl.model_server.messages import (
     to_server,
     unpack_tensor,
 )
-from robot_rl.state_tree import join, split
 
 _POLL_MS: Final = 100
 _BUSY_POLL: Final = 0.05

@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from robot_rl.hardware.durable import write_file
+from robot_rl.files.durable import write_file
 from robot_rl.imagination.gate import judge_model
 from robot_rl.report import imagination_figures as figures
 from robot_rl.report.imagination_data import measure_horizon, read_imagination

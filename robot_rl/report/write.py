@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from robot_rl.evaluation.statistics import mcnemar, wilson
-from robot_rl.hardware.durable import write_file
+from robot_rl.files.durable import write_file
 from robot_rl.report import figures
 from robot_rl.report.deployments import Deployment
 from robot_rl.report.figures import ROLLING_EPISODES

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from robot_rl.errors import UserError
-from robot_rl.hardware.durable import atomic_directory
+from robot_rl.files.durable import atomic_directory
 from robot_rl.hardware.spec import Latency, RobotSpec
 from robot_rl.machine import describe_versions
 from robot_rl.policies.store import RECORD_FILE, WEIGHTS_FILE, read_record

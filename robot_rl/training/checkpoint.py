@@ -1,9 +1,9 @@
 """Checkpoints: directories with the full state of a run, from which it is resumed.
 
-A state is a tree (`robot_rl/state_tree.py`). Tensors and arrays are stored in `state.safetensors` under their
-path in the tree, everything else in `state.json`. Nothing is pickled. The directory, `checkpoints/00012000/`
-for step 12000, appears by rename, so it is complete. Each training loop says what its state holds; that of
-off-policy methods is in `Updater.save` (`robot_rl/training/online.py`).
+A state is a tree (`robot_rl/files/state_tree.py`). Tensors and arrays are stored in `state.safetensors` under
+their path in the tree, everything else in `state.json`. Nothing is pickled. The directory for step 12000,
+`checkpoints/00012000/`, appears by rename, so it is complete. Each training loop says what its state holds;
+that of off-policy methods is in `Updater.save` (`robot_rl/training/online.py`).
 """
 
 import json
@@ -17,9 +17,9 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from robot_rl.hardware.durable import atomic_directory
+from robot_rl.files.durable import atomic_directory
+from robot_rl.files.state_tree import DAMAGES, join, split
 from robot_rl.runs import list_checkpoints
-from robot_rl.state_tree import DAMAGES, join, split
 
 FORMAT_VERSION = 1
 KEEP = 2

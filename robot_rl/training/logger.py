@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from robot_rl.errors import UserError
-from robot_rl.hardware.durable import make_folder, sync
+from robot_rl.files.durable import make_folder, sync
 from robot_rl.training.trackers import Tracker, open_tracker
 
 HEADER = "step,seconds,name,value\n"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import SOURCES, Batch
 from robot_rl.errors import ServerLost, mistakes
-from robot_rl.hardware.durable import write_file
+from robot_rl.files.durable import write_file
 from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig

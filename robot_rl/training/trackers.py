@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch.utils.tensorboard import SummaryWriter
 
 from robot_rl.errors import UserError
-from robot_rl.hardware.durable import write_file
+from robot_rl.files.durable import write_file
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 PROJECT = "robot-rl"

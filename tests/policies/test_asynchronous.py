@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.errors import UserError
+from robot_rl.files.state_tree import join, split
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import AsyncExecution, AsyncRunner, execute_asynchronously
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk, ObservationHistory
@@ -26,7 +27,6 @@ from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.rollout import episode_seed
-from robot_rl.state_tree import join, split
 from tests.conftest import RunCommand
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from robot_rl.hardware.durable import sync
+from robot_rl.files.durable import sync
 from robot_rl.hardware.protocol.endpoints import make_private
 from robot_rl.hardware.teleop.web.settings import SELF_SIGNED, WebSettings, is_loopback
 

@@ -17,7 +17,7 @@ from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.envs.robot_state import RobotState
 from robot_rl.envs.scene_state import REBUILT, SCENE
-from robot_rl.hardware.durable import make_folder, publish
+from robot_rl.files.durable import make_folder, publish
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.recording.episode import DamagedEpisode
 from robot_rl.hardware.recording.episode import Episode as Raw

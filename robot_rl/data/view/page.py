@@ -24,7 +24,7 @@ from robot_rl.data.video import render_states
 from robot_rl.data.view.measures import find_anomalies, measure
 from robot_rl.data.writer import Streamed
 from robot_rl.envs.renderer import overview
-from robot_rl.hardware.durable import make_folder, write_file
+from robot_rl.files.durable import make_folder, write_file
 
 POINTS: Final = 250
 """Most points of a curve."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from robot_rl.files.durable import make_folder, sync
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.durable import make_folder, sync
 from robot_rl.hardware.protocol.large_messages import encode
 from robot_rl.hardware.recording.log import LogWriter, read_log
 from robot_rl.hil.link.messages import Ack, End, Step

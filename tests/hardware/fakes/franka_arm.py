@@ -10,7 +10,9 @@ What it adds to franky-sim, which by itself never refuses or stops anything:
   with `communication_constraints_violation`, as a real one does after 20.
 - A hand that aborts its command when it is told to stop, and that something may block.
 - Time waits for the client: during a motion the next step comes when the last state was answered, or after
-  `ANSWER`. A real arm does not wait; a machine that is busy with other things would starve one that does not.
+  `ANSWER`. It also waits for the test, whose process has a lower priority than libfranka's thread in it: it
+  is at most `LEAD` ahead of the last line on stdin, unless none comes for `QUIET`. A real arm does not wait;
+  a machine that is busy with other things would starve one that does not.
 """
 
 import json
@@ -43,6 +45,10 @@ from franky_sim.mujoco_simulator import MUJOCO_DEFAULT_KV, MujocoSimulator
 PATIENCE = 20
 ANSWER = 0.05
 """s"""
+LEAD = 10
+"""ms"""
+QUIET = 0.5
+"""s: less than what libfranka waits for a state"""
 IDLE_PERIOD = 0.004
 """Between steps while there is no motion, s: four times slower than time, which spares the machine."""
 ERRORS = {"joint_reflex": 6, "cartesian_reflex": 7, "communication_constraints_violation": 29}
@@ -213,16 +219,23 @@ def main() -> None:
         without_looks(sim.scene)
         sim.start()
         print(address, flush=True)
-        due = time.monotonic()
+        due = asked = time.monotonic()
+        steps = 0
         while True:
             server.step(sim)
             active = server.current_motion_id or server.gripper_server.busy
             due = max(due + (0.001 if active else IDLE_PERIOD), time.monotonic())
-            while select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
+            while _has_line(max(due, asked + QUIET) if server.steps - steps >= LEAD else due):
                 line = sys.stdin.readline()
                 if not line:
                     return
+                asked, steps = time.monotonic(), server.steps
                 print(json.dumps(server.told(line.split(), sim)), flush=True)
+
+
+def _has_line(deadline: float) -> bool:
+    """Wait until there is a line on stdin, or until the deadline."""
+    return bool(select.select([sys.stdin], [], [], max(0.0, deadline - time.monotonic()))[0])
 
 
 def without_looks(scene: ElementTree.Element) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.hardware.durable import make_folder, publish, write_file
+from robot_rl.files.durable import make_folder, publish, write_file
 from tests.disk import Disk
 
 

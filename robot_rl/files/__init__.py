@@ -1,0 +1,1 @@
+"""Writes files that survive a power cut, and stores trees of tensors without pickling."""
