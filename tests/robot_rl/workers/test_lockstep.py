@@ -57,10 +57,12 @@ def test_a_node_that_is_lost_and_a_worker_that_hangs_do_not_change_the_results(
     def failing(envs: RayVectorEnv) -> None:
         steps.append(1)
         if len(steps) == 20:
+            # By itself a worker notices only after a while that its node is lost, and answers until then.
+            os.kill(worker_processes("Simulation")[-1], signal.SIGKILL)
             cluster.add_node(num_cpus=2)
             cluster.remove_node(lost, allow_graceful=False)
         if len(steps) == 50:
-            os.kill(worker_processes("Simulation")[0], signal.SIGSTOP)
+            os.kill(worker_processes("Simulation")[-1], signal.SIGSTOP)
         step(envs)
 
     monkeypatch.setattr(RayVectorEnv, "_step_envs", failing)

@@ -64,7 +64,7 @@ class Disturbance:
     def stage_0(self, training: WorkerTraining) -> bool:
         if training._step < 100:
             return False
-        self.process = worker_processes("Collector")[0]
+        self.process = worker_processes("Collector")[-1]
         os.kill(self.process, signal.SIGSTOP)
         return True
 
@@ -77,7 +77,7 @@ class Disturbance:
     def stage_2(self, training: WorkerTraining) -> bool:
         if not training._dropped:
             return False
-        self.process = worker_processes("Collector")[0]
+        self.process = worker_processes("Collector")[-1]
         os.kill(self.process, signal.SIGSTOP)
         self.hangs_after(5.0)
         return True
