@@ -1,8 +1,9 @@
 """What a person sees and does around a simulated robot, outside of the robot's protocol.
 
 A task that is served with surroundings looks like a real robot to all its clients. A scripted person
-(`robot_rl.rehearsal`) needs eyes and hands in the simulated room instead: the scene is published, and
-objects are put elsewhere on request. The task's own check of success is written to a file.
+(`robot_rl.rehearsal`) needs eyes and hands in the simulated room instead: the scene is published, objects
+are put elsewhere on request, and the disarmed arm is guided home. The task's own check of success is
+written to a file.
 """
 
 import json
@@ -36,17 +37,21 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """As in `robot_rl.envs.scene_state`."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="place"):
     """Request to put the objects elsewhere."""
 
     seed: Natural
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Answer to `Place`."""
+class GuideHome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="guide_home"):
+    """Request to guide the arm home by hand."""
+
+
+class Handled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Answer to `Place` and `GuideHome`."""
 
     refused: str = ""
-    """Why nothing was placed, "" if it was."""
+    """Why nothing was moved, "" if it was."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class Surroundings:
     def update(self, state: State) -> None:
         """Answer a hand, and show the scene; called once per tick by the control thread."""
         if self._hands.poll(0):
-            self._hands.send(msgspec.msgpack.encode(self._place(self._hands.recv())))
+            self._hands.send(msgspec.msgpack.encode(self._handle(self._hands.recv())))
         scene = tuple(self._driver.look().tolist())
         self._eyes.send(msgspec.msgpack.encode(Look(scene=scene)))
         success = self._driver.succeeds()
@@ -109,12 +114,16 @@ class Surroundings:
     def close(self) -> None:
         self._resources.close()
 
-    def _place(self, request: bytes) -> Placed:
+    def _handle(self, request: bytes) -> Handled:
         try:
-            self._driver.place_objects(msgspec.msgpack.decode(request, type=Place).seed)
+            wish = msgspec.msgpack.decode(request, type=Place | GuideHome)
+            if isinstance(wish, Place):
+                self._driver.place_objects(wish.seed)
+            else:
+                self._driver.guide_home()
         except (msgspec.MsgspecError, ValueError) as error:
-            return Placed(refused=str(error))
-        return Placed()
+            return Handled(refused=str(error))
+        return Handled()
 
 
 class Visitor:
@@ -143,13 +152,20 @@ class Visitor:
 
     def place(self, seed: int, timeout: float = 5.0) -> str:
         """Put the objects elsewhere; returns why that failed, "" if it did not."""
+        return self._ask(Place(seed=seed), timeout)
+
+    def guide_home(self, timeout: float = 5.0) -> str:
+        """Guide the disarmed arm home; returns why that failed, "" if it did not."""
+        return self._ask(GuideHome(), timeout)
+
+    def _ask(self, request: Place | GuideHome, timeout: float) -> str:
         with self._context.socket(zmq.REQ) as hands:
             hands.setsockopt(zmq.LINGER, 0)
             hands.connect(f"{self._read_address()}/hands")
-            hands.send(msgspec.msgpack.encode(Place(seed=seed)))
+            hands.send(msgspec.msgpack.encode(request))
             if not hands.poll(round(timeout * 1e3)):
                 return "the simulation does not answer"
-            return msgspec.msgpack.decode(hands.recv(), type=Placed).refused
+            return msgspec.msgpack.decode(hands.recv(), type=Handled).refused
 
     def _follow(self) -> None:
         """Connect to the server that is there now, if it is another one."""

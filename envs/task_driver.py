@@ -202,6 +202,21 @@ class TaskDriver:
             sim.sim.data.set_joint_qvel(placed.joints[0], np.zeros(6))
         sim.sim.forward()
 
+    def guide_home(self) -> None:
+        """Put the joints at their home positions, as hands would that guide the arm. Called in the driving
+        thread.
+
+        Raises:
+            ValueError: if the arm is enabled.
+        """
+        if self._phase == "enabled" and not self._halt.is_set():
+            raise ValueError("an arm is guided by hand while it is disarmed")
+        controller = self._control.arms[0].controller
+        self._data.qpos[controller.qpos_index] = self._spec.home
+        self._data.qvel[controller.qvel_index] = 0.0
+        self._control.advance(0)
+        self._hold()
+
     def look(self) -> Array:
         """Scene that `robot_rl.envs.scene_state` describes, which a person sees."""
         return self._scene.read()

@@ -45,8 +45,10 @@ _SETTLED_S: Final = 0.5
 _AT_HOME: Final = 0.02
 """Largest distance of the hand from its home, m."""
 _OUTSIDE: Final = 0.25
-"""Horizontal distance of the hand from its home at which the person ends an episode as a failure, m: farther
-out the arm is stretched, and may not find the way home."""
+"""Distance of the hand from its home at which the person ends an episode as a failure, m: farther out the arm
+is stretched, and may not find the way home."""
+_HOME_S: Final = 10.0
+"""Time after which the person guides an arm by hand that does not find the way home, s."""
 _NEAR: Final = 0.04
 """Distance of the object from its target within which the person calls the task done, m."""
 
@@ -105,11 +107,15 @@ class Sight:
     @property
     def outside(self) -> bool:
         """Whether the hand has left the region in which the task is done."""
-        return bool(np.linalg.norm((hand(self.sim).pos - self._home)[:2]) > _OUTSIDE)
+        return bool(np.linalg.norm(hand(self.sim).pos - self._home) > _OUTSIDE)
 
     def place(self, seed: int) -> str:
         """Put the objects elsewhere by hand; returns why that failed, "" if it did not."""
         return self._visitor.place(seed)
+
+    def guide_home(self) -> str:
+        """Guide the disarmed arm home by hand; returns why that failed, "" if it did not."""
+        return self._visitor.guide_home()
 
 
 class Person:
@@ -199,6 +205,10 @@ class Person:
             self._diary.write("not placed", reason=refused)
         return not refused
 
+    def guide_home(self, sight: Sight) -> None:
+        """Guide the disarmed arm home by hand."""
+        self._diary.write("guided home", refused=sight.guide_home())
+
     def _note(self, ended: tuple[int, str] | None) -> None:
         if ended is not None:
             number, outcome = ended
@@ -287,6 +297,7 @@ class _Demonstrating:
         self._done = _Done(sight)
         self._placed_at: float | None = None
         self._opened_at: float | None = None
+        self._homing_at: float | None = None
         self._steps = 0
         self._began = 0.0
 
@@ -295,13 +306,16 @@ class _Demonstrating:
         program, hands = view.program, self._hands
         if view.arm.mode in ("idle", "fault"):
             hands.release()
+            if self._lost and view.arm.mode == "idle":
+                self._homing_at = None
+                self._person.guide_home(self._sight)
             hands.press("arm")
         elif program.running:
-            self._placed_at = self._opened_at = None
+            self._placed_at = self._opened_at = self._homing_at = None
             self._perform(view)
         elif "begin" in program.marks:
             self._expert = None
-            self._prepare()
+            self._prepare(view)
         else:
             hands.release()
 
@@ -321,16 +335,24 @@ class _Demonstrating:
         elif self._sight.outside or now - self._began > habits.patience_s:
             self._hands.press("failure")
 
-    def _prepare(self) -> None:
+    @property
+    def _lost(self) -> bool:
+        """Whether the arm has not found the way home for a while."""
+        return self._homing_at is not None and time.monotonic() - self._homing_at > _HOME_S
+
+    def _prepare(self, view: View) -> None:
         """Open the gripper, go home, put the objects elsewhere, begin."""
         now = time.monotonic()
         if self._opened_at is None:
-            self._opened_at = now
-        if now - self._opened_at < _GRIPPER_S:
+            # Pressed without the gripper first: an opening that is asked for with the press moves nothing.
+            self._hands.hold()
+            self._opened_at = now if view.arm.mode == "human" else None
+        elif now - self._opened_at < _GRIPPER_S:
             self._hands.hold(gripper=1.0)
         elif self._placed_at is None and not self._sight.at_home:
+            self._homing_at = self._homing_at or now
             self._hands.hold(gripper=1.0)
-            self._hands.press("home")
+            self._hands.press("disarm" if self._lost else "home")
         elif self._placed_at is None:
             self._hands.release()
             self._placed_at = now if self._person.place_objects(self._sight) else None
@@ -361,6 +383,8 @@ class _Attending:
             return
         self._running = False
         hands.release()
+        if view.arm.mode == "idle" and self._sight.outside:
+            self._person.guide_home(self._sight)
         if "begin" not in program.marks:
             return
         if self._placed_at is None:

@@ -61,6 +61,19 @@ def test_a_hand_moves_the_objects_and_not_the_arm(driver: TaskDriver) -> None:
     assert np.linalg.norm(places[0][:2] - places[1][:2]) > 1e-3
 
 
+def test_hands_guide_the_arm_home_only_while_it_is_disarmed(driver: TaskDriver) -> None:
+    driver.enable()
+    with pytest.raises(ValueError, match="while it is disarmed"):
+        driver.guide_home()
+    driver.stop()
+    joints = driver.env.control.arms[0].controller.qpos_index
+    driver.env.sim.sim.data.qpos[joints] += 0.3
+    before = cube(driver)
+    driver.guide_home()
+    np.testing.assert_allclose(driver.read().q, driver.spec.home, atol=1e-6)
+    assert (cube(driver) == before).all()
+
+
 def test_a_visitor_sees_the_room_and_reaches_into_it_also_after_a_restart(
     driver: TaskDriver, tmp_path: Path
 ) -> None:
@@ -76,7 +89,8 @@ def test_a_visitor_sees_the_room_and_reaches_into_it_also_after_a_restart(
 
         eventually(sees, "the scene")
         room.close()
-    assert "does not answer" in visitor.place(3, timeout=0.1)
+    for reach in (lambda: visitor.place(3, timeout=0.1), lambda: visitor.guide_home(timeout=0.1)):
+        assert "does not answer" in reach()
     visitor.close()
 
 
