@@ -232,9 +232,14 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
     )
     if reset == "scene":
         check_initial_states(robot, config.episodes)
-    facts = _facts(config, networks, robot, environment)
-    facts |= {**asdict(execution), "bundle": bundle and bundle.fingerprint, "reset": reset, "judge": success}
-    facts["cases"] = cases and {"folder": config.cases, "count": len(cases)}
+    facts = {
+        **_facts(config, networks, robot, environment),
+        **asdict(execution),
+        "bundle": bundle and bundle.fingerprint,
+        "reset": reset,
+        "cases": cases and {"folder": config.cases, "count": len(cases)},
+        "judge": success,
+    }
     return controller, DeploymentResults(Path(config.out), facts, controller.timing)
 
 

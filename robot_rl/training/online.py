@@ -206,6 +206,7 @@ def train_online(
     seen = components.learns_from_images
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True, learns_from_images=seen)
     updater = Updater(config, components, run)
+    streams = np.arange(envs.num_envs)
 
     def decide() -> None:
         policy.active = learner.warmed_up and step >= config.warmup_steps
@@ -230,7 +231,7 @@ def train_online(
                     updating.result()
                 check_reward(transition.reward, before)
                 stored = rollout.stored(transition, "policy" if policy.active else "base")
-                updater.store(np.arange(envs.num_envs), stored)
+                updater.store(streams, stored)
                 step += envs.num_envs
                 rollout.end_episodes(transition, step)
                 updater.schedule(envs.num_envs, before)
