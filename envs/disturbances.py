@@ -32,12 +32,18 @@ _PRIMITIVE: Final = tuple(
 )
 _PHYSICS_HZ: Final = 500
 """Substeps per second of robosuite."""
-MODEL_FIELDS: Final = (
+APPEARANCE_FIELDS: Final = (
     *("cam_pos", "cam_quat", "light_pos", "light_ambient", "light_diffuse", "light_specular"),
-    *("mat_rgba", "geom_rgba", "geom_size", "geom_pos", "geom_rbound", "geom_aabb", "bvh_aabb"),
+    *("mat_rgba", "geom_rgba"),
+)
+"""Arrays of the model that only images show and disturbances change."""
+MODEL_FIELDS: Final = (
+    *APPEARANCE_FIELDS,
+    *("geom_size", "geom_pos", "geom_rbound", "geom_aabb", "bvh_aabb"),
     *("body_mass", "body_inertia", "body_ipos"),
 )
 """Arrays of the model that disturbances change."""
+_HEADLIGHT: Final = ("ambient", "diffuse", "specular")
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,20 @@ class Scene:
     def geoms(self, joint: int) -> NDArray[np.integer]:
         """Geoms of the object of a free joint."""
         return np.flatnonzero(np.isin(self.model.geom_bodyid, self.bodies(joint)))
+
+
+class NominalModel:
+    """Values of a model before it was changed, to which `restore` sets it back."""
+
+    def __init__(self, model: mujoco.MjModel, fields: Sequence[str]) -> None:
+        """Keep the values of the arrays named by `fields`, and the headlight's."""
+        self._arrays = [getattr(model, name) for name in fields]
+        self._arrays += [getattr(model.vis.headlight, name) for name in _HEADLIGHT]
+        self._values = [array.copy() for array in self._arrays]
+
+    def restore(self) -> None:
+        for array, value in zip(self._arrays, self._values, strict=True):
+            array[:] = value
 
 
 def camera(scene: Scene, rng: Rng) -> None:
@@ -169,6 +189,11 @@ def rate(task: TaskConfig) -> TaskConfig:
     return replace(task, control_freq=frequency)
 
 
+def render(task: TaskConfig) -> TaskConfig:
+    """Images are those of the other one of the 2 renderers, `task.render=quick` or `robosuite`."""
+    return replace(task, render="quick" if task.render == "robosuite" else "robosuite")
+
+
 @dataclass(frozen=True)
 class Disturbance:
     """A disturbance, by when it acts; exactly one function is given."""
@@ -198,6 +223,7 @@ DISTURBANCES: Final[dict[str, Disturbance]] = {
     "camera": Disturbance(model=camera, seen=True),
     "light": Disturbance(model=light, seen=True),
     "texture": Disturbance(model=texture, seen=True),
+    "render": Disturbance(task=render, seen=True),
     "size": Disturbance(model=size),
     "mass": Disturbance(model=mass),
     "delay": Disturbance(observe=delay, every_frame=True),
@@ -221,6 +247,11 @@ def check_disturbances(names: Sequence[str], task: TaskConfig) -> None:
             raise ValueError(f"under={name}: it is there twice")
         if DISTURBANCES[name].seen and not task.cameras:
             raise ValueError(f"under={name}: task {task.name} observes no camera, which alone would show it")
+        if DISTURBANCES[name].seen and task.randomize:
+            raise ValueError(
+                f"under={name}: the policy's task has a random appearance already "
+                f"(task.randomize=[{','.join(task.randomize)}])"
+            )
 
 
 def _check_objects(scene: Scene, name: str) -> None:

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.envs.disturbances import DELAY, DISTURBANCES, MODEL_FIELDS, Scene
+from robot_rl.envs.disturbances import DELAY, DISTURBANCES, MODEL_FIELDS, NominalModel, Scene
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.robosuite_env import RobosuiteEnv, Step
 from robot_rl.envs.task import TaskConfig
-
-_HEADLIGHT = ("ambient", "diffuse", "specular")
 
 
 class DisturbedEnv(RobosuiteEnv):
@@ -36,9 +34,7 @@ class DisturbedEnv(RobosuiteEnv):
         self._draw = True
         super().__init__(self._disturbance.task(task) if self._disturbance.task else task)
         self._scene = Scene(self._sim.sim.model._model, self._sim.sim.data._data, self.task.cameras)
-        model = self._scene.model
-        self._nominal = {name: getattr(model, name).copy() for name in MODEL_FIELDS}
-        self._headlight = {name: getattr(model.vis.headlight, name).copy() for name in _HEADLIGHT}
+        self._nominal = NominalModel(self._scene.model, MODEL_FIELDS)
         self._seen: deque[Observation] = deque(maxlen=DELAY + 1)
         self._given: Observation | None = None
         self._begin(b"")  # refused here if the task cannot be disturbed so
@@ -66,10 +62,7 @@ class DisturbedEnv(RobosuiteEnv):
         self._rng = np.random.default_rng([self._noise_seed, *np.frombuffer(words, np.uint32)])
         self._seen.clear()
         self._given = None
-        for name, value in self._nominal.items():
-            getattr(self._scene.model, name)[:] = value
-        for name, value in self._headlight.items():
-            getattr(self._scene.model.vis.headlight, name)[:] = value
+        self._nominal.restore()
         if self._disturbance.model:
             self._disturbance.model(self._scene, self._rng)
 

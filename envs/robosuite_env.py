@@ -13,7 +13,9 @@ from robosuite.utils.observables import Observable, sensor
 
 from robot_rl.envs import simstate
 from robot_rl.envs.action import checked_action, spec_to_list
+from robot_rl.envs.appearance import RandomAppearance, check_appearance, describe_appearance
 from robot_rl.envs.compiled import CompiledControl, NotCompilable, compile_control
+from robot_rl.envs.disturbances import Scene
 from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.language_scenes import LanguageScene
 from robot_rl.envs.observation import (
@@ -55,6 +57,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         Raises:
             ValueError: if the configuration is not valid; see also `make_sim`.
         """
+        check_appearance(task)
         self._sim, self.task = make_sim(task)
         task = self.task
         observed = self._sim.observation_names
@@ -84,6 +87,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         self.action_space = gym.spaces.Box(-1.0, 1.0, (len(self.action_spec),), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
         self._raw = raw
+        self._appearance = self._random_appearance()
         self.control = self._compile(observe_all)
         """The compiled control loop; None if robosuite's own is used."""
 
@@ -93,6 +97,13 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             for camera in self.task.cameras if self.task.render == "quick" else ():
                 stack.enter_context(self._observe_camera(camera))
             return stack.pop_all()
+
+    def _random_appearance(self) -> RandomAppearance | None:
+        if not self.task.randomize:
+            return None
+        sim = self._sim.sim
+        scene = Scene(sim.model._model, sim.data._data, self.task.cameras)
+        return RandomAppearance(self.task, scene, simstate.capture(self._sim).size)
 
     def _observe_camera(self, camera: str) -> EnvCameraRenderer:
         """Add the observable `<camera>_image`, which samples when robosuite's own would."""
@@ -157,6 +168,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             # All of robosuite's samplers share this generator.
             self._sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         self._make_context_current()
+        if self._appearance:
+            self._appearance.draw(seed, self._sim.rng)
         raw = self._sim.reset()
         if isinstance(self._sim, LanguageScene):
             drawn = self._sim.rng.integers(len(self.task.instructions))
@@ -196,7 +209,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
 
     def get_state(self) -> np.ndarray:
         """Full simulator state, float64 [K]; an episode continues from it bit-identically."""
-        return simstate.capture(self._sim)
+        state = simstate.capture(self._sim)
+        return self._appearance.save(state) if self._appearance else state
 
     def set_state(self, state: np.ndarray) -> Observation:
         """Go to a state that `get_state` returned, and return its observation.
@@ -206,7 +220,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         """
         self.draw_images = True
         self._make_context_current()
-        simstate.restore(self._sim, np.asarray(state))
+        state = np.asarray(state)
+        simstate.restore(self._sim, self._appearance.restore(state) if self._appearance else state)
         if self.instruction not in self._encoded and self._encoded:
             raise ValueError(
                 f"this state is of the instruction {self.instruction!r}, which is not among task.instructions"
@@ -238,7 +253,7 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             **({"render": task.render} if task.cameras else {}),
             "observation_spec": self.observation_spec.as_dict(),
             "action_spec": spec_to_list(self.action_spec),
-            "state_layout": [list(piece) for piece in simstate.layout(self._sim)],
+            **describe_appearance(task, [list(piece) for piece in simstate.layout(self._sim)]),
             "versions": {"robosuite": robosuite.__version__, "mujoco": mujoco.__version__},
         }
 

@@ -1,7 +1,7 @@
 """Configuration of a robosuite task: the fields of `configs/task/<name>.yaml`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -36,6 +36,9 @@ class TaskConfig:
     render: str = "quick"
     """How observed images look: `quick` has no shadows, reflections or smoothed edges; `robosuite` is
     robosuite's own rendering, several times slower."""
+    randomize: list[str] = field(default_factory=list)
+    """What of the appearance of images each reset draws at random: camera, light and texture, within the
+    limits of `eval under=[…]` (docs/evaluation.md)."""
     instructions: list[str] = field(default_factory=list)
     """Instructions, one of which each reset draws and which are observed; [] for all of a scene that has
     several, and for none otherwise. One alone is allowed for any environment."""
@@ -49,6 +52,11 @@ class TaskConfig:
             raise ValueError(f"task.input_type={self.input_type}: choose delta or absolute")
         if self.render not in ("quick", "robosuite"):
             raise ValueError(f"task.render={self.render}: choose quick or robosuite")
+
+
+def without_cameras(task: TaskConfig) -> TaskConfig:
+    """The same task without images, for a scene that is only simulated."""
+    return replace(task, cameras=[], randomize=[])
 
 
 def render_of(environment: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_state import SUCCESS, TIME_LEFT
 from robot_rl.envs.scene_state import SCENE, SceneState
-from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.envs.task_gripper import TaskGripper
 from robot_rl.envs.task_robot import InBase, driven_control, matrix_of, quaternion_of, robot_spec
 from robot_rl.hardware.cameras.feed import WorldState
@@ -69,7 +68,7 @@ class TaskDriver:
         Raises:
             ValueError: if the task cannot be driven, or the rate does not fit its simulation.
         """
-        self._env = RobosuiteEnv(replace(task, cameras=[]))
+        self._env = RobosuiteEnv(without_cameras(task))
         self._clock = clock
         self._privileged = privileged
         self.starts = starts

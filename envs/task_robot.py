@@ -164,6 +164,8 @@ def _inverse(quaternion: Array) -> Array:
 def _cameras(env: RobosuiteEnv, task: TaskConfig) -> tuple[CameraSpec, ...]:
     if task.cameras and task.render != "quick":
         raise ValueError(f"task.render={task.render}: images are drawn for clients with task.render=quick")
+    if task.randomize:
+        raise ValueError("task.randomize is for training and evaluation: clients see a task's plain images")
     model = env.sim.sim.model._model
     names = [model.camera(number).name for number in range(model.ncam)]
     for camera in task.cameras:

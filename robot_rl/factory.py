@@ -55,5 +55,6 @@ def task_of(environment: Mapping[str, Any]) -> TaskConfig:
         cameras=list(spec["cameras"]),
         image_size=list(spec["image_size"]),
         render=render_of(environment) or TaskConfig.render,
+        randomize=list(environment.get("randomize", [])),
         env_args=dict(environment["env_args"]),
     )

@@ -15,7 +15,7 @@ from omegaconf import MISSING
 from robot_rl.cli.progress import progress
 from robot_rl.data.raw.derive import DeriveConfig, derive
 from robot_rl.envs.scene_state import SCENE, SceneState
-from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import make_env
 from robot_rl.hardware.recording.raw import RawDataset
@@ -94,7 +94,7 @@ def derive_config(config: Config, raw: RawDataset, ended: ExitStack) -> DeriveCo
         env.close()
         if any(SCENE in episode.header.spec.sensors for episode in raw.episodes.values() if episode.begun):
             # Without cameras: states need no rendering.
-            env = make_env(replace(task, cameras=[]), observe_all=True)
+            env = make_env(without_cameras(task), observe_all=True)
             ended.callback(env.close)
             rebuild = SceneState(env).rebuild
     cameras = config.cameras

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,8 +129,8 @@ class Config:
     seed: int = 0
     """Seed of the policy's noise, as for `robot-rl eval`."""
     asynchronous: str | None = None
-    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend`, `prefix`
-    or `off`; as in the policy's training if null."""
+    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend`, `prefix`,
+    `guided` or `off`; as in the policy's training if null."""
     delay: int | None = None
     """With asynchronous: control steps from an observation to the chunk that is computed from it; as in the
     policy's training if null."""
@@ -352,10 +352,11 @@ def _scripted(
 ) -> "ScriptedOperator":
     """The scripted expert of a served task, which watches the robot's states."""
     # Imported here: it simulates, and a deployment needs no simulator otherwise.
+    from robot_rl.envs.task import without_cameras
     from robot_rl.factory import make_env, task_of
     from robot_rl.robot.operators.scripted import Mirror, ScriptedOperator
 
-    task = replace(task_of(environment), cameras=[])
+    task = without_cameras(task_of(environment))
     if task.input_type == "absolute":
         raise ValueError("operator=scripted gives deltas, and task.input_type=absolute takes poses")
     env = make_env(task)

@@ -76,8 +76,8 @@ class Config:
     seed: int = 0
     """Seed of the policies' noise."""
     asynchronous: str | None = None
-    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend`, `prefix`
-    or `off`; as in the policy's training if null."""
+    """Asynchronous execution, for a policy that is slower than the control rate: `naive`, `blend`, `prefix`,
+    `guided` or `off`; as in the policy's training if null."""
     delay: int | None = None
     """With asynchronous: control steps from an observation to the chunk that is computed from it; as in the
     policy's training if null."""
@@ -89,8 +89,8 @@ class Config:
     """Give the policy the task's next instruction, while success stays that of the first; results go to
     `swapped/`. A policy that uses the instruction then fails."""
     under: list[str] = field(default_factory=list)
-    """Disturbances in each of which policy and base are evaluated too: camera, light, texture, size, mass,
-    delay, drop, push, noise or rate (docs/evaluation.md)."""
+    """Disturbances in each of which policy and base are evaluated too: camera, light, texture, render,
+    size, mass, delay, drop, push, noise or rate (docs/evaluation.md)."""
     out: str | None = None
     """Folder of the results; if null, `eval` or `eval/test` in the policy's directory, and of another
     execution than in training a folder like `naive_delay2` in it."""

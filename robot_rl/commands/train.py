@@ -115,7 +115,7 @@ class Config:
     logger: str = "tensorboard"
     """Where metrics are shown besides metrics.csv: `tensorboard`, `wandb` or `trackio`."""
     asynchronous: str = "off"
-    """Execution of a slow base, `naive`, `blend` or `prefix`: what RL adds learns with the delay."""
+    """How a slow base acts, `naive`, `blend`, `prefix` or `guided`: what RL adds learns with the delay."""
     delay: int = 0
     """With asynchronous: control steps from an observation to the chunk that is computed from it."""
     accept: list[str] = field(default_factory=list)

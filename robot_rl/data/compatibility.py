@@ -59,8 +59,8 @@ def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str
     return {**environment, "observation_spec": {**spec, "cameras": seen, "image_size": size}}
 
 
-OF_A_SCENE: Final = ("task", "env", "env_args", "state_layout", "model_seed")
-"""What differs between scenes in which one policy can act, told by instructions what to do."""
+OF_A_SCENE: Final = ("task", "env", "env_args", "state_layout", "model_seed", "randomize")
+"""What differs between scenes in which one policy can act: objects, named by instructions, and appearance."""
 # These change the meaning of neither observations nor actions.
 _IGNORED = ("horizon", "instructions")
 

@@ -7,6 +7,7 @@ with the same seed can differ in the last bits between machines.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,6 +21,7 @@ from robot_rl.assets import own_or_asset
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import failed_or_helped
+from robot_rl.envs.appearance import without_appearance
 from robot_rl.envs.language_scenes import LANGUAGE_SCENES, instructions_of_states
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.vector import RobosuiteVectorEnv
@@ -92,7 +94,7 @@ def failed_starts(dataset: Dataset, env: RobosuiteEnv) -> NDArray[np.float64]:
         ValueError: if the dataset is of another environment, has no simulator states, or no such episode.
     """
     what, ignored = f"dataset {dataset.path}", ("observation_spec", "render")
-    check_same_environment(dataset.environment, env.describe(), what, accept=ignored)
+    check_same_environment(dataset.environment, _describe_for(dataset.environment, env), what, accept=ignored)
     if "sim_state" not in dataset.keys:
         raise ValueError(
             f"dataset {dataset.path} has no simulator states: derive it with task=… from recordings of a "
@@ -159,7 +161,7 @@ def load_states(
         raise ValueError(f"{path} is not a list of initial states ({error})") from error
     check_same_environment(
         environment,
-        env.describe(),
+        _describe_for(environment, env),
         f"the list of initial states {path}",
         accept=("observation_spec", "render"),  # neither changes the states
     )
@@ -169,3 +171,9 @@ def load_states(
         if not len(states):
             raise ValueError(f"{path} has no state of {'; '.join(env.task.instructions)}")
     return InitialStates(path.name, task, states, split if of_task else None)
+
+
+def _describe_for(recorded: Mapping[str, Any], env: RobosuiteEnv | RobosuiteVectorEnv) -> dict[str, Any]:
+    """Description of an environment, without its random appearance if the recorded states have none."""
+    here = env.describe()
+    return here if "randomize" in recorded else without_appearance(here)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs.real_arm import Judge, RealArmEnv
 from robot_rl.envs.robot_state import SUCCESS
+from robot_rl.envs.task import without_cameras
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from robot_rl.factory import make_env, make_vector_env
 from robot_rl.hardware.cameras.reader import camera_reader
@@ -152,7 +153,7 @@ class _EnvironmentBuilder:
         return ScriptedOperator(task.env, sim, self.job.hil.fraction, self.job.seed)
 
     def _mirror(self, robot: RobotClient) -> Mirror:
-        env = make_env(replace(self.job.task, cameras=[]))
+        env = make_env(without_cameras(self.job.task))
         self.resources.callback(env.close)
         return Mirror(env, lambda: robot.state(_TIMEOUT))
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import OPEN, Expert, hand
 from robot_rl.envs.surroundings import Visitor
-from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.factory import make_env
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.teleop.web.messages import Asked, View
@@ -74,7 +74,7 @@ class Sight:
     """The scene as robosuite's environment, set from what is seen and never stepped."""
 
     def __init__(self, task: TaskConfig, room: Path) -> None:
-        self._env = make_env(replace(task, cameras=[]))
+        self._env = make_env(without_cameras(task))
         self._env.reset(seed=0)
         self._visitor = Visitor(room)
         self.sim = self._env.sim

@@ -14,7 +14,7 @@ from robot_rl.data.kinds import HDF5_SUFFIXES, NAMES, Kind, kind_of
 from robot_rl.data.merge import Part, atomic_outputs, rewrite
 from robot_rl.data.playback import playback_env
 from robot_rl.envs.robosuite_env import RobosuiteEnv
-from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.factory import make_env, task_of
 
 FORMATS: Final = ("dataset", "robomimic", "lerobot")
@@ -137,7 +137,7 @@ def _to_robomimic(request: ConvertRequest, building: Path, show: Show) -> Conver
         env = playback_env(dataset, request.accept)
     elif "env" in dataset.environment:
         # Recorded from a served task without saved states: nothing will be simulated or rendered.
-        env = RobosuiteEnv(replace(task_of(dataset.environment), cameras=[]), observe_all=True)
+        env = RobosuiteEnv(without_cameras(task_of(dataset.environment)), observe_all=True)
         notices.append(
             "there is no simulator's state: robomimic can train on the file and act in its task, "
             "but not play an episode back"
