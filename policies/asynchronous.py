@@ -28,7 +28,7 @@ from robot_rl.policies.chunk_runner import (
     select_first,
 )
 
-MODES: Final = ("naive", "blend", "prefix")
+MODES: Final = ("naive", "blend", "prefix", "guided")
 _MODES: Final = f"{', '.join(MODES[:-1])} or {MODES[-1]}"
 Submit = Callable[[Callable[[], Chunk]], "Future[Chunk]"]
 """Begins to compute a chunk."""
@@ -85,7 +85,8 @@ class AsyncExecution:
 
     mode: str
     """`naive`: a new chunk replaces the old one. `blend`: it is mixed in over h steps. `prefix`: the base is
-    conditioned on the actions that are executed until its chunk arrives."""
+    conditioned on the actions that are executed until its chunk arrives. `guided`: the flow is guided to
+    go on from the old chunk."""
     delay: int
     """Control steps d from a request to its chunk."""
     repeated: tuple[bool, ...]
@@ -118,6 +119,10 @@ def check_asynchronous(base: BasePolicy, options: AsyncOptions, execute: int) ->
         raise ValueError(
             f"asynchronous=prefix delay={delay}: the base was trained with prefixes of at most "
             f"{base.max_prefix} steps: train it with base.max_prefix={delay}, or use blend"
+        )
+    if options.asynchronous == "guided" and not base.takes_guidance:
+        raise ValueError(
+            "asynchronous=guided is for base=flow and base=vla, which run in this process: use blend"
         )
 
 
@@ -375,36 +380,49 @@ class AsyncRunner(ChunkRunner):
         """Begin to compute chunks from the newest observations."""
         if not env_ids:
             return
-        prefixes = {env_id: self._prefix(env_id) for env_id in env_ids}
-        for known in (True, False):
-            ids = [env_id for env_id, prefix in prefixes.items() if (prefix is not None) is known]
-            if not ids:
-                continue
+        planned = {env_id: self._planned(env_id) for env_id in env_ids}
+        for length in sorted({len(plan) for plan in planned.values()}, reverse=True):
+            ids = [env_id for env_id, plan in planned.items() if len(plan) == length]
             rows = np.array(ids)
             obs, noise = self._observations(rows), self._query_noise(rows, np.ones(len(ids), bool))
-            prefix = torch.stack([p for p in map(prefixes.get, ids) if p is not None]) if known else None
+            sample = self._sample_after(torch.stack([planned[env_id] for env_id in ids]))
             future = self._execution.submit(
-                partial(_sample, self.base, obs, noise, max(self.base_samples, 1), prefix)
+                partial(_without_gradient, sample, obs, noise=noise, num_samples=max(self.base_samples, 1))
             )
             for row, env_id in enumerate(ids):
                 episode = self._episodes[env_id]
                 episode.request = _Request(future, row, episode.now)
 
-    def _prefix(self, env_id: int) -> Tensor | None:
-        """Actions [d, A] until a chunk that is requested now arrives; None if it is not conditioned on them.
+    def _sample_after(self, planned: Tensor) -> Callable[..., Chunk]:
+        """Draws chunks of the base that go on from planned actions [b, L, A]; from any if L is 0."""
+        if planned.shape[1] == 0:
+            return self.base.sample
+        if self._execution.mode == "guided":
+            return partial(self.base.sample_guided, previous=planned, committed=self.delay)
+        return partial(self.base.sample_after, prefix=planned)
 
-        The first chunk of an episode has none, and while the arm is held, or will be, they are not known.
+    def _planned(self, env_id: int) -> Tensor:
+        """Actions [L, A] that a chunk requested now has to go on from: for `prefix` the next d, which are
+        executed until it arrives, for `guided` all that is left of the current chunk.
+
+        There are none (L = 0) at the first chunk of an episode, and where the next d are not known, since the
+        arm is held or will be.
         """
         episode, h = self._episodes[env_id], self.base.spec.execute
-        if self._execution.mode != "prefix" or not episode.samples or episode.held or self.delay == 0:
-            return None
+        none = torch.empty(0, self.base.spec.action_size)
+        continues = self._execution.mode in ("prefix", "guided") and self.delay > 0
+        if not continues or not episode.samples or episode.held:
+            return none
+        begin, reach = episode.now - episode.samples.step, self.base.spec.horizon
         if env_id in self._followed:
-            prefix = self._followed[env_id][episode.now : episode.now + self.delay]
-            return prefix if len(prefix) == self.delay else None
-        chosen = torch.from_numpy(self._chunk[env_id, episode.now - episode.decided :])
-        left = episode.samples.actions[episode.chosen, episode.decided + h - episode.samples.step :]
-        prefix = torch.cat([chosen.to(left.device), left])[: self.delay]
-        return prefix if len(prefix) == self.delay else None
+            planned = self._followed[env_id][episode.now :][: reach - begin]
+        else:
+            chosen = torch.from_numpy(self._chunk[env_id, episode.now - episode.decided :])
+            left = episode.samples.actions[episode.chosen, episode.decided + h - episode.samples.step :]
+            planned = torch.cat([chosen.to(left.device), left])
+        if self._execution.mode == "prefix":
+            planned = planned[: self.delay]
+        return planned if len(planned) >= self.delay else none
 
     def _choose(self, env_ids: Sequence[int], select: SelectChunk | None) -> None:
         """Choose among the samples of some environments, given their newest observations."""
@@ -440,9 +458,5 @@ def _blend(new: Tensor, old: Tensor, steps: int) -> None:
 
 
 @torch.no_grad()
-def _sample(
-    base: BasePolicy, obs: Mapping[str, Tensor], noise: Tensor | None, samples: int, prefix: Tensor | None
-) -> Chunk:
-    if prefix is None:
-        return base.sample(obs, noise=noise, num_samples=samples)
-    return base.sample_after(obs, prefix, noise=noise, num_samples=samples)
+def _without_gradient(sample: Callable[..., Chunk], obs: Mapping[str, Tensor], **options: Any) -> Chunk:
+    return sample(obs, **options)

@@ -152,6 +152,36 @@ class BasePolicy(nn.Module, ABC):
             "train it with a larger base.max_prefix"
         )
 
+    @property
+    def takes_guidance(self) -> bool:
+        """Whether `sample_guided` can draw chunks."""
+        return False
+
+    def sample_guided(
+        self,
+        obs: ObservationHistory,
+        previous: Tensor,
+        committed: int,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+    ) -> Chunk:
+        """Draw chunks that are guided to go on from the previous one, without training for it.
+
+        Args:
+            obs: B observations.
+            previous: what is left of the previous chunk [B, L, A] in [-1, 1], L <= H; its first action is
+                meant for the step of the observation.
+            committed: number d of these actions that will be executed whatever is drawn.
+            noise: as for `sample`.
+            num_samples: samples N per observation.
+
+        Raises:
+            ValueError: as `sample`, or if the policy takes no guidance.
+        """
+        del obs, previous, committed, noise, num_samples
+        raise ValueError(f"{type(self).__name__} takes no guidance")
+
     def draw_noise(
         self, batch: int, num_samples: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:

@@ -136,17 +136,25 @@ class GenerativePolicy(ImitationPolicy):
         return self._denoise(check_features(features, self.feature_size), noise)
 
     def _denoise(self, encoded: Tensor, noise: Tensor, prefix: Tensor | None = None) -> Tensor:
-        if self.config.max_prefix:
-            if prefix is None:
-                prefix = noise.new_zeros(len(noise), 0, noise.shape[-1])
-            known = torch.ones_like(prefix[:, :, :1], dtype=torch.bool)
-            encoded = torch.cat([encoded, self._condition(prefix, known)], -1)
-        conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))
+        encoded = self._with_prefix(encoded, prefix)
         samples = noise.shape[1]
-        conditions = conditions.repeat_interleave(samples, dim=1)
         repeated = None if prefix is None else prefix.repeat_interleave(samples, dim=0)
-        x = self._integrate(noise.flatten(0, 1), conditions, repeated)
+        x = self._integrate(noise.flatten(0, 1), self._conditions(encoded, samples), repeated)
         return self._unnormalize(x).view_as(noise)
+
+    def _conditions(self, encoded: Tensor, samples: int) -> Tensor:
+        """What the network is given [K, B N, C] for N samples of each observation, at each of the K times."""
+        conditions = self.denoiser.condition(encoded.unsqueeze(0), self.timesteps.unsqueeze(1))
+        return conditions.repeat_interleave(samples, dim=1)
+
+    def _with_prefix(self, encoded: Tensor, prefix: Tensor | None) -> Tensor:
+        """Features [B, D] with the network's input of a prefix, if it was trained with prefixes."""
+        if not self.config.max_prefix:
+            return encoded
+        if prefix is None:
+            prefix = encoded.new_zeros(len(encoded), 0, self.spec.action_size)
+        known = torch.ones_like(prefix[:, :, :1], dtype=torch.bool)
+        return torch.cat([encoded, self._condition(prefix, known)], -1)
 
     def _condition(self, actions: Tensor, committed: Tensor) -> Tensor:
         """What the network knows of the prefix [B, P (1 + A)], an input like the observation.

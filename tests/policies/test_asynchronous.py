@@ -251,6 +251,32 @@ def test_a_first_chunk_has_no_prefix_nor_has_one_without_a_delay() -> None:
     assert base.prefixes == []
 
 
+class Guided(Counting):
+    """Notes what its chunks are guided to go on from."""
+
+    takes_guidance = True
+
+    def __init__(self, horizon: int, execute: int) -> None:
+        super().__init__(horizon, execute)
+        self.guided: list[tuple[list[float], int]] = []
+
+    def sample_guided(
+        self, obs: ObservationHistory, previous: Tensor, committed: int, **options: Any
+    ) -> Chunk:
+        self.guided.append((previous[0, :, 0].tolist(), committed))
+        return self.sample(obs, **options)
+
+
+def test_guidance_gets_all_that_is_left_of_the_current_chunk() -> None:
+    base = Guided(10, 4)
+    play(asynchronous("guided", 2, 10, 4, ActingPolicy(base, 1)), 12)
+    # Requested at steps 2, 6 and 10, where the chunks of steps 0, 2 and 6 are executed.
+    assert base.guided == [([*range(2, 10)], 2), ([*range(6, 12)], 2), ([*range(10, 16)], 2)]
+    base.guided.clear()
+    play(asynchronous("guided", 0, 10, 4, ActingPolicy(base, 1)), 12)
+    assert base.guided == []
+
+
 class Newest(ActingPolicy):
     """Chooses the last sample, and notes what it saw; adds half the newest state to the first dimension."""
 
@@ -344,7 +370,8 @@ def test_a_history_is_that_of_the_request() -> None:
         ("naive", 2, 9, r"delay=2: the base predicts 9 steps and executes 4 of them; it needs 10"),
         ("naive", 6, 15, r"needs 16 \(delay \+ the larger of delay and 4 \+ 4\)"),
         ("naive", -1, 16, "cannot be negative"),
-        ("guided", 1, 16, "asynchronous=guided: choose off, naive, blend or prefix"),
+        ("soft", 1, 16, "asynchronous=soft: choose off, naive, blend, prefix or guided"),
+        ("guided", 1, 16, "asynchronous=guided is for base=flow and base=vla"),
         ("prefix", 2, 16, r"trained with prefixes of at most 0 steps: train it with base\.max_prefix=2"),
     ],
 )
@@ -382,8 +409,8 @@ def test_the_commands_option_is_refused_with_the_numbers_and_acts_as_usual_witho
     assert (summary["asynchronous"], summary["delay"]) == ("naive", 0)
     for options, words in (
         (("asynchronous=blend", "delay=1"), "predicts 8 steps and executes 4 of them; it needs 9"),
-        (("delay=1",), "delay=1 is for asynchronous=naive, blend or prefix"),
-        (("asynchronous=guided",), "choose off, naive, blend or prefix"),
+        (("delay=1",), "delay=1 is for asynchronous=naive, blend, prefix or guided"),
+        (("asynchronous=soft",), "choose off, naive, blend, prefix or guided"),
     ):
         with pytest.raises(UserError, match=words):
             robot_rl("eval", *common, *options)

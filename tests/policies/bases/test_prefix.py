@@ -23,6 +23,12 @@ def make(kind: str, max_prefix: int = MOST, **options: Any) -> GenerativePolicy:
     return policy
 
 
+def small_vla() -> VLAPolicy:
+    small = {"channels": [8], "tokens_width": 8, "heads": 2, "layers": 1, "words": ["anything"]}
+    config = VLAConfig(horizon=H, execute=2, width=16, depth=1, max_prefix=MOST, **small)
+    return VLAPolicy(config, STATE, ACTION, ("wrist",), (24, 24)).eval()
+
+
 def observations(rows: int) -> dict[str, torch.Tensor]:
     return {"state": torch.zeros(rows, 1, STATE)}
 
@@ -117,10 +123,7 @@ def test_a_prefix_is_shorter_than_a_chunk(most: int) -> None:
 
 def test_a_prefix_works_with_convolutions_and_with_images_and_words() -> None:
     unet = make("diffusion", denoiser="unet", unet_dims=[16, 32])
-    small = {"channels": [8], "tokens_width": 8, "heads": 2, "layers": 1, "words": ["anything"]}
-    config = VLAConfig(horizon=H, execute=2, width=16, depth=1, max_prefix=MOST, **small)
-    vla = VLAPolicy(config, STATE, ACTION, ("wrist",), (24, 24)).eval()
-    for policy in (unet, vla):
+    for policy in (unet, small_vla()):
         chunk = policy.sample_after(
             random_observations(policy, 2), torch.full((2, 2, ACTION), 0.5), num_samples=2
         )

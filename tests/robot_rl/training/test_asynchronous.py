@@ -149,7 +149,7 @@ def test_the_other_methods_train_with_a_delay_too(
         (("method=expo", "imagination=state"), "imagination asks the base at imagined states"),
         (("method=bc",), "is for methods that act, method=bc learns from data"),
         (("method=expo", "delay=3"), f"the base predicts {HORIZON} steps.*it needs 11"),
-        (("method=expo", "asynchronous=off"), "delay=2 is for asynchronous=naive, blend or prefix"),
+        (("method=expo", "asynchronous=off"), "delay=2 is for asynchronous=naive, blend, prefix or guided"),
     ],
 )
 def test_what_cannot_learn_with_a_delay_is_refused(
