@@ -3,8 +3,10 @@
 Finished episodes are kept on the disk until the learner has them in a checkpoint.
 """
 
+import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +18,7 @@ from robot_rl.hil.link.messages import Ack, End, Step
 from robot_rl.runs import write_text
 
 _RUN: Final = "run.txt"
-
-
+_LOCK: Final = "lock"
 WINDOW: Final = 64
 """Most records sent and not yet acknowledged; less than a socket's queue holds."""
 RESEND_AFTER: Final = 1000 * MS
@@ -87,6 +88,25 @@ class Spool:
 
     def _path(self, episode: int) -> Path:
         return self._folder / f"{episode:08d}.log"
+
+
+@contextmanager
+def locked_spool(folder: Path) -> Iterator[Spool]:
+    """The spool in a folder, which no other process can use until the context ends.
+
+    Raises:
+        ValueError: if another process uses it.
+        OSError: if the folder cannot be created.
+    """
+    make_folder(folder)
+    with (folder / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another actor uses spool={folder}: stop it, or choose another folder"
+            ) from None
+        yield Spool(folder)
 
 
 class Outbox:
