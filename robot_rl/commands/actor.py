@@ -85,7 +85,7 @@ def run(config: Config) -> None:
         try:
             with mistakes():
                 device = choose_device(config.device)
-                outbox = Outbox(resources.enter_context(locked_spool(Path(config.spool))))
+                outbox = Outbox(resources.enter_context(locked_spool(Path(config.spool), stop)))
                 keys = load_client_keys(Path(config.keys)) if config.keys else None
                 client = LearnerClient(parse(config.learner), keys, outbox, clock, config.name)
                 resources.callback(client.close)

@@ -17,7 +17,7 @@ from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from tests.hardware.ports import free_address
-from tests.robot_rl.hil.link.ends import ActorLink, Learner, positions, until
+from tests.robot_rl.hil.link.ends import ActorLink, Learner, never, positions, until
 from tests.robot_rl.hil.link.sample_steps import step
 
 NAMES = ("actor1", "actor2")
@@ -165,8 +165,15 @@ def test_a_slow_actor_does_not_delay_the_weights_of_another() -> None:
 
 
 def test_two_processes_cannot_use_one_spool(tmp_path: Path) -> None:
+    asked = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 2
+
     refused = pytest.raises(ValueError, match="another actor uses spool=")
-    with locked_spool(tmp_path / "spool"), refused, locked_spool(tmp_path / "spool"):
+    with locked_spool(tmp_path / "spool", never), refused, locked_spool(tmp_path / "spool", stop):
         pass
-    with locked_spool(tmp_path / "spool") as spool:
+    assert len(asked) == 3
+    with locked_spool(tmp_path / "spool", never) as spool:
         assert spool.episodes == ()
