@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from robot_rl.errors import UserError
+from robot_rl.files.state_tree import join
 from robot_rl.hardware.plugins import VARIABLE
 from robot_rl.hil.link.messages import Step, from_actor
 from robot_rl.hil.link.outbox import Spool
@@ -40,7 +41,8 @@ class Robots:
     def steps(self) -> list[int]:
         """Steps of each actor in the newest checkpoint."""
         newest = list_checkpoints(self.training.directory / "checkpoints")[-1]
-        state = json.loads((newest / "state.json").read_text())["state"]
+        # Without the arrays, since this is called often.
+        state = join(json.loads((newest / "state.json").read_text())["state"], lambda _: np.zeros(0))
         return [actor["step"] for actor in state["actors"]]
 
     def await_steps(self, more: int, *numbers: int) -> None:

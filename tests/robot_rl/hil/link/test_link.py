@@ -320,7 +320,7 @@ def test_waiting_messages_of_a_dead_actor_are_discarded(
         until(lambda: bool(dead.poll(0)), learner.poll)
         for frame in (hello("dead", 1), step(0, 0)):
             dead.send(encode(frame))
-        until(lambda: bool(learner.actor.router.poll(0)), lambda: None)
+        until(lambda: bool(learner.server._router.poll(0)), lambda: None)
         time.sleep(0.5)
     finally:
         context.destroy(linger=0)
@@ -408,7 +408,7 @@ def test_damaged_answers_are_ignored(learner: Learner, actor: ActorLink) -> None
     actor.box.begin(0)
     actor.box.add(step(0, 0))
     until(lambda: bool(learner.received), actor.client.exchange, learner.poll)
-    router, route = learner.actor.router, learner.actor.route
+    router, route = learner.server._router, learner.actor.route
     frame = bytearray(encode(Ack(learner=learner.id, episode=9, index=9, kept=9, version=0, steps=0)))
     frame[-1] ^= 1
     router.send_multipart((route, bytes(frame)))
