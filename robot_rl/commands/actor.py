@@ -85,9 +85,10 @@ def run(config: Config) -> None:
         try:
             with mistakes():
                 device = choose_device(config.device)
+                address = parse(config.learner)
                 outbox = Outbox(resources.enter_context(locked_spool(Path(config.spool), stop)))
                 keys = load_client_keys(Path(config.keys)) if config.keys else None
-                client = LearnerClient(parse(config.learner), keys, outbox, clock, config.name)
+                client = LearnerClient(address, keys, outbox, clock, config.name)
                 resources.callback(client.close)
                 if config.wait:
                     _say(f"waiting for the learner at {config.learner}")
