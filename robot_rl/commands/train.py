@@ -195,10 +195,18 @@ def run(config: Config) -> None:
 
 def _source(config: Config, device: torch.device, closing: ExitStack) -> Source:
     """What a run is made from besides its method."""
-    make_envs = environments(config.workers, closing)
-    execution = AsyncOptions(config.asynchronous, config.delay)
-    accept = tuple(config.accept)
-    return Source(config.task, config.base, config.data, config.seed, device, accept, make_envs, execution)
+    make_envs = _one_environment if config.hil else environments(config.workers, closing)
+    return Source(
+        config.task,
+        config.base,
+        config.data,
+        config.seed,
+        device,
+        tuple(config.accept),
+        make_envs,
+        AsyncOptions(config.asynchronous, config.delay),
+        uneven=config.hil is not None,
+    )
 
 
 def _evaluation(
@@ -227,8 +235,12 @@ def environments(
     make_envs = cluster_envs(workers, closing)
     if workers.lockstep:
         return make_envs
-    # Workers have their own; the learner needs one for its description.
-    return lambda task, num_envs: make_vector_env(task, 1)
+    return _one_environment
+
+
+def _one_environment(task: TaskConfig, num_envs: int) -> RobosuiteVectorEnv:
+    """Actors and workers have their own environments; the learner needs one for its description."""
+    return make_vector_env(task, 1)
 
 
 def build(
@@ -300,7 +312,7 @@ def check_options(config: Config) -> None:
             "know: leave it or imagination out"
         )
     if config.hil and config.workers:
-        raise ValueError("hil=on has an actor of its own, which drives one arm: leave workers out")
+        raise ValueError("hil=on has actors of its own, each of which drives one arm: leave workers out")
     if not issubclass(METHODS[config.method.name], OfflineMethod):
         if config.workers:
             check_workers_config(config.workers, config.method, config.base)
@@ -338,6 +350,8 @@ def resolved(config: Config) -> dict[str, Any]:
     if config.asynchronous == "off":
         # Runs of earlier versions have no such options.
         del content["asynchronous"], content["delay"]
+    if config.hil and config.hil.actors == 1:
+        del content["hil"]["actors"]
     if config.workers and config.workers.lockstep:
         content["workers"] = None  # any number of them, and none, compute the same
     if config.data is not None:

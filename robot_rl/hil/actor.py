@@ -82,7 +82,7 @@ class Actor:
             client: link to the learner, after the handshake.
             job: task and settings from the learner.
             clock: clock of this machine, used between episodes.
-            steps: environment steps of the run so far.
+            steps: environment steps of the run so far, of all actors.
             stop: polled at each step; True ends the actor.
             say: shows a line to the user.
         """
@@ -226,6 +226,8 @@ class Actor:
             self._client.wait_until_learned()
         else:
             self._exchange()
+        # Other actors step as well.
+        self._steps = max(self._steps, self._client.steps)
         weights, self._client.weights = self._client.weights, None
         if weights:
             self.load_weights(weights)

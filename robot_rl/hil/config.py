@@ -49,7 +49,9 @@ class HilConfig:
     max_pending: int = 1000
     """Most updates that the learner may be behind `method.utd`; further ones are skipped, see `hil/utd`."""
     ahead: int = 20_000
-    """Steps that the actor may be ahead of the learner before it waits between two episodes."""
+    """Steps that an actor may be ahead of the learner before it waits between two episodes."""
+    actors: int = 1
+    """Number of robots, each with an actor: `robot-rl actor name=actor1 learner=…` and so on."""
     link: str | None = None
     """Address of the learner. With `tcp://host:port`, start the actor on its machine with
     `robot-rl actor learner=…`; otherwise the learner starts it."""
@@ -59,7 +61,7 @@ class HilConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1:
             raise ValueError(f"hil.fraction={self.fraction}: choose it in [0, 1]")
-        for name in ("weights_every", "max_pending", "ahead"):
+        for name in ("weights_every", "max_pending", "ahead", "actors"):
             if getattr(self, name) < 1:
                 raise ValueError(f"hil.{name}={getattr(self, name)}: choose 1 or more")
         if self.lockstep and (
@@ -68,6 +70,16 @@ class HilConfig:
             raise ValueError(
                 "hil.lockstep=true makes the actor wait for the learner, which a robot or a person "
                 "cannot do: leave it out"
+            )
+        if self.actors > 1 and self.lockstep:
+            raise ValueError(
+                f"hil.lockstep=true alternates between learner and one actor, and hil.actors={self.actors}: "
+                "leave one of them out"
+            )
+        if self.actors > 1 and not self.link:
+            raise ValueError(
+                f"hil.actors={self.actors}: give hil.link=…, the address at which you start each actor with "
+                "`robot-rl actor learner=… name=…`"
             )
         for name in ("reset", "success", "turns_with"):
             if getattr(self, name) and not self.robot:
@@ -86,5 +98,10 @@ class HilConfig:
 
     @property
     def remote(self) -> bool:
-        """Whether the user starts the actor, possibly on another machine."""
-        return self.link is not None and not self.link.startswith("ipc://")
+        """Whether the user starts the actors, possibly on other machines."""
+        return self.actors > 1 or (self.link is not None and not self.link.startswith("ipc://"))
+
+    @property
+    def actor_names(self) -> tuple[str, ...]:
+        """Names of the actors of a run with several; the only one of a run may have any name."""
+        return tuple(f"actor{i + 1}" for i in range(self.actors)) if self.actors > 1 else ("actor",)

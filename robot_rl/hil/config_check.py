@@ -1,15 +1,15 @@
 """Checks the options of `hil=on` against the method."""
 
-from typing import Any, Final
+from pathlib import Path
+from typing import Any
 
 from robot_rl.hardware.protocol.endpoints import parse
-from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
+from robot_rl.hardware.protocol.security import list_clients
+from robot_rl.hil.config import HilConfig
+from robot_rl.hil.operator_check import check_operator
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
-from robot_rl.robot.operators.person import MOTION_DEVICES, device_settings
-
-_WEB: Final = "web"
 
 
 def check_hil_config(config: HilConfig, method: Any) -> None:
@@ -19,31 +19,19 @@ def check_hil_config(config: HilConfig, method: Any) -> None:
             f"method={method.name} does not learn from a replay, so not from interventions: hil=on supports "
             + ", ".join(name for name, kind in METHODS.items() if issubclass(kind, OffPolicyMethod))
         )
-    operators = [*MOTION_DEVICES, SCRIPTED, NO_OPERATOR]
-    if config.operator not in operators:
-        raise ValueError(
-            f"hil.operator={config.operator}: choose {', '.join(operators)}; "
-            "the device must give motions of the tool"
-        )
-    if config.has_person:
-        device_settings(config.operator, config.device)
-    elif config.device:
-        raise ValueError(
-            f"hil.device is for a device, and hil.operator={config.operator} is none: leave it out"
-        )
-    if config.operator == _WEB and not config.robot:
-        raise ValueError(
-            "hil.operator=web requires a robot server: give hil.robot=…, e.g. the address of "
-            "`robot-rl robot task=…`"
-        )
-    if method.num_envs != 1:
+    check_operator(config)
+    if method.num_envs != config.actors:
         raise ValueError(
             f"method.num_envs={method.num_envs}: an operator watches one arm; "
-            "leave it out with hil=on, or set it to 1"
+            f"leave it out with hil=on, or set it to {config.actors}"
         )
-    if max(method.demo_ratios) > 0 and method.replay_capacity < method.steps:
+    # One of several actors may make all steps.
+    needed = method.steps * config.actors
+    if max(method.demo_ratios) > 0 and method.replay_capacity < needed:
+        steps = f"method.steps={method.steps}"
+        steps += f" times hil.actors={config.actors}" if config.actors > 1 else ""
         raise ValueError(
-            f"method.replay_capacity={method.replay_capacity} is less than method.steps={method.steps}: "
+            f"method.replay_capacity={method.replay_capacity} is less than {steps}: "
             "interventions would be overwritten; make it as large"
         )
     if config.link and not parse(config.link).is_loopback and not config.keys:
@@ -53,3 +41,15 @@ def check_hil_config(config: HilConfig, method: Any) -> None:
         )
     if config.keys and not config.remote:
         raise ValueError("hil.keys is for a network: give hil.link=tcp://…, or leave it out")
+    if config.keys and config.actors > 1:
+        _check_names(config.actor_names, Path(config.keys))
+
+
+def _check_names(names: tuple[str, ...], keys: Path) -> None:
+    """Raises ValueError if an actor has no key."""
+    clients = {client.name for client in list_clients(keys)}
+    if missing := [name for name in names if name not in clients]:
+        raise ValueError(
+            f"hil.keys={keys} has no key of {' and '.join(missing)}: make one with "
+            f"`robot-rl robot keys name={missing[0]} keys={keys}`"
+        )

@@ -30,15 +30,19 @@ class Intervention:
 class InterventionStats:
     """Counts the interventions of a run and writes each as a line of `interventions.jsonl`."""
 
-    def __init__(self, directory: Path, before: int) -> None:
-        """Start or resume at episode `before`; lines of this and later episodes are deleted."""
+    def __init__(self, directory: Path, before: int, actor: str = "") -> None:
+        """Start or resume at episode `before`; lines of this and later episodes of this actor are deleted.
+
+        `actor` is a name that is written with each line, "" for the only actor of a run.
+        """
         self._path = directory / FILE
+        self._actor = {"actor": actor} if actor else {}
         self._open: list[Intervention] = []
         self._last = -2
         self._steps = 0
         if self._path.is_file():
             lines = self._path.read_text().splitlines()
-            write_text(self._path, "".join(f"{k}\n" for k in lines if json.loads(k)["episode"] < before))
+            write_text(self._path, "".join(f"{k}\n" for k in lines if self._keeps(json.loads(k), before)))
 
     def step(self, index: int, source: str, applied: NDArray[Any], proposed: NDArray[Any]) -> None:
         """Add a step of the current episode."""
@@ -58,6 +62,7 @@ class InterventionStats:
         with self._path.open("a", encoding="utf-8") as file:
             for intervention in interventions:
                 line = {
+                    **self._actor,
                     "episode": episode,
                     "first_step": intervention.first,
                     "steps": len(intervention.applied),
@@ -86,6 +91,10 @@ class InterventionStats:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._last, self._steps = state["last"], state["steps"]
         self._open = [Intervention(first, a.tolist(), p.tolist()) for first, a, p in state["open"]]
+
+    def _keeps(self, line: dict[str, Any], before: int) -> bool:
+        """Whether a line is of an episode before `before`, or of another actor."""
+        return line["episode"] < before or line.get("actor") != self._actor.get("actor")
 
 
 def _rounded(values: NDArray[Any]) -> list[float]:

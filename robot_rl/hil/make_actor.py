@@ -1,6 +1,6 @@
 """Creates the actor for the job that a learner sends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
+from robot_rl.hil.operator_check import check_operator
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import classifier_judge
@@ -46,6 +47,7 @@ _TIMEOUT = 5.0
 
 def make_actor(
     welcome: Welcome,
+    own: Mapping[str, Any],
     folder: Path,
     device: torch.device,
     client: LearnerClient,
@@ -58,6 +60,7 @@ def make_actor(
 
     Args:
         welcome: the learner's answer to the handshake.
+        own: options of `HilConfig` of this actor, which replace those of the learner.
         folder: empty folder for the policy's files.
         device: device of the policy.
         client: link to the learner.
@@ -72,6 +75,8 @@ def make_actor(
         DeviceError: if the operator's device cannot be opened.
     """
     job = unpack_job(welcome.job)
+    job = replace(job, hil=replace(job.hil, **own))
+    check_operator(job.hil)
     unpack_policy(welcome.files, folder)
     networks, meta = load_networks(folder, device)
     if not isinstance(networks, FinetunedPolicy):

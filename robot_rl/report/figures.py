@@ -47,6 +47,9 @@ TITLES = {
     "train/base_queries": "Observations per environment step for which the base was sampled",
     "train/episode_length": f"Episode length, mean of {ROLLING_EPISODES}",
     "eval/episode_length": "Evaluation episode length",
+    "train/success": f"Success of the training episodes, mean of {ROLLING_EPISODES}",
+    "hil/intervention_rate": f"Fraction of steps by the operator, mean of {ROLLING_EPISODES}",
+    "hil/steps": "Environment steps",
     "hil/interventions": f"Interventions per episode, mean of {ROLLING_EPISODES}",
     "hil/intervention_steps": "Mean length of an intervention, steps",
     "hil/alone": f"Success without help, mean of {ROLLING_EPISODES}",
@@ -57,7 +60,14 @@ TITLES = {
 }
 # Shown in the learning curve, so not repeated below it.
 IN_THE_CURVE = ("train/success", "eval/success", "eval/episodes", "hil/intervention_rate")
-_EACH_EPISODE = ("train/episode_length", "hil/interventions", "hil/alone", "hil/late")
+_EACH_EPISODE = (
+    "train/success",
+    "train/episode_length",
+    "hil/intervention_rate",
+    "hil/interventions",
+    "hil/alone",
+    "hil/late",
+)
 
 
 def intervals(policies: list[Policy]) -> str:
@@ -133,9 +143,10 @@ def small_multiples(data: RunData) -> list[dict[str, str]]:
 
 
 def _small(name: str, series: Series, number: int) -> dict[str, str]:
-    title = TITLES.get(name, name)
+    kind, actor = _kind_and_actor(name)
+    title = TITLES.get(kind, kind) + (f", {actor}" if actor else "")
     steps, _, values = columns(series)
-    if name in _EACH_EPISODE:
+    if kind in _EACH_EPISODE:
         values = rolling_mean(values)
     x, mean, low, high = thinned(steps, values)
     with page_style():
@@ -151,6 +162,14 @@ def _small(name: str, series: Series, number: int) -> dict[str, str]:
     bad = int((~np.isfinite(columns(series)[2])).sum())
     note = f"{bad} of {len(steps)} values are not finite" if bad else ""
     return {"title": title, "name": name, "note": note, "svg": svg}
+
+
+def _kind_and_actor(name: str) -> tuple[str, str]:
+    """What a metric shows, and of which actor of several: hil/late and actor1 of hil/actor1/late."""
+    group, *actor, kind = name.split("/")
+    if group != "hil" or len(actor) != 1:
+        return name, ""
+    return f"{'train' if kind in ('success', 'episode_length') else 'hil'}/{kind}", actor[0]
 
 
 def _plot(width: float, height: float) -> tuple[Figure, Axes]:

@@ -89,6 +89,8 @@ class Source:
     """Makes so many environments of the task."""
     execution: AsyncOptions = SYNCHRONOUS
     """How the base's chunks are executed."""
+    uneven: bool = False
+    """Whether one stream of the replay may get more steps than another, even all."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,8 @@ def build_off_policy(
     with close_on_error(envs):
         config = method.config
         fields = replay_fields(method.replay_content, context, source.task.image_size)
-        _check_memory(config, fields, source.device)
+        rows = replay_rows(config, uneven=source.uneven)
+        _check_memory(rows, fields, source.device)
         switch = switch_cost(context.action_spec, config.gripper_penalty)
         demos = None
         if max(config.demo_ratios) > 0:
@@ -178,7 +181,6 @@ def build_off_policy(
         agent = _build_agent(method, context, source.execution)
         normalize_states(agent.networks.encoder, context.base, demos)
         learner = method.build_learner(agent, context)
-        rows = replay_rows(config)
         features_of = fingerprint(context.base) if context.encoder.features else ""
         replay = Replay(
             rows, config.num_envs, context.action_size, fields, source.device, switch, features_of
@@ -386,10 +388,13 @@ def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Repla
         encoder.norm.copy_range(base.state_normalizer)
 
 
-def replay_rows(config: OffPolicyConfig) -> int:
-    """Number of rows of the replay: at most what a run fills if every episode has one step."""
-    fillable = 2 * -(-config.steps // config.num_envs) * config.num_envs
-    return min(config.replay_capacity, fillable)
+def replay_rows(config: OffPolicyConfig, *, uneven: bool = False) -> int:
+    """Number of rows of the replay: at most what a run fills if every episode has one step.
+
+    With `uneven` streams any of them may get all steps.
+    """
+    steps = config.steps if uneven else -(-config.steps // config.num_envs)
+    return min(config.replay_capacity, 2 * steps * config.num_envs)
 
 
 def switch_cost(action_spec: ActionSpec, penalty: float) -> SwitchCost:
@@ -484,13 +489,13 @@ def _load_demonstrations(
     )
 
 
-def _check_memory(config: OffPolicyConfig, fields: Fields, device: torch.device) -> None:
+def _check_memory(rows: int, fields: Fields, device: torch.device) -> None:
     row = sum(math.prod(shape) * kind.itemsize for shape, kind in fields.values())
     # A checkpoint needs two copies of the replay.
     most = memory_bytes(device) // (3 * row)
-    if replay_rows(config) > most:
+    if rows > most:
         raise ValueError(
-            f"a replay of {replay_rows(config)} rows of {row} bytes needs more memory than this machine has: "
+            f"a replay of {rows} rows of {row} bytes needs more memory than this machine has: "
             f"set method.replay_capacity={most} or less, or fewer or smaller images (task.cameras, "
             "task.image_size)"
         )

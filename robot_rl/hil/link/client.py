@@ -47,8 +47,10 @@ class LearnerLost(Exception):
 class LearnerClient:
     """Connection to one learner, for one thread. Times are ns on the clock."""
 
-    def __init__(self, address: Address, keys: ClientKeys | None, outbox: Outbox, clock: Clock) -> None:
-        """Connect; the learner may start later.
+    def __init__(
+        self, address: Address, keys: ClientKeys | None, outbox: Outbox, clock: Clock, name: str = ""
+    ) -> None:
+        """Connect as the actor of this name, or as the only one; the learner may start later.
 
         Raises:
             ValueError: if the address is on a network and there are no keys.
@@ -56,11 +58,13 @@ class LearnerClient:
         self.address = address
         self.weights: Weights | None = None
         """Newest received weights, until the actor takes them and sets None."""
+        self.steps = 0
+        """Environment steps of the run, as far as the learner has told."""
         self.stopping = False
         """Whether the learner has sent `stop`."""
         self.damaged = 0
         """Number of frames that could not be decoded."""
-        self._src = uuid.uuid4().hex
+        self._src, self._name = uuid.uuid4().hex, name
         self.outbox, self._clock = outbox, clock
         self._context = message_context()
         try:
@@ -132,6 +136,7 @@ class LearnerClient:
         for message in self._receive():
             if isinstance(message, Ack) and message.learner == self._learner:
                 self._published = max(self._published, message.version)
+                self.steps = message.steps
                 self.outbox.acknowledged(message, now)
             elif isinstance(message, Welcome) and message.learner not in (
                 self._learner,
@@ -216,6 +221,7 @@ class LearnerClient:
                 protocol=PROTOCOL,
                 src=self._src,
                 connection=self._reconnects,
+                name=self._name,
                 welcomed=self._learner,
                 run=self.outbox.run,
                 episodes=self.outbox.episodes,

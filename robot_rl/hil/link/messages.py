@@ -19,7 +19,7 @@ from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.large_messages import Array, decode, pack_all, unpack
 from robot_rl.hardware.protocol.messages import Code, Name, Natural
 
-PROTOCOL: Final = 5
+PROTOCOL: Final = 6
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="t"):
@@ -34,10 +34,12 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """Id of the actor process, a uuid."""
     connection: Natural
     """Number of reconnects; messages of an earlier connection are ignored."""
+    name: Name = ""
+    """Name of the actor in a run with several; ignored with keys, which have names."""
     welcomed: Name = ""
     """Id of the learner whose `welcome` was received last, "" before the first; a lost one is repeated."""
     run: Name
-    """Id of the run whose episodes the actor has, "" if it has none."""
+    """Id of the run and actor whose episodes these are, "" if there are none."""
     episodes: tuple[Natural, ...]
     """Episodes that the actor can send from their first record on, in order."""
     version: Natural = 0
@@ -102,7 +104,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     learner: Name
     """Id of the learner process, a uuid."""
     run: Name
-    """Id of the run, a uuid."""
+    """Id of the run and, if it has several, of this actor."""
     steps: Natural
     """Environment steps of the run so far."""
     job: dict[str, Any]
@@ -125,6 +127,8 @@ class Ack(Message, frozen=True, kw_only=True, tag="ack"):
     """Episodes before this one are in a checkpoint and never needed again."""
     version: Natural
     """Version of the newest published weights."""
+    steps: Natural
+    """Environment steps of the run so far, of all its actors."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):

@@ -3,8 +3,11 @@
 Finished episodes are kept on the disk until the learner has them in a checkpoint.
 """
 
+import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +19,10 @@ from robot_rl.hil.link.messages import Ack, End, Step
 from robot_rl.runs import write_text
 
 _RUN: Final = "run.txt"
-
-
+_LOCK: Final = "lock"
+_LOCK_POLL: Final = 0.1
+_LOCK_PATIENCE: Final = 30.0
+"""Time to wait for another process that uses a spool, s; an actor notices a dead learner sooner."""
 WINDOW: Final = 64
 """Most records sent and not yet acknowledged; less than a socket's queue holds."""
 RESEND_AFTER: Final = 1000 * MS
@@ -87,6 +92,34 @@ class Spool:
 
     def _path(self, episode: int) -> Path:
         return self._folder / f"{episode:08d}.log"
+
+
+@contextmanager
+def locked_spool(folder: Path, stop: Callable[[], bool]) -> Iterator[Spool]:
+    """The spool in a folder, which no other process can use until the context ends.
+
+    An actor whose learner was killed may still be saving its episode, so another process is waited for.
+
+    Args:
+        folder: folder of the spool, created if needed.
+        stop: polled while waiting; True ends the wait.
+
+    Raises:
+        ValueError: if another process goes on using it.
+        OSError: if the folder cannot be created.
+    """
+    make_folder(folder)
+    patience = time.monotonic() + _LOCK_PATIENCE
+    with (folder / _LOCK).open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if stop() or time.monotonic() > patience:
+                    raise ValueError(f"another actor uses spool={folder}: choose another folder") from None
+            time.sleep(_LOCK_POLL)
+        yield Spool(folder)
 
 
 class Outbox:

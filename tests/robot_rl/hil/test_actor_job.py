@@ -11,12 +11,13 @@ from robot_rl.hil.actor_job import ActorProcess
 from tests.hardware.processes import eventually
 
 
-def test_a_user_error_of_the_actor_is_not_retried(capfd: pytest.CaptureFixture[str]) -> None:
-    child = ActorProcess(["learner=nowhere"])
+def test_a_user_error_of_the_actor_is_not_retried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    child = ActorProcess(["learner=nowhere", f"spool={tmp_path / 's'}"])
     try:
         with pytest.raises(UserError, match="ended with code 2; see its message above"):
             eventually(child.restart_if_dead, "its end")
         assert child.starts == 1
+        assert not (tmp_path / "s").exists()
         assert "'nowhere' is not a robot's address" in capfd.readouterr().err
     finally:
         child.close()

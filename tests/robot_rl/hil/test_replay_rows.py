@@ -99,3 +99,13 @@ def test_a_resumed_run_writes_no_intervention_twice(tmp_path: Path) -> None:
     resumed.step(1, "human", np.ones(2), np.zeros(2))
     assert resumed.end_episode(1, success=False)["hil/intervention_steps"] == 2.0
     assert lines(tmp_path)[-1]["applied"] == [[0.0, 0.0], [1.0, 1.0]]
+
+
+def test_a_resumed_actor_deletes_no_interventions_of_another(tmp_path: Path) -> None:
+    for name in ("actor1", "actor2"):
+        stats = InterventionStats(tmp_path, 0, name)
+        for episode in range(2):
+            add_episode(stats, episode, "ph")
+    InterventionStats(tmp_path, 1, "actor1")
+    found = [(line["actor"], line["episode"]) for line in lines(tmp_path)]
+    assert found == [("actor1", 0), ("actor2", 0), ("actor2", 1)]

@@ -20,3 +20,15 @@ def test_the_intervention_rate_is_a_curve_beside_success(tmp_path: Path) -> None
     assert DRIVEN in page
     assert page.count("<h3>Interventions per episode") == 1
     assert "<code>hil/intervention_rate</code>" not in page, "it is already in the learning curve"
+
+
+def test_metrics_of_each_of_several_actors_have_titles(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", videos=False, episodes=30)
+    with (run / "metrics.csv").open("a") as file:
+        for i in range(30):
+            for name in ("success", "intervention_rate"):
+                file.write(f"{100 * i},{i}.0,hil/actor2/{name},{i % 2}\n")
+    page = write_report(run).read_text()
+    assert page.count("<h3>Success of the training episodes, mean of") == 1
+    assert "Fraction of steps by the operator, mean of" in page
+    assert ", actor2" in page

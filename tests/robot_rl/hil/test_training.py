@@ -14,6 +14,7 @@ from robot_rl.cli.main import COMMANDS
 from robot_rl.data.replay import SOURCES
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.plugins import VARIABLE
+from robot_rl.hardware.protocol.security import make_client_keys
 from robot_rl.training.logger import read_metrics
 from tests.conftest import RunCommand
 from tests.hardware.processes import eventually
@@ -155,7 +156,7 @@ def test_a_killed_learner_ends_the_episode_and_resumes_without_loss(start: Start
     waiting = training.spooled()
     assert waiting
     saved = training.checkpoint()
-    episode, index = saved["place"]
+    episode, index = saved["actors"][0]["place"]
 
     training.start()
     training.await_checkpoint(after=saved["step"])
@@ -163,7 +164,7 @@ def test_a_killed_learner_ends_the_episode_and_resumes_without_loss(start: Start
     state = training.checkpoint()
     # The actor closed the open episode and sent it from its disk.
     assert "was cut" not in training.output
-    assert state["place"][0] > episode
+    assert state["actors"][0]["place"][0] > episode
     rows = int(state["replay"]["count"][0])
     ended = int(state["replay"]["data.last"][0, :rows].sum())
     assert rows == state["step"] + ended
@@ -212,6 +213,8 @@ def test_contradictory_options_are_rejected(
     robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:
     here = arguments(demonstrations, base_run, tmp_path, "run", "method.steps=50")
+    several, keys = ("hil.actors=2", "hil.link=tcp://127.0.0.1:5560"), tmp_path / "keys"
+    make_client_keys(keys, "actor1", "policy")
     for more, message in (
         (["method.num_envs=2"], "an operator watches one arm"),
         (["method.replay_capacity=40"], "interventions would be overwritten"),
@@ -226,10 +229,24 @@ def test_contradictory_options_are_rejected(
         (["hil.operator=gamepad", "hil.device.port=1"], "hil.device.port: the settings of gamepad are path"),
         (["hil.operator=replay"], "needs hil.device.path=…"),
         (["hil.device.port=1"], "hil.operator=scripted is none: leave it out"),
+        (["hil.actors=0"], "hil.actors=0: choose 1 or more"),
+        (["hil.actors=2"], "hil.actors=2: give hil.link=…"),
+        ([*several, "hil.lockstep=true"], "alternates between learner and one actor"),
+        ([*several, "method.num_envs=1"], "leave it out with hil=on, or set it to 2"),
+        ([*several, "method.replay_capacity=99"], r"method.steps=50 times hil.actors=2: interventions would"),
+        (
+            [*several, f"hil.keys={keys}"],
+            "has no key of actor2: make one with `robot-rl robot keys name=",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             robot_rl("train", *here, *more)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_actor_has_a_name_or_keys(robot_rl: RunCommand) -> None:
+    with pytest.raises(ValueError, match=r"leave name=… or keys=… out"):
+        robot_rl("actor", "learner=ipc:///nowhere/l", "name=actor1", "keys=arm.json")
 
 
 def test_on_policy_methods_are_rejected(

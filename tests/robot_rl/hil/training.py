@@ -33,6 +33,19 @@ def arguments(demonstrations: Path, base: Path, runs: Path, name: str, *more: st
     ]
 
 
+def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command of `robot-rl`, which writes to the end of `log`."""
+    with log.open("a") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "robot_rl", *command],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+
+
 class Training:
     """A training process without a step limit; episodes are short and in real time."""
 
@@ -54,15 +67,7 @@ class Training:
 
     def start(self) -> None:
         """Start or restart the process."""
-        with self._log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "robot_rl", "train", *self._command],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self.process = _start(["train", *self._command], self._log)
 
     @property
     def output(self) -> str:
@@ -106,3 +111,30 @@ class Training:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
+
+
+class StartedActor:
+    """A process of `robot-rl actor`, as on another machine."""
+
+    def __init__(self, learner: str, folder: Path, name: str, *more: str) -> None:
+        self.spool = folder / f"{name}.spool"
+        self._log = folder / f"{name}.txt"
+        self._command = ["actor", f"learner={learner}", f"name={name}", f"spool={self.spool}", *more]
+        self.start()
+
+    def start(self) -> None:
+        """Start or restart the process."""
+        self.process = _start(self._command, self._log)
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def ended(self) -> int:
+        """Wait for its end; returns the exit code."""
+        return self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """End it with SIGKILL. Safe to call twice."""
+        self.process.kill()
+        self.process.wait()

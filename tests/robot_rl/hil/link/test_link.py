@@ -1,9 +1,7 @@
 """Client and server of the link over real sockets, in one process."""
 
 import time
-import uuid
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
 
@@ -11,17 +9,15 @@ import msgspec
 import pytest
 import zmq
 
-from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
+from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.large_messages import encode
 from robot_rl.hil.link.client import LOST_AFTER, LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import (
     PROTOCOL,
     Ack,
-    End,
     FromLearner,
     Hello,
-    Record,
     Step,
     Stop,
     Weights,
@@ -29,97 +25,9 @@ from robot_rl.hil.link.messages import (
     from_learner,
 )
 from robot_rl.hil.link.outbox import Outbox, Spool
-from robot_rl.hil.link.server import LearnerServer
-from tests.robot_rl.hil.link.sample_steps import EMPTY, step
-
-WEIGHTS = Weights(learner="", version=0, warm=False, tensors={})
-PATIENCE = 120.0
-"""Seconds before a test fails; far more than any test needs."""
-
-
-def never() -> bool:
-    return False
-
-
-def hello(src: str, connection: int, *, welcomed: str = "") -> Hello:
-    return Hello(protocol=PROTOCOL, src=src, connection=connection, welcomed=welcomed, run="", episodes=())
-
-
-def weights(learner: "Learner", version: int) -> Weights:
-    return Weights(learner=learner.id, version=version, warm=True, tensors={"a": EMPTY})
-
-
-class Learner:
-    """A server that sends each actor its next position and the newest published weights."""
-
-    def __init__(self, address: str) -> None:
-        self.received: list[Record] = []
-        self.id = uuid.uuid4().hex
-        self.newest = WEIGHTS
-        self.server = LearnerServer(parse(address), None, MonotonicClock(), self.id, self._welcome)
-
-    def _welcome(self, hello: Hello) -> Welcome:
-        if hello.run not in ("", "mine"):
-            raise ValueError("of another run")
-        episode, index = self.server.position
-        return Welcome(
-            episode=episode,
-            index=index,
-            learner=self.id,
-            run="mine",
-            steps=0,
-            job={},
-            files={},
-            weights=self.newest,
-        )
-
-    def publish(self, version: int) -> Weights:
-        self.newest = weights(self, version)
-        self.server.publish(self.newest)
-        return self.newest
-
-    def poll(self, wait_ms: int = 5) -> None:
-        self.received += self.server.records(wait_ms)
-
-    @property
-    def positions(self) -> list[tuple[int, int]]:
-        return [(record.episode, record.index) for record in self.received if isinstance(record, Step | End)]
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return f"ipc://{tmp_path / 'l'}"
-
-
-@pytest.fixture
-def learner(address: str) -> Iterator[Learner]:
-    created = Learner(address)
-    yield created
-    created.server.close()
-
-
-class ActorLink:
-    """The link of an actor, without a scene."""
-
-    def __init__(self, address: str, spool: Path) -> None:
-        self.box = Outbox(Spool(spool))
-        self.client = LearnerClient(parse(address), None, self.box, MonotonicClock())
-
-    def connect(self, learner: Learner) -> Welcome:
-        def poll() -> bool:
-            learner.poll()
-            return False
-
-        found = self.client.handshake(poll, wait=True)
-        assert found is not None
-        return found
-
-
-@pytest.fixture
-def actor(address: str, tmp_path: Path) -> Iterator[ActorLink]:
-    created = ActorLink(address, tmp_path / "spool")
-    yield created
-    created.client.close()
+from robot_rl.hil.link.server import ActorConnection
+from tests.robot_rl.hil.link.ends import PATIENCE, WEIGHTS, ActorLink, Learner, hello, never, until, weights
+from tests.robot_rl.hil.link.sample_steps import step
 
 
 def shorten_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,20 +38,6 @@ def shorten_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
         ("client._MAX_SILENCE", 60),
     ):
         monkeypatch.setattr(f"robot_rl.hil.link.{name}", ms * MS)
-
-
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZMQ's threads may be slow to connect, and to send what is left at the end."""
-    monkeypatch.setattr("robot_rl.hil.link.client._LINGER_MS", 60_000)
-
-
-def until(done: Callable[[], bool], *turns: Callable[[], None]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        for turn in turns:
-            turn()
 
 
 def test_records_arrive_in_order_and_are_acknowledged(learner: Learner, actor: ActorLink) -> None:
@@ -161,7 +55,7 @@ def test_the_actor_receives_weights_and_stop(learner: Learner, actor: ActorLink)
     until(lambda: actor.client.weights is not None, actor.client.exchange)
     assert actor.client.weights is not None
     assert (actor.client.weights.version, actor.client.weights.warm) == (3, True)
-    learner.server.send(Stop())
+    learner.server.send(learner.actor, Stop())
     until(lambda: actor.client.stopping, actor.client.exchange)
 
 
@@ -169,10 +63,10 @@ def test_an_actor_ignores_older_weights(learner: Learner, actor: ActorLink) -> N
     """Weights may be repeated, delayed, or from a former learner."""
     actor.connect(learner)
     for version in (3, 2, 3, 1):
-        learner.server.send(weights(learner, version))
+        learner.server.send(learner.actor, weights(learner, version))
     unknown = msgspec.structs.replace(weights(learner, 9), learner="another")
-    learner.server.send(unknown)
-    learner.server.send(Stop())
+    learner.server.send(learner.actor, unknown)
+    learner.server.send(learner.actor, Stop())
     until(lambda: actor.client.stopping, actor.client.exchange)
     assert actor.client.weights is not None
     assert actor.client.weights.version == 3
@@ -205,11 +99,11 @@ def test_lost_weights_are_requested_again_in_lockstep(
     actor.connect(learner)
     send, lost = learner.server.send, []
 
-    def lossy(message: FromLearner) -> bool:
+    def lossy(to: ActorConnection, message: FromLearner) -> bool:
         if isinstance(message, Weights) and len(lost) < 2:
             lost.append(message)
             return False
-        return send(message)
+        return send(to, message)
 
     monkeypatch.setattr(learner.server, "send", lossy)
     learner.publish(1)
@@ -268,7 +162,7 @@ def test_a_resumed_learner_receives_the_records_it_lacks(
     resumed = Learner(address)
     try:
         # Its checkpoint was written after the second step.
-        resumed.server.position = (0, 2)
+        resumed.actor.position = (0, 2)
         actor.box.add(step(0, 5))
         until(lambda: len(resumed.received) == 4, actor.client.exchange, resumed.poll)
         assert resumed.positions == [(0, index) for index in range(2, 6)]
@@ -397,7 +291,7 @@ def test_another_actor_can_connect_once_the_first_is_dropped(
     try:
         with pytest.raises(LearnerLost, match="another actor"):
             other.connect(learner)
-        learner.server.drop_actor()
+        learner.server.drop_actors()
         assert other.connect(learner).episode == 0
     finally:
         other.client.close()
@@ -430,18 +324,18 @@ def test_waiting_messages_of_a_dead_actor_are_discarded(
         time.sleep(0.5)
     finally:
         context.destroy(linger=0)
-    learner.server.drop_actor()
+    learner.server.drop_actors()
     assert actor.connect(learner).episode == 0
     assert (learner.received, learner.server.dropped) == ([], 0)
 
 
-def test_stop_actor_returns_when_the_actor_has_confirmed(learner: Learner, actor: ActorLink) -> None:
+def test_stop_actors_returns_when_the_actor_has_confirmed(learner: Learner, actor: ActorLink) -> None:
     actor.connect(learner)
     actor.box.begin(0)
     actor.box.add(step(0, 0))
 
     def stop() -> None:
-        learner.server.stop_actor(600_000 * MS)
+        learner.server.stop_actors(600_000 * MS)
         learner.server.close()
 
     stopping = Thread(target=stop)
@@ -457,9 +351,9 @@ def test_stop_actor_returns_when_the_actor_has_confirmed(learner: Learner, actor
     actor.client.wait_until_learned()
 
 
-def test_stop_actor_returns_after_its_timeout(learner: Learner, actor: ActorLink) -> None:
+def test_stop_actors_returns_after_its_timeout(learner: Learner, actor: ActorLink) -> None:
     actor.connect(learner)
-    learner.server.stop_actor(300 * MS)
+    learner.server.stop_actors(300 * MS)
     until(lambda: actor.client.stopping, actor.client.exchange)
 
 
@@ -514,8 +408,8 @@ def test_damaged_answers_are_ignored(learner: Learner, actor: ActorLink) -> None
     actor.box.begin(0)
     actor.box.add(step(0, 0))
     until(lambda: bool(learner.received), actor.client.exchange, learner.poll)
-    router, route = learner.server._router, learner.server._route
-    frame = bytearray(encode(Ack(learner=learner.id, episode=9, index=9, kept=9, version=0)))
+    router, route = learner.server._router, learner.actor.route
+    frame = bytearray(encode(Ack(learner=learner.id, episode=9, index=9, kept=9, version=0, steps=0)))
     frame[-1] ^= 1
     router.send_multipart((route, bytes(frame)))
     until(lambda: actor.client.damaged == 1, actor.client.exchange)

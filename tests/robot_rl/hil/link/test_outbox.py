@@ -40,7 +40,7 @@ def test_unacknowledged_records_never_exceed_the_window(tmp_path: Path) -> None:
     sent = positions(list(box.due(0)))
     assert sent == [*((0, i) for i in range(41)), *((1, i) for i in range(WINDOW - 41))]
     assert positions(list(box.due(0))) == []
-    box.acknowledged(Ack(learner="l", version=0, episode=0, index=10, kept=0), 0)
+    box.acknowledged(Ack(learner="l", version=0, episode=0, index=10, kept=0, steps=0), 0)
     assert len(positions(list(box.due(0)))) == 10
 
 
@@ -52,7 +52,7 @@ def test_a_silent_learner_is_sent_one_record_again_and_the_rest_when_it_answers(
     assert positions(list(box.due(RESEND_AFTER))) == []
     assert positions(list(box.due(RESEND_AFTER + 1))) == [(0, 0)]
     assert box.unacknowledged == 10
-    box.acknowledged(Ack(learner="l", version=0, episode=0, index=1, kept=0), RESEND_AFTER + 2)
+    box.acknowledged(Ack(learner="l", version=0, episode=0, index=1, kept=0, steps=0), RESEND_AFTER + 2)
     assert positions(list(box.due(RESEND_AFTER + 3))) == [(0, i) for i in range(1, 10)]
 
 
@@ -61,10 +61,10 @@ def test_only_episodes_in_a_checkpoint_are_deleted_from_the_disk(tmp_path: Path)
     for episode in range(3):
         fill(box, episode, 2)
     box.restart_at((0, 0), 0)
-    box.acknowledged(Ack(learner="l", version=0, episode=3, index=0, kept=0), 0)
+    box.acknowledged(Ack(learner="l", version=0, episode=3, index=0, kept=0, steps=0), 0)
     assert box.unacknowledged == 0
     assert Spool(tmp_path).episodes == (0, 1, 2)
-    box.acknowledged(Ack(learner="l", version=0, episode=3, index=0, kept=2), 0)
+    box.acknowledged(Ack(learner="l", version=0, episode=3, index=0, kept=2, steps=0), 0)
     assert Spool(tmp_path).episodes == (2,)
 
 
@@ -90,7 +90,7 @@ def test_a_learner_resumed_from_a_checkpoint_is_sent_later_records_again(tmp_pat
     box.add(step(1, 0))
     box.restart_at((0, 0), 0)
     list(box.due(0))
-    box.acknowledged(Ack(learner="l", version=0, episode=1, index=1, kept=0), 0)
+    box.acknowledged(Ack(learner="l", version=0, episode=1, index=1, kept=0, steps=0), 0)
     box.restart_at((0, 1), 0)
     assert positions(list(box.due(0))) == [(0, 1), (0, 2), (1, 0)]
 
@@ -118,7 +118,7 @@ def test_every_record_arrives_once_and_in_order_despite_losses(
                 wanted = after(position, lengths[position[0]])
         if rng.random() < 0.7:
             box.acknowledged(
-                Ack(learner="l", version=0, episode=wanted[0], index=wanted[1], kept=wanted[0]), now
+                Ack(learner="l", version=0, episode=wanted[0], index=wanted[1], kept=wanted[0], steps=0), now
             )
         if not pending and arrived == records:
             break
