@@ -7,7 +7,7 @@ any number of processes, apart from the order of sums.
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,10 @@ class Processes:
         return [slice(0, batch_size)]
 
     def prepare(self, policy: ImitationPolicy, average: nn.Module) -> nn.Module:
-        """Wrap a policy on its device, before its optimiser is made; with FSDP shard it and its average."""
+        """Wrap a policy before its optimiser is made; with FSDP, shard it and its average.
+
+        The policy is on its device, with FSDP on the CPU.
+        """
         del average
         return BatchLoss(policy)
 
@@ -130,9 +133,10 @@ class Accelerated(Processes):
     reads_dataset = True
 
     def __init__(self, config: AccelerateConfig, device: torch.device) -> None:
-        self._config, self.shards = config, config.fsdp
+        self._config = config
         self._accelerator = _make_accelerator(device)
         self.count = self._accelerator.num_processes
+        self.shards = config.fsdp and self.count > 1
         self.is_main = self._accelerator.is_main_process
         self.device = self._accelerator.device
         # Flags and checks do not wait for the work of a GPU.
@@ -160,11 +164,11 @@ class Accelerated(Processes):
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(self.device.type, (self.count,))
-        for module in loss.modules():
-            if isinstance(module, _BLOCKS):
-                fully_shard(module, mesh=mesh)
-        fully_shard(loss, mesh=mesh)
-        fully_shard(average, mesh=mesh)
+        for root in (loss, average):
+            # Block by block from the CPU: one whole block at a time is on the device.
+            for block in [module for module in root.modules() if isinstance(module, _BLOCKS)]:
+                fully_shard(block, mesh=mesh)
+            fully_shard(root, mesh=mesh)
         return loss
 
     def backward(self, loss: nn.Module, parts: Iterable[Mapping[str, Tensor]], totals: Totals) -> Tensor:
@@ -205,7 +209,7 @@ class Accelerated(Processes):
     def close(self) -> None:
         self._accelerator.end_training()
 
-    def _autocast(self) -> Any:
+    def _autocast(self) -> AbstractContextManager[object]:
         bf16 = self._config.mixed_precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
 
@@ -283,12 +287,13 @@ def _make_accelerator(device: torch.device) -> "Accelerator":
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if on_gpus and here > (gpus := torch.cuda.device_count()):
         raise UserError(f"{here} processes were started here, which has {gpus} GPUs: start one for each")
+    if launched > 1 and "LOCAL_RANK" not in os.environ:
+        raise UserError(
+            f"WORLD_SIZE is {launched}, and LOCAL_RANK is not set: start the processes with "
+            "torchrun --nproc-per-node … -m robot_rl train …"
+        )
     # The buffers are normalisers, which do not change.
     options = DistributedDataParallelKwargs(broadcast_buffers=False)
     accelerator = Accelerator(cpu=device.type == "cpu", kwargs_handlers=[options])
-    if accelerator.num_processes != launched:
-        raise UserError(
-            f"WORLD_SIZE is {launched}, but accelerate found {accelerator.num_processes} process: start them "
-            "with torchrun --nproc-per-node … -m robot_rl train …"
-        )
+    assert accelerator.num_processes == launched, accelerator.state
     return accelerator

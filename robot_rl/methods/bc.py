@@ -70,12 +70,12 @@ class BCLearner:
         self.config = config
         self._processes = processes or Processes()
         self._parts = self._processes.parts(config.batch_size)
-        self.policy = policy.to(device)
+        self.policy = policy if self._processes.shards else policy.to(device)
         self.ema = EMA(self.policy)
         self.result: ImitationPolicy = self.ema.average
         """The policy to save. Where the average is sharded, a copy that `state_dict` brings up to date."""
-        if self._processes.shards:
-            self.result = copy.deepcopy(self.ema.average).cpu()
+        if self._processes.shards and self._processes.is_main:
+            self.result = copy.deepcopy(self.ema.average)
         self._loss = self._processes.prepare(self.policy, self.ema.average)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), config.lr, weight_decay=config.weight_decay, fused=True
