@@ -8,7 +8,6 @@ hardest to predict, and a few steps of integration depend on it most.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -130,9 +129,10 @@ class VLAPolicy(FlowPolicy):
         state = check_observation(obs, self.spec).to(self.device, torch.float32)
         numbers = self._tokenizer(check_instructions(obs)[:, -1]).to(self.device)
         batch, steps = state.shape[:2]
-        # Not `enabled=False`, which would end the autocast of a training with mixed precision.
-        bf16 = torch.autocast(self.device.type, torch.bfloat16) if self.config.bf16 else nullcontext()
-        with bf16:
+        kind = self.device.type
+        # Also where training with mixed precision has enabled it for the whole policy.
+        bf16 = self.config.bf16 or torch.is_autocast_enabled(kind)
+        with torch.autocast(kind, torch.bfloat16, enabled=bf16):
             sentence = self.sentence(numbers).repeat_interleave(steps, 0)
             seen = torch.cat([camera.to(self.device).flatten(0, 1) for camera in images])
             views = self.vision[0](seen, sentence.repeat(len(images), 1)).chunk(len(images))

@@ -250,12 +250,13 @@ def scattered(weights: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict
 
 def scattered_moments(state: Mapping[str, Any], parameters: Iterable[Tensor]) -> dict[str, Any]:
     """An optimiser's state dict with moments sharded as their parameters are; all have to call it."""
+    weights = list(parameters)
     moments = {
         number: {
-            name: _scattered(whole, weights) if whole.shape == weights.shape else whole
-            for name, whole in state["state"][number].items()
+            name: _scattered(whole, weights[number]) if whole.shape == weights[number].shape else whole
+            for name, whole in found.items()
         }
-        for number, weights in enumerate(parameters)
+        for number, found in state["state"].items()
     }
     return {**state, "state": moments}
 

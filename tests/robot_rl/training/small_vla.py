@@ -61,10 +61,11 @@ def write_dataset(path: Path) -> None:
     """Three episodes with images and instructions."""
     described = environment(CAMERAS)
     described["observation_spec"]["instruction"] = True
+    described["instructions"] = ["open the drawer", "close the drawer"]
     writer = DatasetWriter(path, described, {"states": False})
     for number, length in enumerate((12, 7, 9)):
         episode = {**arrays(length, number, success=True)}
-        text = encode_instruction(("open the drawer", "close the drawer")[number % 2])
+        text = encode_instruction(described["instructions"][number % 2])
         episode[INSTRUCTION] = np.tile(text, (length, 1))
         episode |= {f"images.{name}": images(length, number, k) for k, name in enumerate(CAMERAS)}
         del episode["source"]

