@@ -7,7 +7,7 @@ Ctrl-C saves a checkpoint; the same command resumes from it, exactly.
 import json
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,13 +156,7 @@ def run(config: Config) -> None:
     clock = TrainingClock()
     with ExitStack() as closing:
         with mistakes():
-            device = choose_device(config.device)
-            check_options(config)
-            processes = Processes()
-            if config.accelerate:
-                processes = Accelerated(config.accelerate, device)
-                device = processes.device
-            torch.set_num_threads(config.threads)
+            processes, device = _start(config, closing)
             source = _source(config, device, processes, closing)
             method = build_method(config.method)
             components = build(method, source, closing, config.imagination)
@@ -172,17 +166,15 @@ def run(config: Config) -> None:
             check_run(directory, content)
             if config.accelerate:
                 _check_same(directory, content, processes)
+        main = processes.is_main
         facts = _facts(config, device, processes)
         logger = RunLogger(directory, clock=clock, tracker=config.logger, config=content)
         closing.callback(logger.close)
-        unit = "updates" if isinstance(method, OfflineMethod) else "env steps"
         stop = closing.enter_context(stop_on_signal())
-        progress: ProgressReporter = _Silent()
-        if processes.is_main:
-            progress = closing.enter_context(progress_bar(config.method.steps, config.name, unit))
+        progress = _progress(config, method, closing) if main else _Silent()
 
         def record(**more: Any) -> None:
-            if processes.is_main:
+            if main:
                 write_run_record(directory, started, **facts, **more)
 
         def begin() -> None:
@@ -201,10 +193,9 @@ def run(config: Config) -> None:
         def stopped() -> bool:
             return processes.any(stop())
 
-        main = processes.is_main
         loop = Run(directory, logger, progress, stopped, save_policy, evaluate, keep, begin, main)
         try:
-            with others_lost() if config.accelerate else nullcontext():
+            with others_lost(processes):
                 finished = train(config, method, components, source, loop)
         except NotFinite as error:
             record(failed=str(error))
@@ -216,6 +207,24 @@ def run(config: Config) -> None:
     record(env_steps=env_steps, wall_seconds=logger.seconds, finished=finished)
     processes.close()
     _report_end(directory, method, finished=finished, shown=main)
+
+
+def _start(config: Config, closing: ExitStack) -> tuple[Processes, torch.device]:
+    """Check the options, and join the other processes of the run if there are any."""
+    device = choose_device(config.device)
+    check_options(config)
+    processes = Processes()
+    if config.accelerate:
+        processes = Accelerated(config.accelerate, device)
+        device = processes.device
+    closing.enter_context(others_lost(processes))
+    torch.set_num_threads(config.threads)
+    return processes, device
+
+
+def _progress(config: Config, method: Method, closing: ExitStack) -> ProgressReporter:
+    unit = "updates" if isinstance(method, OfflineMethod) else "env steps"
+    return closing.enter_context(progress_bar(config.method.steps, config.name, unit))
 
 
 class _Silent:
@@ -231,12 +240,11 @@ def _check_same(directory: Path, content: Mapping[str, Any], processes: Processe
         UserError: if they differ, or one has ended.
     """
     newest = [path.name for path in list_checkpoints(directory / "checkpoints")[-1:]]
-    with others_lost():
-        processes.check_equal(
-            configuration=json.dumps(content, sort_keys=True),
-            newest_checkpoint=json.dumps(newest),
-            software=json.dumps(installed_software(), sort_keys=True),
-        )
+    processes.check_equal(
+        configuration=json.dumps(content, sort_keys=True),
+        newest_checkpoint=json.dumps(newest),
+        software=json.dumps(installed_software(), sort_keys=True),
+    )
     if processes.is_main:
         print(f"accelerate: {processes.count} processes", file=sys.stderr)
 

@@ -215,13 +215,15 @@ class Accelerated(Processes):
 
 
 @contextmanager
-def others_lost() -> Iterator[None]:
+def others_lost(processes: Processes) -> Iterator[None]:
     """Turns the error of a collective operation whose other process has ended into `ProcessLost`."""
     try:
         yield
     except RuntimeError as error:
-        lost = isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
-        if not lost:
+        # gloo's errors are of no class of their own.
+        if processes.count == 1 or not (
+            isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
+        ):
             raise
         raise ProcessLost(
             "another process of this run has ended; the same command goes on from the last checkpoint"
