@@ -92,7 +92,7 @@ class WindowBatches:
 
     def state_dict(self) -> dict[str, Any]:
         """State of the generator, from which the next batch is drawn again."""
-        return self._ahead[1] if self._ahead else self._rng.bit_generator.state
+        return self._ahead[1] if self._ahead else dict(self._rng.bit_generator.state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; call it before the first `draw`."""

@@ -103,7 +103,7 @@ class BCLearner:
         norm = nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_grad_norm, foreach=True)
         self.optimizer.step()
         self.ema.update(self.policy)
-        return {"loss": loss, "grad": whole_tensor(norm)}
+        return {"loss": loss, "grad": whole_tensor(norm) if self._processes.shards else norm}
 
     def _part(
         self, numbers: Tensor, shifts: Mapping[str, Tensor], drawn: Mapping[str, Tensor], part: slice

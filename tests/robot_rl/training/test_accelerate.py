@@ -31,8 +31,8 @@ from tests.robot_rl.training.test_training import assert_same, final_state, metr
 pytest.importorskip("accelerate", reason="the extra `accelerate` is not installed")
 
 LOSS_TOLERANCE = 1e-5
-WEIGHT_TOLERANCE = 1e-4
-"""A tenth of a step. Adam divides by the size of the gradient, so it also enlarges rounding errors."""
+WEIGHT_TOLERANCE = 1e-5
+"""A hundredth of a step."""
 KINDS = sorted(set(BASES) - {"uniform"})
 
 
@@ -62,7 +62,13 @@ def assert_close(folder: Path, other: Path) -> None:
     for part in ("policy", "ema"):
         assert one[part].keys() == two[part].keys()
         for name, weights in one[part].items():
-            torch.testing.assert_close(weights, two[part][name], rtol=0, atol=WEIGHT_TOLERANCE, msg=name)
+            compared = [weights, two[part][name]]
+            if name.endswith("in_proj_bias"):
+                # The bias of attention's keys adds the same to all scores of a query. Its gradient is a
+                # rounding error, which Adam makes as large as any other.
+                compared = [torch.cat([bias.chunk(3)[0], bias.chunk(3)[2]]) for bias in compared]
+            largest = (compared[0].float() - compared[1].float()).abs().max()
+            assert largest <= WEIGHT_TOLERANCE, name
     assert one["rng"] == two["rng"]
     assert torch.equal(one["generator"], two["generator"])
 
