@@ -267,12 +267,16 @@ def environment(pid: int) -> dict[str, str]:
 
 
 @pytest.mark.full
-def test_a_stop_request_to_one_process_saves_the_run_of_all(demonstrations: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["torchrun", "one process"])
+def test_a_stop_request_saves_the_run_of_all(demonstrations: Path, tmp_path: Path, asked: str) -> None:
     command = torchrun(*bc(demonstrations, tmp_path, "run", 100_000, "accelerate=on", "checkpoint_every=10"))
     checkpoints = tmp_path / "run" / "checkpoints"
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as started:
         eventually(lambda: list_checkpoints(checkpoints), "a checkpoint")
-        os.kill(children(started.pid)[1], signal.SIGTERM)
+        if asked == "torchrun":
+            started.send_signal(signal.SIGINT)
+        else:
+            os.kill(children(started.pid)[1], signal.SIGTERM)
         _, shown = started.communicate(timeout=PATIENCE)
     assert "stopped and saved; the same command goes on from here" in shown
     assert "another process" not in shown
