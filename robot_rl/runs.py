@@ -35,6 +35,8 @@ _MAY_CHANGE = {
     "imagination.timeout",
     "workers.count",
     "workers.max_age",
+    "accelerate.accumulate",
+    "accelerate.fsdp",
 }
 UNDER: Final = "under"
 """Folder, beside the results of an evaluation, of those in the disturbed task, by disturbance."""

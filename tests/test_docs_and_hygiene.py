@@ -86,7 +86,7 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     # What only a benchmark compares with, and what only a cluster needs, is an extra of its own.
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["bench"], *extras["ray"]]
+    lines = [*project["dependencies"], *extras["bench"], *extras["ray"], *extras["accelerate"]]
     # Whoever asks for another tracker installs it.
     declared = {canonicalize_name(Requirement(line).name) for line in lines} | set(TRACKERS)
     distributions = packages_distributions()

@@ -15,6 +15,7 @@ from robot_rl.policies.bases.base_policy import Chunk, check_features
 from robot_rl.policies.bases.imitation import (
     ImitationConfig,
     ImitationPolicy,
+    Totals,
     check_num_samples,
     check_positive,
     masked_mean,
@@ -64,17 +65,20 @@ class ACTPolicy(ImitationPolicy):
         self.posterior = Posterior(config, state_size, action_size)
         self.decoder = ChunkDecoder(config, self.frame_size, action_size)
 
-    def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
+    def draw(self, batch: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        return {"style": torch.randn((batch, self.config.latent_size), generator=generator)}
+
+    def partial_loss(self, batch: Mapping[str, Tensor], totals: Totals) -> Tensor:
         """Mean absolute error over the real actions, and the weighted KL (algorithm 1 of the paper)."""
         frames = self._encode(batch)
         actions, mask = self._real_actions(batch)
         # The posterior sees no images, as in the paper: the actions show the style.
         state = frames[..., : self.spec.state_size]
         mean, log_var = self.posterior(state, actions, mask.squeeze(-1))
-        style = mean + (0.5 * log_var).exp() * torch.randn(mean.shape, generator=generator).to(self.device)
-        kl = 0.5 * (log_var.exp() + mean.square() - 1 - log_var).sum(dim=1).mean()
+        style = mean + (0.5 * log_var).exp() * batch["style"].to(self.device)
+        kl = 0.5 * (log_var.exp() + mean.square() - 1 - log_var).sum(dim=1).sum() / totals.windows
         error = (self.decoder(frames, style) - actions).abs()
-        return masked_mean(error, mask) + self.config.kl_weight * kl
+        return masked_mean(error, mask, totals.steps) + self.config.kl_weight * kl
 
     @torch.no_grad()
     def sample_from_features(

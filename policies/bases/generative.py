@@ -13,7 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory, check_features
-from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy, check_positive, masked_mean
+from robot_rl.policies.bases.imitation import (
+    ImitationConfig,
+    ImitationPolicy,
+    Totals,
+    check_positive,
+    masked_mean,
+)
 from robot_rl.policies.nets.denoisers import Denoiser, MLPDenoiser, UNet1D
 
 
@@ -81,7 +87,17 @@ class GenerativePolicy(ImitationPolicy):
             prefix: normalised actions [B, d, A] that the network sees in place of the first d of x.
         """
 
-    def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
+    def draw(self, batch: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        shape = (batch, self.config.horizon, self.spec.action_size)
+        drawn = {
+            "times": self._draw_times(batch, generator),
+            "noise": torch.randn(shape, generator=generator),
+        }
+        if self.config.max_prefix:
+            drawn["prefix"] = torch.randint(self.config.max_prefix + 1, (batch, 1), generator=generator)
+        return drawn
+
+    def partial_loss(self, batch: Mapping[str, Tensor], totals: Totals) -> Tensor:
         """Mean squared error of the network's prediction, over the real actions.
 
         With `max_prefix` the first d actions are clean, d ~ U{0, …, max_prefix}, and the others are predicted
@@ -89,17 +105,24 @@ class GenerativePolicy(ImitationPolicy):
         """
         obs = self._encode(batch).flatten(1)
         clean, mask = self._real_actions(batch)
-        times = self._draw_times(len(clean), generator).to(self.device)
-        noise = torch.randn(clean.shape, generator=generator).to(self.device)
+        times, noise = batch["times"].to(self.device), batch["noise"].to(self.device)
         x, target = self._interpolate(clean, noise, times)
         if self.config.max_prefix:
-            length = torch.randint(self.config.max_prefix + 1, (len(clean), 1), generator=generator)
-            committed = (torch.arange(self.config.horizon) < length).to(self.device).unsqueeze(-1)
+            committed = self._committed(batch)
             obs = torch.cat([obs, self._condition(clean, committed)], -1)
             x = torch.where(committed, clean, x)
             mask = mask & ~committed
         predicted = self.denoiser(x, self.denoiser.condition(obs, times))
-        return masked_mean((predicted - target).square(), mask)
+        return masked_mean((predicted - target).square(), mask, totals.steps)
+
+    def _counted(self, batch: Mapping[str, Tensor]) -> Tensor:
+        real = super()._counted(batch)
+        return real & ~self._committed(batch) if self.config.max_prefix else real
+
+    def _committed(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Which steps are in the prefix, bool [B, H, 1]."""
+        steps = torch.arange(self.config.horizon, device=batch["prefix"].device)
+        return (steps < batch["prefix"]).to(self.device).unsqueeze(-1)
 
     @property
     def max_prefix(self) -> int:

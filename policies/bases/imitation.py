@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from numpy.typing import ArrayLike
@@ -33,6 +33,14 @@ class ImitationConfig:
     """Control steps h of each chunk that are executed, at most H."""
     obs_steps: int = 1
     """Latest observations To that the policy sees."""
+
+
+class Totals(NamedTuple):
+    """What the means in the loss of a batch divide by."""
+
+    windows: int
+    steps: Tensor
+    """Control steps whose actions count, an integer scalar."""
 
 
 class ImitationPolicy(BasePolicy):
@@ -120,7 +128,6 @@ class ImitationPolicy(BasePolicy):
         """Encoded observations [B, To * F], without gradients."""
         return self._encode(obs).flatten(1)
 
-    @abstractmethod
     def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
         """Behaviour-cloning loss, a scalar.
 
@@ -130,6 +137,32 @@ class ImitationPolicy(BasePolicy):
                 `mask` [B, H], 1 where the action is real and 0 (ignored) past the episode's end.
             generator: CPU generator of all random draws.
         """
+        whole = {**batch, **self.draw(len(batch["state"]), generator)}
+        return self.partial_loss(whole, self.totals(whole))
+
+    @abstractmethod
+    def draw(self, batch: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Everything random in the loss of B windows, by name, each [B, …]."""
+
+    @abstractmethod
+    def partial_loss(self, batch: Mapping[str, Tensor], totals: Totals) -> Tensor:
+        """Share of some windows in the loss of a batch; the shares of all its windows add up to the loss.
+
+        Args:
+            batch: as for `loss`, with what `draw` gave for these windows.
+            totals: those of the whole batch.
+        """
+
+    def totals(self, batch: Mapping[str, Tensor]) -> Totals:
+        """Totals of a batch, of which `mask` and what `draw` gave are read."""
+        return Totals(len(batch["mask"]), self._counted(batch).sum())
+
+    def _counted(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Which steps count in the loss, bool [B, H, 1]."""
+        return self._real_steps(batch)
+
+    def _real_steps(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return batch["mask"].to(self.device).bool().unsqueeze(-1)
 
     def fit_normalizers(self, states: ArrayLike | Tensor, actions: ArrayLike | Tensor) -> None:
         """Fit the normalisers to all states [T, S] and actions [T, A] of the demonstrations.
@@ -175,7 +208,7 @@ class ImitationPolicy(BasePolicy):
 
         Networks see the padding too, so it must be constant.
         """
-        mask = batch["mask"].to(self.device).bool().unsqueeze(-1)
+        mask = self._real_steps(batch)
         actions = self.action_normalizer.normalize(batch["actions"].to(self.device))
         return torch.where(mask, actions, 0.0), mask
 
@@ -191,9 +224,12 @@ def checked_image_size(size: Sequence[int] | None) -> tuple[int, int]:
     return size[0], size[1]
 
 
-def masked_mean(error: Tensor, mask: Tensor) -> Tensor:
-    """Mean of [B, H, A] over the steps where the mask [B, H, 1] is set; 0 if it is set nowhere."""
-    return (error * mask).sum() / (mask.sum() * error.shape[-1]).clamp(min=1)
+def masked_mean(error: Tensor, mask: Tensor, steps: Tensor) -> Tensor:
+    """Mean of [B, H, A] over the steps where the mask [B, H, 1] is set; 0 if it is set nowhere.
+
+    `steps` says in how many steps it is set, here and in the other parts of the batch.
+    """
+    return (error * mask).sum() / (steps * error.shape[-1]).clamp(min=1)
 
 
 def check_num_samples(num_samples: int) -> None:

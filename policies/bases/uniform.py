@@ -14,7 +14,7 @@ from robot_rl.policies.bases.base_policy import (
     check_features,
     check_observation,
 )
-from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
+from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy, Totals
 
 
 @dataclass
@@ -43,7 +43,10 @@ class UniformPolicy(ImitationPolicy):
         # There are no parameters to ask.
         return self.action_normalizer.center.device
 
-    def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
+    def draw(self, batch: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        raise ValueError(_NOT_TRAINED)
+
+    def partial_loss(self, batch: Mapping[str, Tensor], totals: Totals) -> Tensor:
         raise ValueError(_NOT_TRAINED)
 
     def fit_normalizers(self, states: ArrayLike | Tensor, actions: ArrayLike | Tensor) -> None:

@@ -129,7 +129,10 @@ class VLAPolicy(FlowPolicy):
         state = check_observation(obs, self.spec).to(self.device, torch.float32)
         numbers = self._tokenizer(check_instructions(obs)[:, -1]).to(self.device)
         batch, steps = state.shape[:2]
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16):
+        kind = self.device.type
+        # Also where training with mixed precision has enabled it for the whole policy.
+        bf16 = self.config.bf16 or torch.is_autocast_enabled(kind)
+        with torch.autocast(kind, torch.bfloat16, enabled=bf16):
             sentence = self.sentence(numbers).repeat_interleave(steps, 0)
             seen = torch.cat([camera.to(self.device).flatten(0, 1) for camera in images])
             views = self.vision[0](seen, sentence.repeat(len(images), 1)).chunk(len(images))

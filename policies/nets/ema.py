@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-_AVERAGE = "average."
+AVERAGE = "average."
+"""Beginning of the names of averaged weights in a state dict."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -49,7 +50,7 @@ class EMA(Generic[M]):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors only, so that a checkpoint can hold it as safetensors."""
-        weights = {_AVERAGE + name: tensor for name, tensor in self.average.state_dict().items()}
+        weights = {AVERAGE + name: tensor for name, tensor in self.average.state_dict().items()}
         return {"updates": torch.tensor(self.updates), **weights}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -59,6 +60,6 @@ class EMA(Generic[M]):
             RuntimeError: if the weights do not fit the module.
         """
         self.average.load_state_dict(
-            {name.removeprefix(_AVERAGE): tensor for name, tensor in state.items() if name != "updates"}
+            {name.removeprefix(AVERAGE): tensor for name, tensor in state.items() if name != "updates"}
         )
         self.updates = int(state["updates"])

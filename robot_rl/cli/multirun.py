@@ -6,6 +6,7 @@ run one after another in this terminal, or `jobs=…` at a time with their outpu
 """
 
 import itertools
+import os
 import shlex
 import subprocess
 import sys
@@ -47,6 +48,11 @@ def run_all(command: Command, arguments: Sequence[str], plugins: Sequence[str] =
         KeyboardInterrupt: if the user stopped; the current runs have saved.
         SystemExit: with code 1, if runs have failed.
     """
+    if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise UserError(
+            f"{count} processes were started (WORLD_SIZE), and each would run the whole sweep: leave "
+            "--multirun out, and start each run with torchrun"
+        )
     pairs = split_arguments(command, arguments)
     at_once, launcher = _jobs(dict(pairs)), dict(pairs).get("launcher", "local")
     jobs = combinations([pair for pair in pairs if pair[0] not in _OWN])

@@ -6,7 +6,7 @@ Ctrl-C saves a checkpoint; the same command resumes from it, exactly.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from robot_rl.cli.progress import ProgressReporter
 from robot_rl.cli.progress import progress as progress_bar
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
@@ -26,6 +27,15 @@ from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
+from robot_rl.launchers.software import installed_software
+from robot_rl.learning.processes import (
+    AccelerateConfig,
+    Accelerated,
+    Processes,
+    ProcessLost,
+    launched_processes,
+    others_lost,
+)
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import METHODS, Method, build_method
@@ -33,7 +43,7 @@ from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.registry import BASES
 from robot_rl.policy_client.config import RemoteConfig
-from robot_rl.runs import check_run, now, open_run, write_run_record, write_text
+from robot_rl.runs import check_run, list_checkpoints, now, open_run, write_run_record, write_text
 from robot_rl.saved_policies.loading import EXECUTION, choose_device
 from robot_rl.training.components import (
     OfflineComponents,
@@ -63,6 +73,7 @@ GROUPS = {
     "hil": {"on": HilConfig},
     "imagination": {"state": StateModelConfig, "remote": RemoteModelConfig},
     "workers": {"ray": WorkersConfig},
+    "accelerate": {"on": AccelerateConfig},
     "base": {
         **{name: base.config for name, base in BASES.items()},
         "run": RunBase,
@@ -90,6 +101,8 @@ class Config:
     those of a model in another process."""
     workers: Any = None
     """`ray` for environments in processes on the machines of a Ray cluster."""
+    accelerate: Any = None
+    """`on` to train a base policy in several processes, which torchrun starts, or with mixed precision."""
     data: str | None = None
     """Dataset of demonstrations."""
     name: str = "${task.name}_${method.name}_s${seed}"
@@ -143,28 +156,32 @@ def run(config: Config) -> None:
     clock = TrainingClock()
     with ExitStack() as closing:
         with mistakes():
-            device = choose_device(config.device)
-            torch.set_num_threads(config.threads)
-            check_options(config)
-            source = _source(config, device, closing)
+            processes, device = _start(config, closing)
+            source = _source(config, device, processes, closing)
             method = build_method(config.method)
             components = build(method, source, closing, config.imagination)
             save_policy = policy_saver(method, components, source.execution)
             evaluation = _evaluation(config, source, save_policy, clock, closing)
             content = resolved(config)
             check_run(directory, content)
-        facts = _facts(config, device)
+            if config.accelerate:
+                _check_same(directory, content, processes)
+        main = processes.is_main
+        facts = _facts(config, device, processes)
         logger = RunLogger(directory, clock=clock, tracker=config.logger, config=content)
         closing.callback(logger.close)
-        unit = "updates" if isinstance(method, OfflineMethod) else "env steps"
         stop = closing.enter_context(stop_on_signal())
-        progress = closing.enter_context(progress_bar(config.method.steps, config.name, unit))
+        progress = _progress(config, method, closing) if main else _Silent()
+
+        def record(**more: Any) -> None:
+            if main:
+                write_run_record(directory, started, **facts, **more)
 
         def begin() -> None:
             # Before the first step, so that a run that is killed has a record too.
             open_run(directory, content)
             facts.update(describe_sessions(directory, code))
-            write_run_record(directory, started, **facts)
+            record()
 
         def evaluate(step: int) -> None:
             if evaluation:
@@ -173,27 +190,66 @@ def run(config: Config) -> None:
         def keep(step: int) -> None:
             keep_policy(directory, step, logger.seconds, save_policy)
 
-        loop = Run(directory, logger, progress, stop, save_policy, evaluate, keep, begin)
+        def stopped() -> bool:
+            return processes.any(stop())
+
+        loop = Run(directory, logger, progress, stopped, save_policy, evaluate, keep, begin, main)
         try:
-            finished = train(config, method, components, source, loop)
+            with others_lost(processes):
+                finished = train(config, method, components, source, loop)
         except NotFinite as error:
-            write_run_record(directory, started, **facts, failed=str(error))
+            record(failed=str(error))
             raise UserError(f"{error}; a smaller learning rate may help") from error
-        except ServerLost as error:
-            write_run_record(directory, started, **facts, failed=str(error))
+        except (ServerLost, ProcessLost) as error:
+            record(failed=str(error))
             raise
-    write_run_record(
-        directory,
-        started,
-        **facts,
-        env_steps=0 if isinstance(method, OfflineMethod) else config.method.steps,
-        wall_seconds=logger.seconds,
-        finished=finished,
+    env_steps = 0 if isinstance(method, OfflineMethod) else config.method.steps
+    record(env_steps=env_steps, wall_seconds=logger.seconds, finished=finished)
+    processes.close()
+    _report_end(directory, method, finished=finished, shown=main)
+
+
+def _start(config: Config, closing: ExitStack) -> tuple[Processes, torch.device]:
+    """Check the options, and join the other processes of the run if there are any."""
+    device = choose_device(config.device)
+    check_options(config)
+    processes = Processes()
+    if config.accelerate:
+        processes = Accelerated(config.accelerate, device)
+        device = processes.device
+    closing.enter_context(others_lost(processes))
+    torch.set_num_threads(config.threads)
+    return processes, device
+
+
+def _progress(config: Config, method: Method, closing: ExitStack) -> ProgressReporter:
+    unit = "updates" if isinstance(method, OfflineMethod) else "env steps"
+    return closing.enter_context(progress_bar(config.method.steps, config.name, unit))
+
+
+class _Silent:
+    """Progress of a process that is not the main one."""
+
+    def update(self, step: int, **figures: float) -> None: ...
+
+
+def _check_same(directory: Path, content: Mapping[str, Any], processes: Processes) -> None:
+    """Check that all processes train the same run, before one of them writes.
+
+    Raises:
+        UserError: if they differ, or one has ended.
+    """
+    newest = [path.name for path in list_checkpoints(directory / "checkpoints")[-1:]]
+    processes.check_equal(
+        configuration=json.dumps(content, sort_keys=True),
+        newest_checkpoint=json.dumps(newest),
+        software=json.dumps(installed_software(), sort_keys=True),
     )
-    _report_end(directory, method, finished=finished)
+    if processes.is_main:
+        print(f"accelerate: {processes.count} processes", file=sys.stderr)
 
 
-def _source(config: Config, device: torch.device, closing: ExitStack) -> Source:
+def _source(config: Config, device: torch.device, processes: Processes, closing: ExitStack) -> Source:
     """What a run is made from besides its method."""
     make_envs = _one_environment if config.hil else environments(config.workers, closing)
     return Source(
@@ -206,6 +262,7 @@ def _source(config: Config, device: torch.device, closing: ExitStack) -> Source:
         make_envs,
         AsyncOptions(config.asynchronous, config.delay),
         uneven=config.hil is not None,
+        processes=processes,
     )
 
 
@@ -266,7 +323,7 @@ def train(config: Config, method: Method, components: Components, source: Source
         assert isinstance(method, OfflineMethod)
         if not train_offline(components.learner, intervals, run):
             return False
-        if result := components.learner.finish():
+        if (result := components.learner.finish()) and run.is_main:
             write_text(run.directory / f"{method.name}.json", json.dumps(result.figures, indent=2) + "\n")
             print(result.text)
         return True
@@ -299,6 +356,7 @@ def check_options(config: Config) -> None:
     """Raises ValueError for options that do not go together."""
     if config.asynchronous != "off":
         _check_asynchronous(config)
+    _check_processes(config)
     if config.hil:
         check_hil_config(config.hil, config.method)
     if config.imagination and not issubclass(METHODS[config.method.name], OffPolicyMethod):
@@ -325,6 +383,18 @@ def check_options(config: Config) -> None:
             f"{asked} counts environment steps, and method={config.method.name} takes none: "
             "leave it out, and measure the result with `robot-rl eval`"
         )
+
+
+def _check_processes(config: Config) -> None:
+    method = METHODS[config.method.name]
+    distributes = issubclass(method, OfflineMethod) and method.distributes
+    if config.accelerate and not distributes:
+        raise ValueError(
+            f"accelerate=on trains base policies (method=bc), not method={config.method.name}: leave it out"
+        )
+    if not config.accelerate and (count := launched_processes()) > 1:
+        advice = "add accelerate=on" if distributes else f"start method={config.method.name} without torchrun"
+        raise ValueError(f"{count} processes were started (WORLD_SIZE), which would train the same: {advice}")
 
 
 def _check_asynchronous(config: Config) -> None:
@@ -360,20 +430,23 @@ def resolved(config: Config) -> dict[str, Any]:
     return content
 
 
-def _report_end(directory: Path, method: Method, *, finished: bool) -> None:
-    """Print what to do next; raises KeyboardInterrupt if the run was stopped."""
+def _report_end(directory: Path, method: Method, *, finished: bool, shown: bool) -> None:
+    """Print what to do next, if shown; raises KeyboardInterrupt if the run was stopped."""
     if not finished:
-        print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
+        if shown:
+            print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
         raise KeyboardInterrupt
     next_step = method.next_step if isinstance(method, OfflineMethod) else OfflineMethod.next_step
-    print(f"{directory}: done. {next_step.format(run=directory)}")
+    if shown:
+        print(f"{directory}: done. {next_step.format(run=directory)}")
 
 
-def _facts(config: Config, device: torch.device) -> dict[str, Any]:
+def _facts(config: Config, device: torch.device, processes: Processes) -> dict[str, Any]:
     """Facts in the record of a run that do not depend on how it ended."""
     return {
         "method": config.method.name,
         "task": config.task.name,
         "seed": config.seed,
         "device": str(device),
+        **({"processes": processes.count} if config.accelerate else {}),
     }

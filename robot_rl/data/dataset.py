@@ -20,7 +20,7 @@ chunks of zeros are written too, so a missing chunk is known to be lost.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -207,9 +207,9 @@ class Dataset:
         encoded = self[INSTRUCTION]
         return [decode_instruction(encoded[rows.start]) for rows in self.episodes]
 
-    def observations(self) -> Observation:
+    def observations(self, *, images: bool = True) -> Observation:
         """All observations, made by the function that simulation and robot use too."""
-        spec = self.observation_spec
+        spec = self.observation_spec if images else replace(self.observation_spec, cameras=())
         keys = [*spec.state_keys, *(f"images.{camera}" for camera in spec.cameras)]
         keys += [INSTRUCTION] if spec.instruction else []
         return make_observation({key: self[key] for key in keys}, spec)
@@ -226,15 +226,16 @@ class Windows:
 
     `state` [M, To, S] repeats the first observation before an episode's start; `actions`
     [M, H, A] repeats the last action past its end, where `mask` [M, H] is 0. Windows share images:
-    `images[camera]` uint8 [T, H, W, 3] holds those of the whole dataset, and `rows` [M, To] are the
-    images of each window. So do they share instructions: `instruction` uint8 [T, L], None without.
+    `images[camera]` uint8 [T, H, W, 3] holds those of the whole dataset, or reads them from its files, and
+    `rows` [M, To] are the images of each window. So do they share instructions: `instruction` uint8 [T, L],
+    None without.
     """
 
     state: NDArray[np.float32]
     actions: NDArray[np.float32]
     mask: NDArray[np.float32]
     rows: NDArray[np.int64]
-    images: Mapping[str, NDArray[np.uint8]]
+    images: Mapping[str, NDArray[np.uint8] | ArrayFrames | VideoFrames]
     instruction: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
@@ -247,12 +248,15 @@ def make_windows(
     horizon: int,
     keep: NDArray[np.bool_],
     steps: NDArray[np.bool_] | None = None,
+    *,
+    from_files: bool = False,
 ) -> Windows:
     """Make the windows of the episodes in `keep` [N]; the first action follows the newest observation.
 
     Actions of steps that are not in `steps` [T] are masked; windows without another action are left out.
+    With `from_files` images stay in the dataset's files until they are indexed.
     """
-    observations = dataset.observations()
+    observations = dataset.observations(images=not from_files)
     actions = dataset["applied_action"].astype(np.float32)
     past = np.arange(1 - obs_steps, 1)
     ahead = np.arange(horizon)
@@ -272,6 +276,9 @@ def make_windows(
         actions[index],
         valid.astype(np.float32),
         seen,
-        {camera: observations[IMAGE_PREFIX + camera] for camera in dataset.observation_spec.cameras},
+        {
+            camera: dataset.frames(camera) if from_files else observations[IMAGE_PREFIX + camera]
+            for camera in dataset.observation_spec.cameras
+        },
         observations.get(INSTRUCTION),
     )

@@ -36,9 +36,13 @@ def random_shift(images: Tensor, generator: torch.Generator | None = None, pad: 
 
     Images of one history get the same shift. The generator may be on any device.
     """
+    return shift_images(images, draw_shifts(len(images), generator, pad))
+
+
+def draw_shifts(batch: int, generator: torch.Generator | None = None, pad: int = MAX_SHIFT) -> Tensor:
+    """Shifts of the images of a batch in pixels, int64 [2, B]: rows, columns."""
     where = generator.device if generator else None
-    shifts = torch.randint(-pad, pad + 1, (2, len(images), 1), generator=generator, device=where)
-    return shift_images(images, shifts.squeeze(2))
+    return torch.randint(-pad, pad + 1, (2, batch), generator=generator, device=where)
 
 
 def _any_version(features: Tensor, generator: torch.Generator) -> Tensor:

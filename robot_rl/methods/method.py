@@ -5,7 +5,7 @@ selects the loop. `docs/architecture.md` shows how the parts fit together.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.envs.action import ActionSpec, one_step
 from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
+from robot_rl.learning.processes import Processes
 from robot_rl.learning.sampling import Window
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
@@ -197,6 +198,8 @@ class DatasetContext:
     """Configuration of the base policy to train; None for a method that trains none."""
     seed: int
     device: torch.device
+    processes: Processes = field(default_factory=Processes)
+    """The processes that train together."""
 
 
 class OfflineMethod(ABC):
@@ -206,6 +209,8 @@ class OfflineMethod(ABC):
     config_type: ClassVar[type]
     acts: ClassVar[bool] = True
     """Whether the result is a policy, so that it must match the task's environment."""
+    distributes: ClassVar[bool] = False
+    """Whether several processes can train it together, with accelerate=on."""
     next_step: ClassVar[str] = "Measure it with `robot-rl eval policy={run}`"
     """Printed advice on what to do with the result."""
 

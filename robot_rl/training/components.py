@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -39,6 +39,7 @@ from robot_rl.learning.learner import (
     OnlineLearner,
     OnPolicyLearner,
 )
+from robot_rl.learning.processes import Processes
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.machine import memory_bytes
 from robot_rl.methods.method import (
@@ -91,6 +92,8 @@ class Source:
     """How the base's chunks are executed."""
     uneven: bool = False
     """Whether one stream of the replay may get more steps than another, even all."""
+    processes: Processes = field(default_factory=Processes)
+    """The processes that train a base policy together."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,8 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
         environment = env.describe()
         env.close()
         check_same_environment(dataset.environment, environment, f"dataset {source.data}", source.accept)
-    learner = method.build_learner(DatasetContext(dataset, source.base, source.seed, source.device))
+    context = DatasetContext(dataset, source.base, source.seed, source.device, source.processes)
+    learner = method.build_learner(context)
     return OfflineComponents(learner, environment)
 
 

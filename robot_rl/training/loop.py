@@ -46,6 +46,8 @@ class Run:
     """Saves the current policy at an environment step, to be evaluated later."""
     begin: Callable[[], None] | None = None
     """Writes the run's configuration and record, after its newest checkpoint was read."""
+    is_main: bool = True
+    """Whether this process writes; others of the same run only train."""
 
     @property
     def checkpoints(self) -> Path:
@@ -58,7 +60,8 @@ class Run:
             NotFinite: if a metric is NaN or infinite.
         """
         values = finite_metrics(metrics, step)
-        self.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
+        if self.is_main:
+            self.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
         return values
 
     def measure(self, intervals: Intervals, metrics: Mapping[str, Tensor], before: int, step: int) -> None:
@@ -89,7 +92,7 @@ def restore_run(run: Run) -> dict[str, Any] | None:
         if found:
             state = load_checkpoint(found[-1])
             run.logger.load_state_dict(state["logger"])
-        if run.begin:
+        if run.begin and run.is_main:
             run.begin()
     return state
 

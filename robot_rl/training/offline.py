@@ -20,8 +20,10 @@ def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bo
 
     def save() -> None:
         finite_metrics(metrics, step)
+        # Of a policy that is sharded, every process gives its part.
         tree = {"step": step, "learner": learner.state_dict(), "logger": run.logger.state_dict()}
-        save_checkpoint(run.checkpoints, step, tree, run.save_policy)
+        if run.is_main:
+            save_checkpoint(run.checkpoints, step, tree, run.save_policy)
 
     while step < intervals.total and not run.stop():
         metrics = learner.update()
