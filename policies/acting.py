@@ -101,6 +101,17 @@ class ActingPolicy:
         action = self._correct_action(frames, step.action, explore=explore)
         return replace(step, action=self.runner.executed(env_ids, action))
 
+    @torch.no_grad()
+    def observe_end(self, frames: Frames, env_ids: NDArray[np.int64]) -> PolicyOutput:
+        """Samples of the base at the last observations of episodes, as where a chunk starts.
+
+        Nothing is executed there, so what RL trained does not choose among them. The next call for these
+        environments is `reset`.
+        """
+        for env_id in env_ids:
+            self.replan(int(env_id))
+        return self.runner.step(frames, env_ids, with_base_samples=True)
+
     def reads_next_frame(self, *, explore: bool = False) -> NDArray[np.bool_]:
         """Whether `act` will read images of the next step, for each environment [B].
 

@@ -107,6 +107,8 @@ class ChunkRunner:
         """Number of observations for which the base was sampled."""
         self.holds = 0
         """Number of control steps in which an arm was held, for want of a chunk."""
+        self.decisions_only = False
+        """Whether samples of the base and its features are only computed where a chunk starts."""
         self._history: dict[str, NDArray[Any]] = {}
         self._fresh = np.ones(num_envs, bool)
         self._chunk = np.zeros((num_envs, spec.execute, spec.action_size), np.float32)
@@ -157,7 +159,8 @@ class ChunkRunner:
                 [b, To, …] and the base's samples; without it the base's first sample is executed.
             execute: steps of a chunk that are executed; `base.spec.execute` if None.
             with_base_samples: draw and return samples of the base at every step, also within a chunk, and
-                all versions of its features.
+                all versions of its features. With `decisions_only` they are 0 within a chunk, and None where
+                no environment starts one.
         """
         self._update_history(frames, env_ids)
         starting = self._cursor[env_ids] >= (execute or self.base.spec.execute)
@@ -165,15 +168,15 @@ class ChunkRunner:
         with_features = self.feature_copies > 0 and (with_base_samples or self.features_every_step)
         copies = self.feature_copies if with_base_samples else min(self.feature_copies, 1)
         with_base_samples = with_base_samples and self.base_samples > 0
-        everywhere = np.ones(len(env_ids), bool)
-        observed = everywhere if with_base_samples or with_features else starting
+        asked = starting if self.decisions_only else np.ones(len(env_ids), bool)
+        observed = asked if with_base_samples or with_features else starting
         if observed.any():
             obs = self._observations(env_ids[observed])
             if copies:
                 versions = self._features(obs, env_ids[observed], copies)
                 obs[FEATURES] = versions[:, 0]
-                features = versions.cpu().numpy() if with_features else None
-            sampled = everywhere if with_base_samples else starting
+                features = _spread(versions, observed) if with_features else None
+            sampled = asked if with_base_samples else starting
             if sampled.any():
                 obs = _rows(obs, torch.from_numpy(sampled[observed]))
                 chunk = self._sample(obs, env_ids[sampled], starting[sampled])
@@ -182,14 +185,13 @@ class ChunkRunner:
                 begun = _rows(obs, mask), _chunk_rows(chunk, mask)
                 self._start_chunks(env_ids[starting], select(*begun) if select else select_first(begun[1]))
             if with_base_samples:
-                base_samples = BaseSamples(
-                    None if chunk.noise is None else chunk.noise.cpu().numpy(), chunk.actions.cpu().numpy()
-                )
+                noise = None if chunk.noise is None else _spread(chunk.noise, sampled)
+                base_samples = BaseSamples(noise, _spread(chunk.actions, sampled))
         position = self._cursor[env_ids].copy()
         self._cursor[env_ids] += 1
-        noise = None if self._noise is None else self._noise[env_ids]
+        executed_noise = None if self._noise is None else self._noise[env_ids]
         action, base = self._chunk[env_ids, position], self._base_chunk[env_ids, position]
-        return PolicyOutput(action, base, noise, position, base_samples, features)
+        return PolicyOutput(action, base, executed_noise, position, base_samples, features)
 
     @property
     def delay(self) -> int:
@@ -316,6 +318,16 @@ def latest_frame(obs: ObservationHistory) -> dict[str, Tensor]:
 def executed_part(chunk: Chunk, execute: int) -> Chunk:
     """The first h actions of samples, which are executed."""
     return Chunk(chunk.actions[:, :, :execute], chunk.noise)
+
+
+def _spread(values: Tensor, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Values [b, …] in the rows of a mask [B] with b of them set, and 0 in the others."""
+    found: NDArray[np.float32] = values.cpu().numpy()
+    if mask.all():
+        return found
+    spread = np.zeros((len(mask), *found.shape[1:]), found.dtype)
+    spread[mask] = found
+    return spread
 
 
 def _rows(obs: ObservationHistory, mask: Tensor) -> dict[str, Tensor]:

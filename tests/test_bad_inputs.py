@@ -89,6 +89,9 @@ HIL = ["train", "method=residual", "base=runs/x", "hil=on", "hil.operator=script
         ([*HIL, "hil.link=tcp://0.0.0.0"], ["tcp://0.0.0.0", "5550"]),
         ([*HIL, "hil.link=tcp://0.0.0.0:5550"], ["tcp://0.0.0.0:5550", "hil.keys", "robot-rl robot keys"]),
         ([*HIL, "hil.link=nowhere"], ["nowhere", "tcp://"]),
+        (["train", "method=expo", "method.windows=chunks"], ["windows=chunks", "steps or decisions"]),
+        (["train", "method=ibrl", "method.windows=decisions"], ["method.windows"]),
+        ([*HIL, "method=dsrl_na", "method.windows=decisions"], ["a person may take over", "leave it out"]),
     ],
 )
 def test_a_command_that_cannot_work_is_answered_with_what_to_do(

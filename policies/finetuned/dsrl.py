@@ -160,6 +160,8 @@ class DSRLPolicy(ActingPolicy):
         networks = self.networks
         features = networks.encoder(latest_frame(obs))
         noise = self._noise(len(features), networks.noise_size) if explore else None
+        # The base is asked again, for the chunk of the actor's noise.
+        self.runner.queries += len(features)
         return networks.select(obs, features, noise, base_samples)
 
 

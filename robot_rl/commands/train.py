@@ -28,6 +28,7 @@ from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
 from robot_rl.launchers.software import installed_software
+from robot_rl.learning.config import STEPS
 from robot_rl.learning.processes import (
     AccelerateConfig,
     Accelerated,
@@ -422,6 +423,8 @@ def resolved(config: Config) -> dict[str, Any]:
         del content["asynchronous"], content["delay"]
     if config.hil and config.hil.actors == 1:
         del content["hil"]["actors"]
+    if content["method"].get("windows") == STEPS:
+        del content["method"]["windows"]
     if config.workers and config.workers.lockstep:
         content["workers"] = None  # any number of them, and none, compute the same
     if config.data is not None:

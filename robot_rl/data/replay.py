@@ -230,9 +230,7 @@ class Replay:
         powers = gamma ** torch.arange(n_step + 1, device=self.device).float()
         reward = (data["reward"][rows[:, :-1]] * inside * powers[:-1]).sum(1)
         discount = torch.where(terminated, 0.0, powers[length])
-        # The row after a termination may belong to another episode, so it is not used.
-        after = length - terminated.long()
-        last = rows.gather(1, after[:, None]).squeeze(1)
+        last = self._following(rows, length, terminated)
         if not bootstrap_truncation:
             discount = torch.where(data["last"][last], 0.0, discount)
         out: Batch = {"reward": reward, "discount": discount, "action": data["action"][row]}
@@ -350,6 +348,12 @@ class Replay:
         before = (whole & ~ends)[:, :-1].long().cumprod(1)
         inside = torch.cat([torch.ones_like(row)[:, None], before], 1) * whole
         return rows, inside, (ends & inside.bool()).any(1)
+
+    def _following(self, rows: Tensor, length: Tensor, terminated: Tensor) -> Tensor:
+        """The rows [B] after windows, of which `next.<field>` is."""
+        # The row after a termination may belong to another episode, so it is not used.
+        after = length - terminated.long()
+        return rows.gather(1, after[:, None]).squeeze(1)
 
     def _executed(self, rows: Tensor, length: Tensor, chunk: int) -> Tensor:
         """Actions [B, h, A] of the first h steps of each window, continued by the base's if it is shorter."""

@@ -7,7 +7,7 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import list_clients
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.operator_check import check_operator
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import DECISIONS, ChunkConfig, OffPolicyConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 
@@ -18,6 +18,11 @@ def check_hil_config(config: HilConfig, method: Any) -> None:
         raise ValueError(
             f"method={method.name} does not learn from a replay, so not from interventions: hil=on supports "
             + ", ".join(name for name, kind in METHODS.items() if issubclass(kind, OffPolicyMethod))
+        )
+    if isinstance(method, ChunkConfig) and method.windows == DECISIONS:
+        raise ValueError(
+            "method.windows=decisions learns from chunks that are executed whole, and a person may take over "
+            "within one: leave it out with hil=on"
         )
     check_operator(config)
     if method.num_envs != config.actors:

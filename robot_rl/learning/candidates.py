@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import ChunkConfig
 from robot_rl.learning.critics import Critics
 from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.nets.critic import ValueSpec
@@ -12,7 +12,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 
 
 @dataclass
-class CandidatesConfig(OffPolicyConfig):
+class CandidatesConfig(ChunkConfig):
     """Off-policy learning of chunks, of which the critics choose one among several."""
 
     warmup_steps: int = 1_000

@@ -10,6 +10,9 @@ STATE_ALONE = "state"
 BASE_FEATURES = "base"
 """Value of `encoder` that uses the features of the frozen base instead of images."""
 
+STEPS, DECISIONS = "steps", "decisions"
+"""Values of `windows`."""
+
 
 @dataclass
 class OffPolicyConfig:
@@ -124,6 +127,20 @@ class OffPolicyConfig:
         """
         lowest, highest = self.reward_offset - self.gripper_penalty, 1 + self.reward_offset
         return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)
+
+
+@dataclass
+class ChunkConfig(OffPolicyConfig):
+    """Off-policy learning of executed chunks."""
+
+    windows: str = STEPS
+    """Windows of the run's steps begin and end at `steps`, any of them, or at `decisions` alone, where a
+    chunk starts: then the base is asked, and cameras are rendered, once per chunk."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.windows not in (STEPS, DECISIONS):
+            raise ValueError(f"method.windows={self.windows}: choose {STEPS} or {DECISIONS}")
 
 
 def check_residual_scales(residual_scale: float, gripper_scale: float) -> None:

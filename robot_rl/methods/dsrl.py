@@ -20,7 +20,7 @@ from robot_rl.learning.critics import Critics, aggregate
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, check_alpha_min
-from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent, check_whole_chunks
 from robot_rl.policies.bases.base_policy import BasePolicy, is_steered_by_noise, random_observations
 from robot_rl.policies.bases.uniform import UniformPolicy
 from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec
@@ -172,11 +172,7 @@ class DSRLMethod(NoiseMethod):
     def check_base(self, base: BasePolicy, path: str) -> None:
         super().check_base(base, path)
         execute = base.spec.execute
-        if self.config.n_step % execute:
-            raise ValueError(
-                f"method.n_step={self.config.n_step}: method=dsrl acts in chunks of {execute} executed "
-                f"steps; choose a multiple of {execute}"
-            )
+        check_whole_chunks(self.config.n_step, execute, "method=dsrl acts")
         self.config = replace(self.config, n_step=self.config.n_step or execute)
 
     @property

@@ -6,9 +6,9 @@
     actor loss      L_pi = E[alpha log pi_W(w|s) - mean_i Q^W_i(s, w)]
 
 Many w give the same chunk, and what Q^A learns about a chunk holds for all of them. Q^A is trained on
-executed chunks in windows that begin at every environment step, so it also learns from demonstrations. Each
-distillation step samples new noise and runs the base: with a few stored samples per state, Q^W would only
-memorise their values.
+executed chunks in windows that begin at every environment step or, with `windows=decisions`, where a chunk
+starts, so it also learns from demonstrations. Each distillation step samples new noise and runs the base:
+with a few stored samples per state, Q^W would only memorise their values.
 """
 
 import copy
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.config import BASE_FEATURES
+from robot_rl.learning.config import BASE_FEATURES, ChunkConfig
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, base_observation, first_rows, observation
@@ -34,7 +34,7 @@ BACKUPS = ("sampled", "distilled")
 
 
 @dataclass
-class DSRLNAConfig(NoiseSACConfig):
+class DSRLNAConfig(NoiseSACConfig, ChunkConfig):
     """SAC in the noise of a frozen base, with critics of chunks (DSRL-NA)."""
 
     name: str = "dsrl_na"
@@ -176,7 +176,10 @@ class DSRLNAMethod(NoiseMethod):
 
     @property
     def replay_content(self) -> ReplayContent:
-        return ReplayContent(("base_samples",), self.config.base_samples, base_images=True)
+        config = self.config
+        return ReplayContent.of_chunks(
+            config.windows, ("base_samples",), config.base_samples, base_images=True
+        )
 
     def window(self, base: BasePolicy) -> Window:
         return Window(chunk=base.spec.execute)

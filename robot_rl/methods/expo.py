@@ -7,10 +7,11 @@ EXPO (arXiv 2507.07986), on chunks as in EXPO-FT (arXiv 2605.25477):
     critic target   y = R_n + gamma^n (1 - terminated) min_{j in subset} Q'_j(s', pi(s'))
     edit loss       L_e = E[alpha log pi_e(a_hat | s, A) - mean_i Q_i(s, A~)],  A an executed chunk
 
-Critics are trained on executed chunks, in windows that begin at every environment step. Samples of the base
-are stored when it acts, so a target needs no pass through the base. `faster=true` (FASTER, arXiv 2604.19730)
-adds a critic of the latent noise, Q_f(s, z), trained to the value of the chunk that the base makes of z; of N
-seeds only the best is denoised. `base_lr` > 0 finetunes the base on successful episodes.
+Critics are trained on executed chunks, in windows that begin at every environment step or, with
+`windows=decisions`, where a chunk starts. Samples of the base are stored when it acts, so a target needs no
+pass through the base. `faster=true` (FASTER, arXiv 2604.19730) adds a critic of the latent noise, Q_f(s, z),
+trained to the value of the chunk that the base makes of z; of N seeds only the best is denoised. `base_lr`
+> 0 finetunes the base on successful episodes.
 """
 
 from dataclasses import dataclass
@@ -245,7 +246,7 @@ class ExpoMethod(OffPolicyMethod):
         fields = ("base_samples", "base_sample_noise") if config.faster else ("base_samples",)
         # With ranked seeds only the best is denoised.
         samples = 1 if config.faster else config.candidates
-        return ReplayContent(fields, samples, base_images=config.base_lr > 0)
+        return ReplayContent.of_chunks(config.windows, fields, samples, base_images=config.base_lr > 0)
 
     def window(self, base: BasePolicy) -> Window:
         return Window(chunk=base.spec.horizon if self.config.base_lr > 0 else base.spec.execute)

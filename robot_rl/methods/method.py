@@ -12,7 +12,7 @@ import torch
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.action import ActionSpec, one_step
-from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
+from robot_rl.learning.config import BASE_FEATURES, DECISIONS, STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
 from robot_rl.learning.processes import Processes
 from robot_rl.learning.sampling import Window
@@ -62,6 +62,17 @@ class ReplayContent:
     """Number of base samples at each step; a base without a noise input gives one."""
     base_images: bool = False
     """Whether to store the base's images too, because updates run the base on stored observations."""
+    decisions_only: bool = False
+    """Whether images, features and samples of the base are only stored where a chunk starts."""
+
+    @classmethod
+    def of_chunks(
+        cls, windows: str, policy_fields: tuple[str, ...], base_samples: int, *, base_images: bool
+    ) -> "ReplayContent":
+        """Content for a method that learns from executed chunks; `windows` as in `ChunkConfig`."""
+        decisions = windows == DECISIONS
+        fields = (*policy_fields, "chunk_step") if decisions else policy_fields
+        return cls(fields, base_samples, base_images, decisions)
 
 
 class AgentConfig(Protocol):
@@ -130,6 +141,16 @@ class OffPolicyMethod(AgentMethod):
         return ReplayContent()
 
     def check_base(self, base: BasePolicy, path: str) -> None:
+        if self.replay_content.decisions_only:
+            n_step = self.config.n_step or self.window(base).chunk
+            check_whole_chunks(n_step, base.spec.execute, "method.windows=decisions learns")
+            # The first update needs a chunk that is over, which is known at the step after it.
+            needed = (base.spec.execute + 1) * self.config.num_envs
+            if self.config.warmup_steps < needed:
+                raise ValueError(
+                    f"method.warmup_steps={self.config.warmup_steps}: with method.windows=decisions the first "
+                    f"update needs a whole chunk of the base in the replay; set it to at least {needed}"
+                )
         if base.is_remote and self.replay_content.base_images:
             raise ValueError(
                 f"method={self.config.name} runs the base in its updates with these options, and {path} is a "
@@ -143,6 +164,11 @@ class OffPolicyMethod(AgentMethod):
             )
 
     def check_asynchronous(self) -> None:
+        if self.replay_content.decisions_only:
+            raise ValueError(
+                "method.windows=decisions is for a base that is waited for; asynchronous execution asks it "
+                "once per chunk already: leave method.windows out"
+            )
         if self.encoder == BASE_FEATURES:
             raise ValueError(
                 "method.encoder=base encodes the newest observation with the base, and asynchronous "
@@ -166,11 +192,21 @@ class OffPolicyMethod(AgentMethod):
     def build_agent(self, context: AgentContext) -> Agent:
         networks = self.build_networks(context)
         policy = networks.policy(self.config.num_envs, seed=context.seed, exploration=self.exploration)
+        policy.runner.decisions_only = self.replay_content.decisions_only
         return Agent(networks, policy)
 
     @abstractmethod
     def build_learner(self, agent: Agent, context: AgentContext) -> OnlineLearner:
         """Build the learner of an agent whose observation normaliser is fitted."""
+
+
+def check_whole_chunks(n_step: int, execute: int, what: str) -> None:
+    """Raises ValueError if a window of `n_step` steps does not end where a chunk of h executed steps does."""
+    if n_step % execute:
+        raise ValueError(
+            f"method.n_step={n_step}: {what} in chunks of {execute} executed steps; "
+            f"choose a multiple of {execute}"
+        )
 
 
 class OnPolicyMethod(AgentMethod):

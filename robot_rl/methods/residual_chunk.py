@@ -4,8 +4,9 @@
     critic target   y = R_n + gamma^n (1 - terminated) max over A'_k, A~'_k of min_{j in subset} Q'_j(s', .)
     actor loss      L_r = -mean_i Q_i(s, A~) / |Q| + bc_weight [success] |A~ - A|^2 + beta |r / scale|^2
 
-Critics are trained on executed chunks A, in windows that begin at every environment step. Samples of the base
-are stored when it acts, so an update needs no pass through the base.
+Critics are trained on executed chunks A, in windows that begin at every environment step or, with
+`windows=decisions`, where a chunk starts. Samples of the base are stored when it acts, so an update needs no
+pass through the base.
 """
 
 from dataclasses import dataclass
@@ -132,7 +133,8 @@ class ResidualChunkMethod(OffPolicyMethod):
 
     @property
     def replay_content(self) -> ReplayContent:
-        return ReplayContent(("base_samples", "base_sample_noise"), base_samples=self.config.candidates)
+        config, fields = self.config, ("base_samples", "base_sample_noise")
+        return ReplayContent.of_chunks(config.windows, fields, config.candidates, base_images=False)
 
     def window(self, base: BasePolicy) -> Window:
         return Window(chunk=base.spec.execute)

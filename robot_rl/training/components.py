@@ -17,6 +17,7 @@ import torch
 
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.decision_replay import DecisionReplay
 from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.data.replay import Fields, Replay, SwitchCost
 from robot_rl.envs.action import ActionSpec, repeated_in_hold
@@ -129,7 +130,7 @@ class OffPolicyComponents:
     learner: OnlineLearner
     imagination: Imagination | None = None
     learns_from_images: bool = True
-    """Whether the replay holds images, or what is computed from them."""
+    """Whether the replay holds images of every step, or what is computed from them."""
 
     def close(self) -> None:
         self.envs.close()
@@ -186,9 +187,8 @@ def build_off_policy(
         normalize_states(agent.networks.encoder, context.base, demos)
         learner = method.build_learner(agent, context)
         features_of = fingerprint(context.base) if context.encoder.features else ""
-        replay = Replay(
-            rows, config.num_envs, context.action_size, fields, source.device, switch, features_of
-        )
+        kind = DecisionReplay if method.replay_content.decisions_only else Replay
+        replay = kind(rows, config.num_envs, context.action_size, fields, source.device, switch, features_of)
         sampler = MixedSampler(config, replay, demos, method.window(context.base), source.seed)
         imagined = None
         if imagination:
@@ -243,6 +243,11 @@ def _check_imagination(
     name, base = method.config.name, context.base
     if context.device.type != "cpu":
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
+    if method.replay_content.decisions_only:
+        raise ValueError(
+            f"{label} begins at any step, and with method.windows=decisions most have no samples of the "
+            "base: leave one of them out"
+        )
     if context.encoder.features:
         raise ValueError(f"{label} predicts states, not features of a base: leave out method.encoder=base")
     if context.encoder.cameras:
@@ -458,7 +463,9 @@ def _place(base: ImitationConfig | RunBase | RemoteConfig | None) -> str:
 
 
 def _learns_from_images(content: ReplayContent, context: AgentContext) -> bool:
-    """Whether the replay holds images, features of them, or samples of a base that sees at every step."""
+    """Whether the replay holds images, features of them, or samples of a base that sees, at every step."""
+    if content.decisions_only:
+        return False
     sampled = bool(content.base_samples and context.base.spec.cameras)
     return context.encoder.sees or content.base_images or sampled
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_rl.data.decision_replay import NO_DECISION
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import ServerLost
@@ -48,8 +49,9 @@ class TrainingRollout(Rollout[NDArray[Any]]):
     """Steps the environments of a training run with an exploring policy.
 
     With `with_base_samples` the policy also samples the base at every step, for methods that learn from that.
-    If it neither `learns_from_images` nor from what is computed of them, only those images are rendered that
-    the policy reads to act; the others are black.
+    If it neither `learns_from_images` of every step nor from what is computed of them, only those images are
+    rendered that the policy reads to act; the others are black. With `decisions_only` of the policy's runner
+    it samples the base at decisions alone, of which the last observation of a truncated episode is one.
     """
 
     def __init__(
@@ -125,9 +127,28 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         last: dict[str, NDArray[Any]] = {}
         if len(ended):
             final = {key: value[ended] for key, value in transition.next_obs.items()}
-            last = {**final, **self._act(final, env_ids=ended).replay_fields()}
+            last = {**final, **self._last_outputs(final, ended, transition.terminated[ended])}
         self.last_rows, self._unfinished = (ended, last), None
         return transition
+
+    def _last_outputs(
+        self, final: Observation, ended: NDArray[np.int64], terminated: NDArray[np.bool_]
+    ) -> dict[str, NDArray[Any]]:
+        """The policy's outputs at the last observations [b, …] of episodes."""
+        if not self._policy.runner.decisions_only:
+            return self._act(final, env_ids=ended).replay_fields()
+        # Nothing is learned from what follows a termination.
+        asked = ~terminated
+        if not asked.any():
+            return {}
+        rows = {key: value[asked] for key, value in final.items()}
+        found = self._act(rows, env_ids=ended[asked]).replay_fields()
+        outputs: dict[str, NDArray[Any]] = {}
+        for name, value in found.items():
+            nothing = NO_DECISION if name == "chunk_step" else 0
+            outputs[name] = np.full((len(ended), *value.shape[1:]), nothing, value.dtype)
+            outputs[name][asked] = value
+        return outputs
 
     def stored(self, transition: VectorTransition, source: str) -> StoredStep:
         """The newest step, of which `source` says who acted, for a replay."""
@@ -189,8 +210,14 @@ class TrainingRollout(Rollout[NDArray[Any]]):
 
     def _draw_next(self) -> None:
         """Choose where the next step renders the cameras, once its action is chosen."""
-        if not self._learns_from_images:
-            self._envs.draw_next(self._policy.reads_next_frame(explore=True))
+        if self._learns_from_images:
+            return
+        read = self._policy.reads_next_frame(explore=True)
+        if self._policy.runner.decisions_only:
+            # The base is asked at the last observation of a truncated episode.
+            frames, horizon = self._policy.base.spec.obs_steps, self._envs.describe()["horizon"]
+            read = read | (np.array(self._lengths) >= horizon - frames)
+        self._envs.draw_next(read)
 
     def _act(
         self, obs: Observation, *, explore: bool = False, env_ids: NDArray[np.int64] | None = None
@@ -198,6 +225,8 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         """Choose actions; if the base's server is lost, the policy's state stays as it was."""
         before = self._policy.state_dict() if self._policy.base.is_remote else None
         try:
+            if env_ids is not None and self._policy.runner.decisions_only:
+                return self._policy.observe_end(obs, env_ids)
             return self._policy.act(
                 obs, explore=explore, with_base_samples=self._with_base_samples, env_ids=env_ids
             )

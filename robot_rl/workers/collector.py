@@ -32,6 +32,8 @@ class CollectorJob:
     """Names of the fields that the replay stores."""
     learns_from_images: bool
     """As in `TrainingRollout`."""
+    decisions_only: bool
+    """As in `ReplayContent`."""
     plugins: Sequence[str]
     """Names of modules to import."""
     software: Mapping[str, str]
@@ -108,6 +110,7 @@ class Collector:
         job, self._outcomes = self._job, _Outcomes()
         noise = episode_seed(seed, "explore", 0)
         self._policy = job.networks.policy(self._envs.num_envs, seed=noise, exploration=job.exploration)
+        self._policy.runner.decisions_only = job.decisions_only
         self._rollout = TrainingRollout(
             self._envs,
             self._policy,

@@ -208,6 +208,7 @@ def _job(method: OffPolicyMethod, components: OffPolicyComponents, source: Sourc
         exploration=method.exploration,
         fields=list(components.replay.fields),
         learns_from_images=components.learns_from_images,
+        decisions_only=method.replay_content.decisions_only,
         plugins=inherited_plugins(),
         software=installed_software(),
     )

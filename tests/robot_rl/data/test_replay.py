@@ -43,8 +43,10 @@ class Window:
 class Story:
     """Feeds a replay and remembers all that happened; states count the rows of all streams."""
 
+    kind = Replay
+
     def __init__(self, rows: int, streams: int) -> None:
-        self.replay = Replay(rows * streams, streams, 1, FIELDS)
+        self.replay = self.kind(rows * streams, streams, 1, FIELDS)
         self.rows = rows
         self.log: list[list[dict]] = [[] for _ in range(streams)]
         self.clock = 0
@@ -150,8 +152,10 @@ episodes = st.lists(
 )
 
 
-def told(chapters: Sequence[tuple[int, list[float], str]], rows: int, streams: int) -> Story:
-    story = Story(rows, streams)
+def told(
+    chapters: Sequence[tuple[int, list[float], str]], rows: int, streams: int, kind: type[Story] = Story
+) -> Story:
+    story = kind(rows, streams)
     open_streams = set()
     for number, rewards, ending in chapters:
         stream = number % streams

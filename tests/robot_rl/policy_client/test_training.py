@@ -24,6 +24,14 @@ from tests.robot_rl.policy_client.test_lost_servers import set_timeout
 
 METHODS = {
     "expo": ("method=expo", *SMALL_RL, "method.steps=32", "method.warmup_steps=8", "task.horizon=10"),
+    "expo decisions": (
+        "method=expo",
+        *SMALL_RL,
+        "method.windows=decisions",
+        "method.steps=32",
+        "method.warmup_steps=8",
+        "task.horizon=10",
+    ),
     "residual_ppo": (
         "method=residual_ppo",
         "method.num_envs=2",

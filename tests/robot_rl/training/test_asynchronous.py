@@ -144,6 +144,7 @@ def test_the_other_methods_train_with_a_delay_too(
         (("method=dsrl_na",), "method=dsrl_na chooses the noise"),
         (("method=expo", "method.base_lr=1e-4"), "method=expo runs the base in its updates"),
         (("method=expo", "method.faster=true"), "method.faster=true ranks seeds"),
+        (("method=expo", "method.windows=decisions"), "asks it once per chunk already: leave method.windows"),
         (("method=expo", "method.encoder=base"), "method.encoder=base encodes the newest observation"),
         (("method=expo", "hil=on", "hil.operator=none"), "asynchronous=… is not there with hil=on"),
         (("method=expo", "imagination=state"), "imagination asks the base at imagined states"),

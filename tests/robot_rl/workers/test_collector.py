@@ -27,7 +27,7 @@ def make_job() -> CollectorJob:
     env.close()
     spec = ResidualSpec(EncoderSpec(state), action, (8,), (0.5,) * action)
     networks = Residual(UniformPolicy(UniformConfig(), state, action), spec)
-    return CollectorJob(task, networks, Exploration(0.1), _FIELDS, False, [], installed_software())
+    return CollectorJob(task, networks, Exploration(0.1), _FIELDS, False, False, [], installed_software())
 
 
 def weights_of(job: CollectorJob, version: int, shift: float) -> Weights:
