@@ -148,8 +148,9 @@ class OffPolicyMethod(AgentMethod):
             needed = (base.spec.execute + 1) * self.config.num_envs
             if self.config.warmup_steps < needed:
                 raise ValueError(
-                    f"method.warmup_steps={self.config.warmup_steps}: with method.windows=decisions the first "
-                    f"update needs a whole chunk of the base in the replay; set it to at least {needed}"
+                    f"method.warmup_steps={self.config.warmup_steps}: with method.windows=decisions the "
+                    "first update needs a whole chunk of the base in the replay; set it to at least "
+                    f"{needed}"
                 )
         if base.is_remote and self.replay_content.base_images:
             raise ValueError(

@@ -16,6 +16,7 @@ from robot_rl.data.replay import Replay
 from robot_rl.hardware.protocol.large_messages import pack
 from robot_rl.hil.learner import AsyncTraining
 from robot_rl.hil.link.messages import PROTOCOL, End, Hello, Step
+from robot_rl.learning.processes import Processes
 from robot_rl.methods.registry import build_method
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint, save_checkpoint
@@ -38,7 +39,7 @@ def make(demonstrations: Path, base_run: Path, tmp_path: Path) -> Iterator[Make]
         def make(*more: str) -> AsyncTraining:
             options = arguments(demonstrations, base_run, tmp_path, "run", "method.steps=200", *more)
             config = compose(load_command("train"), options)
-            source = train._source(config, torch.device("cpu"), closing)
+            source = train._source(config, torch.device("cpu"), Processes(), closing)
             method = build_method(config.method)
             components = train.build(method, source, closing, None)
             assert isinstance(components, OffPolicyComponents)
