@@ -29,7 +29,7 @@ METHODS = {
         *SMALL_RL,
         "method.windows=decisions",
         "method.steps=32",
-        "method.warmup_steps=8",
+        "method.warmup_steps=10",
         "task.horizon=10",
     ),
     "residual_ppo": (
