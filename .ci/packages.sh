@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the project and the pinned packages into the virtual environment $1: all of them, or those of the
-# dependency group $2, `robot` or `deploy` (docs/install.md).
+# dependency group $2, `robot` or `deploy` (docs/install.md), or with `cluster` what a node of a cluster needs.
 #
 # By uv, since robosuite 1.5.2 asks for a mink that asks for an old numpy, which pip cannot be told to overlook
 # (see `tool.uv` in pyproject.toml).
@@ -41,7 +41,9 @@ install_torch() {
 }
 
 [ "$part" = robot ] || install_torch
-if [ -n "$part" ]; then
+if [ "$part" = cluster ]; then
+    "${install[@]}" '.[accelerate,ray]'
+elif [ -n "$part" ]; then
     "${install[@]}" --group "$part"
     "${install[@]}" --no-deps .
 else

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.cli.compose import load_group
-from robot_rl.commands.collect import collect_episode
+from robot_rl.data.expert_episodes import collect_episode
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv

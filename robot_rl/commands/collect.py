@@ -5,24 +5,22 @@ success. Collecting into an existing dataset with the same settings adds the mis
 """
 
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.data.writer import DatasetWriter, Episode
-from robot_rl.envs.experts import make_expert
-from robot_rl.envs.experts.expert import Expert
-from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.data.expert_episodes import ExpertCollector, ExpertEpisode, ExpertOptions
+from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import mistakes
-from robot_rl.factory import make_env
-from robot_rl.rollout import Rollout, episode_seed
+from robot_rl.workers.config import SimulationsConfig
+from robot_rl.workers.expert_pool import cluster_episodes
 
-GROUPS = {"task": {"*": TaskConfig}}
+GROUPS = {"task": {"*": TaskConfig}, "workers": {"ray": SimulationsConfig}}
 
 
 @dataclass
@@ -39,6 +37,8 @@ class Config:
     """Skill of the expert in [0, 1]; below 1 it varies and makes mistakes."""
     seed: int = 0
     """Seed of initial states, noise and mistakes."""
+    workers: Any = None
+    """`ray` for episodes in processes on the machines of a Ray cluster, with the same results."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
@@ -50,88 +50,30 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
-        env = make_env(config.task, observe_all=True)
-        name = config.task.name
-        first = make_expert(
-            env.task.env, noise=config.noise, skill=config.skill, rng=np.random.default_rng(0)
-        )
-        first.reset(env.sim)
-        expert_action(env, first)
-        settings = {"expert": name, "noise": config.noise, "skill": config.skill, "seed": config.seed}
-        writer = DatasetWriter(Path(config.data), env.describe(), settings)
-    successes = 0
-    begun = writer.num_episodes
-    with stop_on_signal() as stop, progress(config.episodes, f"collect {name}", "episodes") as show:
-        for index in range(begun, config.episodes):
-            seed = episode_seed(config.seed, "collect", index)
-            rng = np.random.default_rng(seed)
-            expert = make_expert(env.task.env, noise=config.noise, skill=config.skill, rng=rng)
-            episode, success = collect_episode(env, expert, seed)
-            writer.append(episode, success=success, seed=seed)
-            successes += success
-            show.update(index + 1, success=successes / (index + 1 - begun))
+    options = ExpertOptions(config.task, config.noise, config.skill, config.seed)
+    with ExitStack() as closing:
+        with mistakes():
+            collector = ExpertCollector(options)
+            closing.callback(collector.close)
+            name = config.task.name
+            settings = {"expert": name, "noise": config.noise, "skill": config.skill, "seed": config.seed}
+            writer = DatasetWriter(Path(config.data), collector.env.describe(), settings)
+            begun = writer.num_episodes
+            numbers = range(begun, config.episodes)
+            episodes: Iterator[ExpertEpisode] = map(collector.collect, numbers)
+            if config.workers and numbers:
+                episodes = cluster_episodes(config.workers, options, numbers, closing)
+        successes = 0
+        stop = closing.enter_context(stop_on_signal())
+        show = closing.enter_context(progress(config.episodes, f"collect {name}", "episodes"))
+        for number, episode in zip(numbers, episodes, strict=True):
+            writer.append(episode.arrays, success=episode.success, seed=episode.seed)
+            successes += episode.success
+            show.update(number + 1, success=successes / (number + 1 - begun))
             if stop():
                 break
-    env.close()
     new = writer.num_episodes - begun
     print(f"{config.data}: {writer.num_episodes} episodes, {successes} of the {new} new ones succeeded")
     if writer.num_episodes < config.episodes:
         print("stopped; the same command adds the rest", file=sys.stderr)
         raise KeyboardInterrupt
-
-
-def collect_episode(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:
-    """Run an episode of an expert; returns the arrays of a dataset's episode and whether it succeeded."""
-    obs, _ = env.reset(seed=seed, options={"playback_start": True})
-    expert.reset(env.sim)
-    record = _Recorder()
-    success = False
-    raw, state = env.raw, env.get_state()
-    for step in Rollout(env, lambda _: expert_action(env, expert), obs):
-        record(
-            **raw,
-            sim_state=state,
-            action=step.action,
-            applied_action=step.info["applied_action"],
-            reward=np.float32(step.reward),
-            terminated=np.bool_(step.terminated),
-            truncated=np.bool_(step.truncated),
-        )
-        raw, state, success = env.raw, env.get_state(), step.info["success"]
-    return record.arrays(), success
-
-
-def expert_action(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
-    """The expert's action, converted from a delta to a pose if the task takes poses.
-
-    Raises:
-        ValueError: if the task takes actions of another size.
-    """
-    action = expert.act(env.sim)
-    deltas = env.sim.action_dim
-    if action.shape != (deltas,):
-        raise ValueError(
-            f"the expert of {env.task.env} acts with {action.size} numbers, and the task takes {deltas}: "
-            "experts are for the robots and the controller that they were written for (Panda, OSC_POSE)"
-        )
-    return env.poses.of_deltas(action) if env.poses else action
-
-
-@dataclass
-class _Recorder:
-    """Collects the rows of one episode."""
-
-    rows: dict[str, list[Any]] = field(default_factory=dict)
-
-    def __call__(self, **row: Any) -> None:
-        for key, value in row.items():
-            self.rows.setdefault(key, []).append(value)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        out = {key: np.stack([np.asarray(value) for value in values]) for key, values in self.rows.items()}
-        # Low-dimensional observations are stored as float32, as the policy sees them; states exactly.
-        return {
-            key: value.astype(np.float32) if value.dtype == np.float64 and key != "sim_state" else value
-            for key, value in out.items()
-        }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from robot_rl.errors import UserError
 from robot_rl.workers.collector import Collected, Collector, CollectorJob
-from robot_rl.workers.start import lost_at_start, say, wait_for_start
+from robot_rl.workers.start import lost_at_start, say, wait_for_start, worker_result
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -153,12 +153,7 @@ class CollectorPool:
 
     def _result(self, answer: "ObjectRef") -> Collected | None:
         """The answer of a worker, None to `build`; raises RayError if it is lost."""
-        try:
-            collected: Collected | None = self._ray.get(answer)
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ValueError):
-                raise UserError(f"a worker cannot collect: {error.cause}") from error
-            raise RuntimeError(f"a worker failed: {error}") from error
+        collected: Collected | None = worker_result(self._ray, answer, "collect")
         return collected
 
     def _wait_for_one(self) -> None:

@@ -18,7 +18,7 @@ from robot_rl.launchers.ray_nodes import connect
 from robot_rl.launchers.software import installed_software
 from robot_rl.workers.config import SimulationsConfig
 from robot_rl.workers.simulation import EpisodeRecord, Simulation, SimulationJob
-from robot_rl.workers.start import lost_at_start, say, wait_for_start
+from robot_rl.workers.start import lost_at_start, say, wait_for_start, worker_result
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -151,12 +151,7 @@ class RayVectorEnv(RobosuiteVectorEnv):
 
     def _result(self, answer: "ObjectRef") -> Any:
         """The result of a call; raises RayError if its worker is lost."""
-        try:
-            return self._ray.get(answer, timeout=_HANGS)
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ValueError):
-                raise UserError(f"a worker cannot simulate this task: {error.cause}") from error
-            raise RuntimeError(f"a worker failed: {error}") from error
+        return worker_result(self._ray, answer, "simulate this task", _HANGS)
 
     def _restart(self, worker: _Worker, call: tuple[Any, ...]) -> "ObjectRef":
         """Start another worker in the place of a lost one, for a call that was not answered."""

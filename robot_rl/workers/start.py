@@ -1,10 +1,10 @@
-"""Waits for workers to start, and tells the user what happens to them."""
+"""Waits for workers to start and to answer, and tells the user what happens to them."""
 
 import sys
 import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from robot_rl.errors import UserError
 
@@ -25,6 +25,27 @@ def wait_for_start(ray: ModuleType, answers: "Sequence[ObjectRef]") -> "ObjectRe
             say("waiting for one to start: the cluster has no free core, or its machine is slow")
             mention = float("inf")
     return ready[0]
+
+
+def worker_result(ray: ModuleType, answer: "ObjectRef", task: str, timeout: float | None = None) -> Any:
+    """The answer of a worker.
+
+    Args:
+        ray: the module.
+        answer: what a call of the worker returned.
+        task: what workers do, for messages.
+        timeout: s to wait for it; None for any time.
+
+    Raises:
+        UserError: if the worker says that it cannot.
+        RayError: if it is lost, or does not answer in time.
+    """
+    try:
+        return ray.get(answer, timeout=timeout)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ValueError):
+            raise UserError(f"a worker cannot {task}: {error.cause}") from error
+        raise RuntimeError(f"a worker failed: {error}") from error
 
 
 def lost_at_start(ray: ModuleType, error: Exception) -> UserError:

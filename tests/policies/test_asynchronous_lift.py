@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.cli.compose import load_group
-from robot_rl.commands.collect import expert_action
+from robot_rl.data.expert_episodes import expert_action
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import Expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv

@@ -19,6 +19,8 @@ from robot_rl.launchers.slurm_task import main as run_task
 from tests.hardware.processes import PATIENCE, eventually
 from tests.robot_rl.launchers.sweeps import LONG, commands_in, finished, sweep
 from tests.robot_rl.training.test_training import assert_same, final_state
+from tests.test_cluster_files import FOLDER as CLUSTER_FILES
+from tests.test_cluster_files import TINY, finished_runs, prepared
 
 CONFIG = """
 ClusterName=test
@@ -221,3 +223,17 @@ def test_a_node_with_other_software_refuses_a_command(
     said = capfd.readouterr().out
     assert "has other software" in said
     assert said.count("\n") == 1
+
+
+@needs_slurm
+@pytest.mark.full
+def test_the_example_job_runs_its_sweep(
+    cluster: Cluster, tmp_path: Path, demonstrations: Path, base_run: Path
+) -> None:
+    where = prepared(tmp_path, demonstrations, base_run)
+    where["env"] |= {"SLURM_CONF": os.environ["SLURM_CONF"]}
+    job = ["sbatch", "--wait", "--ntasks=2", str(CLUSTER_FILES / "slurm.sbatch"), *TINY]
+    done = subprocess.run(job, check=False, **where)
+    logs = "\n".join(path.read_text() for path in tmp_path.glob("slurm-*.log"))
+    assert done.returncode == 0, done.stderr + logs
+    assert finished_runs(tmp_path) == 6
