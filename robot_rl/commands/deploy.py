@@ -30,7 +30,7 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import default_address
 from robot_rl.hardware.protocol.messages import Role
-from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.teleop.device import DeviceError
@@ -197,10 +197,6 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
     cameras = environment["observation_spec"]["cameras"]
     period = 1 / environment["control_freq"]
     frames = ended.enter_context(camera_reader(robot, config.robot, cameras, period, keys, config.insecure))
-    judge: Judge | None = None
-    if success := _classifier(config, bundle):
-        looks = classifier_judge(success, robot, config.robot, period, keys, config.insecure)
-        judge = ended.enter_context(looks)
     stop = ended.enter_context(stop_on_signal())
     display = OperatorDisplay(config.robot, keys, config.insecure)
 
@@ -210,6 +206,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
 
     operator = _operator(config, environment, robot, display, say, ended)
     person = operator if isinstance(operator, Person) else None
+    classifier = _classifier(config, bundle)
     warn_of_other_execution(networks, meta, execution)
     controller = make_controller(
         robot,
@@ -219,7 +216,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         stop,
         ended,
         frames=frames,
-        judge=_with_person(judge, person, robot) if person else judge,
+        judge=_judge(config, classifier, robot, period, keys, person, ended),
         turns=Turns(robot, config.turns_with, first=config.first) if config.turns_with else None,
         lookahead_ms=config.lookahead_ms,
         instruction=config.instruction,
@@ -238,7 +235,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         "bundle": bundle and bundle.fingerprint,
         "reset": reset,
         "cases": cases and {"folder": config.cases, "count": len(cases)},
-        "judge": success,
+        "judge": classifier,
     }
     return controller, DeploymentResults(Path(config.out), facts, controller.timing)
 
@@ -340,8 +337,22 @@ def _operator(
     )
 
 
-def _with_person(judge: Judge | None, person: Person, robot: RobotClient) -> Judge | None:
-    """The judge of success, or the person's mark; None if the robot measures it."""
+def _judge(
+    config: Config,
+    classifier: str | None,
+    robot: RobotClient,
+    period: float,
+    keys: ClientKeys | None,
+    person: Person | None,
+    ended: ExitStack,
+) -> Judge | None:
+    """Who says whether an episode has succeeded, a classifier or a person; None if the robot measures it."""
+    judge: Judge | None = None
+    if classifier:
+        looks = classifier_judge(classifier, robot, config.robot, period, keys, config.insecure)
+        judge = ended.enter_context(looks)
+    if person is None:
+        return judge
     if judge is None:
         return None if SUCCESS in robot.spec.sensors else lambda _: person.succeeded
     return lambda state: person.succeeded or judge(state)
