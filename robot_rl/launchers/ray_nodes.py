@@ -8,6 +8,7 @@ from types import ModuleType
 
 from robot_rl import __version__
 from robot_rl.errors import UserError
+from robot_rl.graphics import choose_backend
 from robot_rl.launchers.software import check_software, installed_software
 
 _CHECK = 300.0
@@ -32,8 +33,10 @@ def connect(option: str, folder: str | None = None) -> ModuleType:
     except ImportError:
         raise UserError(f"{option} needs Ray: pip install 'robot-rl[ray]'") from None
     address = os.environ.get("RAY_ADDRESS", "auto")
+    # Before a worker imports MuJoCo; it inherits the environment of `ray start`, not of this command.
+    graphics = {"worker_process_setup_hook": choose_backend}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=graphics)
     except ConnectionError:
         where = "on this machine" if address == "auto" else f"at RAY_ADDRESS={address}"
         raise UserError(f"no Ray cluster answers {where}; `ray start --head` starts one") from None

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import ThreadVectorEnv
-from robot_rl.hardware.plugins import load_plugins
-from robot_rl.launchers.software import check_software
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, FinetunedPolicy
 from robot_rl.rollout import episode_seed
 from robot_rl.training.rollout import StoredStep, TrainingRollout
 from robot_rl.workers.config import STEPS
+from robot_rl.workers.node import prepare_worker
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,7 @@ class Collector:
         Raises:
             ValueError: if this machine cannot.
         """
-        check_software(job.software)
-        load_plugins(job.plugins)
+        prepare_worker(job.task, job.plugins, job.software)
         torch.set_num_threads(1)
         self._job, self._version = job, -1
         self._envs = ThreadVectorEnv([partial(RobosuiteEnv, job.task)] * num_envs, threads=1)

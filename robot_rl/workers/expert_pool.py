@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from robot_rl.data.expert_episodes import ExpertCollector, ExpertEpisode, ExpertOptions
 from robot_rl.errors import UserError
-from robot_rl.hardware.plugins import inherited_plugins, load_plugins
+from robot_rl.hardware.plugins import inherited_plugins
 from robot_rl.launchers.ray_nodes import connect
-from robot_rl.launchers.software import check_software, installed_software
+from robot_rl.launchers.software import installed_software
 from robot_rl.workers.config import SimulationsConfig
+from robot_rl.workers.node import prepare_worker
 from robot_rl.workers.start import lost_at_start, say, wait_for_start, worker_result
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ class ExpertWorker:
 
     def build(self, job: ExpertJob) -> None:
         """Create the environment. Raises ValueError if this machine cannot."""
-        check_software(job.software)
-        load_plugins(job.plugins)
+        prepare_worker(job.options.task, job.plugins, job.software)
         self._collector = ExpertCollector(job.options)
 
     def collect(self, number: int) -> ExpertEpisode:

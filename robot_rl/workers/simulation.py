@@ -10,8 +10,7 @@ import numpy as np
 from robot_rl.envs.env_group import EnvGroup, EnvInterface, EpisodeStart, StepBuffers, buffer_bytes
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.hardware.plugins import load_plugins
-from robot_rl.launchers.software import check_software
+from robot_rl.workers.node import prepare_worker
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,7 @@ class Simulation:
         Raises:
             ValueError: if this machine cannot.
         """
-        check_software(job.software)
-        load_plugins(job.plugins)
+        prepare_worker(job.task, job.plugins, job.software)
         self._group = EnvGroup(dict.fromkeys(range(job.count), partial(RobosuiteEnv, job.task)))
         interface = self._group.interface()
         memory = bytearray(buffer_bytes(interface, job.count))
