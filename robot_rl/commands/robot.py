@@ -51,7 +51,7 @@ class Config:
     """Serve a network without keys: anyone who can reach the address can move the arm."""
     cameras: list[str] = field(default_factory=list)
     """Cameras of a driver: `front` and `wrist` of a simulated arm, or one YAML file per camera."""
-    lease_ms: int = 100
+    lease_ms: int = CoreSettings.lease_ms
     """ms without a command after which the arm is stopped; 10 to 1000."""
 
     def __post_init__(self) -> None:
