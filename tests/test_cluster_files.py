@@ -15,6 +15,7 @@ import yaml
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from tests.conftest import SMALL_RL
+from tests.hardware.processes import PATIENCE, eventually
 from tests.robot_rl.launchers.sweeps import finished
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs" / "cluster"
@@ -33,6 +34,12 @@ def prepared(folder: Path, data: Path, base: Path) -> dict[str, Any]:
     return {"cwd": folder, "env": {**os.environ, "PATH": path}, "text": True, "capture_output": True}
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def finished_runs(folder: Path) -> int:
     return sum(finished(run) for run in (folder / "runs").iterdir() if not run.is_symlink())
 
@@ -41,6 +48,7 @@ def finished_runs(folder: Path) -> int:
 def test_the_options_of_the_scripts_are_options_of_this_program(name: str) -> None:
     text = (FOLDER / name).read_text().replace("\\\n", " ")
     (line,) = [line for line in text.splitlines() if "robot-rl train" in line and not line.startswith("#")]
+    line = line.removesuffix(" &")
     words = shlex.split(line)
     given = [word for word in words[words.index("train") + 1 :] if "=" in word]
     settings = dict(word.split("=", 1) for word in given)
@@ -71,17 +79,41 @@ def test_the_sweep_for_a_laptop_ends(tmp_path: Path, demonstrations: Path, base_
 
 @pytest.mark.full
 def test_the_run_for_a_workstation_ends_with_its_cluster(
-    tmp_path: Path, demonstrations: Path, base_run: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, demonstrations: Path, base_run: Path
 ) -> None:
     pytest.importorskip("ray", reason=NO_RAY)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     where = prepared(tmp_path, demonstrations, base_run)
     where["env"] |= {"PORT": str(port), "WORKERS": "1", "RAY_memory_monitor_refresh_ms": "0"}
     done = subprocess.run([FOLDER / "workstation.sh", *TINY, "name=run"], check=False, **where)
     assert done.returncode == 0, done.stderr
     assert finished_runs(tmp_path) == 1
+    with socket.socket() as again:
+        assert again.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.full
+def test_a_workstation_whose_script_is_ended_saves_the_run_and_ends_its_cluster(
+    tmp_path: Path, demonstrations: Path, base_run: Path
+) -> None:
+    pytest.importorskip("ray", reason=NO_RAY)
+    port = free_port()
+    where = prepared(tmp_path, demonstrations, base_run)
+    del where["capture_output"]
+    where["env"] |= {"PORT": str(port), "WORKERS": "1", "RAY_memory_monitor_refresh_ms": "0"}
+    long = ("method.steps=100000", "checkpoint_every=200", "name=run")
+    child = subprocess.Popen(
+        [FOLDER / "workstation.sh", *TINY, *long], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **where
+    )
+    try:
+        eventually(lambda: bool(list((tmp_path / "runs").glob("run/checkpoints/[0-9]*"))), "a checkpoint")
+        child.terminate()
+        said, _ = child.communicate(timeout=PATIENCE)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 143, said
+    assert "stopped and saved" in said
     with socket.socket() as again:
         assert again.connect_ex(("127.0.0.1", port)) != 0
 

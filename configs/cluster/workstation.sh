@@ -10,10 +10,15 @@ export RAY_ADDRESS
 ray start --head --block --node-ip-address=127.0.0.1 --port="${RAY_ADDRESS#*:}" --num-cpus="$workers" \
     --include-dashboard=false --disable-usage-stats >"${LOG:-ray.log}" 2>&1 &
 cluster=$!
+run=
 trap 'kill "$cluster"; wait "$cluster" || true' EXIT
+trap '[ -z "$run" ] || { kill -TERM "$run"; wait "$run" || true; }; exit 143' INT TERM HUP
 until ray status >/dev/null 2>&1; do
     kill -0 "$cluster" || { echo "Ray did not start: see ${LOG:-ray.log}" >&2; exit 1; }
     sleep 1
 done
-robot-rl train workers=ray workers.count="$workers" method.num_envs=$((4 * workers)) \
-    task=lift data=data/lift.zarr base=runs/lift_bc_s0 method=residual_chunk "$@"
+# In a session of its own it gets one signal, by which it saves; a terminal's Ctrl-C would be a second one.
+setsid robot-rl train workers=ray workers.count="$workers" method.num_envs=$((4 * workers)) \
+    task=lift data=data/lift.zarr base=runs/lift_bc_s0 method=residual_chunk "$@" &
+run=$!
+wait "$run"

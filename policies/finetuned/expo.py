@@ -119,10 +119,7 @@ class SeedRankingBase(BasePolicy):
         generator: torch.Generator | None = None,
     ) -> Chunk:
         """The chosen sample alone, [B, 1, H, A]."""
-        if noise is None:
-            noise = self.draw_noise(len(obs["state"]), num_samples, generator)
-        at = torch.arange(len(noise), device=noise.device)
-        return self.base.sample(obs, noise=noise[at, self.choose(obs, noise)][:, None])
+        return self.base.sample(obs, noise=self._chosen(obs, noise, num_samples, generator))
 
     @property
     def max_prefix(self) -> int:
@@ -131,10 +128,35 @@ class SeedRankingBase(BasePolicy):
     def sample_after(
         self, obs: ObservationHistory, prefix: Tensor, *, noise: Tensor | None = None, num_samples: int = 1
     ) -> Chunk:
+        return self.base.sample_after(obs, prefix, noise=self._chosen(obs, noise, num_samples))
+
+    @property
+    def takes_guidance(self) -> bool:
+        return self.base.takes_guidance
+
+    def sample_guided(
+        self,
+        obs: ObservationHistory,
+        previous: Tensor,
+        committed: int,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+    ) -> Chunk:
+        return self.base.sample_guided(obs, previous, committed, noise=self._chosen(obs, noise, num_samples))
+
+    def _chosen(
+        self,
+        obs: ObservationHistory,
+        noise: Tensor | None,
+        num_samples: int,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The seed [B, 1, Hn, Dn] to denoise, of those given or of new ones."""
         if noise is None:
-            noise = self.draw_noise(len(prefix), num_samples)
+            noise = self.draw_noise(len(obs["state"]), num_samples, generator)
         at = torch.arange(len(noise), device=noise.device)
-        return self.base.sample_after(obs, prefix, noise=noise[at, self.choose(obs, noise)][:, None])
+        return noise[at, self.choose(obs, noise)][:, None]
 
     @property
     def device(self) -> torch.device:

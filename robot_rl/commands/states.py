@@ -18,6 +18,7 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.initial_states import (
     COUNTS,
     check_split,
+    describe_for,
     failed_starts,
     make_states,
     save_states,
@@ -65,12 +66,13 @@ def _write_states(config: Config) -> None:
             raise UserError("data=… gives as many states as it has failures: add out=…, leave out count=…")
         env = make_env(config.task)
         if config.data:
-            states = failed_starts(Dataset(Path(config.data)), env)
+            dataset = Dataset(Path(config.data))
+            states, environment = failed_starts(dataset, env), describe_for(dataset.environment, env)
             kind = "failures as"
         else:
-            states = make_states(env, split_seeds(split, count))
+            states, environment = make_states(env, split_seeds(split, count)), env.describe()
             kind = split
-    save_states(path, states, env.describe())
+    save_states(path, states, environment)
     env.close()
     print(f"{path}: {len(states)} {kind} states of {config.task.name}")
 

@@ -158,15 +158,15 @@ def run(config: Config) -> None:
     with ExitStack() as closing:
         with mistakes():
             processes, device = _start(config, closing)
+            content = resolved(config)
+            check_run(directory, content)
+            if config.accelerate:
+                _check_same(directory, content, processes)
             source = _source(config, device, processes, closing)
             method = build_method(config.method)
             components = build(method, source, closing, config.imagination)
             save_policy = policy_saver(method, components, source.execution)
             evaluation = _evaluation(config, source, save_policy, clock, closing)
-            content = resolved(config)
-            check_run(directory, content)
-            if config.accelerate:
-                _check_same(directory, content, processes)
         main = processes.is_main
         facts = _facts(config, device, processes)
         logger = RunLogger(directory, clock=clock, tracker=config.logger, config=content)
@@ -180,6 +180,8 @@ def run(config: Config) -> None:
 
         def begin() -> None:
             # Before the first step, so that a run that is killed has a record too.
+            if config.accelerate and main:
+                print(f"accelerate: {processes.count} processes", file=sys.stderr)
             open_run(directory, content)
             facts.update(describe_sessions(directory, code))
             record()
@@ -235,7 +237,7 @@ class _Silent:
 
 
 def _check_same(directory: Path, content: Mapping[str, Any], processes: Processes) -> None:
-    """Check that all processes train the same run, before one of them writes.
+    """Check that all processes train the same run, before they build it together.
 
     Raises:
         UserError: if they differ, or one has ended.
@@ -246,8 +248,6 @@ def _check_same(directory: Path, content: Mapping[str, Any], processes: Processe
         newest_checkpoint=json.dumps(newest),
         software=json.dumps(installed_software(), sort_keys=True),
     )
-    if processes.is_main:
-        print(f"accelerate: {processes.count} processes", file=sys.stderr)
 
 
 def _source(config: Config, device: torch.device, processes: Processes, closing: ExitStack) -> Source:
@@ -423,6 +423,8 @@ def resolved(config: Config) -> dict[str, Any]:
         del content["asynchronous"], content["delay"]
     if config.hil and config.hil.actors == 1:
         del content["hil"]["actors"]
+    if not content["task"]["randomize"]:
+        del content["task"]["randomize"]
     if content["method"].get("windows") == STEPS:
         del content["method"]["windows"]
     if config.workers and config.workers.lockstep:

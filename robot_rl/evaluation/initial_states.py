@@ -94,7 +94,7 @@ def failed_starts(dataset: Dataset, env: RobosuiteEnv) -> NDArray[np.float64]:
         ValueError: if the dataset is of another environment, has no simulator states, or no such episode.
     """
     what, ignored = f"dataset {dataset.path}", ("observation_spec", "render")
-    check_same_environment(dataset.environment, _describe_for(dataset.environment, env), what, accept=ignored)
+    check_same_environment(dataset.environment, describe_for(dataset.environment, env), what, accept=ignored)
     if "sim_state" not in dataset.keys:
         raise ValueError(
             f"dataset {dataset.path} has no simulator states: derive it with task=… from recordings of a "
@@ -161,7 +161,7 @@ def load_states(
         raise ValueError(f"{path} is not a list of initial states ({error})") from error
     check_same_environment(
         environment,
-        _describe_for(environment, env),
+        describe_for(environment, env),
         f"the list of initial states {path}",
         accept=("observation_spec", "render"),  # neither changes the states
     )
@@ -173,7 +173,7 @@ def load_states(
     return InitialStates(path.name, task, states, split if of_task else None)
 
 
-def _describe_for(recorded: Mapping[str, Any], env: RobosuiteEnv | RobosuiteVectorEnv) -> dict[str, Any]:
+def describe_for(recorded: Mapping[str, Any], env: RobosuiteEnv | RobosuiteVectorEnv) -> dict[str, Any]:
     """Description of an environment, without its random appearance if the recorded states have none."""
     here = env.describe()
     return here if "randomize" in recorded else without_appearance(here)

@@ -128,12 +128,18 @@ class Accelerated(Processes):
     """Processes that torchrun has started.
 
     Raises:
-        ValueError: if accelerate is not installed, or they were started in another way.
+        ValueError: if accelerate is not installed, they were started in another way, or the device has a
+            number.
     """
 
     reads_dataset = True
 
     def __init__(self, config: AccelerateConfig, device: torch.device) -> None:
+        if device.index is not None:
+            raise ValueError(
+                f"device={device}: accelerate=on chooses among the GPUs that a process sees; leave the "
+                f"number out, and set CUDA_VISIBLE_DEVICES={device.index}"
+            )
         self._config = config
         self._accelerator = _make_accelerator(device)
         self.count = self._accelerator.num_processes

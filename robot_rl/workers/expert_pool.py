@@ -140,7 +140,9 @@ class ExpertPool:
                 done[worker.number] = episode
                 self._failures = 0
         for answer, worker in list(self._answers.items()):
-            if worker.number is not None and time.monotonic() - worker.since > _HANGS:
+            late = worker.number is not None and time.monotonic() - worker.since > _HANGS
+            # It may have answered while this process wrote other episodes, or was stopped.
+            if late and not self._ray.wait([answer], timeout=0)[0]:
                 del self._answers[answer]
                 self._replace(worker, "hangs", wanted)
 

@@ -26,8 +26,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base class of the messages."""
 
 
-class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """An actor connects or reconnects."""
+class Hello(Message, frozen=True, kw_only=True, tag="hello", omit_defaults=True):
+    """An actor connects or reconnects.
+
+    What a learner of an earlier version does not know is left out, so that it can say which versions differ.
+    """
 
     protocol: int
     src: Name

@@ -9,9 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robot_rl.cli.compose import compose, load_group
-from robot_rl.cli.main import load_command
-from robot_rl.commands.train import resolved
+from robot_rl.cli.compose import load_group
 from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
@@ -206,11 +204,3 @@ def test_what_windows_at_decisions_cannot_do_is_refused(
         robot_rl("train", "method=expo", *run, *given)
     assert "\n" not in str(caught.value)
     assert not any(tmp_path.iterdir())
-
-
-def test_the_configuration_of_a_run_with_windows_at_steps_is_as_before() -> None:
-    """So that runs of earlier versions can be resumed."""
-    given = ["method=residual_chunk", "task=lift", "base=runs/base"]
-    for more, found in (((), None), (("method.windows=decisions",), "decisions")):
-        config = compose(load_command("train"), [*given, *more])
-        assert resolved(config)["method"].get("windows") == found

@@ -302,6 +302,7 @@ def test_a_stop_request_saves_the_run_of_all(demonstrations: Path, tmp_path: Pat
         (("method=bc", "accelerate=on", "accelerate.mixed_precision=fp16"), 1, "choose no or bf16"),
         (("method=bc", "accelerate=on", "accelerate.accumulate=0"), 1, "choose 1 or more"),
         (("method=bc", "accelerate=on", "accelerate.accumulate=3"), 1, "choose a multiple of 3"),
+        (("method=bc", "accelerate=on", "device=cpu:0"), 1, "leave the number out"),
         (("method=bc", "accelerate=on"), 2, "LOCAL_RANK is not set: start the processes with torchrun"),
         (("-m", "method=bc", "seed=0,1"), 2, "leave --multirun out"),
     ],

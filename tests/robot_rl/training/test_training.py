@@ -13,6 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from robot_rl.cli.compose import compose
+from robot_rl.cli.main import load_command
+from robot_rl.commands.train import resolved
 from robot_rl.data.replay import SOURCES
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
@@ -215,3 +218,16 @@ def test_reward_that_is_not_finite_is_an_error(value: float) -> None:
     with pytest.raises(NotFinite, match="reward became NaN or infinite at step 7"):
         check_reward(np.array([0, value], np.float32), 7)
     check_reward(np.array([0, 1], np.float32), 7)
+
+
+def test_options_that_earlier_versions_did_not_have_are_recorded_only_if_they_are_used() -> None:
+    """So that runs of earlier versions can be resumed."""
+    given = ["method=residual_chunk", "task=lift_image", "base=runs/base"]
+    content = resolved(compose(load_command("train"), given))
+    assert not {"asynchronous", "delay"} & content.keys()
+    assert "randomize" not in content["task"]
+    assert "windows" not in content["method"]
+    used = ["method.windows=decisions", "task.randomize=[light]"]
+    content = resolved(compose(load_command("train"), [*given, *used]))
+    assert content["task"]["randomize"] == ["light"]
+    assert content["method"]["windows"] == "decisions"

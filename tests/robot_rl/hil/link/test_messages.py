@@ -1,5 +1,6 @@
 """Messages are decoded as they were encoded; anything else is rejected and never executed."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -8,7 +9,16 @@ from hypothesis import strategies as st
 
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.large_messages import Array, encode, pack, pack_all, unpack
-from robot_rl.hil.link.messages import Step, Weights, from_actor, from_learner, pack_tensors, unpack_tensors
+from robot_rl.hil.link.messages import (
+    PROTOCOL,
+    Hello,
+    Step,
+    Weights,
+    from_actor,
+    from_learner,
+    pack_tensors,
+    unpack_tensors,
+)
 
 STEP = Step(
     episode=3,
@@ -82,3 +92,12 @@ def test_an_array_with_inconsistent_size_is_rejected(array: Array) -> None:
 def test_object_arrays_are_rejected() -> None:
     with pytest.raises(ProtocolError, match="not allowed"):
         pack(np.array([object()]))
+
+
+def test_a_greeting_has_nothing_that_learners_of_earlier_versions_do_not_know() -> None:
+    """So that they can answer which versions differ; fields that are not used are left out."""
+    hello = Hello(protocol=PROTOCOL, src="a", connection=0, run="", episodes=())
+    frame = encode(hello)
+    after_checksum = msgspec.msgpack.decode(frame[4:])
+    assert after_checksum.keys() == {"t", "protocol", "src", "connection", "run", "episodes"}
+    assert from_actor(frame) == hello
