@@ -172,7 +172,7 @@ def run(config: Config) -> None:
         logger = RunLogger(directory, clock=clock, tracker=config.logger, config=content)
         closing.callback(logger.close)
         stop = closing.enter_context(stop_on_signal())
-        progress = _progress(config, method, closing) if main else _Silent()
+        progress = _progress(config, method, processes, closing) if main else _Silent()
 
         def record(**more: Any) -> None:
             if main:
@@ -180,8 +180,6 @@ def run(config: Config) -> None:
 
         def begin() -> None:
             # Before the first step, so that a run that is killed has a record too.
-            if config.accelerate and main:
-                print(f"accelerate: {processes.count} processes", file=sys.stderr)
             open_run(directory, content)
             facts.update(describe_sessions(directory, code))
             record()
@@ -225,7 +223,9 @@ def _start(config: Config, closing: ExitStack) -> tuple[Processes, torch.device]
     return processes, device
 
 
-def _progress(config: Config, method: Method, closing: ExitStack) -> ProgressReporter:
+def _progress(config: Config, method: Method, processes: Processes, closing: ExitStack) -> ProgressReporter:
+    if config.accelerate:
+        print(f"accelerate: {processes.count} processes", file=sys.stderr)
     unit = "updates" if isinstance(method, OfflineMethod) else "env steps"
     return closing.enter_context(progress_bar(config.method.steps, config.name, unit))
 
