@@ -9,6 +9,7 @@ import pytest
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.language_scenes import LanguageNutAssembly, LanguageStack
+from robot_rl.saved_policies.loading import load_policy
 from robot_rl.training.logger import read_metrics
 from tests.conftest import SMALL_RL, RunCommand
 
@@ -57,6 +58,26 @@ def test_success_is_listed_by_instruction(
     assert all(text in shown for text in LanguageStack.INSTRUCTIONS)
     with (run / "eval" / "episodes.csv").open() as file:
         assert {row["instruction"] for row in csv.DictReader(file)} == set(LanguageStack.INSTRUCTIONS)
+
+
+def test_it_learns_more_of_one_scene_with_replay_of_the_other(
+    run: Path, robot_rl: RunCommand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, other = (run.parent / f"{name}.zarr" for name in ("nut_assembly", "stack"))
+    small = [word for word in SMALL if word.startswith(("method.", "threads"))]
+    common = ["train", "method=bc", f"base={run}", f"runs_dir={tmp_path}", *TASK, *small]
+    mixed = [f"data={data}", f"method.replay={other}", "task=language_nut_assembly"]
+    robot_rl(*common, "name=more", *mixed)
+    for text in KNOWN:
+        load_policy(tmp_path / "more").base.check_instruction(text)
+    unknown = tmp_path / "unknown.zarr"
+    collect = ("collect", "task=language_pick_place", f"data={unknown}", "episodes=1", *TASK)
+    robot_rl(*collect)
+    capsys.readouterr()
+    assert main([*common, "name=x", f"data={unknown}", "task=language_pick_place"]) == 2
+    error = capsys.readouterr().err
+    assert "was not trained on" in error
+    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.full

@@ -42,6 +42,7 @@ from robot_rl.policies.store import fingerprint
 from robot_rl.runs import UNDER
 from robot_rl.saved_policies.loading import (
     acting_policy,
+    check_instructions,
     choose_device,
     chosen_execution,
     is_server,
@@ -178,15 +179,8 @@ def _check_instructions(
     Raises:
         ValueError: if the policy needs instructions and there are none, or it does not know a word of one.
     """
-    base = networks.base if isinstance(networks, FinetunedPolicy) else networks
     asked = envs.task.instructions
-    for text in asked:
-        base.check_instruction(text)
-    if base.spec.instruction and not asked:
-        raise ValueError(
-            f"task {envs.task.name} has no instructions, which the policy reads: "
-            "add task=… with task.instructions=[…]"
-        )
+    check_instructions(networks, envs.task.name, asked)
     if not config.swapped:
         return {}
     if len(asked) < 2:

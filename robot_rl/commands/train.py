@@ -93,8 +93,8 @@ class Config:
     method: Any = None
     """Training method."""
     base: Any = None
-    """Base policy to train (method=bc), or the run of one to improve, base=runs/…, or `remote` for one behind
-    a policy server."""
+    """Base policy to train (method=bc), or the run of one to improve or to train further, base=runs/…, or
+    `remote` for one behind a policy server."""
     hil: Any = None
     """`on` for a separate actor process and human interventions."""
     imagination: Any = None
@@ -432,6 +432,11 @@ def resolved(config: Config) -> dict[str, Any]:
     if config.data is not None:
         # So that a run is not resumed with a dataset that has changed.
         content["data_sha256"] = Dataset(Path(config.data)).sha256
+    if content["method"].get("replay"):
+        content["replay_sha256"] = Dataset(Path(content["method"]["replay"])).sha256
+    elif "replay" in content["method"]:
+        # Runs of earlier versions have no such options.
+        del content["method"]["replay"], content["method"]["replay_ratio"]
     return content
 
 

@@ -7,6 +7,7 @@
     data/reward, data/terminated, data/truncated   [T]
     data/instruction         [T, L]   instruction as `robot_rl.envs.instruction` encodes it, the same in all
                                       steps of an episode; only of tasks with instructions
+    data/target_action [T, A]         actions to imitate in these states, where something else acted (DAgger)
     meta/episode_ends        [N]      int64, one past the last step of each episode
     meta/episode_success, meta/episode_seed        [N]
     meta attributes: format version, environment description, how the data was collected
@@ -23,12 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.frames import ArrayFrames, VideoFrames
+from robot_rl.data.frames import ArrayFrames, FrameFiles, VideoFrames
 from robot_rl.data.zarr_store import open_store
 from robot_rl.envs.action import ActionSpec, spec_from_list
 from robot_rl.envs.instruction import INSTRUCTION, decode_instruction
@@ -36,6 +37,8 @@ from robot_rl.envs.observation import IMAGE_PREFIX, Observation, ObservationSpec
 
 FORMAT_VERSION = 1
 EPISODE_KEYS = {"episode_ends": "i8", "episode_success": "?", "episode_seed": "i8"}
+TARGET: Final = "target_action"
+"""Name of the array with the actions to imitate, where they are not the applied ones."""
 STEP_KEYS = ("action", "applied_action", "sim_state", "reward", "terminated", "truncated")
 
 
@@ -98,7 +101,8 @@ class Dataset:
             self.frames(camera)
         for array in self._data.values():
             self._check_whole(array, self.num_steps)
-        for key in ("action", "applied_action", "reward", *keys):
+        targets = [key for key in (TARGET,) if key in self._data]
+        for key in ("action", "applied_action", "reward", *targets, *keys):
             finite = np.isfinite(self[key]).reshape(self.num_steps, -1).all(1)
             if not finite.all():
                 row = int(np.argmin(finite))
@@ -228,15 +232,16 @@ class Windows:
     [M, H, A] repeats the last action past its end, where `mask` [M, H] is 0. Windows share images:
     `images[camera]` uint8 [T, H, W, 3] holds those of the whole dataset, or reads them from its files, and
     `rows` [M, To] are the images of each window. So do they share instructions: `instruction` uint8 [T, L],
-    None without.
+    None without. Of several datasets, `groups` are the numbers of windows of each, one after another.
     """
 
     state: NDArray[np.float32]
     actions: NDArray[np.float32]
     mask: NDArray[np.float32]
     rows: NDArray[np.int64]
-    images: Mapping[str, NDArray[np.uint8] | ArrayFrames | VideoFrames]
+    images: Mapping[str, NDArray[np.uint8] | FrameFiles]
     instruction: NDArray[np.uint8] | None = None
+    groups: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.state)
@@ -253,11 +258,12 @@ def make_windows(
 ) -> Windows:
     """Make the windows of the episodes in `keep` [N]; the first action follows the newest observation.
 
-    Actions of steps that are not in `steps` [T] are masked; windows without another action are left out.
+    Actions are those to imitate, or the applied ones in a dataset without. Those of steps that are not in
+    `steps` [T] are masked; windows without another action are left out.
     With `from_files` images stay in the dataset's files until they are indexed.
     """
     observations = dataset.observations(images=not from_files)
-    actions = dataset["applied_action"].astype(np.float32)
+    actions = dataset[TARGET if TARGET in dataset.keys else "applied_action"].astype(np.float32)
     past = np.arange(1 - obs_steps, 1)
     ahead = np.arange(horizon)
     rows_seen, action_index, mask = [], [], []

@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import exemplary_steps
@@ -26,8 +27,8 @@ def demonstrations_to_replay(
 ) -> Replay:
     """Fill a replay with the successful episodes of a dataset and the base policy's actions along them.
 
-    Of an episode in which a person took over from a policy, windows begin only at `exemplary_steps`, as prior
-    data of a run with interventions are the person's steps.
+    Of an episode in which a person took over from a policy, or a policy from its base, windows begin only at
+    `exemplary_steps`, as prior data of a run with interventions are the person's steps.
 
     The base runs in chunks from the start of each episode, as when it acts, with the delay of `execution`;
     the actions that it is then conditioned on are the demonstrated ones. A dataset has no observation
@@ -36,13 +37,14 @@ def demonstrations_to_replay(
     those of the online replay that is sampled together with this one.
 
     Raises:
-        ValueError: if no episode succeeded.
+        ValueError: if no episode succeeded, or none has such a step.
     """
     observations = dataset.observations()
     action = dataset["applied_action"].astype(np.float32)
     reward = dataset["reward"].astype(np.float32)
     terminated = dataset["terminated"].astype(bool)
-    episodes = _successful_episodes(dataset)
+    exemplary = exemplary_steps(dataset)
+    episodes = _successful_episodes(dataset, exemplary)
     encoder = None
     if FEATURES in fields:
         copies, size = fields[FEATURES][0]
@@ -79,18 +81,22 @@ def demonstrations_to_replay(
         if ending.any():
             replay.end(slots[ending], **{key: values[ending] for key, values in record.items()})
     replay.close_episode(np.arange(len(episodes)), success=True)
-    exemplary = exemplary_steps(dataset)
     for stream, rows in enumerate(episodes):
         replay.never_begin(stream, ~exemplary[rows])
     return replay
 
 
-def _successful_episodes(dataset: Dataset) -> list[slice]:
-    """Rows of the episodes that succeeded."""
+def _successful_episodes(dataset: Dataset, exemplary: NDArray[np.bool_]) -> list[slice]:
+    """Rows of the episodes that succeeded, if there are some, and of them `exemplary` steps [T]."""
     episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
     if not episodes:
         raise ValueError(
             f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}; "
             "collect more, or set method.demo_ratio=0"
+        )
+    if not any(exemplary[rows].any() for rows in episodes):
+        raise ValueError(
+            f"dataset {dataset.path} has no step that shows what to do, since a base acted in all of them: "
+            "give demonstrations, or set method.demo_ratio=0"
         )
     return episodes

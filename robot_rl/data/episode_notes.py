@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.dataset import Dataset
+from robot_rl.data.dataset import TARGET, Dataset
 
 Note = Mapping[str, Any]
 """Metadata of one episode: `outcome`, `labels`, `flagged`, `events`, its origin …; all optional."""
@@ -55,17 +55,41 @@ def steps_by_source(dataset: Dataset) -> list[Counter[str]]:
 
 
 def exemplary_steps(dataset: Dataset) -> NDArray[np.bool_]:
-    """Steps [T] that show what to do: no policy's before a person's last takeover, and no hand-over.
+    """Steps [T] that show what to do: no policy's before a person's last takeover, no hand-over, no base's.
 
-    A policy's steps before a takeover did not lead to success by themselves; in a hand-over the arm holds.
+    A policy's steps before a takeover did not lead to success by themselves; in a hand-over the arm holds. A
+    base's steps only lead to states from which a tuned policy shows more.
     """
     by_policy, taken_over = _acted(dataset, "policy"), _acted(dataset, "human", "handover")
-    shows = ~_acted(dataset, "handover")
+    shows = ~_acted(dataset, "handover", "base")
     for rows in dataset.episodes:
         if taken_over[rows].any():
             before = slice(rows.start, rows.start + int(np.flatnonzero(taken_over[rows])[-1]))
             shows[before] &= ~by_policy[before]
     return shows
+
+
+def imitated(dataset: Dataset, *, successes_only: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Episodes [N] and steps [T] whose actions behaviour cloning imitates.
+
+    Where a dataset has actions to imitate that are not the applied ones, its steps show what to do whoever
+    acted, and whether that led to success or not.
+
+    Raises:
+        ValueError: if there is no such episode or step.
+    """
+    if TARGET in dataset.keys:
+        return np.ones(dataset.num_episodes, bool), np.ones(dataset.num_steps, bool)
+    keep = dataset.success if successes_only else np.ones_like(dataset.success)
+    if not keep.any():
+        raise ValueError(f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}")
+    steps = exemplary_steps(dataset)
+    if not any(steps[rows].any() for rows, kept in zip(dataset.episodes, keep, strict=True) if kept):
+        raise ValueError(
+            f"dataset {dataset.path} has no step that shows what to do: in all of its episodes "
+            "the base acted alone, or a person took over at the end"
+        )
+    return keep, steps
 
 
 def helped_episodes(dataset: Dataset) -> NDArray[np.bool_]:

@@ -1,17 +1,18 @@
 """Collects episodes of a scripted expert in simulation."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from robot_rl.data.simulated_episodes import SimulatedEpisode, record_episode
 from robot_rl.data.writer import Episode
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import Expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
-from robot_rl.rollout import Rollout, episode_seed
+from robot_rl.rollout import episode_seed
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,11 @@ class ExpertOptions:
     """In [0, 1]; below 1 the expert varies and makes mistakes."""
     seed: int
 
+    def collector(self) -> "ExpertCollector":
+        return ExpertCollector(self)
 
-@dataclass(frozen=True)
-class ExpertEpisode:
-    """One episode for a dataset."""
-
-    seed: int
-    arrays: Episode
-    success: bool
+    def collection(self) -> dict[str, Any]:
+        return {"expert": self.task.name, "noise": self.noise, "skill": self.skill, "seed": self.seed}
 
 
 class ExpertCollector:
@@ -50,11 +48,10 @@ class ExpertCollector:
         expert.reset(self.env.sim)
         expert_action(self.env, expert)
 
-    def collect(self, number: int) -> ExpertEpisode:
-        """Run the episode of this number."""
+    def collect(self, number: int) -> SimulatedEpisode:
         seed = episode_seed(self._options.seed, "collect", number)
         arrays, success = collect_episode(self.env, self._expert(np.random.default_rng(seed)), seed)
-        return ExpertEpisode(seed, arrays, success)
+        return SimulatedEpisode(seed, arrays, success)
 
     def close(self) -> None:
         self.env.close()
@@ -68,21 +65,7 @@ def collect_episode(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episo
     """Run an episode of an expert; returns the arrays of a dataset's episode and whether it succeeded."""
     obs, _ = env.reset(seed=seed, options={"playback_start": True})
     expert.reset(env.sim)
-    record = _Recorder()
-    success = False
-    raw, state = env.raw, env.get_state()
-    for step in Rollout(env, lambda _: expert_action(env, expert), obs):
-        record(
-            **raw,
-            sim_state=state,
-            action=step.action,
-            applied_action=step.info["applied_action"],
-            reward=np.float32(step.reward),
-            terminated=np.bool_(step.terminated),
-            truncated=np.bool_(step.truncated),
-        )
-        raw, state, success = env.raw, env.get_state(), step.info["success"]
-    return record.arrays(), success
+    return record_episode(env, lambda _: expert_action(env, expert), obs)
 
 
 def expert_action(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
@@ -99,22 +82,3 @@ def expert_action(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
             "experts are for the robots and the controller that they were written for (Panda, OSC_POSE)"
         )
     return env.poses.of_deltas(action) if env.poses else action
-
-
-@dataclass
-class _Recorder:
-    """Collects the rows of one episode."""
-
-    rows: dict[str, list[Any]] = field(default_factory=dict)
-
-    def __call__(self, **row: Any) -> None:
-        for key, value in row.items():
-            self.rows.setdefault(key, []).append(value)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        out = {key: np.stack([np.asarray(value) for value in values]) for key, values in self.rows.items()}
-        # Low-dimensional observations are stored as float32, as the policy sees them; states exactly.
-        return {
-            key: value.astype(np.float32) if value.dtype == np.float64 and key != "sim_state" else value
-            for key, value in out.items()
-        }

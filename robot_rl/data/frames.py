@@ -188,3 +188,29 @@ class VideoFrames:
 
     def _damaged(self, episode: int, why: str) -> ValueError:
         return ValueError(f"{self._paths[episode]} is damaged: {why}; copy or derive it again")
+
+
+class JoinedFrames:
+    """The images of one camera in several datasets, as if they were one dataset after another.
+
+    Args:
+        parts: the images of each dataset.
+        starts: the row at which each begins.
+    """
+
+    def __init__(self, parts: "Sequence[FrameFiles]", starts: Sequence[int]) -> None:
+        self._parts, self._starts = parts, np.array(starts, np.int64)
+        self.shape: tuple[int, ...] = (int(starts[-1]) + parts[-1].shape[0], *parts[-1].shape[1:])
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Images:
+        """Images of some rows, [n, H, W, 3], in any order."""
+        found = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(owners).tolist():
+            here = owners == number
+            found[here] = self._parts[number][rows[here] - self._starts[number]]
+        return found
+
+
+FrameFiles = ArrayFrames | VideoFrames | JoinedFrames
+"""Images that are read from files when they are indexed."""

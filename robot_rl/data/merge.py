@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
-from robot_rl.data.dataset import Dataset, required_keys
+from robot_rl.data.dataset import TARGET, Dataset, required_keys
 from robot_rl.data.episode_notes import SOURCE, notes_of, source_names, without_notes
 from robot_rl.data.episode_stream import (
     arrays_of_all,
@@ -168,6 +168,8 @@ def check_across_tasks(datasets: Sequence[Dataset], accept: Sequence[str], drop:
     every = {key for one in shapes for key in one} - {SOURCE}
     apart = sorted(key for key in every if any(one.get(key) != shapes[0].get(key) for one in shapes))
     needed = set(datasets[0].observation_spec.state_keys) | {INSTRUCTION, *required_keys({})} - {"sim_state"}
+    # Without its targets a dataset would show something else.
+    needed |= {TARGET}
     left_out = [*drop, *(key for key in apart if key not in drop and key not in needed)]
     # Of another scene too, states of the same size would be restored wrongly.
     left_out += [] if "sim_state" in left_out else ["sim_state"]

@@ -9,7 +9,7 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
-from robot_rl.data.dataset import STEP_KEYS, Dataset
+from robot_rl.data.dataset import STEP_KEYS, TARGET, Dataset
 from robot_rl.data.episode_notes import SOURCE, source_names
 from robot_rl.data.episode_stream import cameras_of, videos_of
 from robot_rl.envs.instruction import INSTRUCTION, INSTRUCTION_BYTES
@@ -69,7 +69,7 @@ def _environment(dataset: Dataset) -> Iterator[str]:
     for key, dim in zip(spec.state_keys, spec.state_dims, strict=True):
         if key in dataset.keys and (here := int(np.prod(dataset.shape(key)[0]))) != dim:
             yield f"data/{key} has {here} numbers a step, the environment says {dim}"
-    for key in ("action", "applied_action"):
+    for key in ("action", "applied_action", TARGET):
         if key in dataset.keys and dataset.shape(key)[0] != (size,):
             yield f"data/{key} is {list(dataset.shape(key)[0])} a step, the environment has {size} actions"
     if "sim_state" in dataset.keys and "state_layout" in environment:
@@ -106,14 +106,15 @@ def _arrays(dataset: Dataset) -> Iterator[str]:
 
 
 def _actions(dataset: Dataset) -> Iterator[str]:
-    # Requested actions may exceed the range, applied ones may not.
-    actions = dataset["applied_action"]
-    for number, rows in enumerate(dataset.episodes):
-        beyond = np.abs(actions[rows]) > 1 + _OFF
-        if beyond.any():
-            step, dim = (int(n) for n in np.argwhere(beyond)[0])
-            told = f"{actions[rows][step, dim]:.3g} in episode {number}, step {step}, number {dim}"
-            yield f"data/applied_action is beyond [-1, 1]: {told}"
+    # Requested actions may exceed the range, applied ones and those to imitate may not.
+    for key in [key for key in ("applied_action", TARGET) if key in dataset.keys]:
+        actions = dataset[key]
+        for number, rows in enumerate(dataset.episodes):
+            beyond = np.abs(actions[rows]) > 1 + _OFF
+            if beyond.any():
+                step, dim = (int(n) for n in np.argwhere(beyond)[0])
+                told = f"{actions[rows][step, dim]:.3g} in episode {number}, step {step}, number {dim}"
+                yield f"data/{key} is beyond [-1, 1]: {told}"
 
 
 def _ends(dataset: Dataset) -> Iterator[str]:

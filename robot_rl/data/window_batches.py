@@ -1,8 +1,9 @@
-"""Batches of a dataset's windows, drawn uniformly."""
+"""Batches of the windows of one dataset or several, drawn uniformly from each."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_rl.data.dataset import Windows
-from robot_rl.data.frames import ArrayFrames, VideoFrames
+from robot_rl.data.frames import FrameFiles
 from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.errors import mistakes
@@ -25,7 +26,7 @@ class WindowBatches:
 
     Args:
         windows: all windows.
-        batch_size: windows B of a batch.
+        counts: of how many windows of each dataset a batch consists, one dataset after another; B together.
         parts: rows of a batch that this process computes.
         device: device of the batches.
         seed: seed of the draws.
@@ -35,14 +36,15 @@ class WindowBatches:
     def __init__(
         self,
         windows: Windows,
-        batch_size: int,
+        counts: Sequence[int],
         parts: Sequence[slice],
         device: torch.device,
         seed: int,
         *,
         instructed: bool,
     ) -> None:
-        self._batch_size, self._parts, self._device = batch_size, parts, device
+        self._counts, self._parts, self._device = counts, parts, device
+        self._groups = windows.groups or (len(windows),)
         self.cameras = tuple(windows.images)
         self._windows = {
             name: torch.from_numpy(getattr(windows, name)).to(device) for name in ("state", "actions", "mask")
@@ -50,7 +52,7 @@ class WindowBatches:
         self._rows = torch.from_numpy(windows.rows).to(device)
         self._shared: dict[str, Tensor] = {}
         """What windows share: images, and instructions."""
-        files: dict[str, ArrayFrames | VideoFrames] = {}
+        files: dict[str, FrameFiles] = {}
         for camera, images in windows.images.items():
             if isinstance(images, np.ndarray):
                 self._shared[IMAGE_PREFIX + camera] = torch.from_numpy(images).to(device)
@@ -100,7 +102,10 @@ class WindowBatches:
         self._rng.bit_generator.state = state
 
     def _draw(self) -> NDArray[np.int64]:
-        return self._rng.integers(len(self._rows), size=self._batch_size)
+        """Numbers of a batch's windows [B]."""
+        starts = accumulate(self._groups, initial=0)
+        groups = zip(starts, self._groups, self._counts, strict=False)
+        return np.concatenate([start + self._rng.integers(size, size=count) for start, size, count in groups])
 
     def _draw_ahead(self, reader: "_ImageReader") -> tuple[NDArray[np.int64], dict[str, Any]]:
         before = self._rng.bit_generator.state
@@ -114,7 +119,7 @@ class WindowBatches:
 class _ImageReader:
     """Reads images from a dataset's files in a thread, in the order of the requests."""
 
-    def __init__(self, files: Mapping[str, ArrayFrames | VideoFrames]) -> None:
+    def __init__(self, files: Mapping[str, FrameFiles]) -> None:
         self._files = files
         # One thread, since videos are not thread-safe.
         self._thread = ThreadPoolExecutor(1, "image-reader")

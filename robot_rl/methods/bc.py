@@ -1,17 +1,17 @@
-"""Behaviour cloning: a base policy from demonstrations."""
+"""Behaviour cloning: a base policy from demonstrations, or from episodes of a tuned policy (distillation)."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robot_rl.data.dataset import Windows, make_windows
-from robot_rl.data.episode_notes import exemplary_steps
+from robot_rl.data.dataset import Dataset, Windows, make_windows
+from robot_rl.data.episode_notes import imitated
+from robot_rl.data.joined_windows import join_windows
 from robot_rl.data.window_batches import WindowBatches
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.learning.augmentation import draw_shifts
@@ -23,7 +23,7 @@ from robot_rl.learning.processes import (
     whole_tensor,
 )
 from robot_rl.methods.method import DatasetContext, OfflineMethod
-from robot_rl.policies.bases.imitation import ImitationPolicy
+from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.nets.ema import AVERAGE, EMA
 from robot_rl.policies.nets.vision import shift_images
 from robot_rl.policies.registry import BASES
@@ -50,6 +50,25 @@ class BCConfig:
     """Gradient norm above which gradients are clipped."""
     successes_only: bool = True
     """Whether to use successful episodes only."""
+    replay: str | None = None
+    """Second dataset, mixed into every batch so that what it shows is not forgotten: the base's
+    demonstrations, or those of other instructions."""
+    replay_ratio: float = 0.5
+    """Fraction of each batch from `replay`."""
+
+    def __post_init__(self) -> None:
+        if self.replay is None and self.replay_ratio != BCConfig.replay_ratio:
+            raise ValueError(f"replay_ratio={self.replay_ratio:g} is for replay=…, a second dataset")
+        if self.replay is not None and not 0 < self.replayed < self.batch_size:
+            raise ValueError(
+                f"replay_ratio={self.replay_ratio:g} of batch_size={self.batch_size} is {self.replayed} "
+                f"windows of replay: choose 1 to {self.batch_size - 1}"
+            )
+
+    @property
+    def replayed(self) -> int:
+        """Windows of each batch from `replay`."""
+        return round(self.replay_ratio * self.batch_size) if self.replay else 0
 
 
 class BCLearner:
@@ -81,13 +100,14 @@ class BCLearner:
             self.policy.parameters(), config.lr, weight_decay=config.weight_decay, fused=True
         )
         self.updates = 0
+        counts = (config.batch_size - config.replayed, config.replayed)
         self._batches = WindowBatches(
-            windows, config.batch_size, self._parts, device, seed, instructed=policy.takes_instruction
+            windows, counts, self._parts, device, seed, instructed=policy.takes_instruction
         )
         self._generator = torch.Generator().manual_seed(seed)
 
     def update(self) -> dict[str, Tensor]:
-        """One gradient step on a batch of windows drawn uniformly."""
+        """One gradient step on a batch of windows, drawn uniformly from each dataset."""
         config, generator = self.config, self._generator
         numbers, mask = self._batches.draw()
         # Everything random of the whole batch, also where other processes compute parts of it.
@@ -153,36 +173,60 @@ class BCLearner:
 
 
 class BCMethod(OfflineMethod):
-    """Behaviour cloning of a dataset's episodes."""
+    """Behaviour cloning of a dataset's episodes, by a new policy or by one that was trained before."""
 
     name = "bc"
     config_type = BCConfig
     distributes = True
+    continues = True
 
     def __init__(self, config: BCConfig) -> None:
         self.config = config
 
+    @property
+    def replay(self) -> str | None:
+        return self.config.replay
+
     def build_learner(self, context: DatasetContext) -> BCLearner:
-        """Build the learner of the policy that `base=` names, with fitted normalisers."""
-        dataset, base = context.dataset, context.base
-        assert base is not None
-        keep = dataset.success if self.config.successes_only else np.ones_like(dataset.success)
-        if not keep.any():
-            raise ValueError(f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}")
-        kind = BASES[base.name].policy
-        if kind.takes_instruction and not dataset.observation_spec.instruction:
-            raise ValueError(
-                f"dataset {dataset.path} has no instructions, which base={base.name} needs: collect it in a "
-                "task with task.instructions=[…]"
-            )
-        base = kind.for_instructions(base, dataset.instructions)
-        steps = exemplary_steps(dataset)
+        """Build the learner of a policy: with fitted normalisers, or of a trained one that keeps its own."""
+        datasets = [context.dataset, *([context.replay] if context.replay else [])]
+        config = self._policy_config(context, datasets)
         from_files = context.processes.reads_dataset
-        windows = make_windows(dataset, base.obs_steps, base.horizon, keep, steps, from_files=from_files)
+        parts = []
+        for dataset in datasets:
+            keep, steps = imitated(dataset, successes_only=self.config.successes_only)
+            parts.append(
+                make_windows(dataset, config.obs_steps, config.horizon, keep, steps, from_files=from_files)
+            )
+        windows = join_windows(parts) if context.replay else parts[0]
         torch.manual_seed(context.seed)
-        observed = dataset.observation_spec
-        policy = kind(
-            base, observed.state_size, len(dataset.action_spec), observed.cameras, observed.image_size
-        )
-        policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])
+        policy = context.trained or _new_policy(config, context.dataset, windows)
         return BCLearner(self.config, policy, windows, context.device, context.seed, context.processes)
+
+    def _policy_config(self, context: DatasetContext, datasets: Sequence[Dataset]) -> ImitationConfig:
+        """The configuration of the policy to train. Raises ValueError if it cannot read the instructions."""
+        config = context.trained.config if context.trained else context.base
+        assert config is not None
+        kind = BASES[config.name].policy
+        for dataset in datasets:
+            if kind.takes_instruction and not dataset.observation_spec.instruction:
+                raise ValueError(
+                    f"dataset {dataset.path} has no instructions, which base={config.name} needs: collect it "
+                    "in a task with task.instructions=[…]"
+                )
+        instructions = [text for dataset in datasets for text in dataset.instructions]
+        if context.trained:
+            for text in sorted(set(instructions)):
+                context.trained.check_instruction(text)
+            return config
+        return kind.for_instructions(config, instructions)
+
+
+def _new_policy(config: ImitationConfig, dataset: Dataset, windows: Windows) -> ImitationPolicy:
+    """An untrained policy with normalisers that are fitted to all windows."""
+    observed = dataset.observation_spec
+    policy = BASES[config.name].policy(
+        config, observed.state_size, len(dataset.action_spec), observed.cameras, observed.image_size
+    )
+    policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])
+    return policy

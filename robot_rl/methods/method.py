@@ -18,7 +18,7 @@ from robot_rl.learning.processes import Processes
 from robot_rl.learning.sampling import Window
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
-from robot_rl.policies.bases.imitation import ImitationConfig
+from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 
@@ -237,6 +237,10 @@ class DatasetContext:
     device: torch.device
     processes: Processes = field(default_factory=Processes)
     """The processes that train together."""
+    trained: ImitationPolicy | None = None
+    """Base policy whose training goes on, in place of a new one of the configuration `base`; on the CPU."""
+    replay: Dataset | None = None
+    """The dataset that `OfflineMethod.replay` names."""
 
 
 class OfflineMethod(ABC):
@@ -248,8 +252,15 @@ class OfflineMethod(ABC):
     """Whether the result is a policy, so that it must match the task's environment."""
     distributes: ClassVar[bool] = False
     """Whether several processes can train it together, with accelerate=on."""
+    continues: ClassVar[bool] = False
+    """Whether it can go on training a base policy of an earlier run."""
     next_step: ClassVar[str] = "Measure it with `robot-rl eval policy={run}`"
     """Printed advice on what to do with the result."""
+
+    @property
+    def replay(self) -> str | None:
+        """Path of a second dataset that it learns from."""
+        return None
 
     @abstractmethod
     def build_learner(self, context: DatasetContext) -> OfflineLearner:

@@ -1,7 +1,7 @@
 """Loads policies from the directories of runs, saved policies and bundles; needs no simulator."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +62,28 @@ def load_networks(
     if not isinstance(networks, BasePolicy | FinetunedPolicy):
         raise ValueError(f"{path} holds a {type(networks).__name__}, which does not act")
     return networks.to(device or torch.device("cpu")).eval(), meta
+
+
+def base_of(networks: BasePolicy | FinetunedPolicy) -> BasePolicy:
+    """The base that a tuned policy was trained around, or the base policy itself."""
+    return networks.base if isinstance(networks, FinetunedPolicy) else networks
+
+
+def check_instructions(
+    networks: BasePolicy | FinetunedPolicy, task: str, instructions: Sequence[str]
+) -> None:
+    """Check that a policy can be given the instructions of a task.
+
+    Raises:
+        ValueError: if it does not know a word of one, or reads instructions and there are none.
+    """
+    base = base_of(networks)
+    for text in instructions:
+        base.check_instruction(text)
+    if base.spec.instruction and not instructions:
+        raise ValueError(
+            f"task {task} has no instructions, which the policy reads: add task=… with task.instructions=[…]"
+        )
 
 
 def trained_execution(meta: Mapping[str, Any]) -> AsyncOptions:

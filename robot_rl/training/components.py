@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from robot_rl.data.compatibility import check_same_environment
+from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.decision_replay import DecisionReplay
 from robot_rl.data.demonstrations import demonstrations_to_replay
@@ -59,12 +59,11 @@ from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, check_asyn
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
-from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.nets.encoder import FEATURE_FLOOR, FEATURES, EncoderSpec, ObservationEncoder
 from robot_rl.policies.store import fingerprint
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import RemoteBase, connect_base
-from robot_rl.saved_policies.loading import load_networks
+from robot_rl.saved_policies.loading import base_of, load_networks
 from robot_rl.training.rollout_buffer import RolloutBuffer
 
 
@@ -73,7 +72,7 @@ class RunBase:
     """The base policy of an earlier run."""
 
     path: str = "???"
-    """Directory of the run (or saved policy) whose base policy is used, frozen."""
+    """Directory of the run (or saved policy) whose base policy is used: frozen, or trained further by bc."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +143,6 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
         raise ValueError(
             f"method={method.name} needs demonstrations: add data=…  (`robot-rl collect` makes them)"
         )
-    if isinstance(source.base, RunBase | RemoteConfig):
-        what = "an earlier run" if isinstance(source.base, RunBase) else "a server"
-        raise ValueError(f"method={method.name} trains a base policy: choose base=diffusion, not {what}")
     dataset = Dataset(Path(source.data))
     environment = dataset.environment
     if method.acts:
@@ -154,9 +150,37 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
         environment = env.describe()
         env.close()
         check_same_environment(dataset.environment, environment, f"dataset {source.data}", source.accept)
-    context = DatasetContext(dataset, source.base, source.seed, source.device, source.processes)
-    learner = method.build_learner(context)
-    return OfflineComponents(learner, environment)
+    # Instructions tell scenes apart, in which one policy can act.
+    accept = (*source.accept, *(OF_A_SCENE if dataset.observation_spec.instruction else ()))
+    replay = Dataset(Path(method.replay)) if method.replay else None
+    if replay:
+        check_same_environment(replay.environment, environment, f"dataset {replay.path}", accept)
+    config = trained = None
+    if isinstance(source.base, RunBase | RemoteConfig):
+        trained, made_in = _trained_base(method, source.base)
+        check_same_environment(made_in, environment, f"base policy {_place(source.base)}", accept)
+    else:
+        config = source.base
+    context = DatasetContext(dataset, config, source.seed, source.device, source.processes, trained, replay)
+    return OfflineComponents(method.build_learner(context), environment)
+
+
+def _trained_base(
+    method: OfflineMethod, base: RunBase | RemoteConfig
+) -> tuple[ImitationPolicy, Mapping[str, Any]]:
+    """The base policy of an earlier run, ready to be trained further, and the environment it is for.
+
+    Raises:
+        ValueError: if the method does not train it further, or it has no weights here.
+    """
+    if isinstance(base, RemoteConfig) or not method.continues:
+        what = "an earlier run" if isinstance(base, RunBase) else "a server"
+        raise ValueError(f"method={method.name} trains a base policy: choose base=diffusion, not {what}")
+    networks, meta = load_networks(base.path)
+    found = base_of(networks)
+    if not isinstance(found, ImitationPolicy) or isinstance(found, UniformPolicy):
+        raise ValueError(f"the base policy of {base.path} has no weights to train: choose another run")
+    return found.requires_grad_(True).train(), meta["environment"]
 
 
 def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponents:
@@ -437,7 +461,7 @@ def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, An
             "(`robot-rl train method=bc` makes one), or base=uniform to learn without one"
         )
     networks, meta = load_networks(source.base.path, source.device)
-    return (networks.base if isinstance(networks, FinetunedPolicy) else networks), meta
+    return base_of(networks), meta
 
 
 def _connect_base(source: Source) -> tuple[BasePolicy, Mapping[str, Any]]:

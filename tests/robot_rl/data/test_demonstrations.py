@@ -128,3 +128,17 @@ def test_a_dataset_without_a_success_is_refused(
     writer.append(episode, success=False, seed=0)
     with pytest.raises(ValueError, match="no successful episode among 1"):
         demonstrations_to_replay(Dataset(tmp_path / "failed.zarr"), base, 0, fields(dataset, base))
+
+
+def test_a_dataset_in_which_a_base_acted_alone_is_refused(
+    tmp_path: Path, demonstrations: Path, base: BasePolicy
+) -> None:
+    dataset = Dataset(demonstrations)
+    writer = DatasetWriter(tmp_path / "base.zarr", dataset.environment, {"sources": ["base"]})
+    rows = dataset.episodes[0]
+    keys = [*dataset.observation_spec.state_keys, "action", "applied_action", "sim_state", "reward"]
+    episode = {key: dataset[key][rows] for key in [*keys, "terminated", "truncated"]}
+    source = np.zeros(rows.stop - rows.start, np.uint8)
+    writer.append({**episode, "source": source}, success=True, seed=0)
+    with pytest.raises(ValueError, match="no step that shows what to do"):
+        demonstrations_to_replay(Dataset(tmp_path / "base.zarr"), base, 0, fields(dataset, base))

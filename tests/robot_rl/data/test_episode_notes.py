@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from robot_rl.data.dataset import Dataset
-from robot_rl.data.episode_notes import exemplary_steps, helped_episodes
+from robot_rl.data.dataset import TARGET, Dataset
+from robot_rl.data.episode_notes import exemplary_steps, helped_episodes, imitated
 from robot_rl.data.writer import DatasetWriter
 from tests.robot_rl.data.small_dataset import SOURCES, arrays, environment
 
@@ -48,3 +49,35 @@ def test_without_sources_every_step_is_an_example(tmp_path: Path) -> None:
     dataset = Dataset(tmp_path / "a.zarr")
     assert exemplary_steps(dataset).all()
     assert not helped_episodes(dataset).any()
+
+
+def shared(path: Path, *episodes: tuple[list[int], bool], labels: bool = False) -> Dataset:
+    """Episodes that a policy (0) and its base (1) share, with their outcomes."""
+    writer = DatasetWriter(path, environment(), {"sources": ["policy", "base"], "states": False})
+    for number, (source, success) in enumerate(episodes):
+        episode = {**arrays(len(source), number, success), "source": np.array(source, np.uint8)}
+        more = {TARGET: episode["action"]} if labels else {}
+        writer.append({**episode, **more}, success=success, seed=number)
+    return Dataset(path)
+
+
+def test_of_an_episode_that_a_base_began_the_tuned_policys_steps_are_imitated(tmp_path: Path) -> None:
+    dataset = shared(tmp_path / "a.zarr", ([1, 1, 0, 0], True), ([0, 0], True), ([1, 0], False))
+    keep, steps = imitated(dataset, successes_only=True)
+    assert keep.tolist() == [True, True, False]
+    assert steps.tolist() == [False, False, True, True, True, True, False, True]
+    assert imitated(dataset, successes_only=False)[0].all()
+
+
+def test_labelled_steps_are_imitated_whoever_acted(tmp_path: Path) -> None:
+    dataset = shared(tmp_path / "a.zarr", ([1, 1], False), ([1, 1, 1], True), labels=True)
+    keep, steps = imitated(dataset, successes_only=True)
+    assert keep.all()
+    assert steps.all()
+
+
+def test_data_that_shows_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no successful episode among 1"):
+        imitated(shared(tmp_path / "failed.zarr", ([0, 0], False)), successes_only=True)
+    with pytest.raises(ValueError, match="no step that shows what to do"):
+        imitated(shared(tmp_path / "base.zarr", ([1, 1], True), ([0, 0], False)), successes_only=True)

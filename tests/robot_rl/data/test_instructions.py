@@ -83,15 +83,17 @@ def test_datasets_of_several_tasks_are_merged_by_their_common_arrays(
     assert problems_of(merged.path) == []
 
 
-def test_tasks_without_instructions_or_with_other_actions_are_not_merged(
+def test_tasks_without_instructions_or_with_other_actions_or_targets_are_not_merged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = instructed(tmp_path / "a.zarr")
     plain = write(tmp_path / "b.zarr")
     faster = instructed(tmp_path / "c.zarr", ["turn"], task="turn", control_freq=40)
+    labelled = instructed(tmp_path / "d.zarr", ["turn"], extra=["target_action"], task="turn")
     for other, reason in (
         (plain, "b.zarr has no instructions"),
         (faster, "control_freq was 40, here it is 20"),
+        (labelled, "differs in target_action"),
     ):
         arguments = [f"datasets=[{one.path},{other.path}]", f"out={tmp_path}/m.zarr", "across_tasks=true"]
         assert main(["data", "merge", *arguments]) == 2

@@ -47,6 +47,12 @@ def beyond(path: Path) -> None:
     arrays(path)["applied_action"][14, 1] = -1.5
 
 
+def label_beyond(path: Path) -> None:
+    labels = arrays(path)["applied_action"][:] * 0
+    labels[3, 2] = 1.25
+    arrays(path).create_array("target_action", data=labels, chunks=labels.shape)
+
+
 def ends_early(path: Path) -> None:
     arrays(path)["terminated"][3] = True
 
@@ -100,6 +106,7 @@ def chunk_lost(path: Path) -> None:
     ("damage", "answer"),
     [
         (beyond, "data/applied_action is beyond [-1, 1]: -1.5 in episode 1, step 2, number 1"),
+        (label_beyond, "data/target_action is beyond [-1, 1]: 1.25 in episode 0, step 3, number 2"),
         (ends_early, "episode 0 ends before its last step"),
         (never_ends, "episode 1 ends neither terminated nor truncated"),
         (unpaid, "episode 0 is a success, and its rewards sum to 0"),

@@ -1,4 +1,4 @@
-"""Collects episodes of a scripted expert in workers on a Ray cluster."""
+"""Collects episodes of a scripted expert or a policy in workers on a Ray cluster."""
 
 import heapq
 import time
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-from robot_rl.data.expert_episodes import ExpertCollector, ExpertEpisode, ExpertOptions
+import torch
+
+from robot_rl.data.simulated_episodes import CollectorOptions, SimulatedEpisode
 from robot_rl.errors import UserError
 from robot_rl.hardware.plugins import inherited_plugins
 from robot_rl.launchers.ray_nodes import connect
@@ -30,25 +32,26 @@ _MOST_FAILURES: Final = 5
 
 
 @dataclass(frozen=True)
-class ExpertJob:
+class EpisodeJob:
     """What a worker collects, and with what."""
 
-    options: ExpertOptions
+    options: CollectorOptions
     plugins: Sequence[str]
     """Names of modules to import."""
     software: Mapping[str, str]
     """What the command's machine has installed, as `installed_software` says."""
 
 
-class ExpertWorker:
+class EpisodeWorker:
     """Ray actor that collects episodes by their numbers."""
 
-    def build(self, job: ExpertJob) -> None:
+    def build(self, job: EpisodeJob) -> None:
         """Create the environment. Raises ValueError if this machine cannot."""
         prepare_worker(job.options.task, job.plugins, job.software)
-        self._collector = ExpertCollector(job.options)
+        torch.set_num_threads(1)
+        self._collector = job.options.collector()
 
-    def collect(self, number: int) -> ExpertEpisode:
+    def collect(self, number: int) -> SimulatedEpisode:
         return self._collector.collect(number)
 
 
@@ -61,7 +64,7 @@ class _Worker:
     """Time at which it was asked for the episode, s."""
 
 
-class ExpertPool:
+class EpisodePool:
     """Workers that collect episodes, each with one core of the cluster.
 
     An episode depends on its number alone, so one whose worker is lost is collected again with the same
@@ -73,8 +76,8 @@ class ExpertPool:
         count: number of workers.
     """
 
-    def __init__(self, ray: ModuleType, job: ExpertJob, count: int) -> None:
-        self._ray, self._remote = ray, ray.remote(num_cpus=1, max_restarts=0)(ExpertWorker)
+    def __init__(self, ray: ModuleType, job: EpisodeJob, count: int) -> None:
+        self._ray, self._remote = ray, ray.remote(num_cpus=1, max_restarts=0)(EpisodeWorker)
         self._job, self._count = ray.put(job), count
         self._answers: dict[ObjectRef, _Worker] = {}
         """In the order in which they were asked for."""
@@ -95,14 +98,14 @@ class ExpertPool:
         except self._ray.exceptions.RayError as error:
             raise lost_at_start(self._ray, error) from error
 
-    def episodes(self, numbers: range) -> Iterator[ExpertEpisode]:
+    def episodes(self, numbers: range) -> Iterator[SimulatedEpisode]:
         """The episodes of these numbers, in this order.
 
         Raises:
             UserError: if workers are lost again and again.
         """
         wanted = list(numbers)
-        done: dict[int, ExpertEpisode] = {}
+        done: dict[int, SimulatedEpisode] = {}
         for due in numbers:
             while due not in done:
                 # What is done early waits in memory, so nobody gets far ahead.
@@ -125,13 +128,13 @@ class ExpertPool:
         worker.number, worker.since = number, time.monotonic()
         self._answers[worker.actor.collect.remote(number)] = worker
 
-    def _take(self, wanted: list[int], done: dict[int, ExpertEpisode]) -> None:
+    def _take(self, wanted: list[int], done: dict[int, SimulatedEpisode]) -> None:
         """Move the next answer to `done`; the number of one whose worker is lost goes back to `wanted`."""
         ready, _ = self._ray.wait(list(self._answers), num_returns=1, timeout=_POLL)
         for answer in ready:
             worker = self._answers.pop(answer)
             try:
-                episode: ExpertEpisode | None = worker_result(self._ray, answer, "collect")
+                episode: SimulatedEpisode | None = worker_result(self._ray, answer, "collect")
             except self._ray.exceptions.RayError:
                 self._replace(worker, "is lost", wanted)
                 continue
@@ -160,17 +163,17 @@ class ExpertPool:
 
 
 def cluster_episodes(
-    config: SimulationsConfig, options: ExpertOptions, numbers: range, closing: ExitStack
-) -> Iterator[ExpertEpisode]:
+    config: SimulationsConfig, options: CollectorOptions, numbers: range, closing: ExitStack
+) -> Iterator[SimulatedEpisode]:
     """Connect to a cluster until `closing` is closed, and return the episodes of these numbers in order.
 
     Raises:
-        UserError: see `connect` and `ExpertPool`.
+        UserError: see `connect` and `EpisodePool`.
     """
     ray = connect("workers=ray")
     closing.callback(ray.shutdown)
-    job = ExpertJob(options, inherited_plugins(), installed_software())
-    pool = ExpertPool(ray, job, min(config.count, len(numbers)))
+    job = EpisodeJob(options, inherited_plugins(), installed_software())
+    pool = EpisodePool(ray, job, min(config.count, len(numbers)))
     closing.callback(pool.close)
     pool.start()
     return pool.episodes(numbers)
