@@ -25,7 +25,8 @@ from websockets.http11 import Request, Response
 
 from robot_rl.hardware.websocket_server import ServerThread, http_response
 from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode, encode
-from robot_rl.policy_server.inference import Inference, Query
+from robot_rl.policy_server.inference import Inference
+from robot_rl.policy_server.requests import Query
 
 MAX_CLIENTS: Final = 64
 MAX_BATCH: Final = 32
