@@ -53,7 +53,7 @@ class Config:
     seed: int = 0
     """Seed of the noise of requests that bring none."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto` for a GPU where there is one. A policy of LeRobot uses that of its interpreter."""
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
     def __post_init__(self) -> None:
         if self.threads < 1:

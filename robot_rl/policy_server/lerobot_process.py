@@ -107,14 +107,7 @@ class LeRobotProcess:
     `predict` is for one thread at a time. The process is killed with the thread that made it.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        python: str,
-        device: str = "auto",
-        threads: int = 1,
-        script: Path = Path(lerobot_worker.__file__),
-    ) -> None:
+    def __init__(self, directory: Path, python: str, device: str = "auto", threads: int = 1) -> None:
         """Start it, and wait until the policy is loaded.
 
         Args:
@@ -122,7 +115,6 @@ class LeRobotProcess:
             python: the interpreter that has lerobot.
             device: of torch there; `auto` is a GPU if there is one.
             threads: of torch on the CPU.
-            script: the program; tests have another one.
 
         Raises:
             UserError: if the policy cannot be loaded.
@@ -131,7 +123,7 @@ class LeRobotProcess:
         self._closing = threading.Event()
         # In a session of its own: Ctrl-C is for this process, which ends the other.
         self._process = subprocess.Popen(
-            guarded([python, "-I", str(script), str(directory), device, str(threads)]),
+            guarded([python, "-I", lerobot_worker.__file__, str(directory), device, str(threads)]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),

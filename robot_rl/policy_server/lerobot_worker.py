@@ -113,13 +113,13 @@ class Policy:
         config = PreTrainedConfig.from_pretrained(directory, local_files_only=True)
         config.device = device
         # The directory has all weights. These options would download others first, to be overwritten.
-        if hasattr(config, "pretrained_backbone_weights"):
-            config.pretrained_backbone_weights = None
-        if hasattr(config, "load_vlm_weights"):
-            config.load_vlm_weights = False
+        for option in ("pretrained_backbone_weights", "load_vlm_weights"):
+            if getattr(config, option, None):
+                setattr(config, option, None)
         self.config, self.device = config, torch.device(device)
         # Strict: lerobot's default leaves weights that are missing random, with a warning.
         self.policy = get_policy_class(config.type).from_pretrained(directory, config=config, strict=True)
+        _keep_types(self.policy, Path(directory) / "model.safetensors")
         self.before, self.after = make_pre_post_processors(
             config,
             pretrained_path=directory,
@@ -248,6 +248,19 @@ class Policy:
         change = float(np.abs(changed - again).max())
         same = float(np.abs(again - first).max())
         return list(shape) if change > 0 and same <= _REPEATABLE * change else None
+
+
+def _keep_types(policy: "torch.nn.Module", weights: Path) -> None:
+    """Compute with the types of the saved weights: a VLM that was not downloaded is float32, not bfloat16."""
+    import torch
+    from safetensors import safe_open
+
+    types = {"BF16": torch.bfloat16, "F16": torch.float16}
+    with safe_open(weights, "pt") as file:
+        saved = {name: types.get(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118
+    for name, parameter in policy.named_parameters(remove_duplicate=False):
+        if dtype := saved.get(name):
+            parameter.data = parameter.data.to(dtype)
 
 
 def _noise_shape(config: Any) -> tuple[int, int] | None:
