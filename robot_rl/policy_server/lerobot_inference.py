@@ -13,7 +13,7 @@ from robot_rl.policy_client.lerobot_server import LEROBOT
 from robot_rl.policy_server.lerobot_process import VISUAL, LeRobotProcess, fingerprint
 from robot_rl.policy_server.requests import MAX_ROWS, MAX_SAMPLES, Query, RequestReader
 
-_MAX_PROMPT: Final = 4096
+_MAX_PROMPT: Final = 1024
 _SEEDS: Final = 2**31
 
 

@@ -30,7 +30,8 @@ Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
 _LENGTH = struct.Struct("<I")
-_MAX_HEADER = 1024 * 1024
+_MAX_HEADER = 128 * 1024**2
+"""Longest map, bytes: it has the instructions of all observations."""
 _MAX_BYTES = 8 * 1024**3
 """Largest array, bytes."""
 _TYPES = ("|u1", "<f4")
@@ -113,13 +114,15 @@ class Policy:
         config = PreTrainedConfig.from_pretrained(directory, local_files_only=True)
         config.device = device
         # The directory has all weights. These options would download others first, to be overwritten.
-        for option in ("pretrained_backbone_weights", "load_vlm_weights"):
-            if getattr(config, option, None):
-                setattr(config, option, None)
+        if getattr(config, "pretrained_backbone_weights", None):
+            config.pretrained_backbone_weights = None
+        if of_pretrained := getattr(config, "load_vlm_weights", False):
+            config.load_vlm_weights = False
         self.config, self.device = config, torch.device(device)
         # Strict: lerobot's default leaves weights that are missing random, with a warning.
         self.policy = get_policy_class(config.type).from_pretrained(directory, config=config, strict=True)
-        _keep_types(self.policy, Path(directory) / "model.safetensors")
+        if of_pretrained:
+            _keep_types(self.policy, Path(directory) / "model.safetensors")
         self.before, self.after = make_pre_post_processors(
             config,
             pretrained_path=directory,
@@ -251,7 +254,7 @@ class Policy:
 
 
 def _keep_types(policy: "torch.nn.Module", weights: Path) -> None:
-    """Compute with the types of the saved weights: a VLM that was not downloaded is float32, not bfloat16."""
+    """Compute with the types of the saved weights: a VLM that is not downloaded is float32, not bfloat16."""
     import torch
     from safetensors import safe_open
 

@@ -133,7 +133,7 @@ def test_a_prompt_is_needed_by_a_policy_that_reads_one(directory: Any) -> None:
         ({}, "prompt is missing"),
         ({"prompt": 3}, "prompt is missing"),
         ({"prompt": ["a", "b"]}, "send one text, or 1 of them"),
-        ({"prompt": "a" * 5000}, "of 4096 characters at most"),
+        ({"prompt": "a" * 5000}, "of 1024 characters at most"),
     ):
         with pytest.raises(MessageError, match=words):
             served.check({**observation(), **change})
