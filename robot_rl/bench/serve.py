@@ -18,7 +18,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policy_client.codec import decode, encode
-from robot_rl.policy_server.inference import Inference, PolicyInference, Query
+from robot_rl.policy_server.inference import Inference, PolicyInference
+from robot_rl.policy_server.requests import Query
 from robot_rl.policy_server.server import Listen, PolicyServer
 
 CLIENTS = 4

@@ -9,6 +9,7 @@ import os
 import secrets
 import ssl
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,7 +20,15 @@ from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.teleop.web.settings import is_loopback
 from robot_rl.policy_client.connection import TOKEN
-from robot_rl.policy_server.inference import PolicyInference
+from robot_rl.policy_server.inference import Inference, PolicyInference
+from robot_rl.policy_server.lerobot_inference import LeRobotInference
+from robot_rl.policy_server.lerobot_process import (
+    LeRobotProcess,
+    PolicyProcessLost,
+    check_interpreter,
+    check_lerobot,
+    is_lerobot,
+)
 from robot_rl.policy_server.server import Listen, PolicyServer
 from robot_rl.saved_policies.loading import choose_device, load_networks
 
@@ -29,7 +38,10 @@ _CHECK = 0.2
 @dataclass
 class Config:
     policy: str = "???"
-    """Directory of a run, of a saved policy, or of a bundle from `robot-rl export`."""
+    """Directory of a run, of a saved policy, of a bundle from `robot-rl export`, or of a policy that LeRobot
+    saved (`pretrained_model`)."""
+    python: str | None = None
+    """For a policy of LeRobot: the Python interpreter that has lerobot, for example ~/lerobot/bin/python."""
     address: str = "ws://127.0.0.1:8000"
     """Where to listen: `ws://host:port` on this machine, `wss://host:port` for others, too."""
     certificate: str | None = None
@@ -50,25 +62,66 @@ class Config:
 
 def run(config: Config) -> None:
     torch.set_num_threads(config.threads)
-    with mistakes():
-        listen = _listen(config)
-        networks, meta = load_networks(config.policy, choose_device(config.device))
-        server = PolicyServer(PolicyInference(networks, meta["environment"], config.seed), listen)
-        try:
-            port = server.start()
-        except OSError as error:
-            raise UserError(f"address={config.address}: {(error.strerror or str(error)).lower()}") from None
-    scheme = "wss" if listen.tls else "ws"
-    print(f"serving {config.policy} at {scheme}://{urlsplit(config.address).hostname}:{port}", flush=True)
-    if listen.token and not os.environ.get(TOKEN):
-        print(f"clients need the token {listen.token} (set {TOKEN} for one of your own)", flush=True)
+    with ExitStack() as stack:
+        with mistakes():
+            listen = _listen(config)
+            inference, process = _policy(config)
+            if process:
+                stack.callback(process.close)
+            server = PolicyServer(inference, listen)
+            try:
+                port = server.start()
+            except OSError as error:
+                why = (error.strerror or str(error)).lower()
+                raise UserError(f"address={config.address}: {why}") from None
+        scheme = "wss" if listen.tls else "ws"
+        print(f"serving {config.policy} at {scheme}://{urlsplit(config.address).hostname}:{port}", flush=True)
+        if listen.token and not os.environ.get(TOKEN):
+            print(f"clients need the token {listen.token} (set {TOKEN} for one of your own)", flush=True)
+        _until_stopped(server, process)
+
+
+def _until_stopped(server: PolicyServer, process: LeRobotProcess | None) -> None:
+    """Serve until Ctrl-C. If the policy's process ends, clients are told and PolicyProcessLost is raised."""
+    failure = ""
     try:
         with stop_on_signal() as stop:
             while not stop():
                 server.check()
+                if process:
+                    process.check()
                 time.sleep(_CHECK)
+    except PolicyProcessLost as error:
+        failure = str(error)
+        raise
     finally:
-        server.close()
+        if process:
+            # First: the server waits for the policy's answer.
+            process.close()
+        server.close(failure)
+
+
+def _policy(config: Config) -> tuple[Inference, LeRobotProcess | None]:
+    """What is served, and the process of a policy of LeRobot."""
+    directory = Path(config.policy).expanduser()
+    if not is_lerobot(directory):
+        if config.python is not None:
+            raise ValueError(
+                f"python={config.python} is for a policy of LeRobot, and {config.policy} is none: give its "
+                "folder pretrained_model, with config.json and model.safetensors"
+            )
+        networks, meta = load_networks(config.policy, choose_device(config.device))
+        return PolicyInference(networks, meta["environment"], config.seed), None
+    if config.python is None:
+        raise ValueError(
+            f"{config.policy} is a policy of LeRobot: give python=…, an interpreter that has lerobot "
+            "(docs/serving.md)"
+        )
+    check_lerobot(directory)
+    python = str(Path(config.python).expanduser())
+    check_interpreter(python)
+    process = LeRobotProcess(directory, python, config.device, config.threads)
+    return LeRobotInference(process, directory, config.seed), process
 
 
 def _listen(config: Config) -> Listen:

@@ -22,6 +22,9 @@ _MAX_HORIZON: Final = 4096
 class OpenpiServer:
     """Asks a stock openpi server: one request for each observation and sample, without noise."""
 
+    obs_steps = 1
+    """Frames of an observation that are sent."""
+
     def __init__(
         self, connection: PolicyConnection, config: RemoteConfig, environment: Mapping[str, Any]
     ) -> None:
@@ -62,7 +65,7 @@ class OpenpiServer:
             action_size=len(self._action_spec),
             horizon=len(first),
             execute=config.execute,
-            obs_steps=1,
+            obs_steps=self.obs_steps,
             noise_shape=None,
             deterministic=bool(np.array_equal(first, second)),
             cameras=tuple(config.cameras),
@@ -93,18 +96,23 @@ class OpenpiServer:
         raise AssertionError("openpi's servers give no features")
 
     def _request(self, frame: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """A request about a frame, whose arrays may have more axes in front."""
         config = self._config
         request: dict[str, Any] = {
-            name: np.concatenate([frame["state"][self._parts[key]] for key in keys])
+            name: np.concatenate([frame["state"][..., self._parts[key]] for key in keys], -1)
             for name, keys in config.state.items()
         }
         for camera, name in config.cameras.items():
             request[name] = frame[f"{IMAGE_PREFIX}{camera}"]
         if self._told is not None:
-            request[config.prompt_key] = decode_instruction(frame[INSTRUCTION])
+            request[config.prompt_key] = self._prompt(frame[INSTRUCTION])
         elif config.prompt is not None:
             request[config.prompt_key] = config.prompt
         return request
+
+    def _prompt(self, told: NDArray[np.uint8]) -> Any:
+        """The text of an encoded instruction [L]."""
+        return decode_instruction(told)
 
     def _chunk(self, reply: Mapping[str, Any]) -> NDArray[np.float32]:
         """The task's actions [H, A] of a reply."""
@@ -115,21 +123,26 @@ class OpenpiServer:
             raise self._connection.lost(
                 f"its actions have shape {list(found.shape)}, the task's have size {size}"
             )
+        return self._actions(found)
+
+    def _actions(self, found: NDArray[Any]) -> NDArray[np.float32]:
+        """The task's actions for those of the server [..., A]."""
         if not np.isfinite(found).all():
             raise self._connection.lost("its actions are not finite")
         actions = found.astype(np.float64)
         opened, closed = self._config.gripper or (-1.0, 1.0)
         for i, dim in enumerate(self._action_spec):
             if dim.kind == "gripper":
-                actions[:, i] = 2 * (actions[:, i] - opened) / (closed - opened) - 1
+                actions[..., i] = 2 * (actions[..., i] - opened) / (closed - opened) - 1
             elif self._config.action_units == "si":
-                actions[:, i] /= dim.scale
+                actions[..., i] /= dim.scale
         return actions.clip(-1, 1).astype(np.float32)
 
     def _probe(self, observed: ObservationSpec) -> dict[str, Any]:
-        frame: dict[str, NDArray[Any]] = {"state": np.zeros(observed.state_size, np.float32)}
+        steps = () if self.obs_steps == 1 else (self.obs_steps,)
+        frame: dict[str, NDArray[Any]] = {"state": np.zeros((*steps, observed.state_size), np.float32)}
         for camera in self._config.cameras:
-            frame[f"{IMAGE_PREFIX}{camera}"] = np.zeros((*observed.image_size, 3), np.uint8)
+            frame[f"{IMAGE_PREFIX}{camera}"] = np.zeros((*steps, *observed.image_size, 3), np.uint8)
         if self._told is not None:
             frame[INSTRUCTION] = self._told
         return self._request(frame)

@@ -28,6 +28,7 @@ from robot_rl.policies.registry import LOADERS
 from robot_rl.policies.store import Record, read_weights, write_files
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import PolicyConnection
+from robot_rl.policy_client.lerobot_server import LEROBOT, LeRobotServer
 from robot_rl.policy_client.openpi_server import OpenpiServer
 from robot_rl.policy_client.own_server import SERVER, OwnServer, StateRange
 
@@ -75,10 +76,12 @@ class RemoteBase(BasePolicy):
         self.config = config
         connection = PolicyConnection(config.url, config.timeout, config.certificate)
         self._server: PolicyServerApi
-        if connection.metadata.get("server") == SERVER:
+        server = connection.metadata.get("server")
+        if server == SERVER:
             self._server = OwnServer(connection, config)
         else:
-            self._server = OpenpiServer(connection, config, environment)
+            kind = LeRobotServer if server == LEROBOT else OpenpiServer
+            self._server = kind(connection, config, environment)
         self.spec, self.environment = self._server.spec, self._server.environment
         self.state_normalizer = Normalizer(self.spec.state_size)
         if ranges := self._server.state_range:

@@ -1,7 +1,6 @@
 """Answers the requests of a policy server: checks observations, and runs the policy on several at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,34 +19,9 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
-from robot_rl.policy_client.codec import BATCH, BULK, FEATURES, NOISE, PROMPT, SAMPLES, SEED, MessageError
+from robot_rl.policy_client.codec import BULK, FEATURES, PROMPT, SAMPLES, MessageError
+from robot_rl.policy_server.requests import MAX_ROWS, MAX_SAMPLES, RESERVED, Query, RequestReader
 from robot_rl.saved_policies.loading import acting_policy
-
-MAX_SAMPLES = 64
-"""Largest number of samples in one request."""
-MAX_ROWS = 256
-"""Largest number of observations in one request."""
-_RESERVED = (NOISE, SAMPLES, SEED, BULK, BATCH, FEATURES)
-
-
-@dataclass(frozen=True)
-class Query:
-    """A request that was checked."""
-
-    obs: Mapping[str, NDArray[Any]]
-    """Observations with their histories, [B, To, …] each."""
-    samples: int
-    """Samples N of the base for each."""
-    noise: NDArray[np.float32] | None
-    """Their noise [B, N, Hn, Dn]; drawn if None."""
-    seed: int | None
-    """Seed of the drawn noise."""
-    bulk: bool
-    """Whether the reply has all samples and their noise."""
-    batched: bool = False
-    """Whether the arrays of the reply have the axis B; without it, B is 1."""
-    features: bool = False
-    """Whether the reply has the base's features of the observations."""
 
 
 class Inference(Protocol):
@@ -114,7 +88,7 @@ class PolicyInference:
             "noise": None if self.tuned or spec.noise_shape is None else list(spec.noise_shape),
             "max_samples": 1 if self.tuned or spec.noise_shape is None else MAX_SAMPLES,
             "max_batch": MAX_ROWS,
-            "reserved": list(_RESERVED),
+            "reserved": list(RESERVED),
             "environment": dict(environment),
             **({} if self.tuned else self._description),
         }
@@ -140,38 +114,28 @@ class PolicyInference:
         return self.base.spec.execute if self.tuned else self.base.spec.horizon
 
     def check(self, request: Mapping[str, Any]) -> Query:
+        spec, size = self.base.spec, self.observed.image_size
         names = ["state", *(f"images.{camera}" for camera in self._cameras)]
-        known = (*names, *([INSTRUCTION] if self.base.spec.instruction else []), PROMPT, *_RESERVED)
-        if unknown := [name for name in request if name not in known]:
-            raise MessageError(f"unknown key {unknown[0]!r:.60}; this policy observes {', '.join(names)}")
-        rows = _integer(request, BATCH, 1, 1, MAX_ROWS) if BATCH in request else None
-        obs: dict[str, NDArray[Any]] = {"state": self._state(request, rows)}
+        told = [INSTRUCTION] if spec.instruction else []
+        reader = RequestReader(request, names, [*told, PROMPT], spec.obs_steps, MAX_ROWS)
+        obs: dict[str, NDArray[Any]] = {"state": reader.floats("state", (self.observed.state_size,))}
         for name in names[1:]:
-            obs[name] = self._image(request, name, rows)
-        if self.base.spec.instruction:
-            obs[INSTRUCTION] = self._instruction(request, rows)
-        samples = _integer(request, SAMPLES, 1, 1, MAX_SAMPLES)
-        seed = _integer(request, SEED, -1, 0, 2**63 - 1)
-        noise = self._noise(request, samples, rows)
+            obs[name] = reader.image(name, size)
+        if spec.instruction:
+            obs[INSTRUCTION] = self._instruction(request, reader)
+        why_none = "a tuned policy draws its own" if self.tuned else "this base has no noise input"
+        noise = reader.noise(None if self.tuned else spec.noise_shape, why_none)
+        samples = reader.samples
         if self.tuned and samples > 1:
             raise MessageError(f"{SAMPLES} is for base policies: a tuned one chooses among its own samples")
-        if samples > 1 and self.base.spec.noise_shape is None:
+        if samples > 1 and spec.noise_shape is None:
             raise MessageError(f"{SAMPLES}: this base has no noise input, so all its samples are equal")
-        bulk, features = self._flag(request, BULK), self._flag(request, FEATURES)
+        bulk, features = reader.flag(BULK), reader.flag(FEATURES)
+        if self.tuned and (bulk or features):
+            raise MessageError(f"{BULK if bulk else FEATURES} is for base policies")
         if features and self.base.feature_size is None:
             raise MessageError(f"{FEATURES}: this base gives no features")
-        if noise is not None:
-            samples = noise.shape[1]
-        return Query(obs, samples, noise, seed if seed >= 0 else None, bulk, rows is not None, features)
-
-    def _flag(self, request: Mapping[str, Any], name: str) -> bool:
-        """A request for more than actions, which only a base answers."""
-        asked = request.get(name, False)
-        if not isinstance(asked, bool):
-            raise MessageError(f"{name} is true or false")
-        if self.tuned and asked:
-            raise MessageError(f"{name} is for base policies")
-        return asked
+        return Query(obs, samples, noise, reader.seed, bulk, reader.rows is not None, features)
 
     @torch.no_grad()
     def infer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
@@ -233,28 +197,11 @@ class PolicyInference:
 
     # ---- what a request holds ------------------------------------------------------------------------
 
-    def _state(self, request: Mapping[str, Any], rows: int | None) -> NDArray[np.float32]:
-        size = self.observed.state_size
-        state = self._history(request, "state", (size,), rows)
-        if state.dtype.kind != "f":
-            raise MessageError(f"state has type {state.dtype}; send floats")
-        if not np.isfinite(state).all():
-            raise MessageError("state has a value that is not finite")
-        return state.astype(np.float32)
-
-    def _image(self, request: Mapping[str, Any], name: str, rows: int | None) -> NDArray[np.uint8]:
-        image = self._history(request, name, (*self.observed.image_size, 3), rows)
-        if image.dtype != np.uint8:
-            raise MessageError(f"{name} has type {image.dtype}; send uint8")
-        return image.copy()
-
-    def _instruction(self, request: Mapping[str, Any], rows: int | None) -> NDArray[np.uint8]:
+    def _instruction(self, request: Mapping[str, Any], reader: RequestReader) -> NDArray[np.uint8]:
         """The instructions [B, To, L]: a prompt for all rows, or an encoded array."""
         try:
             if INSTRUCTION in request:
-                encoded = self._history(request, INSTRUCTION, (INSTRUCTION_BYTES,), rows)
-                if encoded.dtype != np.uint8:
-                    raise MessageError(f"{INSTRUCTION} has type {encoded.dtype}; send uint8")
+                encoded = reader.uint8(INSTRUCTION, (INSTRUCTION_BYTES,))
                 texts = {
                     decode_instruction(row)
                     for row in np.unique(encoded.reshape(-1, INSTRUCTION_BYTES), axis=0)
@@ -263,7 +210,7 @@ class PolicyInference:
                 prompt = request.get(PROMPT)
                 if not isinstance(prompt, str):
                     raise MessageError(f"{PROMPT} is missing: this policy reads an instruction, as a text")
-                shape = (rows or 1, self.base.spec.obs_steps, 1)
+                shape = (reader.rows or 1, self.base.spec.obs_steps, 1)
                 encoded, texts = np.tile(encode_instruction(prompt), shape), {prompt}
             for text in texts:
                 self.base.check_instruction(text)
@@ -271,61 +218,8 @@ class PolicyInference:
             raise MessageError(str(error)) from error
         return encoded.copy()
 
-    def _history(
-        self, request: Mapping[str, Any], name: str, shape: tuple[int, ...], rows: int | None
-    ) -> NDArray[Any]:
-        """An observed array [B, To, …]."""
-        steps, value = self.base.spec.obs_steps, request.get(name)
-        if name not in request:
-            raise MessageError(f"{name} is missing")
-        if not isinstance(value, np.ndarray):
-            raise MessageError(f"{name} is no array")
-        whole = (steps, *shape) if rows is None else (rows, steps, *shape)
-        if rows is None and steps == 1 and value.shape == shape:
-            value = value[None]
-        if value.shape != whole:
-            first = f"the last {steps} frames, oldest first, of " if steps > 1 else ""
-            wanted = f"{first}{list(shape)}" if rows is None else f"{list(whole)}"
-            raise MessageError(f"{name} has shape {list(value.shape)}; send {wanted}")
-        return value[None] if rows is None else value
-
-    def _noise(
-        self, request: Mapping[str, Any], samples: int, rows: int | None
-    ) -> NDArray[np.float32] | None:
-        """Noise [B, N, Hn, Dn] of a request."""
-        if NOISE not in request:
-            return None
-        shape, value = self.base.spec.noise_shape, request[NOISE]
-        if shape is None or self.tuned:
-            why = "a tuned policy draws its own" if self.tuned else "this base has no noise input"
-            raise MessageError(f"{NOISE} cannot be given: {why}")
-        if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not np.isfinite(value).all():
-            raise MessageError(f"{NOISE} is an array of finite floats")
-        found, wanted = list(value.shape), f"[{rows}, N, {shape[0]}, {shape[1]}], N at most {MAX_SAMPLES}"
-        if rows is None:
-            wanted = (
-                f"{list(shape)}, {[shape[1]]} to repeat it over the chunk, or N of {list(shape)}, "
-                f"at most {MAX_SAMPLES}"
-            )
-            if value.shape == (shape[1],):
-                value = np.broadcast_to(value, shape)
-            value = value[None, None] if value.shape == shape else value[None]
-        fits = value.ndim == 4 and value.shape[2:] == shape and 1 <= value.shape[1] <= MAX_SAMPLES
-        if not fits or len(value) != (rows or 1):
-            raise MessageError(f"{NOISE} has shape {found}; send {wanted}")
-        if SAMPLES in request and samples != value.shape[1]:
-            raise MessageError(f"{NOISE} is for {value.shape[1]} samples, {SAMPLES} is {samples}")
-        return value.astype(np.float32)
-
 
 def _reply(query: Query, **arrays: Tensor | None) -> dict[str, Any]:
     """The arrays [B, …] of a reply; those of a request without a batch lose their first axis."""
     values = {name: value.numpy() for name, value in arrays.items() if value is not None}
     return values if query.batched else {name: value[0] for name, value in values.items()}
-
-
-def _integer(request: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
-    value = request.get(name, default)
-    if name in request and (type(value) is not int or not least <= value <= most):
-        raise MessageError(f"{name} is {value!r:.40}; send an integer from {least} to {most}")
-    return int(value)

@@ -25,7 +25,8 @@ from websockets.http11 import Request, Response
 
 from robot_rl.hardware.websocket_server import ServerThread, http_response
 from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode, encode
-from robot_rl.policy_server.inference import Inference, Query
+from robot_rl.policy_server.inference import Inference
+from robot_rl.policy_server.requests import Query
 
 MAX_CLIENTS: Final = 64
 MAX_BATCH: Final = 32
@@ -73,7 +74,7 @@ class PolicyServer(ServerThread):
         super().__init__("policy server")
         self._inference, self._listen = inference, listen
         self._welcome = encode(inference.metadata)
-        self._clients = 0
+        self._clients, self._farewell = 0, ""
         self._answered = self._refused = self._batches = 0
         self._waits: deque[float] = deque(maxlen=_LATENCIES)
         """Seconds from a request's arrival to its reply."""
@@ -83,8 +84,9 @@ class PolicyServer(ServerThread):
         threads = (torch.get_num_threads(),)
         self._worker = ThreadPoolExecutor(1, "policy", torch.set_num_threads, threads)
 
-    def close(self) -> None:
-        """Close all connections."""
+    def close(self, failure: str = "") -> None:
+        """Close all connections; after a `failure` each client is told about it first."""
+        self._farewell = failure
         super().close()
         self._worker.shutdown()
 
@@ -111,6 +113,8 @@ class PolicyServer(ServerThread):
             batches.add_done_callback(lambda _: ending.set())
             self._listening.set_result(next(iter(server.sockets)).getsockname()[1])
             await ending.wait()
+            if self._farewell:
+                await asyncio.gather(*(_dismiss(socket, self._farewell) for socket in server.connections))
             if batches.done():
                 batches.result()
             batches.cancel()
@@ -155,8 +159,7 @@ class PolicyServer(ServerThread):
                     answer = str(error)
                 except Exception as error:  # The policy failed; this client is told, as by openpi's server.
                     _LOGGER.exception("inference failed")
-                    await _send(socket, f"the policy failed: {type(error).__name__}: {error}")
-                    await socket.close(_INTERNAL_ERROR, "the policy failed")
+                    await _dismiss(socket, f"the policy failed: {type(error).__name__}: {error}")
                     return
                 await _send(socket, answer)
         except (ConnectionClosed, TimeoutError):
@@ -208,6 +211,13 @@ async def _send(socket: ServerConnection, message: str | bytes) -> None:
     except TimeoutError:
         socket.transport.abort()
         raise
+
+
+async def _dismiss(socket: ServerConnection, why: str) -> None:
+    """Tell a client why it is disconnected, as openpi's server does."""
+    with suppress(ConnectionClosed, TimeoutError):
+        await _send(socket, why)
+        await socket.close(_INTERNAL_ERROR, "the policy failed")
 
 
 def _percentiles(seconds: "deque[float]") -> dict[str, float]:

@@ -12,6 +12,7 @@ from websockets.sync.client import connect
 
 from robot_rl.policies.store import save_policy
 from robot_rl.policy_client.codec import decode, encode
+from tests.robot_rl.policy_server.openpi_client import make_openpi_client
 from tests.robot_rl.policy_server.small_policies import STATE, environment, flow
 
 PATIENCE = 120.0
@@ -77,13 +78,7 @@ def test_an_address_that_cannot_be_used_costs_one_line(
 
 @pytest.mark.full
 def test_openpis_own_client_is_served(policy: Path, tmp_path: Path) -> None:
-    """In an environment of its own: it needs an older NumPy."""
-    venv = tmp_path / "venv"
-    uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(venv)], check=True)
-    python = venv / "bin" / "python"
-    packages = ["openpi-client==0.1.2", "typing_extensions"]
-    subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(python), *packages], check=True)
+    python = make_openpi_client(tmp_path)
     process = serve(f"policy={policy}", "address=ws://127.0.0.1:0")
     try:
         assert process.stdout

@@ -16,7 +16,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from robot_rl.policy_client.codec import decode, encode
 from robot_rl.policy_server import server as server_module
-from robot_rl.policy_server.inference import PolicyInference, Query
+from robot_rl.policy_server.inference import PolicyInference
+from robot_rl.policy_server.requests import Query
 from robot_rl.policy_server.server import Listen, PolicyServer
 from tests.robot_rl.policy_server.small_policies import ACTION, HORIZON, environment, flow, observation
 
