@@ -11,7 +11,6 @@ resume themselves, and what has happened is in the search's own record, from whi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,8 +108,9 @@ class Advisor:
 def check_libraries() -> tuple[Any, Any, Any]:
     """Ray Tune's schedulers and Optuna's searcher, and Optuna."""
     try:
-        names = ("ray.tune.schedulers", "ray.tune.search.optuna", "optuna")
-        schedulers, searchers, optuna = map(import_module, names)
+        import optuna
+        from ray.tune import schedulers
+        from ray.tune.search import optuna as searchers
     except ImportError as error:
         raise UserError(
             f"search=asha needs Ray Tune and Optuna: pip install 'robot-rl[ray]' ({error})"

@@ -14,7 +14,7 @@ RANGE = "method.actor_lr=tag(log,interval(1e-5,1e-3))"
 def train(runs: Path, *more: str) -> list[str]:
     return [
         *("train", "-m", "search=asha", "method=residual", "base=runs/none", f"runs_dir={runs}", "name=s"),
-        *("method.steps=1000", "eval_every=100", *more),
+        *("method.steps=20000", "eval_every=1000", *more),
     ]
 
 
@@ -23,8 +23,8 @@ def train(runs: Path, *more: str) -> list[str]:
     [
         ([], "search=asha needs an option with a range, like method.actor_lr="),
         ([RANGE, "eval_every=0"], "compares evaluations during training: add eval_every=…"),
-        ([RANGE, "eval_every=1000"], "eval_every=1000: no trial could be stopped before its end"),
-        ([RANGE, "search.min_steps=2000"], "search.min_steps=2000: no trial could be stopped"),
+        ([RANGE, "eval_every=20000"], "eval_every=20000: no trial could be stopped before its end"),
+        ([RANGE, "search.min_steps=20000"], "search.min_steps=20000: no trial could be stopped"),
         ([RANGE, "search.min_steps=0"], "search.min_steps=0: give a whole number from 1 on"),
         ([RANGE, "search.reduction=1"], "search.reduction=1: give a whole number from 2 on"),
         ([RANGE, "search.samples=many"], "search.samples=many: give a whole number from 1 on"),
@@ -34,13 +34,12 @@ def train(runs: Path, *more: str) -> list[str]:
         ([RANGE, "jobs=0"], "jobs=0: give the number of runs at a time"),
         ([RANGE, "seed=0,1"], "seed has to be the same in all trials of a search, and is 0 or 1: give one"),
         ([RANGE, "name=s${method.utd}", "method.utd=1,2"], "name has to be the same in all trials"),
-        (["method.steps=choice(1000,2000)"], "method.steps has to be the same in all trials"),
-        (["method=residual,expo"], "the value must be"),
+        (["method.steps=choice(20000,30000)"], "method.steps has to be the same in all trials"),
+        (["method=choice(residual,bc)"], "eval_every counts environment steps, and method=bc takes none"),
         (["method.actor_lr=choice(1e-3,fast)"], "method.actor_lr=fast: the value must be float"),
-        (["method.gamma=interval(0.9,2)"], "gamma"),
+        (["method.demo_ratio=interval(0,1)"], "method.demo_ratio=1.0: choose it in [0, 1)"),
         (["method.actor_rl=interval(0,1)"], "did you mean method.actor_lr="),
         ([RANGE, "method=bc", "base=diffusion"], "actor_lr"),
-        ([RANGE, "workers=ray", "hil=on"], "leave workers out"),
     ],
 )
 def test_what_cannot_work_is_refused(
