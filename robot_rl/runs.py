@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ _MAY_CHANGE = {
     "accelerate.accumulate",
     "accelerate.fsdp",
 }
+EVALUATIONS: Final = "evaluations"
+"""Folder of the evaluations during training, `<step>.json` each."""
 UNDER: Final = "under"
 """Folder, beside the results of an evaluation, of those in the disturbed task, by disturbance."""
 
@@ -159,6 +161,19 @@ def training_progress(run: Path) -> tuple[int, float | None]:
         return int(rows[-1][0]), sum(successes) / len(successes) if successes else None
     except (OSError, ValueError, IndexError):
         return 0, None  # no file yet, or only the header
+
+
+def validation_success(run: Path, known: Container[int] = ()) -> Iterator[tuple[int, float]]:
+    """Steps at which a run was evaluated during training, in ascending order, and the share of successes.
+
+    Args:
+        run: directory of the run, which need not exist and may be at work.
+        known: steps to leave out.
+    """
+    for path in sorted((run / EVALUATIONS).glob("[0-9]*.json")):
+        if (step := int(path.stem)) not in known:
+            outcomes = json.loads(path.read_text())["success"]
+            yield step, sum(outcomes) / len(outcomes)
 
 
 def list_checkpoints(directory: Path) -> list[Path]:

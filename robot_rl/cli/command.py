@@ -102,6 +102,8 @@ class Command:
     summary: str = ""
     output_directory: Callable[[Any], Path] | None = None
     """Directory that the command writes with a configuration; needed for `--multirun`."""
+    check: Callable[[Any], None] | None = None
+    """Raises ValueError for options that do not go together."""
     configs: Path = field(default_factory=lambda: asset_path("configs"))
 
     @property

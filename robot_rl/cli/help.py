@@ -17,6 +17,10 @@ _MULTIRUN = (
     "       -m or --multirun runs every combination: -m seed=0,1,2 method=expo,ibrl …; jobs=N at a time,"
     " with launcher=ray or slurm on a cluster"
 )
+_SEARCH = (
+    "       -m search=asha samples options and stops bad runs: -m search=asha eval_every=5000"
+    " method.actor_lr=tag(log,interval(1e-5,1e-3)) …"
+)
 
 
 def print_help(command: Command, arguments: Sequence[str] = (), console: Console | None = None) -> None:
@@ -34,6 +38,7 @@ def print_help(command: Command, arguments: Sequence[str] = (), console: Console
     console.print(Text(_PLUGINS))
     if command.output_directory:
         console.print(Text(_MULTIRUN))
+        console.print(Text(_SEARCH))
     console.print()
     if command.groups:
         console.print("[bold]groups[/bold]")

@@ -93,6 +93,7 @@ def load_command(name: str) -> "Command":
         getattr(module, "GROUPS", {}),
         summary(name),
         getattr(module, "output_directory", None),
+        getattr(module, "check_options", None),
     )
 
 
@@ -152,8 +153,9 @@ def _dispatch(arguments: list[str]) -> None:
         return
     if multirun:
         from robot_rl.cli.multirun import run_all
+        from robot_rl.cli.search.command import asks_for_search, run_search
 
-        run_all(command, rest, plugins)
+        (run_search if asks_for_search(rest) else run_all)(command, rest, plugins)
         return
     from robot_rl.cli.compose import compose
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from robot_rl.cli.command import Command
@@ -28,7 +29,7 @@ from robot_rl.launchers import make_launcher
 from robot_rl.launchers.launcher import Launcher, NodesLost, Stopped, run_parallel
 from robot_rl.runs import training_progress
 
-_OWN = ("jobs", "launcher")
+OWN = ("jobs", "launcher")
 """Keys of the sweep itself."""
 _MOST = 1000
 """Most runs at a time: each waits in a thread of this process."""
@@ -48,14 +49,10 @@ def run_all(command: Command, arguments: Sequence[str], plugins: Sequence[str] =
         KeyboardInterrupt: if the user stopped; the current runs have saved.
         SystemExit: with code 1, if runs have failed.
     """
-    if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
-        raise UserError(
-            f"{count} processes were started (WORLD_SIZE), and each would run the whole sweep: leave "
-            "--multirun out, and start each run with torchrun"
-        )
+    refuse_torchrun()
     pairs = split_arguments(command, arguments)
-    at_once, launcher = _jobs(dict(pairs)), dict(pairs).get("launcher", "local")
-    jobs = combinations([pair for pair in pairs if pair[0] not in _OWN])
+    at_once, launcher = runs_at_a_time(dict(pairs)), dict(pairs).get("launcher", "local")
+    jobs = combinations([pair for pair in pairs if pair[0] not in OWN])
     directories = _check(command, jobs)
     also = [f"plugins=[{','.join(plugins)}]"] if plugins else []
     if launcher != "local" or at_once > 1:
@@ -68,25 +65,41 @@ def run_all(command: Command, arguments: Sequence[str], plugins: Sequence[str] =
         for number, job in enumerate(jobs, 1):
             words = [*command.name.split(), *job, *also]
             text = f"robot-rl {shlex.join(words)}"
-            _say(f"[{number}/{len(jobs)}] {text}")
+            say(f"[{number}/{len(jobs)}] {text}")
             code = _run(words, stop)
             if stop() or code == INTERRUPTED:
-                _say(f"stopped in run {number} of {len(jobs)}; the same command goes on from here")
+                say(f"stopped in run {number} of {len(jobs)}; the same command goes on from here")
                 raise KeyboardInterrupt
             if code:
                 failed.append(f"exit code {code}: {text}")
     _report(len(jobs), failed)
 
 
+def refuse_torchrun() -> None:
+    """Raises UserError if torchrun started this process, and others like it."""
+    if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise UserError(
+            f"{count} processes were started (WORLD_SIZE), and each would run the whole sweep: leave "
+            "--multirun out, and start each run with torchrun"
+        )
+
+
 def _report(runs: int, failed: Sequence[str]) -> None:
-    _say(f"{runs - len(failed)} of {runs} runs are done" + "; failed:" * bool(failed))
+    say(f"{runs - len(failed)} of {runs} runs are done" + "; failed:" * bool(failed))
     if failed:
-        _say("\n".join(f"  {line}" for line in failed))
+        say("\n".join(f"  {line}" for line in failed))
         raise SystemExit(1)
 
 
-def _jobs(given: Mapping[str, str]) -> int:
-    """How many runs run at once: one, or on a cluster as many as it has cores for, without `jobs=`."""
+def runs_at_a_time(given: Mapping[str, str]) -> int:
+    """How many runs run at once: `jobs=`, or else one, or on a cluster as many as it has cores for.
+
+    Args:
+        given: arguments of the command.
+
+    Raises:
+        UserError: if `jobs=` is no such number.
+    """
     text = given.get("jobs", "1" if given.get("launcher", "local") == "local" else str(_MOST))
     if not text.isdecimal() or not 1 <= int(text) <= _MOST:
         raise UserError(f"jobs={text}: give the number of runs at a time, 1 to {_MOST}")
@@ -97,7 +110,7 @@ def _run_parallel(
     launcher: Launcher, commands: Sequence[Sequence[str]], directories: Sequence[Path], at_once: int
 ) -> None:
     """Run commands, so many at a time; the output of each is appended to `<its directory>.log`."""
-    logs = [directory.with_name(f"{directory.name}.log") for directory in directories]
+    logs = [log_of(directory) for directory in directories]
     failed: list[str] = []
     active: set[int] = set()
     done = 0
@@ -133,9 +146,14 @@ def _run_parallel(
         run_parallel(launcher, range(len(commands)), execute, at_once, stop, ended, show)
         stopped = stop()
     if stopped:
-        _say(f"stopped after {done} of {len(commands)} runs; the same command goes on from here")
+        say(f"stopped after {done} of {len(commands)} runs; the same command goes on from here")
         raise KeyboardInterrupt
     _report(len(commands), failed)
+
+
+def log_of(run: Path) -> Path:
+    """File of the output of a run that has not this terminal to itself."""
+    return run.with_name(f"{run.name}.log")
 
 
 def _row(run: Path) -> str:
@@ -157,17 +175,29 @@ def combinations(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
 
 
 def _values(key: str, text: str) -> list[str]:
+    override = parse_sweep(key, text)
+    if override is None:
+        return [text]
+    if not override.is_discrete_sweep():
+        raise UserError(
+            f"{key}={text}: list the values, like {key}=1,2 or {key}=range(0,3), or add search=asha"
+        )
+    return [str(value) for value in override.sweep_string_iterator()]
+
+
+def parse_sweep(key: str, text: str) -> Override | None:
+    """Several values in Hydra's grammar, like `1,2` or `interval(0,1)`; None for a single one.
+
+    Raises:
+        UserError: if they cannot be read.
+    """
     try:
         override = OverridesParser.create().parse_override(f"key={text}")
     except HydraException as error:
         if "," in text or "(" in text:
             raise UserError(f"cannot read the values of {key}={text} ; quote each: {key}='…','…'") from error
-        return [text]  # a word that Hydra's grammar lacks, like a path with ~
-    if not override.is_sweep_override():
-        return [text]
-    if not override.is_discrete_sweep():
-        raise UserError(f"{key}={text}: list the values, like {key}=1,2 or {key}=range(0,3)")
-    return [str(value) for value in override.sweep_string_iterator()]
+        return None  # a word that Hydra's grammar lacks, like a path with ~
+    return override if override.is_sweep_override() else None
 
 
 def _check(command: Command, jobs: Sequence[Sequence[str]]) -> list[Path]:
@@ -209,5 +239,6 @@ def _run(arguments: Sequence[str], stop: Callable[[], bool]) -> int:
         raise
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Write a line to stderr at once."""
     print(text, file=sys.stderr, flush=True)

@@ -79,6 +79,14 @@ def override(draft: Draft, key: str, text: str) -> None:
         ) from error
 
 
+def literal(text: str) -> str:
+    """How a text, like a path, is written as a value, so that Hydra's grammar takes it as it is."""
+    if _GRAMMAR.isdisjoint(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
     """The error for `group=choice` with a choice that does not exist."""
     if choice.startswith("[") or "," in choice:

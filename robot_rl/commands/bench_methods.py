@@ -11,12 +11,13 @@ from pathlib import Path
 from robot_rl.bench.methods.protocol import read_protocols
 from robot_rl.bench.methods.queue import run_queue, select_runs
 from robot_rl.bench.methods.results import read_result
-from robot_rl.bench.methods.runner import Runner, lock_runs_dir
+from robot_rl.bench.methods.runner import Runner
 from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import mistakes
 from robot_rl.evaluation.initial_states import TEST, check_split
 from robot_rl.launchers import make_launcher
+from robot_rl.launchers.lock import lock_folder
 from robot_rl.saved_policies.loading import choose_device
 from robot_rl.training.provenance import check_committed, current_code
 
@@ -64,7 +65,7 @@ def run(config: Config) -> None:
     if not todo:
         return
     with (
-        lock_runs_dir(Path(config.runs_dir)) as keep_open,
+        lock_folder(Path(config.runs_dir), "robot-rl bench methods", "runs_dir") as keep_open,
         make_launcher(config.launcher, config.device, [keep_open]) as launcher,
         stop_on_signal() as stop,
         progress(len(todo), "bench methods", "runs") as show,

@@ -43,7 +43,7 @@ class Launcher(ABC):
 
         Args:
             arguments: what follows `robot-rl`; paths are relative to this process's folder.
-            log: file in an existing folder.
+            log: file in an existing folder, of this command alone.
 
         Raises:
             Stopped: if it was stopped or not started.
@@ -66,6 +66,11 @@ class Launcher(ABC):
                 out.write(f"robot-rl: {again}; starting it again\n")
         raise NodesLost(f"{ATTEMPTS} {given_up} (more in {log})")
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it starts no more commands."""
+        return self._stopping
+
     @abstractmethod
     def stop(self) -> None:
         """Ask all commands to finish their step, save and exit; start no others."""
@@ -73,6 +78,17 @@ class Launcher(ABC):
     @abstractmethod
     def kill(self) -> None:
         """End all commands at once; they resume from their last checkpoints. Start no others."""
+
+    def end(self, log: Path) -> None:
+        """Ask the command with this log, if it runs, to finish its step, save and exit; also again.
+
+        Its `run` then returns `INTERRUPTED`, as after a signal from somebody else. SLURM's launcher cannot.
+        """
+        raise NotImplementedError
+
+    def places(self) -> int | None:
+        """How many commands can run at the same time now; None if it has no limit."""
+        return None
 
     def close(self) -> None:  # noqa: B027, most have nothing to close
         """Disconnect; no command is running."""

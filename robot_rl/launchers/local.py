@@ -18,17 +18,17 @@ class LocalLauncher(Launcher):
     def __init__(self, keep_open: Sequence[int] = ()) -> None:
         super().__init__()
         self._keep_open = keep_open
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: dict[Path, subprocess.Popen[bytes]] = {}
 
     def run(self, arguments: Sequence[str], log: Path) -> int:
         with self._lock:
             if self._stopping:
                 raise Stopped
             process = start_process(command_line(arguments), log, self._keep_open)
-            self._running.add(process)
+            self._running[log] = process
         code = process.wait()
         with self._lock:
-            self._running.remove(process)
+            del self._running[log]
             if self._stopping and code != 0:
                 raise Stopped
         return code
@@ -37,11 +37,16 @@ class LocalLauncher(Launcher):
         # By SIGTERM: they have already received a terminal's Ctrl-C, and a second one would end them at once.
         with self._lock:
             self._stopping = True
-            for process in self._running:
+            for process in self._running.values():
                 process.terminate()
+
+    def end(self, log: Path) -> None:
+        with self._lock:
+            if log in self._running:
+                self._running[log].terminate()
 
     def kill(self) -> None:
         with self._lock:
             self._stopping = True
-            for process in self._running:
+            for process in self._running.values():
                 process.kill()

@@ -54,8 +54,9 @@ class RayLauncher(Launcher):
     def __init__(self, gpus: int = 0) -> None:
         super().__init__()
         self._ray = connect("launcher=ray", os.getcwd())
+        self._limit = "GPU" if gpus else "CPU"
         self._remote = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(CommandProcess)
-        self._running: set[ActorHandle] = set()
+        self._running: dict[Path, ActorHandle] = {}
 
     def run(self, arguments: Sequence[str], log: Path) -> int:
         again, given_up = "the node of this command is lost or hangs", "nodes that ran it were lost"
@@ -67,14 +68,14 @@ class RayLauncher(Launcher):
             if self._stopping:
                 raise Stopped
             actor = self._remote.remote(list(arguments), os.getcwd(), str(log.resolve()))
-            self._running.add(actor)
+            self._running[log] = actor
         try:
             code = self._result(actor)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
             code = None
         finally:
             with self._lock:
-                self._running.discard(actor)
+                del self._running[log]
             self._ray.kill(actor)
         if self._stopping and code != 0:
             raise Stopped
@@ -94,13 +95,21 @@ class RayLauncher(Launcher):
     def stop(self) -> None:
         with self._lock:
             self._stopping = True
-            for actor in self._running:
+            for actor in self._running.values():
                 actor.stop.remote()
+
+    def end(self, log: Path) -> None:
+        with self._lock:
+            if log in self._running:
+                self._running[log].stop.remote()
+
+    def places(self) -> int:
+        return int(self._ray.cluster_resources().get(self._limit, 0))
 
     def kill(self) -> None:
         with self._lock:
             self._stopping = True
-            for actor in self._running:
+            for actor in self._running.values():
                 self._ray.kill(actor)
 
     def close(self) -> None:

@@ -15,10 +15,10 @@ from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.saved_policies import Saved, write_record
 from robot_rl.factory import make_vector_env
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions
+from robot_rl.runs import EVALUATIONS
 from robot_rl.saved_policies.loading import acting_policy, load_networks
 from robot_rl.training.logger import RunLogger
 
-FOLDER = "evaluations"
 _NUM_ENVS = 4  # as `robot-rl eval`, so that its result for the last checkpoint is the same
 _SEED = 0
 
@@ -88,7 +88,7 @@ class PeriodicEvaluation:
             outcomes = evaluate(self._envs, policy, states, _SEED)
         summary = Summary.of(outcomes, "")
         write_record(
-            directory / FOLDER,
+            directory / EVALUATIONS,
             Saved(step, logger.seconds),
             self._initial,
             outcomes,

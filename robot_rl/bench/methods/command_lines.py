@@ -5,7 +5,7 @@ from pathlib import Path
 from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.evaluation.initial_states import TEST
-from robot_rl.training.periodic_evaluation import FOLDER
+from robot_rl.runs import EVALUATIONS
 
 BASE = "base"
 
@@ -38,7 +38,7 @@ def eval_directory(policy: Path, protocol: Protocol) -> Path:
 def evaluations_directory(planned: PlannedRun, task_dir: Path) -> Path:
     """Directory of the evaluations of a run at its steps, `<step>.json` each."""
     run = task_dir / planned.name
-    return eval_directory(run, planned.protocol) if planned.protocol.split == TEST else run / FOLDER
+    return eval_directory(run, planned.protocol) if planned.protocol.split == TEST else run / EVALUATIONS
 
 
 def collect_command(planned: PlannedRun, task_dir: Path) -> list[str]:

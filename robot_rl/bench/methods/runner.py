@@ -1,13 +1,11 @@
 """Executes the runs of a queue, several in parallel; runs that were stopped are resumed next time."""
 
-import fcntl
 import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.bench.methods.result_writer import write_result
 from robot_rl.cli.progress import Progress
-from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import TEST
 from robot_rl.launchers.launcher import Launcher, NodesLost, Stopped, run_parallel
 from robot_rl.runs import training_progress, write_text
@@ -151,27 +148,6 @@ class Runner:
             shown = progress if planned.entry.collect is None and command == "train" else command
             texts.append(f"{planned.label} {shown}")
         return ", ".join(texts) or "preparing"
-
-
-@contextmanager
-def lock_runs_dir(runs_dir: Path) -> Iterator[int]:
-    """Context that locks a working directory; its value is the file descriptor of the lock.
-
-    The lock lasts while any process keeps the descriptor open, so also for child processes left behind.
-
-    Raises:
-        UserError: if another process uses the directory.
-    """
-    runs_dir.mkdir(parents=True, exist_ok=True)
-    with (runs_dir / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another `robot-rl bench methods` is using {runs_dir}: wait for it, or choose another "
-                "runs_dir=…"
-            ) from None
-        yield file.fileno()
 
 
 def _summary(run: PlannedRun, record: dict[str, Any]) -> str:

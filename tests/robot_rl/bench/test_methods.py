@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import fcntl
 import io
 import json
 import os
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from robot_rl.bench.methods import runner
 from robot_rl.bench.methods.bc_baseline import read_collection, timed_collection
 from robot_rl.bench.methods.command_lines import collected_data
 from robot_rl.bench.methods.page import BEGIN, END
@@ -528,19 +526,6 @@ def test_base_of_another_protocol_is_refused(
     (tmp_path / "runs").symlink_to(workspace / "runs")
     assert bench(tmp_path, "only=residual") == 1
     assert "belong to another protocol" in capsys.readouterr().err
-
-
-def test_only_one_process_uses_a_working_directory(tmp_path: Path) -> None:
-    with (
-        runner.lock_runs_dir(tmp_path) as descriptor,
-        pytest.raises(UserError, match="another `robot-rl bench methods` is using"),
-        runner.lock_runs_dir(tmp_path),
-    ):
-        pass
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        fcntl.fcntl(descriptor, fcntl.F_GETFD)
-    with runner.lock_runs_dir(tmp_path):
-        pass
 
 
 def test_local_launcher_stops_its_commands_cleanly(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Searches over options that stop bad runs early: `robot-rl train --multirun search=asha`."""
