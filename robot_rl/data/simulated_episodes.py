@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from robot_rl.data.writer import Episode
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
 from robot_rl.rollout import Act, Rollout
 
 
@@ -35,6 +36,9 @@ class EpisodeCollector(Protocol):
 
 class CollectorOptions(Protocol):
     """What episodes depend on, besides their numbers."""
+
+    @property
+    def task(self) -> TaskConfig: ...
 
     def collector(self) -> EpisodeCollector:
         """Create the environment and what acts in it. Raises ValueError if they do not fit together."""

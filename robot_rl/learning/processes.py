@@ -135,7 +135,8 @@ class Accelerated(Processes):
     reads_dataset = True
 
     def __init__(self, config: AccelerateConfig, device: torch.device) -> None:
-        if device.index is not None:
+        # torch declares `index` as an int, and has None without a number.
+        if str(device) != device.type:
             raise ValueError(
                 f"device={device}: accelerate=on chooses among the GPUs that a process sees; leave the "
                 f"number out, and set CUDA_VISIBLE_DEVICES={device.index}"
