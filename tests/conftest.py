@@ -17,6 +17,14 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 SMALL_BASE = ("base.width=32", "base.depth=1", "base.train_steps=8", "base.inference_steps=2")
+SMALL_VLA = (
+    "base.channels=[8]",
+    "base.tokens_width=8",
+    "base.heads=1",
+    "base.layers=1",
+    "base.width=16",
+    "base.depth=1",
+)
 SMALL_RL = (
     "method.num_envs=2",
     "method.utd=1",

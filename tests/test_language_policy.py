@@ -11,19 +11,14 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.envs.language_scenes import LanguageNutAssembly, LanguageStack
 from robot_rl.saved_policies.loading import load_policy
 from robot_rl.training.logger import read_metrics
-from tests.conftest import SMALL_RL, RunCommand
+from tests.conftest import SMALL_RL, SMALL_VLA, RunCommand
 
 TASK = ("task.image_size=[24,24]", "task.horizon=8")
 KNOWN = {*LanguageStack.INSTRUCTIONS, *LanguageNutAssembly.INSTRUCTIONS}
 # All words, also of instructions that a few episodes may not have.
 WORDS = ",".join(sorted({word for text in KNOWN for word in text.split()}))
 SMALL = (
-    "base.channels=[8]",
-    "base.tokens_width=8",
-    "base.heads=1",
-    "base.layers=1",
-    "base.width=16",
-    "base.depth=1",
+    *SMALL_VLA,
     f"base.words=[{WORDS}]",
     "method.steps=2",
     "method.batch_size=4",

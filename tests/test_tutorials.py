@@ -5,9 +5,10 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from robot_rl.cli.main import main
 from robot_rl.envs.experts import EXPERTS
 from robot_rl.factory import make_env
 from robot_rl.hardware.plugins import VARIABLE
-from tests.conftest import SMALL_BASE, SMALL_RL
+from tests.conftest import SMALL_BASE, SMALL_RL, SMALL_VLA
+from tests.robot_rl.policy_server.openpi_client import make_openpi_client
 from tests.robot_rl.robot.deploy.test_deploy import serving, short, unhurried
 from tests.robot_rl.terminal import Terminal
 
@@ -57,7 +59,12 @@ def name_of(arguments: Sequence[str]) -> str:
 
 
 def follow(
-    page: list[Block], here: Path, *, codes: Sequence[int] = (0,), replace: Callable[[str], str] = str
+    page: list[Block],
+    here: Path,
+    *,
+    codes: Sequence[int] = (0,),
+    replace: Callable[[str], str] = str,
+    few: Mapping[str, Sequence[str]] = FEW,
 ) -> list[str]:
     """Write the files of a page and run its commands, but for those that are marked; returns their names.
 
@@ -66,6 +73,7 @@ def follow(
         here: the current folder.
         codes: exit codes that are right.
         replace: changes a command.
+        few: options that make commands short, by their names.
     """
     done = []
     for language, info, body in page:
@@ -82,7 +90,7 @@ def follow(
                 continue
             assert program == "robot-rl"
             done.append(name_of(arguments))
-            assert main([*arguments, *FEW.get(done[-1], ())]) in codes, done
+            assert main([*arguments, *few.get(done[-1], ())]) in codes, done
     return done
 
 
@@ -127,7 +135,7 @@ def test_collect_by_hand(
     finally:
         terminal.close()
     assert follow(page[at + 1 :], here) == ["data derive", "data info"]
-    assert "episodes   1" in capsys.readouterr().out
+    assert re.search(r"^episodes +1$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.full
@@ -159,6 +167,48 @@ def test_deploy(here: Path, base_run: Path, monkeypatch: pytest.MonkeyPatch) -> 
         done = follow(page, here, codes=(0, 1), replace=lambda body: body.replace(told, served))
     assert done == ["doctor", "deploy"]
     assert len(json.loads((policy / "deploy.json").read_text())["episodes"]) == 1
+
+
+@pytest.mark.full
+def test_instructions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = blocks("instructions")
+    scene = ["task.image_size=[24,24]", "task.horizon=8"]
+    few = {
+        "collect": ["episodes=6", *scene],
+        "method=bc": [
+            *SMALL_VLA,
+            "method.batch_size=4",
+            "method.steps=2",
+            "method.successes_only=false",
+            "threads=1",
+            *scene,
+        ],
+        "method=residual_chunk": [*FEW["method=residual_chunk"], "method.demo_ratio=0", *scene],
+        "eval": FEW["eval"],
+    }
+    done = follow(page, here, few=few)
+    data = ["collect", "collect", "data merge", "data info"]
+    assert done == [*data, "method=bc", "eval", "method=residual_chunk", "eval"]
+    assert "stack the red cube on the green cube" in capsys.readouterr().out
+    (server,) = (body for _, info, body in page if info == "server")
+    (client,) = (body for _, info, body in page if info == "client")
+    program, *arguments = shlex.split(server.replace(":8000", ":0"))
+    assert program == "robot-rl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "robot_rl", *arguments], cwd=here, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout
+        port = process.stdout.readline().rstrip().rpartition(":")[2]
+        python = make_openpi_client(here)
+        program, *arguments = shlex.split(client.replace("8000", port))
+        asked = subprocess.run([python, *arguments], cwd=here, check=True, capture_output=True, text=True)
+    finally:
+        process.kill()
+        process.wait()
+    actions = np.array(re.findall(r"-?\d+\.\d*(?:e-?\d+)?", asked.stdout), float)
+    assert actions.size
+    assert (abs(actions) <= 1).all()
 
 
 def test_own_task(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,5 +27,6 @@ def run(config: Config) -> None:
     if config.json:
         print(json.dumps({line.name: line.text for line in lines}))
         return
+    width = max(len(line.name) for line in lines) + 1
     for line in lines:
-        print(f"{line.name:<11}{line.text}")
+        print(f"{line.name:<{width}}{line.text}")
