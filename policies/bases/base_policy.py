@@ -102,7 +102,7 @@ class BasePolicy(nn.Module, ABC):
         return None
 
     def features(self, obs: ObservationHistory) -> Tensor:
-        """All that the action head reads of B observations (each of its To frames), float32 [B, D].
+        """All that the action head reads of B observations, frame after frame, float32 [B, D].
 
         Raises:
             ValueError: if the policy gives no features, or the observations have another shape than in the

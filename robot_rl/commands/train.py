@@ -26,7 +26,12 @@ from robot_rl.factory import make_vector_env
 from robot_rl.hil.config import HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
-from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
+from robot_rl.imagination.config import (
+    ImaginationConfig,
+    LatentModelConfig,
+    RemoteModelConfig,
+    StateModelConfig,
+)
 from robot_rl.launchers.software import installed_software
 from robot_rl.learning.config import STEPS
 from robot_rl.learning.processes import (
@@ -72,7 +77,7 @@ GROUPS = {
     "task": {"*": TaskConfig},
     "method": {name: method.config_type for name, method in METHODS.items()},
     "hil": {"on": HilConfig},
-    "imagination": {"state": StateModelConfig, "remote": RemoteModelConfig},
+    "imagination": {"state": StateModelConfig, "latent": LatentModelConfig, "remote": RemoteModelConfig},
     "workers": {"ray": WorkersConfig},
     "accelerate": {"on": AccelerateConfig},
     "base": {
@@ -98,8 +103,9 @@ class Config:
     hil: Any = None
     """`on` for a separate actor process and human interventions."""
     imagination: Any = None
-    """`state` for imagined transitions from a world model of states, learned during training, or `remote` for
-    those of a model in another process."""
+    """`state` for imagined transitions from a world model of states, learned during training, `latent` for
+    those of a model of the base's features (method.encoder=base), or `remote` for those of a model in another
+    process."""
     workers: Any = None
     """`ray` for environments in processes on the machines of a Ray cluster."""
     accelerate: Any = None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import FREE, Batch, SwitchCost
+from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
@@ -100,6 +101,7 @@ class Branches:
         returns: Returns,
         trace: float | None,
         fields: Collection[str],
+        layout: Layout,
     ) -> None:
         """Build what all branches share.
 
@@ -110,9 +112,10 @@ class Branches:
             returns: the task's rewards.
             trace: lambda of value expansion; None gives every chunk as a transition of its own.
             fields: names of the policy's fields that the learner's batches have.
+            layout: of the model's vectors.
         """
         self.model, self.learner, self.sample_base = model, learner, sample_base
-        self.returns, self.trace, self.fields = returns, trace, fields
+        self.returns, self.trace, self.fields, self.layout = returns, trace, fields, layout
 
     @torch.no_grad()
     def imagine(
@@ -137,8 +140,7 @@ class Branches:
         rows: list[Batch] = []
         first: Batch | None = None
         for depth, most in enumerate(limits.uncertainty):
-            state = now.frames[:, -1]
-            chunk = learner.plan({"state": state}, samples, generator)
+            chunk = learner.plan(self.layout.observation(now.frames), samples, generator)
             prediction = model.step(now, chunk, member)
             outcome = judge(prediction, limits.success)
             uncertainty = limits.uncertainty_of(prediction.disagreement)
@@ -146,7 +148,7 @@ class Branches:
             after = now.after(chunk, prediction.states)
             samples_after = stored or self._sample_base(after, generator)
             reward, discount = self.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
-            row = self._row(state, samples, after.frames[:, -1], samples_after)
+            row = self._row("", now, samples) | self._row("next.", after, samples_after)
             valid = torch.arange(chunk.shape[1], device=device) < outcome.length[:, None]
             row |= {
                 "chunk": chunk,
@@ -174,20 +176,16 @@ class Branches:
         assert self.sample_base is not None
         return self.sample_base(situation.frames, generator)
 
-    def _row(self, state: Tensor, samples: Chunk, next_state: Tensor, next_samples: Chunk) -> Batch:
-        row = {"state": state, "next.state": next_state}
-        for prefix, chunk in (("", samples), ("next.", next_samples)):
-            of_base = {
-                "base": chunk.actions[:, 0, 0],
-                "base_samples": chunk.actions,
-                "base_sample_noise": chunk.noise,
-            }
-            row |= {
-                f"{prefix}{name}": value
-                for name, value in of_base.items()
-                if name in self.fields and value is not None
-            }
-        return row
+    def _row(self, prefix: str, situation: Situation, samples: Chunk) -> Batch:
+        """The observation of a situation, and what the policy's fields hold of the base there."""
+        of_base = {
+            "base": samples.actions[:, 0, 0],
+            "base_samples": samples.actions,
+            "base_sample_noise": samples.noise,
+        }
+        known = {name: value for name, value in of_base.items() if name in self.fields and value is not None}
+        row = self.layout.observation(situation.frames) | known
+        return {f"{prefix}{name}": value for name, value in row.items()}
 
 
 def _expanded(first: Batch | None, row: Batch, weight: float) -> Batch:

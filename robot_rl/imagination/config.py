@@ -39,6 +39,11 @@ class ImaginationConfig:
     demonstrations: float = 0.15
     """Share that begins in demonstrations; the rest begins anywhere in the run."""
 
+    @property
+    def context_chunks(self) -> int:
+        """Chunks before each that the model looks at; 0 for a model without a memory."""
+        return 0
+
     def __post_init__(self) -> None:
         self._check_at_least_1("chunks", "fit_updates", "first_updates", "branches", "uses")
         for name in ("refit_every", "pool"):
@@ -86,6 +91,26 @@ class StateModelConfig(ImaginationConfig):
             raise ValueError(
                 f"imagination.members={self.members}: disagreement needs 2 networks or more; 5 is usual"
             )
+
+
+@dataclass
+class LatentModelConfig(StateModelConfig):
+    """Imagined transitions from an ensemble of networks that predicts the state and the base's features."""
+
+    name: str = "latent"
+    """Name of the world model."""
+    latent: int = 32
+    """Principal components of the base's features that the networks predict."""
+    history: int = 4
+    """Chunks before the present one that the networks remember."""
+
+    @property
+    def context_chunks(self) -> int:
+        return self.history
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_at_least_1("latent", "history")
 
 
 @dataclass

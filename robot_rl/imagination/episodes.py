@@ -1,6 +1,6 @@
 """Episodes that a world model learns from, and windows of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,33 @@ def unpack_episodes(packed: Mapping[str, Any]) -> list[Episode]:
 
 
 @dataclass(frozen=True)
+class Context:
+    """An episode up to a step: its first state, and the M chunks before, each of h steps.
+
+    Before the episode's start its first state is repeated, and actions are 0.
+    """
+
+    first: Tensor
+    """The episode's first state [L…, S]."""
+    frames: Tensor
+    """The states in which these chunks began, oldest first [L…, M, S]."""
+    actions: Tensor
+    """The actions that followed them [L…, M, h, A]."""
+
+    def after(self, frame: Tensor, chunk: Tensor) -> "Context":
+        """The context of the next chunk, after actions [B, h, A] from the states [B, S]."""
+        frames = torch.cat([self.frames[:, 1:], frame[:, None]], 1)
+        return Context(self.first, frames, torch.cat([self.actions[:, 1:], chunk[:, None]], 1))
+
+    def encoded(self, encode: Callable[[Tensor], Tensor]) -> "Context":
+        """The context with other vectors for its states."""
+        return Context(encode(self.first), encode(self.frames), self.actions)
+
+    def __getitem__(self, rows: Tensor) -> "Context":
+        return Context(self.first[rows], self.frames[rows], self.actions[rows])
+
+
+@dataclass(frozen=True)
 class Windows:
     """Two consecutive frames, the actions before and after them, and the states that followed.
 
@@ -97,13 +124,24 @@ class Windows:
     """Whether the step was made [L…, chunks h]."""
     success: Tensor
     """Whether the step succeeded [L…, chunks h]."""
+    context: Context | None
+    """What happened before; None without a history."""
 
 
 class Steps:
     """The steps of several episodes, one after the other."""
 
-    def __init__(self, episodes: Sequence[Episode]) -> None:
-        """Raises ValueError if there is no episode."""
+    def __init__(self, episodes: Sequence[Episode], history: int = 0) -> None:
+        """Build the steps of episodes.
+
+        Args:
+            episodes: one or more.
+            history: chunks M in the context of a window; 0 for windows without one.
+
+        Raises:
+            ValueError: if there is no episode.
+        """
+        self.history = history
         if not episodes:
             raise ValueError("a world model needs at least one episode")
         lengths = torch.tensor([len(episode) for episode in episodes])
@@ -133,4 +171,15 @@ class Steps:
         actions = self.action[torch.minimum(ahead, last)] * inside[..., None]
         previous = torch.maximum(row - 1, self.first[row])
         frames = torch.stack([self.state[previous], self.state[row]], -2)
-        return Windows(frames, past, actions, self.state[after], inside, self.success[after] & inside)
+        succeeded = self.success[after] & inside
+        return Windows(frames, past, actions, self.state[after], inside, succeeded, self._context(row, chunk))
+
+    def _context(self, row: Tensor, chunk: int) -> Context | None:
+        """What happened before rows [L…]."""
+        if not self.history:
+            return None
+        first = self.first[row][..., None]
+        made = row[..., None] + torch.arange(-self.history * chunk, 0)
+        actions = self.action[made.clamp(min=0)] * (made >= first)[..., None]
+        begun = torch.maximum(made[..., ::chunk], first)
+        return Context(self.state[first[..., 0]], self.state[begun], actions.unflatten(-2, (-1, chunk)))

@@ -18,7 +18,7 @@ from torch import Tensor
 from robot_rl.imagination.branches import DOUBT, Limits, Returns, judge
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.values import StateValues
-from robot_rl.imagination.world_model import Situation, WorldModel
+from robot_rl.imagination.world_model import Situation, WorldModel, situation
 
 MAX_ERROR = 0.7
 """Largest error, relative to predicting that nothing moves."""
@@ -145,6 +145,7 @@ def replay_in_model(
     chunks: int,
     threshold: float,
     generator: torch.Generator,
+    history: int = 0,
 ) -> list[EpisodeTest]:
     """Replay the executed actions of episodes in the model, from every h-th of their states.
 
@@ -157,12 +158,13 @@ def replay_in_model(
         chunks: most chunks of a replay.
         threshold: of success so far, by which imagined rewards are judged.
         generator: of the values.
+        history: chunks before each that the model looks at.
     """
-    steps, h = Steps(episodes), chunk
+    steps, h = Steps(episodes, history), chunk
     start = steps.starts[(steps.starts - steps.first[steps.starts]) % h == 0]
     window = steps.windows(start, h, chunks)
     member = torch.arange(len(start)) % model.members
-    now = Situation(window.frames, window.past)
+    now = situation(window)
     alive = torch.arange(len(start))
     found: list[dict[str, Tensor]] = []
     gap = torch.zeros(0)

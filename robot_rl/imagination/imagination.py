@@ -17,7 +17,13 @@ from torch import Tensor
 from robot_rl.data.replay import Batch
 from robot_rl.imagination.branches import Branches, Limits, Returns
 from robot_rl.imagination.config import ImaginationConfig
-from robot_rl.imagination.episodes import Episode, Steps, pack_episodes, unpack_episodes
+from robot_rl.imagination.episodes import (
+    Episode,
+    Steps,
+    episode_from_rows,
+    pack_episodes,
+    unpack_episodes,
+)
 from robot_rl.imagination.gate import (
     MAX_ERROR,
     MAX_GAP,
@@ -28,7 +34,7 @@ from robot_rl.imagination.gate import (
     replay_in_model,
 )
 from robot_rl.imagination.values import BaseSampler, LearnedValues, QueriedValues, StateValues
-from robot_rl.imagination.world_model import Situation, WorldModel
+from robot_rl.imagination.world_model import WorldModel, situation
 from robot_rl.learning.learner import CandidatesLearner, ChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
 
@@ -77,22 +83,22 @@ class Imagination:
         """
         self._build_model = build_model
         self.config, self.model, self.learner = config, build_model(), learner
-        self.chunk, self.returns = sample_base.length, returns
+        self.chunk, self.returns, self.layout = sample_base.length, returns, sample_base.layout
         self.chunks = config.chunks
         """Most chunks of a branch."""
-        self.episode_fields: tuple[str, ...] = ()
+        self.episode_fields = self.layout.fields
         """Fields of the replay that an episode has besides states and actions."""
         self.values: StateValues = QueriedValues(learner, sample_base)
         self._learned_values: LearnedValues | None = None
         base = sample_base.base
-        if not base.is_queryable:
+        if not sample_base.is_queryable:
             assert isinstance(learner, CandidatesLearner)
             self.chunks = 1
             self.episode_fields = tuple(name for name in fields if name.startswith("base_sample"))
             self.values = self._learned_values = LearnedValues(learner, base.spec.state_size, seed)
         trace = config.trace if config.returns == "expansion" else None
-        queried = sample_base if base.is_queryable else None
-        self.branches = Branches(self.model, learner, queried, returns, trace, fields)
+        queried = sample_base if sample_base.is_queryable else None
+        self.branches = Branches(self.model, learner, queried, returns, trace, fields, self.layout)
         self.gate = Gate(config.share)
         self.episodes: list[Episode] = []
         self.learned = 0
@@ -111,6 +117,11 @@ class Imagination:
         """Imagined transitions to be made, so that each is learned from `uses` times on average."""
 
     # ---- data ----------------------------------------------------------------------------------------
+
+    def add_rows(self, rows: Mapping[str, Tensor], *, success: bool, demo: bool = False) -> None:
+        """Take an episode that ended, from a replay's rows with `episode_fields`."""
+        rows = {**rows, "state": self.layout.vectors(rows)}
+        self.add_episode(episode_from_rows(rows, success=success, demo=demo))
 
     def add_episode(self, episode: Episode) -> None:
         """Take an episode that ended; one without a complete step is left out."""
@@ -177,12 +188,13 @@ class Imagination:
             self.chunks,
             self.limits.success if self.limits else _UNTESTED,
             self._generator,
+            self.config.context_chunks,
         )
 
     def _prepare_starts(self, newest: int) -> None:
         """Probability of each recorded step to be the start of a branch."""
         config = self.config
-        self._steps = steps = Steps(self.episodes)
+        self._steps = steps = Steps(self.episodes, config.context_chunks)
         count = len(steps.starts)
         episode = steps.episode[steps.starts]
         demo = torch.tensor([e.demo for e in self.episodes])[episode]
@@ -247,7 +259,7 @@ class Imagination:
         rows = {name: value[drawn] for name, value in self._imagined.items()}
         if self._learned_values:
             rows = self._learned_values.complete(rows)
-        return ImaginedPart(rows, self.gate.for_actor)
+        return ImaginedPart(self.layout.stored(rows), self.gate.for_actor)
 
     def imagine(self) -> int:
         """Imagine branches and store their transitions. Returns how many there are."""
@@ -258,7 +270,7 @@ class Imagination:
         )
         rows = self._steps.starts[drawn]
         window = self._steps.windows(rows, self.chunk)
-        start = Situation(window.frames, window.past)
+        start = situation(window)
         stored = self._stored_samples(self._steps, rows) if self._learned_values else None
         made = self.branches.imagine(start, self.limits, self._generator, stored)
         count = len(made["reward"])
@@ -314,7 +326,7 @@ class Imagination:
         self._owed = state["owed"]
         self._generator.set_state(state["generator"])
         if self.learned:
-            self._steps = Steps(self.episodes[: self.learned])
+            self._steps = Steps(self.episodes[: self.learned], self.config.context_chunks)
 
 
 def read_pool(state: Mapping[str, Any]) -> list[EpisodeTest]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robot_rl.imagination.config import StateModelConfig
-from robot_rl.imagination.episodes import Episode, Steps, Windows
+from robot_rl.imagination.episodes import Context, Episode, Steps, Windows
 from robot_rl.imagination.world_model import Prediction, Situation
 from robot_rl.policies.nets.critic import EnsembleLinear
 
@@ -32,7 +32,7 @@ _NEWEST, _FAILED = 0.5, 0.3
 """Part of a batch from new episodes, and least part from failed ones."""
 _RIDGE, _MIN_LINEAR = 1e-6, 5
 """Ridge of the least squares, relative to the data; windows that it needs for each input."""
-_MIN_SCALE, _MIN_STEP = 1e-2, 1e-3
+MIN_SCALE, MIN_STEP = 1e-2, 1e-3
 """Least standard deviation of a dimension and of its change in a step, in m or rad: an object that did not
 move in the first episodes may move later."""
 
@@ -71,28 +71,25 @@ class EnsembleMLP(nn.Module):
 
 
 class StateModel(nn.Module):
-    """The ensemble, its classifiers of success, and their optimiser."""
+    """The ensemble, its classifiers of success, and their optimiser.
+
+    Networks see normalised states, of size Z. Here Z = S; a subclass may encode states otherwise, and give
+    the networks more inputs.
+    """
 
     center: Tensor
     scale: Tensor
     step_scale: Tensor
-    """Standard deviation of the change in one step, in units of `scale` [S]."""
+    """Standard deviation of the change in one step, of normalised states [Z]."""
 
     def __init__(self, config: StateModelConfig, shape: Shape, device: torch.device, seed: int) -> None:
         super().__init__()
         self.config, self.shape, self.device = config, shape, device
-        h, size = shape.chunk, shape.state
-        inputs = 2 * size + 2 * h * shape.action + h
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            count = config.members
-            # Free motion is nearly linear in the actions; the networks learn the rest.
-            self.linear = EnsembleLinear(count, inputs - h, h * size)
-            self.change = EnsembleMLP(count, (inputs, *config.hidden, h * size))
-            self.classifier = EnsembleMLP(count, (2 * size, _CLASSIFIER_HIDDEN, 1))
-        self.register_buffer("center", torch.zeros(size))
-        self.register_buffer("scale", torch.ones(size))
-        self.register_buffer("step_scale", torch.ones(size))
+            self._build(shape.state)
+        self.register_buffer("center", torch.zeros(shape.state))
+        self.register_buffer("scale", torch.ones(shape.state))
         self.to(device)
         self.fitted = False
         self._generator = torch.Generator().manual_seed(seed)
@@ -101,6 +98,16 @@ class StateModel(nn.Module):
         self._optimizer = torch.optim.AdamW(
             [{"params": dynamics}, {"params": classifier}], config.lr, weight_decay=1e-4, fused=True
         )
+
+    def _build(self, size: int, context: int = 0) -> None:
+        """Make the networks, for normalised states of a size Z, and so many more inputs."""
+        count, h = self.config.members, self.shape.chunk
+        inputs = 2 * size + 2 * h * self.shape.action
+        # Free motion is nearly linear in the actions; the networks learn the rest.
+        self.linear = EnsembleLinear(count, inputs, h * size)
+        self.change = EnsembleMLP(count, (inputs + h + context, *self.config.hidden, h * size))
+        self.classifier = EnsembleMLP(count, (2 * size, _CLASSIFIER_HIDDEN, 1))
+        self.register_buffer("step_scale", torch.ones(size))
 
     @property
     def members(self) -> int:
@@ -112,29 +119,33 @@ class StateModel(nn.Module):
     def step(
         self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
-        frames = self._normalize(situation.frames)
+        frames, context = self._encode(situation.frames), situation.context
+        seen = context and context.encoded(self._encode)
         steps = torch.arange(chunk.shape[1], device=chunk.device)
         mask = torch.ones(chunk.shape[:2], device=chunk.device)
         if length is not None:
             mask = (steps < length[:, None]).float()
-        means = self._predict(frames, situation.past, chunk, mask)
+        means = self._predict(frames, situation.past, chunk, mask, seen)
         logits = self._logits(torch.cat([frames[:, -1:].expand(self.members, -1, -1, -1), means], 2))
         # An episode ends with its success, so a step's probability holds if none before it succeeded.
         success = 1 - (1 - logits.sigmoid() * mask).cumprod(2)
         ends = means[:, :, -1] if length is None else means[:, torch.arange(len(chunk)), length - 1]
         chosen = means[member, torch.arange(len(chunk), device=chunk.device)]
         return Prediction(
-            self._renormalize(chosen * self.scale + self.center),
+            self._renormalize(self._decode(chosen, situation.frames[:, -1:])),
             success.amin(0),
             success.amax(0),
-            ends.std(0, unbiased=False),
+            self._spread(ends),
         )
 
-    def _predict(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor) -> Tensor:
-        """Normalised states [E, B, h, S] after each step; the frames [B, 2, S] are normalised too."""
+    def _predict(
+        self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor, context: Context | None
+    ) -> Tensor:
+        """Normalised states [E, B, h, Z] after each step; frames [B, 2, Z] and context are normalised too."""
         inputs = self._inputs(frames, past, actions * mask[..., None])
         linear = torch.matmul(inputs, self.linear.weight) + self.linear.bias
-        change = linear + self.change(torch.cat([inputs, mask], -1))
+        more = [] if context is None else [self._summary(context)]
+        change = linear + self.change(torch.cat([inputs, mask, *more], -1))
         return frames[..., -1:, :] + self.step_scale * change.unflatten(-1, (self.shape.chunk, -1))
 
     def _inputs(self, frames: Tensor, past: Tensor, actions: Tensor) -> Tensor:
@@ -154,7 +165,7 @@ class StateModel(nn.Module):
             nn.init.zeros_(parameter)
         if int(whole.sum()) < _MIN_LINEAR * self.linear.weight.shape[1]:
             return
-        frames, targets = (self._normalize(part[whole]) for part in (windows.frames, windows.states))
+        frames, targets = windows.frames[whole], windows.states[whole]
         inputs = self._inputs(frames, windows.past[whole], windows.actions[whole])
         inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
         change = ((targets - frames[:, 1:]) / self.step_scale).flatten(1)
@@ -165,12 +176,35 @@ class StateModel(nn.Module):
         self.linear.bias.copy_(solution[-1:].expand_as(self.linear.bias))
 
     def _logits(self, states: Tensor) -> Tensor:
-        """Logits [E, B, h] that the steps between h + 1 normalised states [E, B, h + 1, S] succeed."""
+        """Logits [E, B, h] that the steps between h + 1 normalised states [E, B, h + 1, Z] succeed."""
         pairs = torch.cat([states[:, :, :-1], states[:, :, 1:]], -1)
         return self.classifier(pairs.flatten(1, 2)).view(pairs.shape[:3])
 
-    def _normalize(self, states: Tensor) -> Tensor:
+    # ---- units ---------------------------------------------------------------------------------------
+
+    def _fit_units(self, steps: Steps) -> None:
+        """Set the units of states from those of the first fit."""
+        self.center.copy_(steps.state.mean(0))
+        self.scale.copy_(steps.state.std(0).clamp(min=MIN_SCALE))
+        change = (steps.state[steps.starts + 1] - steps.state[steps.starts]) / self.scale
+        self.step_scale.copy_(torch.maximum(change.std(0), MIN_STEP / self.scale))
+
+    def _encode(self, states: Tensor) -> Tensor:
+        """Normalised states [..., Z] of states [..., S]."""
         return (states - self.center) / self.scale
+
+    def _decode(self, encoded: Tensor, now: Tensor) -> Tensor:
+        """States [B, h, S] of normalised ones [B, h, Z], which follow the states `now` [B, 1, S]."""
+        del now
+        return encoded * self.scale + self.center
+
+    def _spread(self, encoded: Tensor) -> Tensor:
+        """Standard deviation [B, S] of the members' states, normalised [E, B, Z], in units of `scale`."""
+        return encoded.std(0, unbiased=False)
+
+    def _summary(self, context: Context) -> Tensor:
+        """More inputs of the networks [..., C], of a normalised context."""
+        raise NotImplementedError
 
     def _renormalize(self, states: Tensor) -> Tensor:
         """Scale quaternions back to length 1."""
@@ -182,15 +216,14 @@ class StateModel(nn.Module):
     # ---- learning ------------------------------------------------------------------------------------
 
     def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
-        steps = Steps(episodes)
-        if not self.fitted:
+        steps = Steps(episodes, self.config.context_chunks)
+        if first := not self.fitted:
             # Kept afterwards: networks that learned in one unit would have to learn anew in another.
-            self.center.copy_(steps.state.mean(0))
-            self.scale.copy_(steps.state.std(0).clamp(min=_MIN_SCALE))
-            change = (steps.state[steps.starts + 1] - steps.state[steps.starts]) / self.scale
-            self.step_scale.copy_(torch.maximum(change.std(0), _MIN_STEP / self.scale))
-            self._fit_linear(steps)
+            self._fit_units(steps)
             self.fitted = True
+        steps.state = self._encode(steps.state)
+        if first:
+            self._fit_linear(steps)
         weights = sampling_weights(episodes, newest)[steps.episode[steps.starts]]
         losses: dict[str, float] = {}
         for i in range(updates):
@@ -200,7 +233,7 @@ class StateModel(nn.Module):
         return losses
 
     def _update(self, steps: Steps, weights: Tensor) -> dict[str, float]:
-        """One gradient step, in which each network sees other windows."""
+        """One gradient step, in which each network sees other windows of normalised states."""
         shape = (self.members, self.config.batch_size)
         drawn = torch.multinomial(weights, shape[0] * shape[1], replacement=True, generator=self._generator)
         row = steps.starts[drawn].view(shape)
@@ -209,8 +242,8 @@ class StateModel(nn.Module):
         first = steps.windows(row, self.shape.chunk)
         made = first.valid & (torch.arange(self.shape.chunk) < length[..., None])
         then = steps.windows(torch.minimum(row + length, steps.last[row]), self.shape.chunk)
-        error, predicted = self._error(first, self._normalize(first.frames), made)
-        whole = torch.cat([self._normalize(first.frames), predicted], 2)
+        error, predicted = self._error(first, first.frames, made)
+        whole = torch.cat([first.frames, predicted], 2)
         at = length[..., None, None].expand(-1, -1, 1, whole.shape[-1])
         frames = torch.cat([whole.gather(2, at), whole.gather(2, at + 1)], 2)
         second, after = self._error(then, frames, then.valid)
@@ -226,15 +259,15 @@ class StateModel(nn.Module):
         return {"model_loss": float(error.detach()) / count, "success_loss": float(classes.detach()) / count}
 
     def _error(self, windows: Windows, frames: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean squared error summed over the networks, and the predicted states [E, B, h, S]."""
-        states = self._predict(frames, windows.past, windows.actions, valid.float())
-        error = (states - self._normalize(windows.states)).square().mean(-1)
+        """Mean squared error summed over the networks, and the predicted states [E, B, h, Z]."""
+        states = self._predict(frames, windows.past, windows.actions, valid.float(), windows.context)
+        error = (states - windows.states).square().mean(-1)
         count = valid.sum((1, 2)).clamp(min=1)
         return ((error * valid).sum((1, 2)) / count).sum(), states
 
     def _classifier_loss(self, windows: Windows, predicted: Tensor, valid: Tensor) -> Tensor:
         """Cross entropy of success on recorded and on predicted states, summed over the networks."""
-        real = self._normalize(torch.cat([windows.frames[..., -1:, :], windows.states], 2))
+        real = torch.cat([windows.frames[..., -1:, :], windows.states], 2)
         imagined = torch.cat([real[:, :, :1], predicted.detach()], 2)
         labels, count = windows.success.float(), valid.sum((1, 2)).clamp(min=1)
         total = torch.zeros((), device=real.device)

@@ -1,6 +1,7 @@
 """Values of states that a world model predicts, from which targets of imagined chunks bootstrap.
 
-A base in this process that uses no images is queried at predicted states (`QueriedValues`). For other bases
+A base in this process is queried at predicted states or features (`QueriedValues`). For other bases, and for
+those that use images where only states are predicted,
 V regresses what the critics' own targets bootstrap from at real states, of which the replay has samples of
 the base (`LearnedValues`):
 
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.data.replay import Batch
+from robot_rl.imagination.layout import Layout
 from robot_rl.learning.critics import gradient_step
 from robot_rl.learning.learner import CandidatesLearner, ChunkLearner
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.chunk_runner import sample_base
 from robot_rl.policies.nets.actors import trunk
 from robot_rl.policies.nets.encoder import StateNorm
 
@@ -35,12 +38,24 @@ class StateValues(Protocol):
 
 
 class BaseSampler:
-    """Queries the base at states."""
+    """Queries the base at states, or its action head at features."""
 
-    def __init__(self, base: BasePolicy, samples: int, length: int) -> None:
-        self.base, self.samples = base, samples
-        self.length = length
-        """Steps h of a chunk that are executed; 1 for a method that learns from single actions."""
+    def __init__(self, base: BasePolicy, samples: int, length: int, layout: Layout | None = None) -> None:
+        """Build the sampler.
+
+        Args:
+            base: the base policy.
+            samples: samples N of an observation.
+            length: steps h of a chunk that are executed; 1 for a method that learns from single actions.
+            layout: of the model's vectors; states alone if None.
+        """
+        self.base, self.samples, self.length = base, samples, length
+        self.layout = layout or Layout(base.spec.state_size)
+
+    @property
+    def is_queryable(self) -> bool:
+        """Whether the base can be asked at predicted states."""
+        return bool(self.layout.frames) or self.base.is_queryable
 
     @torch.no_grad()
     def __call__(self, frames: Tensor, generator: torch.Generator) -> Chunk:
@@ -49,7 +64,10 @@ class BaseSampler:
         if spec.noise_shape is not None:
             count = self.samples
             noise = self.base.draw_noise(len(frames), count, generator)
-        drawn = self.base.sample({"state": frames[:, -spec.obs_steps :]}, noise=noise, num_samples=count)
+        seen = (
+            self.layout.observation(frames) if self.layout.frames else {"state": frames[:, -spec.obs_steps :]}
+        )
+        drawn = sample_base(self.base, seen, noise, count)
         return Chunk(drawn.actions[:, :, : self.length], drawn.noise)
 
 
@@ -61,7 +79,7 @@ class QueriedValues:
 
     def __call__(self, frames: Tensor, generator: torch.Generator) -> Tensor:
         samples = self.sample_base(frames, generator)
-        return self.learner.next_value({"state": frames[:, -1]}, samples, generator)
+        return self.learner.next_value(self.sample_base.layout.observation(frames), samples, generator)
 
 
 class LearnedValues(nn.Module):

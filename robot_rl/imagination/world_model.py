@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.errors import ServerLost
-from robot_rl.imagination.episodes import Episode
+from robot_rl.imagination.episodes import Context, Episode, Windows
 
 
 class WorldModelLost(ServerLost):
@@ -27,14 +27,21 @@ class Situation:
     """States of the step before and of now [B, 2, S]."""
     past: Tensor
     """The h actions before, 0 before an episode's start [B, h, A]."""
+    context: Context | None = None
+    """What happened before; None where the model does not look at it."""
 
     def after(self, chunk: Tensor, states: Tensor) -> "Situation":
         """Where the next chunk begins, once the actions [B, h, A] have led to the states [B, h, S]."""
         seen = torch.cat([self.frames[:, -1:], states], 1)
-        return Situation(seen[:, -2:], chunk)
+        return Situation(seen[:, -2:], chunk, self.context and self.context.after(self.frames[:, -1], chunk))
 
     def __getitem__(self, rows: Tensor) -> "Situation":
-        return Situation(self.frames[rows], self.past[rows])
+        return Situation(self.frames[rows], self.past[rows], self.context and self.context[rows])
+
+
+def situation(windows: Windows) -> Situation:
+    """Where windows [B] begin."""
+    return Situation(windows.frames, windows.past, windows.context)
 
 
 @dataclass(frozen=True)

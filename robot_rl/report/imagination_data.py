@@ -12,12 +12,13 @@ from torch import Tensor
 
 from robot_rl.errors import UserError
 from robot_rl.imagination.branches import Limits
-from robot_rl.imagination.config import StateModelConfig
+from robot_rl.imagination.config import LatentModelConfig, StateModelConfig
 from robot_rl.imagination.episodes import Episode, Steps, unpack_episodes
 from robot_rl.imagination.gate import EpisodeTest
 from robot_rl.imagination.imagination import read_limits, read_pool
+from robot_rl.imagination.latent_model import LatentModel, LatentShape
 from robot_rl.imagination.state_model import Shape, StateModel
-from robot_rl.imagination.world_model import Situation, WorldModel
+from robot_rl.imagination.world_model import Situation, WorldModel, situation
 from robot_rl.runs import check_is_run, list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 
@@ -63,6 +64,8 @@ class ImaginationData:
     model: WorldModel | None
     """The model of the checkpoint; None if it is in another process."""
     chunk: int
+    history: int
+    """Chunks before each that the model looks at."""
 
     @property
     def is_new(self) -> bool:
@@ -106,6 +109,7 @@ def read_imagination(run: Path) -> ImaginationData:
             )
         pool, episodes = read_pool(state), unpack_episodes(state)
         chunk, model = _model(options, state["model"])
+        history = model.config.context_chunks if model else 0
         return ImaginationData(
             path=run,
             step=int(checkpoint["step"]),
@@ -117,6 +121,7 @@ def read_imagination(run: Path) -> ImaginationData:
             learned=int(state["learned"]),
             model=model,
             chunk=chunk,
+            history=history,
         )
     except UserError:
         raise
@@ -132,7 +137,7 @@ def measure_horizon(data: ImaginationData) -> Horizon | None:
     model, h = data.model, data.chunk
     if model is None:
         return None
-    steps = Steps(data.shown_episodes)
+    steps = Steps(data.shown_episodes, data.history)
     start = steps.starts[(steps.starts - steps.first[steps.starts]) % h == 0]
     window = steps.windows(start, h, _MOST_CHUNKS)
     whole = window.valid.view(len(start), _MOST_CHUNKS, h).all(2)
@@ -141,7 +146,7 @@ def measure_horizon(data: ImaginationData) -> Horizon | None:
         return None
     linear = _Linear(data.episodes[: data.learned], h, model.scale)
     member = torch.arange(len(start)) % model.members
-    begin = Situation(window.frames, window.past)
+    begin = situation(window)
     now = {"model": begin[alive], "linear": begin[alive]}
     found: dict[str, list[float]] = {"model": [], "persistence": [], "linear": []}
     windows = []
@@ -175,7 +180,7 @@ class _Linear:
         window = steps.windows(steps.starts, chunk)
         whole = window.valid.all(1)
         self._scale = scale
-        begin = Situation(window.frames[whole], window.past[whole])
+        begin = situation(window)[whole]
         inputs = self._inputs(begin, window.actions[whole])
         change = ((window.states[whole] - begin.frames[:, -1:]) / scale).flatten(1).double()
         gram = inputs.T @ inputs
@@ -193,16 +198,21 @@ class _Linear:
         return torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
 
 
-def _model(options: dict[str, Any], state: dict[str, Any]) -> tuple[int, WorldModel | None]:
+def _model(options: dict[str, Any], state: dict[str, Any]) -> tuple[int, StateModel | None]:
     """Steps of a chunk, and the model of a checkpoint."""
-    if options["name"] != "state":
+    if options["name"] == "remote":
         return int(state["chunk"]), None
     shape = state["shape"]
     state_size, action_size, chunk = (int(shape[name]) for name in ("state", "action", "chunk"))
-    known = Shape(state_size, action_size, chunk, tuple(int(first) for first in shape["quaternions"]))
-    model = StateModel(StateModelConfig(**options), known, torch.device("cpu"), 0)
+    sizes = state_size, action_size, chunk, tuple(int(first) for first in shape["quaternions"])
+    model: StateModel
+    if options["name"] == "latent":
+        latent = LatentShape(*sizes, int(shape["features"]), str(shape["features_of"]))
+        model = LatentModel(LatentModelConfig(**options), latent, torch.device("cpu"), 0)
+    else:
+        model = StateModel(StateModelConfig(**options), Shape(*sizes), torch.device("cpu"), 0)
     model.restore(state)
-    return known.chunk, model
+    return chunk, model
 
 
 def _decisions(path: Path) -> list[Decision]:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from robot_rl.files.durable import write_file
 from robot_rl.imagination.gate import judge_model
+from robot_rl.imagination.latent_model import LatentModel
 from robot_rl.report import imagination_figures as figures
+from robot_rl.report.feature_videos import feature_videos
 from robot_rl.report.imagination_data import measure_horizon, read_imagination
 from robot_rl.report.imagination_videos import imagination_videos
 from robot_rl.report.write import render_page
@@ -18,7 +20,8 @@ def write_imagination_report(run: Path, *, videos: bool = True) -> Path:
         UserError: if the run has no imagination, or a file is missing or damaged.
     """
     data = read_imagination(run)
-    found, reason = imagination_videos(data) if videos else ([], "videos=false: there are none.")
+    make_videos = feature_videos if isinstance(data.model, LatentModel) else imagination_videos
+    found, reason = make_videos(data) if videos else ([], "videos=false: there are none.")
     horizon = measure_horizon(data)
     options = data.config["imagination"]
     page = render_page(

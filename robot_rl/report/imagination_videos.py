@@ -1,6 +1,7 @@
 """Videos of real episodes and of what a world model imagined, side by side."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,11 @@ from robot_rl.envs.shown_state import ShownState
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
 from robot_rl.imagination.episodes import Episode, Steps
-from robot_rl.imagination.world_model import Situation, WorldModel
+from robot_rl.imagination.world_model import WorldModel, situation
 from robot_rl.report.imagination_data import ImaginationData
 
 SIZE = 256
-_MOST_FRAMES = 200
+MOST_FRAMES = 200
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,21 @@ def imagination_videos(data: ImaginationData) -> tuple[list[Video], str]:
         return [], f"The task cannot be simulated here ({error}), so there are no videos."
     try:
         shown = ShownState(env)
-        return [_video(env, shown, data, episode) for episode in _chosen(data.shown_episodes)], ""
+        return [_video(env, shown, data, episode) for episode in chosen_episodes(data.shown_episodes)], ""
     except ValueError as error:
         return [], f"The scene of this task cannot be drawn from its state: {error}."
     finally:
         env.close()
 
 
-def imagined_states(model: WorldModel, episode: Episode, chunk: int, chunks: int) -> np.ndarray:
+def imagined_states(
+    model: WorldModel, episode: Episode, chunk: int, chunks: int, history: int = 0
+) -> np.ndarray:
     """States [T + 1, S] imagined of the executed actions, from a real state every `chunks` chunks."""
-    steps = Steps([episode])
+    steps = Steps([episode], history)
     start = torch.arange(0, len(episode), chunk * chunks)
     window = steps.windows(start, chunk, chunks)
-    now = Situation(window.frames, window.past)
+    now = situation(window)
     member = torch.zeros(len(start), dtype=torch.int64)
     parts = []
     for depth in range(chunks):
@@ -64,7 +67,7 @@ def imagined_states(model: WorldModel, episode: Episode, chunk: int, chunks: int
     return torch.cat([episode.states[:1], imagined]).numpy()
 
 
-def _chosen(episodes: list[Episode]) -> list[Episode]:
+def chosen_episodes(episodes: list[Episode]) -> list[Episode]:
     """The newest successful and the newest failed episode."""
     found = [next((e for e in reversed(episodes) if e.failed == failed), None) for failed in (False, True)]
     return [episode for episode in found if episode]
@@ -73,8 +76,8 @@ def _chosen(episodes: list[Episode]) -> list[Episode]:
 def _video(env: RobosuiteEnv, shown: ShownState, data: ImaginationData, episode: Episode) -> Video:
     assert data.model
     chunks = int(data.config["imagination"]["chunks"])
-    imagined = imagined_states(data.model, episode, data.chunk, chunks)[:_MOST_FRAMES]
-    real = episode.states.numpy()[:_MOST_FRAMES]
+    imagined = imagined_states(data.model, episode, data.chunk, chunks, data.history)[:MOST_FRAMES]
+    real = episode.states.numpy()[:MOST_FRAMES]
     with EnvCameraRenderer(env, overview(), SIZE, SIZE) as renderer:
         halves, unreached = [], 0
         for states in (real, imagined):
@@ -83,13 +86,22 @@ def _video(env: RobosuiteEnv, shown: ShownState, data: ImaginationData, episode:
                 unreached += not shown.show(state)
                 frames.append(renderer.frame().copy())
             halves.append(frames)
+    caption = describe_episode(episode)
+    if unreached:
+        caption += f"; in {unreached} states the arm cannot reach the hand's pose, and stays where it was"
+    return Video(caption, side_by_side(halves, env.task.control_freq))
+
+
+def describe_episode(episode: Episode) -> str:
+    """Result and length of an episode."""
+    result = "fails" if episode.failed else "succeeds"
+    return f"An episode that {result} after {len(episode)} steps"
+
+
+def side_by_side(halves: Sequence[Sequence[np.ndarray]], fps: int) -> bytes:
+    """An mp4 with the images [H, W, 3] of two sequences next to each other."""
     pairs = [np.concatenate(pair, axis=1) for pair in zip(*halves, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pair.mp4"
-        write_video(path, pairs, fps=env.task.control_freq)
-        content = path.read_bytes()
-    result = "fails" if episode.failed else "succeeds"
-    caption = f"An episode that {result} after {len(episode)} steps"
-    if unreached:
-        caption += f"; in {unreached} states the arm cannot reach the hand's pose, and stays where it was"
-    return Video(caption, content)
+        write_video(path, pairs, fps=fps)
+        return path.read_bytes()

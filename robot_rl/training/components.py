@@ -26,9 +26,15 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import make_env, make_vector_env
 from robot_rl.imagination.branches import Returns
-from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig, StateModelConfig
-from robot_rl.imagination.episodes import episode_from_rows
+from robot_rl.imagination.config import (
+    ImaginationConfig,
+    LatentModelConfig,
+    RemoteModelConfig,
+    StateModelConfig,
+)
 from robot_rl.imagination.imagination import Imagination
+from robot_rl.imagination.latent_model import LatentModel, LatentShape
+from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import WorldModel
@@ -242,7 +248,8 @@ def build_imagination(
             f"method={method.config.name} cannot act and learn at imagined states: use imagination with "
             "residual_chunk, expo, dsrl_na or residual"
         )
-    _check_imagination(f"imagination={config.name}", method, learner, context)
+    _check_encoder(config, context)
+    _check_imagination(config, method, learner, context)
     chunk = max(method.window(context.base).chunk, 1)
     returns = Returns(
         method.config.gamma,
@@ -250,21 +257,48 @@ def build_imagination(
         switch_cost(context.action_spec, method.config.gripper_penalty),
         method.config.value_range[1] - method.config.value_range[0],
     )
-    samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk)
+    encoder, spec = context.encoder, context.base.spec
+    frames = spec.obs_steps if encoder.features else 0
+    layout = Layout(spec.state_size, frames, max(encoder.feature_copies, 1))
+    samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk, layout)
     fields = method.replay_content.policy_fields
     build_model = partial(_build_world_model, config, context, envs, chunk, accept)
     imagination = Imagination(config, build_model, learner, samples, returns, fields, context.seed)
     for stream in range(demos.streams if demos else 0):
         assert demos
         rows = demos.episode_rows(stream, imagination.episode_fields, is_open=False)
-        imagination.add_episode(episode_from_rows(rows, success=True, demo=True))
+        imagination.add_rows(rows, success=True, demo=True)
     return imagination
 
 
+def _check_encoder(config: ImaginationConfig, context: AgentContext) -> None:
+    """Raises ValueError if the model does not predict what the policy sees."""
+    label, encoder = f"imagination={config.name}", context.encoder
+    if isinstance(config, LatentModelConfig):
+        if not encoder.features:
+            raise ValueError(
+                f"{label} predicts features of the base, which the policy has to see: add "
+                "method.encoder=base, or use imagination=state for a policy that sees the state alone"
+            )
+        return
+    if encoder.features:
+        raise ValueError(
+            f"{label} predicts states, not features of a base: use imagination=latent, or leave out "
+            "method.encoder=base"
+        )
+    if encoder.cameras:
+        raise ValueError(
+            f"{label} predicts states and no images: leave out task.cameras or, if the base needs them, set "
+            "method.encoder=state, or method.encoder=base and imagination=latent"
+        )
+
+
 def _check_imagination(
-    label: str, method: OffPolicyMethod, learner: ChunkLearner, context: AgentContext
+    config: ImaginationConfig, method: OffPolicyMethod, learner: ChunkLearner, context: AgentContext
 ) -> None:
-    name, base = method.config.name, context.base
+    name, base, label = method.config.name, context.base, f"imagination={config.name}"
+    # Of features the base is asked without images.
+    queried = base.is_queryable or bool(context.encoder.features)
     if context.device.type != "cpu":
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
     if method.replay_content.decisions_only:
@@ -272,19 +306,12 @@ def _check_imagination(
             f"{label} begins at any step, and with method.windows=decisions most have no samples of the "
             "base: leave one of them out"
         )
-    if context.encoder.features:
-        raise ValueError(f"{label} predicts states, not features of a base: leave out method.encoder=base")
-    if context.encoder.cameras:
-        raise ValueError(
-            f"{label} predicts states and no images: leave out task.cameras or, if the base needs them, set "
-            "method.encoder=state"
-        )
-    if not base.is_queryable and not isinstance(learner, CandidatesLearner):
+    if not queried and not isinstance(learner, CandidatesLearner):
         raise ValueError(
             f"the base uses images or is a server, so that {label} cannot query it at predicted states: use "
             "method=residual_chunk or expo, which learn from its samples at real states"
         )
-    if base.is_queryable and base.spec.obs_steps > 2:
+    if queried and base.spec.obs_steps > 2:
         raise ValueError(
             f"the base observes {base.spec.obs_steps} steps, {label} gives it two at most: use a "
             "base with obs_steps=1 or 2"
@@ -322,6 +349,11 @@ def _build_world_model(
     offsets = accumulate(observed.state_dims, initial=0)
     keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
     quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
+    if isinstance(config, LatentModelConfig):
+        features = context.encoder.features // spec.obs_steps
+        sizes = spec.state_size + features, spec.action_size
+        latent = LatentShape(*sizes, chunk, quaternions, features, fingerprint(context.base))
+        return LatentModel(config, latent, context.device, context.seed)
     shape = Shape(spec.state_size, spec.action_size, chunk, quaternions)
     return StateModel(config, shape, context.device, context.seed)
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from robot_rl.data.replay import SOURCES, Batch
 from robot_rl.errors import ServerLost, mistakes
 from robot_rl.files.durable import write_file
-from robot_rl.imagination.episodes import episode_from_rows
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler
@@ -112,7 +111,7 @@ class Updater:
         """Record the end of an environment's episode; a world model does not learn from interrupted ones."""
         if self.imagination and not interrupted:
             rows = self.replay.episode_rows(env_id, self.imagination.episode_fields)
-            self.imagination.add_episode(episode_from_rows(rows, success=success))
+            self.imagination.add_rows(rows, success=success)
         weight = 1.0 if success else 1 / self.config.success_weight
         self.replay.close_episode(np.array([env_id]), success=success, weight=weight)
 

@@ -22,9 +22,11 @@ from robot_rl.envs.observation import ObservationSpec, observation_space
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.imagination.branches import Returns
-from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.config import ImaginationConfig, LatentModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
+from robot_rl.imagination.latent_model import LatentModel, LatentShape
+from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
@@ -139,6 +141,29 @@ class SeeingBase(PointBase):
         return super().sample({"state": seen}, **options)
 
 
+FEATURE_COPIES = 2
+
+
+def look(position: Tensor) -> Tensor:
+    """What the camera shows of positions [..., 2], as numbers like positions."""
+    return (127.5 * (position.double() + 1)).clamp(0, 255).floor().float() / 127.5 - 1
+
+
+class FeatureBase(SeeingBase):
+    """Acts like `SeeingBase`; its features are the position that it sees."""
+
+    feature_size = 2  # type: ignore[assignment]
+
+    def features(self, obs: Mapping[str, Tensor]) -> Tensor:
+        return obs["images.above"][:, -1, 0, 0, :2] / 127.5 - 1
+
+    def sample(self, obs: Mapping[str, Tensor], **options: Any) -> Chunk:
+        return self.sample_from_features(self.features(obs), **options)
+
+    def sample_from_features(self, features: Tensor, **options: Any) -> Chunk:
+        return PointBase.sample(self, {"state": features[:, None]}, **options)
+
+
 class Oracle:
     """The task's own dynamics as a world model."""
 
@@ -162,6 +187,19 @@ class Oracle:
         pass
 
 
+class LatentOracle(Oracle):
+    """The same for vectors of the position and of what the camera shows of it."""
+
+    scale = torch.full((4,), 0.1)
+
+    def step(
+        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+    ) -> Prediction:
+        made = super().step(Situation(situation.frames[..., :2], situation.past), chunk, member, length)
+        states = torch.cat([made.states, look(made.states)], -1)
+        return replace(made, states=states, disagreement=torch.full((len(chunk), 4), 1e-6))
+
+
 class Silent:
     """Takes no note of progress."""
 
@@ -181,6 +219,7 @@ class PointRun:
         model: Callable[[ImaginationConfig], WorldModel] | None = None,
         method: OffPolicyMethod | None = None,
         camera: bool = False,
+        features: bool = False,
         **options: Any,
     ) -> None:
         """Build the run.
@@ -192,6 +231,7 @@ class PointRun:
             model: makes another world model than that of `imagination`.
             method: another one than `residual_chunk`.
             camera: whether the base acts by what a camera sees.
+            features: whether the policy sees the features of such a base.
             options: options of `residual_chunk`.
         """
         given = {
@@ -201,9 +241,10 @@ class PointRun:
         }  # fmt: skip
         self.method = method or ResidualChunkMethod(ResidualChunkConfig(**{**given, **options}))
         config = self.method.config
-        self.envs = PointEnvs(config.num_envs, camera=camera)
-        base = SeeingBase() if camera else PointBase()
-        context = AgentContext(base, EncoderSpec(2), _ACTIONS, seed, torch.device("cpu"))
+        self.envs = PointEnvs(config.num_envs, camera=camera or features)
+        base = FeatureBase() if features else SeeingBase() if camera else PointBase()
+        seen = EncoderSpec(2, features=2, feature_copies=FEATURE_COPIES) if features else EncoderSpec(2)
+        context = AgentContext(base, seen, _ACTIONS, seed, torch.device("cpu"))
         torch.manual_seed(seed)
         self.agent: Agent = self.method.build_agent(context)
         self.learner = self.method.build_learner(self.agent, context)
@@ -214,13 +255,19 @@ class PointRun:
         self.imagination = None
         if imagination:
             assert isinstance(self.learner, ChunkLearner)
-            shape = Shape(2, 2, max(self.method.window(context.base).chunk, 1))
+            chunk = max(self.method.window(context.base).chunk, 1)
 
             def build_model() -> WorldModel:
-                return model(imagination) if model else StateModel(imagination, shape, context.device, seed)
+                if model:
+                    return model(imagination)
+                if isinstance(imagination, LatentModelConfig):
+                    latent = LatentShape(4, 2, chunk, (), 2, "the base")
+                    return LatentModel(imagination, latent, context.device, seed)
+                return StateModel(imagination, Shape(2, 2, chunk), context.device, seed)
 
             content = self.method.replay_content
-            samples = BaseSampler(base, max(content.base_samples, 1), shape.chunk)
+            layout = Layout(2, 1, FEATURE_COPIES) if features else Layout(2)
+            samples = BaseSampler(base, max(content.base_samples, 1), chunk, layout)
             returns, fields = Returns(config.gamma), content.policy_fields
             self.imagination = Imagination(
                 imagination, build_model, self.learner, samples, returns, fields, seed

@@ -8,6 +8,7 @@ import torch
 
 from robot_rl.data.replay import SwitchCost
 from robot_rl.imagination.branches import Branches, Limits, Returns, judge
+from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import Prediction, Situation
 from tests.robot_rl.imagination.point_task import CHUNK, RADIUS, Oracle, PointBase, PointRun
@@ -44,7 +45,7 @@ def branch(
     """One branch from each of some places, at whose start the base acts as trained."""
     run = PointRun(tmp_path)
     learner, returns, fields = run.learner, Returns(0.9), run.method.replay_content.policy_fields
-    branches = Branches(model, learner, BaseSampler(PointBase(), 4, CHUNK), returns, trace, fields)  # type: ignore[arg-type]
+    branches = Branches(model, learner, BaseSampler(PointBase(), 4, CHUNK), returns, trace, fields, Layout(2))  # type: ignore[arg-type]
     places = torch.tensor([[0.4, 0.0], [0.0, 0.3], [0.05, 0.0]])
     start = Situation(places[:, None].repeat(1, 2, 1), torch.zeros(3, CHUNK, 2))
     return branches.imagine(start, limits, torch.Generator().manual_seed(0))

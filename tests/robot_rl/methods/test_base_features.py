@@ -1,5 +1,7 @@
 """method.encoder=base: RL from the frozen features of a base policy, which are stored instead of images."""
 
+import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from robot_rl.data.dataset import Dataset
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.off_policy import OffPolicyLearner
 from robot_rl.policies.acting import ActingPolicy
@@ -15,6 +18,9 @@ from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.nets.vision import ConvEncoder
 from robot_rl.policies.store import fingerprint
+from robot_rl.report import feature_videos
+from robot_rl.report.feature_decoder import example_frames, fit_decoder
+from robot_rl.report.imagination_page import write_imagination_report
 from robot_rl.saved_policies.loading import load_networks, load_policy
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.hil.training import arguments
@@ -161,10 +167,57 @@ def test_what_has_no_features_is_refused(
 
     refused(r"method\.faster=true ranks seeds", "expo", "method.faster=true")
     refused(r"method\.base_lr changes the base's features", "expo", "method.base_lr=1e-5")
-    refused("predicts states, not features of a base", "residual_chunk", "imagination=state")
+    imagined = ("device=cpu", "imagination=latent")
+    refused("not features of a base: use imagination=latent", "residual_chunk", "imagination=state")
+    refused("has to see: add method.encoder=base", "residual_chunk", "method.encoder=state", *imagined)
+    refused("has to see: add method.encoder=base", "residual_chunk", "method.encoder=conv", *imagined)
+    refused("gives no features", "residual", "base=uniform", "task.cameras=[]", *imagined)
+    refused("cannot act and learn at imagined states", "rlpd", *imagined)
+    refused(
+        "imagination.latent=0: choose 1 or more", "residual", "imagination.latent=0", "device=cpu", *imagined
+    )
     refused("gives no features", "rlpd", "base=uniform", "task.cameras=[]")
     refused("frontview are not used", "rlpd", "task.cameras=[agentview,frontview]")
     refused("method.feature_copies=0", "rlpd", "method.feature_copies=0")
+
+
+def test_a_resumed_run_that_imagines_features_equals_an_uninterrupted_one(
+    tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = (
+        "refit_every=2", "pool=2", "first_updates=4", "fit_updates=2", "hidden=[16]", "branches=8", "latent=6"
+    )  # fmt: skip
+    imagined = ("device=cpu", "imagination=latent", *(f"imagination.{option}" for option in small))
+    for name, steps in (("straight", 72), ("resumed", 50), ("resumed", 72)):
+        more = (f"method.steps={steps}", *imagined)
+        robot_rl("train", *command("residual_chunk", seeing, seen, tmp_path, name, *more))
+    straight = final_state(tmp_path / "straight")
+    assert_same(straight, final_state(tmp_path / "resumed"))
+    model, size = straight["imagination"]["model"], STATE + FEATURES // 2
+    assert model["shape"]["features_of"] == straight["replay"]["features_of"]
+    assert model["networks"]["basis"].shape == (FEATURES // 2, 6)
+    # An episode's vectors are the state and the features of its newest frame.
+    assert straight["imagination"]["states"].shape[1] == size
+    records = (tmp_path / "straight" / "imagination.jsonl").read_text().splitlines()
+    assert "gap" in json.loads(records[-1])
+    monkeypatch.setattr(feature_videos, "fit_decoder", partial(fit_decoder, updates=2))
+    page = write_imagination_report(tmp_path / "straight").read_text()
+    assert "Error over the length of a rollout" in page
+    assert "drawn by a decoder of the features" in page
+    assert page.count("<video") >= 1
+
+
+def test_a_decoder_draws_the_images_that_features_are_of(seen: Path, seeing: Path) -> None:
+    base, _ = load_networks(seeing)
+    assert isinstance(base, BasePolicy)
+    images = Dataset(seen).observations()["images.agentview"]
+    vectors, _ = example_frames(seen, base)
+    error = []
+    for updates in (1, 60):
+        drawn = fit_decoder(seen, base, updates=updates).draw(vectors)
+        assert drawn.shape == (len(vectors), 32, 32, 3)
+        error.append(np.abs(drawn.astype(float) - images[: len(drawn)]).mean())
+    assert error[1] < 0.5 * error[0]
 
 
 def test_one_of_the_stored_versions_is_drawn_for_each_row() -> None:

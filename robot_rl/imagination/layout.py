@@ -1,0 +1,53 @@
+"""What the vectors that a world model predicts consist of: a state and, of images, the base's features."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.policies.nets.encoder import FEATURES
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A model's vector of one frame: the state and, if there are any, the features of this frame alone.
+
+    The features that a base computes of an observation are those of its To frames, oldest first. A model
+    predicts those of the newest frame; the others are in the vectors before.
+    """
+
+    state: int
+    """Size S of the state."""
+    frames: int = 0
+    """Frames To of which the base computes features; 0 for vectors without features."""
+    copies: int = 1
+    """Versions of the features that a replay stores."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields of a replay's rows that a vector has besides the state."""
+        return (FEATURES,) if self.frames else ()
+
+    def vectors(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Vectors [T, V] of a replay's rows; of stored versions that of the images as they are."""
+        state = rows["state"].cpu()
+        if not self.frames:
+            return state
+        features = rows[FEATURES][:, 0].cpu().unflatten(1, (self.frames, -1))
+        return torch.cat([state, features[:, -1]], 1)
+
+    def observation(self, frames: Tensor) -> dict[str, Tensor]:
+        """The observation `state` [B, S], `features` [B, D] at the last of two frames [B, 2, V]."""
+        state = frames[:, -1, : self.state]
+        if not self.frames:
+            return {"state": state}
+        return {"state": state, FEATURES: frames[:, -self.frames :, self.state :].flatten(1)}
+
+    def stored(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A batch of predicted observations as a replay gives it, in which all versions are equal."""
+        names = {prefix + FEATURES for prefix in ("", "next.")}
+        return {
+            name: value[:, None].expand(-1, self.copies, -1) if name in names else value
+            for name, value in batch.items()
+        }

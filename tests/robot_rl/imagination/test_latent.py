@@ -1,0 +1,154 @@
+"""Imagination of features: the base's action head is asked, and whole runs on the point task."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from robot_rl.imagination.config import LatentModelConfig
+from robot_rl.imagination.latent_model import LatentModel
+from robot_rl.imagination.layout import Layout
+from robot_rl.imagination.values import BaseSampler
+from robot_rl.imagination.world_model import Prediction, Situation
+from robot_rl.methods.method import OffPolicyMethod
+from robot_rl.methods.registry import METHODS
+from robot_rl.policies.bases.base_policy import random_observations
+from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from tests.robot_rl.imagination.point_task import (
+    FEATURE_COPIES,
+    FeatureBase,
+    LatentOracle,
+    PointRun,
+    look,
+)
+from tests.robot_rl.imagination.test_imagination import break_at_share, same, weights
+
+SMALL = LatentModelConfig(
+    refit_every=5,
+    pool=10,
+    branches=128,
+    first_updates=300,
+    fit_updates=40,
+    hidden=[64, 64],
+    batch_size=64,
+    latent=2,
+    history=2,
+)
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_an_exact_prediction_gives_the_base_the_features_of_its_observation(frames: int) -> None:
+    config = DiffusionConfig(
+        horizon=4, execute=2, width=16, depth=1, train_steps=4, inference_steps=2, obs_steps=frames
+    )
+    torch.manual_seed(0)
+    base = DiffusionPolicy(config, 3, 2, ["above"], (32, 32))
+    observed = random_observations(base, 5)
+    features = base.features(observed)
+    layout = Layout(3, frames, copies=4)
+    # The rows of a replay, of which the first version is of the images as they are.
+    versions = torch.stack([features, torch.zeros_like(features)], 1)
+    newest = layout.vectors({"state": observed["state"][:, -1], "features": versions})
+    size = base.feature_size // frames
+    assert newest.shape == (5, 3 + size)
+    before = torch.cat([observed["state"][:, 0], features[:, :size]], 1)
+    sampler = BaseSampler(base, 3, config.execute, layout)
+    drawn = sampler(torch.stack([before, newest], 1), torch.Generator().manual_seed(1))
+    expected = base.sample(observed, noise=drawn.noise, num_samples=3).actions[:, :, :2]
+    assert torch.equal(drawn.actions, expected)
+    assert not base.is_queryable
+    assert sampler.is_queryable
+
+
+def test_the_base_is_asked_at_the_features_of_predicted_frames(tmp_path: Path) -> None:
+    run = PointRun(tmp_path, steps=1200, imagination=SMALL, model=lambda _: LatentOracle(), features=True)
+    imagination = run.train().imagination
+    assert imagination
+    assert imagination.gate.share > 0
+    # The model begins with what the camera has really shown.
+    vectors = torch.cat([episode.states for episode in imagination.episodes])
+    assert (vectors[:, 2:] - look(vectors[:, :2])).abs().max() < 0.01
+    part = imagination.sample(300)
+    assert part
+    rows = part.rows
+    assert rows["next.features"].shape == (300, FEATURE_COPIES, 2)
+    predicted = rows["next.features"][:, 0]
+    assert torch.equal(predicted, look(rows["next.state"]))
+    expected = FeatureBase().sample_from_features(predicted, noise=rows["next.base_sample_noise"])
+    torch.testing.assert_close(rows["next.base_samples"], expected.actions)
+
+
+@pytest.mark.parametrize("name", ["residual_chunk", "expo", "dsrl_na", "residual"])
+def test_methods_learn_from_imagined_features(name: str, tmp_path: Path) -> None:
+    kind = METHODS[name]
+    assert issubclass(kind, OffPolicyMethod)
+    config = kind.config_type(
+        num_envs=4, steps=900, warmup_steps=300, critic_warmup=50, batch_size=32, demo_ratio=0.0,
+        hidden=[32, 32], num_critics=2, n_step=4,
+    )  # fmt: skip
+    method = kind(config)
+    run = PointRun(
+        tmp_path, imagination=SMALL, model=lambda _: LatentOracle(), method=method, features=True
+    ).train()
+    assert run.imagination
+    assert run.imagination.gate.share > 0
+    part = run.imagination.sample(8)
+    assert part
+    assert part.rows["features"].shape == (8, FEATURE_COPIES, 2)
+
+
+def test_a_share_of_0_gives_the_same_run_as_no_imagination_of_features(tmp_path: Path) -> None:
+    without = PointRun(tmp_path / "without", steps=700, features=True).train()
+    options = replace(SMALL, share=0.0, first_updates=20)
+    unused = PointRun(tmp_path / "unused", steps=700, imagination=options, features=True).train()
+    assert unused.imagination
+    assert len(unused.imagination.history) > 1
+    assert same(weights(without), weights(unused))
+    assert without.outcomes == unused.outcomes
+
+
+def test_a_resumed_run_with_a_model_of_features_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    options = replace(SMALL, refit_every=4, pool=6, first_updates=200)
+
+    def build(name: str) -> PointRun:
+        return PointRun(tmp_path / name, steps=1300, imagination=options, features=True)
+
+    straight = build("straight").train()
+    build("resumed").train(steps=1150)
+    resumed = build("resumed").train()
+    assert straight.imagination
+    assert resumed.imagination
+    assert isinstance(resumed.imagination.model, LatentModel)
+    assert straight.imagination.gate.share > 0
+    assert same(weights(straight), weights(resumed))
+    assert same(straight.imagination.state_dict(), resumed.imagination.state_dict())
+
+
+class Broken(LatentOracle):
+    """Exact until it is told to break; then its features are noise."""
+
+    how = ""
+
+    def step(
+        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+    ) -> Prediction:
+        made = super().step(situation, chunk, member, length)
+        if self.how:
+            noise = 0.3 * torch.randn(made.states.shape, generator=torch.Generator().manual_seed(0))
+            noise[..., :2] = 0
+            made = replace(made, states=made.states + noise)
+        return made
+
+
+def test_a_model_whose_features_become_noise_is_turned_off_within_two_refits(tmp_path: Path) -> None:
+    model = Broken()
+    run = PointRun(tmp_path, steps=2000, imagination=SMALL, model=lambda _: model, features=True)
+    broken_at = break_at_share(run, model, "features", 0.1)
+    imagination = run.train().imagination
+    assert imagination
+    assert broken_at
+    after = [record["share"] for record in imagination.history[broken_at[0] :]]
+    assert len(after) >= 2
+    assert max(after[1:]) == 0
