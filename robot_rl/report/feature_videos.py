@@ -43,5 +43,5 @@ def _video(data: ImaginationData, decoder: FeatureDecoder, episode: Episode) -> 
     chunks = int(data.config["imagination"]["chunks"])
     imagined = torch.from_numpy(imagined_states(data.model, episode, data.chunk, chunks, data.history))
     halves = [decoder.draw(vectors[:MOST_FRAMES]) for vectors in (episode.states, imagined)]
-    enlarged = [half.repeat(_ENLARGED, 1).repeat(_ENLARGED, 2) for half in halves]
+    enlarged = [list(half.repeat(_ENLARGED, 1).repeat(_ENLARGED, 2)) for half in halves]
     return Video(describe_episode(episode), side_by_side(enlarged, int(data.config["task"]["control_freq"])))
