@@ -2,8 +2,9 @@
 
 import datetime
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,27 @@ from tests.hardware.processes import Process
 SECONDS = 8.0
 CLOSE = 8.0
 """ms; the machine may be busy."""
+
+
+ATTEMPTS = 5
+
+
+def again_if_late(test: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Repeats a test in which a command was too old when it arrived: on a busy machine that may happen."""
+
+    @wraps(test)
+    def repeated(tmp_path: Path) -> None:
+        for attempt in range(ATTEMPTS):
+            folder = tmp_path / str(attempt)
+            folder.mkdir(mode=0o700)
+            try:
+                return test(folder)
+            except RobotError as error:
+                if "its ttl is" not in str(error) or attempt == ATTEMPTS - 1:
+                    raise
+        return None
+
+    return repeated
 
 
 @contextmanager
@@ -60,6 +82,7 @@ def ms(found: Delay | str) -> float:
 
 
 @pytest.mark.full
+@again_if_late
 def test_the_delay_of_an_arm_is_found(tmp_path: Path) -> None:
     found = []
     for late in (0, 80):
@@ -75,6 +98,7 @@ def test_the_delay_of_an_arm_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@again_if_late
 def test_the_delay_of_a_network_is_none_of_the_arms(tmp_path: Path) -> None:
     with late_robot(tmp_path / "a") as address:
         prompt = figures(address)
@@ -89,6 +113,7 @@ def test_the_delay_of_a_network_is_none_of_the_arms(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@again_if_late
 def test_the_delay_of_a_camera_is_found(tmp_path: Path) -> None:
     for late in (0, 60):
         with late_robot(tmp_path / str(late), camera_ms=late) as address:
