@@ -49,11 +49,7 @@ class Trials:
 
         def execute(number: int) -> int:
             self._begin_when_free(number)
-            try:
-                return self._launcher.run(self._command(number), self._log(number))
-            finally:
-                with self._lock:
-                    self._active.remove(number)
+            return self._launcher.run(self._command(number), self._log(number))
 
         def ended(number: int, future: "Future[int]") -> None:
             with self._lock:
@@ -67,14 +63,13 @@ class Trials:
 
     def _begin_when_free(self, number: int) -> None:
         """Begin a trial when there is a core for it, so that its values follow from those before."""
-        while True:
+        while not self._launcher.stopping:
             with self._lock:
                 if len(self._active) < self._places:
                     self._begin(number)
                     return
-            if self._launcher.stopping:
-                raise Stopped
             time.sleep(_POLL)
+        raise Stopped
 
     def _begin(self, number: int) -> None:
         if number not in self._record.trials:
@@ -118,7 +113,7 @@ class Trials:
         bar.note(f"{self._run(number)}: {outcome(trial)}")
 
     def _note_end(self, number: int, future: "Future[int]", bar: Progress) -> None:
-        """Record that a trial has ended by itself, unless all are stopped."""
+        """Record that a trial has ended by itself, unless all are stopped; then no other takes its place."""
         reason = ""
         try:
             if code := future.result():
@@ -127,6 +122,7 @@ class Trials:
             return
         except (NodesLost, UserError) as error:
             reason = str(error)
+        self._active.discard(number)
         trial = self._record.trials[number]
         if trial.end == "stopped":
             return

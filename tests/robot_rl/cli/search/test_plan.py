@@ -78,6 +78,8 @@ def test_without_a_cluster_nothing_runs(
 ) -> None:
     pytest.importorskip("optuna", reason="the extra `ray` is not installed")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # Not the clusters of other tests on this machine.
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert main(train(tmp_path / "runs", RANGE, "launcher=ray")) == 2
     assert "`ray start --head` starts one" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from robot_rl.errors import UserError
         ("expo,'a b'", Values(("expo", "'a b'"), ordered=False)),
         ("[1,2],[3]", Values(("[1,2]", "[3]"), ordered=False)),
         ("range(4,17,4)", Values(("4", "8", "12", "16"), ordered=True)),
-        ("range(0.1,0.4,0.1)", Values(("0.1", "0.2", "0.3"), ordered=True)),
+        ("range(0.5,2,0.5)", Values(("0.5", "1.0", "1.5"), ordered=True)),
     ],
 )
 def test_ranges_are_read_as_hydra_does(text: str, meant: Interval | Values) -> None:
