@@ -1,7 +1,7 @@
 """Videos of real episodes and of what a world model imagined, side by side."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def describe_episode(episode: Episode) -> str:
     return f"An episode that {result} after {len(episode)} steps"
 
 
-def side_by_side(halves: Sequence[Sequence[np.ndarray]], fps: int) -> bytes:
+def side_by_side(halves: Iterable[Iterable[np.ndarray]], fps: int) -> bytes:
     """An mp4 with the images [H, W, 3] of two sequences next to each other."""
     pairs = [np.concatenate(pair, axis=1) for pair in zip(*halves, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
