@@ -149,6 +149,10 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
         raise ValueError(
             f"method={method.name} needs demonstrations: add data=…  (`robot-rl collect` makes them)"
         )
+    base = source.base
+    if isinstance(base, RemoteConfig) or (isinstance(base, RunBase) and not method.continues):
+        what = "an earlier run" if isinstance(base, RunBase) else "a server"
+        raise ValueError(f"method={method.name} trains a base policy: choose base=diffusion, not {what}")
     dataset = Dataset(Path(source.data))
     environment = dataset.environment
     if method.acts:
@@ -162,31 +166,26 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
     if replay:
         check_same_environment(replay.environment, environment, f"dataset {replay.path}", accept)
     config = trained = None
-    if isinstance(source.base, RunBase | RemoteConfig):
-        trained, made_in = _trained_base(method, source.base)
-        check_same_environment(made_in, environment, f"base policy {_place(source.base)}", accept)
+    if isinstance(base, RunBase):
+        trained, made_in = _trained_base(base.path)
+        check_same_environment(made_in, environment, f"base policy {base.path}", accept)
     else:
-        config = source.base
+        config = base
     context = DatasetContext(dataset, config, source.seed, source.device, source.processes, trained, replay)
     return OfflineComponents(method.build_learner(context), environment)
 
 
-def _trained_base(
-    method: OfflineMethod, base: RunBase | RemoteConfig
-) -> tuple[ImitationPolicy, Mapping[str, Any]]:
+def _trained_base(path: str) -> tuple[ImitationPolicy, Mapping[str, Any]]:
     """The base policy of an earlier run, ready to be trained further, and the environment it is for.
 
     Raises:
-        ValueError: if the method does not train it further, or it has no weights here.
+        ValueError: if it has no weights here.
     """
-    if isinstance(base, RemoteConfig) or not method.continues:
-        what = "an earlier run" if isinstance(base, RunBase) else "a server"
-        raise ValueError(f"method={method.name} trains a base policy: choose base=diffusion, not {what}")
-    networks, meta = load_networks(base.path)
-    found = base_of(networks)
-    if not isinstance(found, ImitationPolicy) or isinstance(found, UniformPolicy):
-        raise ValueError(f"the base policy of {base.path} has no weights to train: choose another run")
-    return found.requires_grad_(True).train(), meta["environment"]
+    networks, meta = load_networks(path)
+    base = base_of(networks)
+    if not isinstance(base, ImitationPolicy) or isinstance(base, UniformPolicy):
+        raise ValueError(f"the base policy of {path} has no weights to train: choose another run")
+    return base.requires_grad_(True).train(), meta["environment"]
 
 
 def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponents:
