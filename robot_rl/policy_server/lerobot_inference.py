@@ -116,8 +116,9 @@ class LeRobotInference:
         if query.noise is not None:
             return query.noise
         assert self.policy.noise is not None
-        seeded = query.seed is not None
-        generator = torch.Generator().manual_seed(query.seed) if seeded else self._generator
+        generator = self._generator
+        if query.seed is not None:
+            generator = torch.Generator().manual_seed(query.seed)
         return torch.randn(rows, query.samples, *self.policy.noise, generator=generator).numpy()
 
     def _prompts(self, request: Mapping[str, Any], rows: int) -> tuple[str, ...]:

@@ -185,10 +185,16 @@ def test_a_served_policy_is_the_base_of_a_run(
             "base.action_frame=base",
             "base.gripper=[-1,1]",
         )
-        options = (*SMALL_RL, "method.demo_ratio=0", "method.steps=24", "method.warmup_steps=8")
+        options = (
+            *SMALL_RL,
+            "method.demo_ratio=0",
+            "method.steps=24",
+            "method.warmup_steps=8",
+            "task.horizon=10",
+        )
         try:
             robot_rl("train", f"method={method}", *options, *mapping, f"runs_dir={tmp_path}", "name=x")
-            robot_rl("eval", f"policy={tmp_path / 'x'}", "episodes=1", "task.horizon=8")
+            robot_rl("eval", f"policy={tmp_path / 'x'}", "episodes=1")
         finally:
             server.close()
     assert list_checkpoints(tmp_path / "x" / "checkpoints")
