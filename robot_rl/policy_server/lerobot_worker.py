@@ -198,6 +198,8 @@ class Policy:
         batch: dict[str, Any] = {name: self._tensor(name, array) for name, array in obs.items()}
         batch["task"] = prompts if self.reads_prompt else [""] * len(next(iter(obs.values())))
         batch = self.before(batch)
+        # The preprocessor adds an empty one, which policies with histories would read.
+        batch.pop("action", None)
         if self.remembers:
             self._remember(batch)
         more = {} if noise is None else {"noise": torch.from_numpy(noise.copy()).to(self.device)}

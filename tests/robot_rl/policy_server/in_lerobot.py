@@ -184,6 +184,7 @@ def ask(directory, observations, prompt, seed, out):
             frame = {name: array[row, step] for name, array in arrays.items()}
             batch = before(prepare_observation_for_inference(frame, torch.device("cpu"), prompt))
             if config.type == "diffusion":
+                batch.pop("action")  # as `select_action` does
                 if "observation.images.front" in batch:
                     batch["observation.images"] = torch.stack([batch["observation.images.front"]], dim=-4)
                 policy._queues = populate_queues(policy._queues, batch)

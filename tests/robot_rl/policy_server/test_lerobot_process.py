@@ -219,8 +219,9 @@ def test_what_is_missing_costs_one_line(tmp_path: Path, robot_rl: RunCommand) ->
         ((f"policy={directory}", f"python={interpreter(other, has_lerobot=False)}"), "has no lerobot"),
         ((f"policy={other}", "python=python3"), "is none: give its folder pretrained_model"),
     ]
-    (directory / "policy_postprocessor.json").unlink()
-    cases += [((f"policy={directory}", "python=python3"), "has no policy_postprocessor.json: it was saved")]
+    old = saved(tmp_path / "old")
+    (old / "policy_postprocessor.json").unlink()
+    cases += [((f"policy={old}", "python=python3"), "has no policy_postprocessor.json: it was saved")]
     for arguments, words in cases:
         with pytest.raises(UserError, match=words) as caught:
             robot_rl("serve", *arguments, "address=ws://127.0.0.1:0")

@@ -12,7 +12,7 @@ from websockets.sync.client import connect
 
 from robot_rl.policies.store import save_policy
 from robot_rl.policy_client.codec import decode, encode
-from tests.robot_rl.policy_server.openpi_client import make_openpi_client
+from tests.robot_rl.policy_server.openpi_client import run_openpi_client
 from tests.robot_rl.policy_server.small_policies import STATE, environment, flow
 
 PATIENCE = 120.0
@@ -78,29 +78,14 @@ def test_an_address_that_cannot_be_used_costs_one_line(
 
 @pytest.mark.full
 def test_openpis_own_client_is_served(policy: Path, tmp_path: Path) -> None:
-    python = make_openpi_client(tmp_path)
-    process = serve(f"policy={policy}", "address=ws://127.0.0.1:0")
-    try:
-        assert process.stdout
-        port = process.stdout.readline().strip().rsplit(":", 1)[1]
-        script = (
-            "import sys, numpy as np\n"
-            "from openpi_client.action_chunk_broker import ActionChunkBroker\n"
-            "from openpi_client.websocket_client_policy import WebsocketClientPolicy\n"
-            f"policy = WebsocketClientPolicy('127.0.0.1', {port})\n"
-            "shape = policy.get_server_metadata()['action']['shape']\n"
-            f"obs = {{'state': np.zeros({STATE}, np.float32), 'prompt': 'go', '__seed__': 0}}\n"
-            "chunk = policy.infer(obs)['actions']\n"
-            "assert list(chunk.shape) == list(shape), chunk.shape\n"
-            "broker = ActionChunkBroker(policy, 2)\n"
-            "steps = [broker.infer(obs)['actions'] for _ in range(2)]\n"
-            "assert np.array_equal(np.stack(steps), chunk[:2])\n"
-            "try:\n    policy.infer({})\n"
-            "except RuntimeError as error:\n    assert 'state is missing' in str(error)\n"
-            "print('served')\n"
-        )
-        done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
-        assert done.stdout.strip() == "served", done.stderr
-    finally:
-        process.kill()
-        process.wait()
+    program = (
+        f"obs = {{'state': np.zeros({STATE}, np.float32), 'prompt': 'go', '__seed__': 0}}\n"
+        "chunk = policy.infer(obs)['actions']\n"
+        "assert list(chunk.shape) == list(about['action']['shape']), chunk.shape\n"
+        "broker = ActionChunkBroker(policy, 2)\n"
+        "steps = [broker.infer(obs)['actions'] for _ in range(2)]\n"
+        "assert np.array_equal(np.stack(steps), chunk[:2])\n"
+        "try:\n    policy.infer({})\n"
+        "except RuntimeError as error:\n    assert 'state is missing' in str(error)\n"
+    )
+    run_openpi_client(tmp_path, serve(f"policy={policy}", "address=ws://127.0.0.1:0"), program)
