@@ -1,5 +1,6 @@
 """Searches that cannot work end with one line before anything runs."""
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -79,7 +80,7 @@ def test_without_a_cluster_nothing_runs(
     pytest.importorskip("optuna", reason="the extra `ray` is not installed")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     # Not the clusters of other tests on this machine.
-    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", functools.cache(set))
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert main(train(tmp_path / "runs", RANGE, "launcher=ray")) == 2
     assert "`ray start --head` starts one" in capsys.readouterr().err
