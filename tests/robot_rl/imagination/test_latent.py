@@ -1,6 +1,6 @@
 """Imagination of features: the base's action head is asked, and whole runs on the point task."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -24,19 +24,10 @@ from tests.robot_rl.imagination.point_task import (
     PointRun,
     look,
 )
+from tests.robot_rl.imagination.test_imagination import SMALL as SMALL_STATE
 from tests.robot_rl.imagination.test_imagination import break_at_share, same, weights
 
-SMALL = LatentModelConfig(
-    refit_every=5,
-    pool=10,
-    branches=128,
-    first_updates=300,
-    fit_updates=40,
-    hidden=[64, 64],
-    batch_size=64,
-    latent=2,
-    history=2,
-)
+SMALL = LatentModelConfig(**{**asdict(SMALL_STATE), "name": "latent"}, latent=2, history=2)
 
 
 @pytest.mark.parametrize("frames", [1, 2])

@@ -10,7 +10,7 @@ from robot_rl.imagination.config import LatentModelConfig
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.latent_model import LatentModel, LatentShape
 from robot_rl.imagination.world_model import Prediction, Situation, situation
-from tests.robot_rl.imagination.test_state_model import linear_episodes
+from tests.robot_rl.imagination.test_state_model import assert_goes_on, linear_episodes
 
 SMALL = LatentModelConfig(hidden=[32], batch_size=64, members=3, latent=4, history=2)
 CHUNK, FEATURES = 4, 10
@@ -119,14 +119,8 @@ def test_the_context_of_an_imagined_chunk_is_that_of_the_real_one() -> None:
 
 def test_a_fit_goes_on_exactly_from_its_checkpoint_and_not_with_another_base() -> None:
     episodes = seen(linear_episodes(5))
-    straight, stopped, resumed = model(1), model(1), model(2)
-    straight.fit(episodes, 0, 20)
-    stopped.fit(episodes, 0, 20)
-    resumed.restore(stopped.checkpoint())
-    for each in (straight, resumed):
-        each.fit(episodes, 2, 10)
-    for a, b in zip(straight.state_dict().values(), resumed.state_dict().values(), strict=True):
-        assert torch.equal(a, b)
+    stopped = model(1)
+    assert_goes_on(model(1), stopped, model(2), episodes)
     other = model(1, features_of="another base")
     with pytest.raises(ValueError, match="predicts features of the base base, and the base is now another"):
         other.restore(stopped.checkpoint())

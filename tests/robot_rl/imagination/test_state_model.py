@@ -108,8 +108,13 @@ def test_success_is_recognised_and_its_lower_bound_is_below_the_upper() -> None:
 
 
 def test_a_fit_goes_on_exactly_from_its_checkpoint() -> None:
-    episodes = linear_episodes(5)
-    straight, stopped, resumed = model(1), model(1), model(2)
+    assert_goes_on(model(1), model(1), model(2), linear_episodes(5))
+
+
+def assert_goes_on(
+    straight: StateModel, stopped: StateModel, resumed: StateModel, episodes: list[Episode]
+) -> None:
+    """A model that goes on from the checkpoint of a stopped one learns the same as one that did not stop."""
     straight.fit(episodes, 0, 20)
     stopped.fit(episodes, 0, 20)
     resumed.restore(stopped.checkpoint())
