@@ -138,7 +138,7 @@ def test_how_often_the_base_is_asked_is_reported(
 
 
 def test_methods_that_run_the_base_in_updates_refuse_a_server(
-    tmp_path: Path, robot_rl: RunCommand, base_run: Path
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     server, url = serve(base_run)
     try:
@@ -148,7 +148,7 @@ def test_methods_that_run_the_base_in_updates_refuse_a_server(
         with pytest.raises(UserError, match="task was lift, here it is can"):
             robot_rl("train", "method=residual", "task=can", "base=remote", f"base.url={url}")
         with pytest.raises(UserError, match="trains a base policy: choose base=diffusion, not a server"):
-            robot_rl("train", "method=bc", "data=x", "base=remote", f"base.url={url}")
+            robot_rl("train", "method=bc", f"data={demonstrations}", "base=remote", f"base.url={url}")
     finally:
         server.close()
 

@@ -7,16 +7,22 @@ from pathlib import Path
 _PATIENCE = 120.0
 
 
+def make_openpi_client(folder: Path) -> Path:
+    """A Python interpreter that has openpi-client."""
+    uv, python = [sys.executable, "-m", "uv"], folder / "venv" / "bin" / "python"
+    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")], check=True)
+    packages = ["openpi-client==0.1.2", "typing_extensions"]
+    subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(python), *packages], check=True)
+    return python
+
+
 def run_openpi_client(folder: Path, process: "subprocess.Popen[str]", program: str) -> None:
     """Run a program with openpi's client as `policy` and its metadata as `about`, then kill the server.
 
     `process` is a `robot-rl serve` whose first line was not read yet.
     """
     try:
-        uv, python = [sys.executable, "-m", "uv"], folder / "venv" / "bin" / "python"
-        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")], check=True)
-        packages = ["openpi-client==0.1.2", "typing_extensions"]
-        subprocess.run([*uv, "pip", "install", "--quiet", "--python", str(python), *packages], check=True)
+        python = make_openpi_client(folder)
         assert process.stdout
         port = process.stdout.readline().strip().rsplit(":", 1)[1]
         script = (
