@@ -210,8 +210,9 @@ def run(config: Config) -> None:
         except (ServerLost, ProcessLost) as error:
             record(failed=str(error))
             raise
-    env_steps = 0 if isinstance(method, OfflineMethod) else config.method.steps
-    record(env_steps=env_steps, wall_seconds=logger.seconds, finished=finished)
+        # Before another signal would end the process at once.
+        env_steps = 0 if isinstance(method, OfflineMethod) else config.method.steps
+        record(env_steps=env_steps, wall_seconds=logger.seconds, finished=finished)
     processes.close()
     _report_end(directory, method, finished=finished, shown=main)
 

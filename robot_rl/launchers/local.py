@@ -36,8 +36,9 @@ class LocalLauncher(Launcher):
     def stop(self) -> None:
         # By SIGTERM: they have already received a terminal's Ctrl-C, and a second one would end them at once.
         with self._lock:
-            self._stopping = True
-            for process in self._running.values():
+            first, self._stopping = not self._stopping, True
+            # Once: after they have saved, a signal would end them before they say so.
+            for process in self._running.values() if first else ():
                 process.terminate()
 
     def end(self, log: Path) -> None:

@@ -94,8 +94,8 @@ class RayLauncher(Launcher):
 
     def stop(self) -> None:
         with self._lock:
-            self._stopping = True
-            for actor in self._running.values():
+            first, self._stopping = not self._stopping, True
+            for actor in self._running.values() if first else ():
                 actor.stop.remote()
 
     def end(self, log: Path) -> None:

@@ -43,7 +43,7 @@ class Advisor:
         record: what has happened already.
 
     Raises:
-        UserError: if Ray Tune or Optuna is missing.
+        UserError: if Ray Tune or Optuna is missing, or suggests other values than are recorded.
     """
 
     def __init__(self, space: Space, rungs: Rungs, seed: int, record: Record) -> None:
@@ -60,14 +60,11 @@ class Advisor:
             # A trial that reaches its last step ends by itself.
             stop_last_trials=False,
         )
-        begun = [event.values for event in record.events if isinstance(event, Began)]
         self._optuna = searchers.OptunaSearch(
             {key: _distribution(one, optuna) for key, one in space.items()},
             metric=_METRIC,
             mode="max",
-            points_to_evaluate=[self._point(values) for values in begun] or None,
-            # The sampler's state is not saved; with the same seed, its first draws would come again.
-            seed=seed + len(begun),
+            seed=seed,
         )
         self._repeat(record.events)
 
@@ -88,21 +85,21 @@ class Advisor:
         self._optuna.on_trial_complete(str(trial), result, error=success is None)
 
     def _repeat(self, events: Sequence[Event]) -> None:
-        """Tell sampler and scheduler what has happened, in the same order."""
+        """Tell sampler and scheduler what has happened, in the same order, so that they go on the same."""
         last: dict[int, float] = {}
         for event in events:
             match event:
                 case Began(trial, values):
-                    suggested = self.suggest(trial)
-                    assert suggested == values, (suggested, values)
+                    if self.suggest(trial) != values:
+                        raise UserError(
+                            f"Optuna now suggests other values for trial {trial} than when the search began, "
+                            "perhaps in another version: choose another name=… for the search"
+                        )
                 case Evaluated(trial, step, success):
                     last[trial] = success
                     self.stops(trial, step, success)
                 case Ended(trial, _):
                     self.end(trial, last[trial])
-
-    def _point(self, values: dict[str, str]) -> dict[str, Any]:
-        return {key: _number(one, values[key]) for key, one in self._space.items()}
 
 
 def check_libraries() -> tuple[Any, Any, Any]:
@@ -138,10 +135,3 @@ def _text(one: Interval | Values, sampled: Any) -> str:
     if isinstance(one, Interval):
         return repr(sampled)
     return one.texts[sampled] if one.ordered else str(sampled)
-
-
-def _number(one: Interval | Values, text: str) -> Any:
-    """What Optuna sampled for this text."""
-    if isinstance(one, Interval):
-        return int(text) if one.whole else float(text)
-    return one.texts.index(text) if one.ordered else text

@@ -18,6 +18,8 @@ from robot_rl.runs import training_progress, validation_success
 
 _POLL = 0.5
 """s between two looks at whether a trial may begin."""
+_ASK_AGAIN = 20.0
+"""s after which a trial that was asked to end is asked again."""
 
 
 class Trials:
@@ -34,6 +36,8 @@ class Trials:
         self._plan, self._record, self._advisor, self._launcher = plan, record, advisor, launcher
         self._lock = threading.Lock()
         self._active: set[int] = set()
+        self._ask_after: dict[int, float] = {}
+        """When a trial is asked again to end, s."""
         self._places = 0
 
     def run(self, stop: Callable[[], bool], bar: Progress) -> None:
@@ -87,8 +91,9 @@ class Trials:
             trial = self._record.trials[number]
             if trial.end is None and self._read(number):
                 self._stop(number, bar)
-            if trial.end == "stopped":
-                # Again and again: a command that has just begun may not have heard it.
+            if trial.end == "stopped" and time.monotonic() > self._ask_after.get(number, 0):
+                # Again: another node may have started the command anew.
+                self._ask_after[number] = time.monotonic() + _ASK_AGAIN
                 self._launcher.end(self._log(number))
             rows.append(self._row(number))
         bar.show_lines(rows)
