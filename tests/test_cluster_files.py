@@ -34,10 +34,20 @@ def prepared(folder: Path, data: Path, base: Path) -> dict[str, Any]:
     return {"cwd": folder, "env": {**os.environ, "PATH": path}, "text": True, "capture_output": True}
 
 
-def free_port() -> int:
+def on_a_workstation(folder: Path, data: Path, base: Path) -> tuple[dict[str, Any], int]:
+    """How to run its script in a prepared folder, and the port of its cluster."""
+    pytest.importorskip("ray", reason=NO_RAY)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+        port = int(free.getsockname()[1])
+    where = prepared(folder, data, base)
+    where["env"] |= {"PORT": str(port), "WORKERS": "1", "RAY_memory_monitor_refresh_ms": "0"}
+    return where, port
+
+
+def assert_nothing_listens(port: int) -> None:
+    with socket.socket() as again:
+        assert again.connect_ex(("127.0.0.1", port)) != 0
 
 
 def finished_runs(folder: Path) -> int:
@@ -81,26 +91,19 @@ def test_the_sweep_for_a_laptop_ends(tmp_path: Path, demonstrations: Path, base_
 def test_the_run_for_a_workstation_ends_with_its_cluster(
     tmp_path: Path, demonstrations: Path, base_run: Path
 ) -> None:
-    pytest.importorskip("ray", reason=NO_RAY)
-    port = free_port()
-    where = prepared(tmp_path, demonstrations, base_run)
-    where["env"] |= {"PORT": str(port), "WORKERS": "1", "RAY_memory_monitor_refresh_ms": "0"}
+    where, port = on_a_workstation(tmp_path, demonstrations, base_run)
     done = subprocess.run([FOLDER / "workstation.sh", *TINY, "name=run"], check=False, **where)
     assert done.returncode == 0, done.stderr
     assert finished_runs(tmp_path) == 1
-    with socket.socket() as again:
-        assert again.connect_ex(("127.0.0.1", port)) != 0
+    assert_nothing_listens(port)
 
 
 @pytest.mark.full
 def test_a_workstation_whose_script_is_ended_saves_the_run_and_ends_its_cluster(
     tmp_path: Path, demonstrations: Path, base_run: Path
 ) -> None:
-    pytest.importorskip("ray", reason=NO_RAY)
-    port = free_port()
-    where = prepared(tmp_path, demonstrations, base_run)
+    where, port = on_a_workstation(tmp_path, demonstrations, base_run)
     del where["capture_output"]
-    where["env"] |= {"PORT": str(port), "WORKERS": "1", "RAY_memory_monitor_refresh_ms": "0"}
     long = ("method.steps=100000", "checkpoint_every=200", "name=run")
     child = subprocess.Popen(
         [FOLDER / "workstation.sh", *TINY, *long], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **where
@@ -114,8 +117,7 @@ def test_a_workstation_whose_script_is_ended_saves_the_run_and_ends_its_cluster(
         child.wait()
     assert child.returncode == 143, said
     assert "stopped and saved" in said
-    with socket.socket() as again:
-        assert again.connect_ex(("127.0.0.1", port)) != 0
+    assert_nothing_listens(port)
 
 
 def test_the_shells_of_the_scripts_accept_them() -> None:

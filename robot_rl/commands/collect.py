@@ -12,19 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.expert_episodes import ExpertOptions
-from robot_rl.data.policy_episodes import PolicyOptions
 from robot_rl.data.simulated_episodes import CollectorOptions, SimulatedEpisode
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import mistakes
-from robot_rl.saved_policies.loading import base_of, load_networks
 from robot_rl.workers.config import SimulationsConfig
-from robot_rl.workers.episode_pool import cluster_episodes
 
 GROUPS = {"task": {"*": TaskConfig}, "workers": {"ray": SimulationsConfig}}
 
@@ -70,8 +65,6 @@ class Config:
 
 
 def run(config: Config) -> None:
-    # A few observations through a small network: more threads do not help.
-    torch.set_num_threads(1)
     with ExitStack() as closing:
         with mistakes():
             options = _options(config)
@@ -82,6 +75,9 @@ def run(config: Config) -> None:
             numbers = range(begun, config.episodes)
             episodes: Iterator[SimulatedEpisode] = map(collector.collect, numbers)
             if config.workers and numbers:
+                # Imported here, as below.
+                from robot_rl.workers.episode_pool import cluster_episodes
+
                 episodes = cluster_episodes(config.workers, options, numbers, closing)
         successes = 0
         stop = closing.enter_context(stop_on_signal())
@@ -103,6 +99,10 @@ def _options(config: Config) -> CollectorOptions:
     """What acts. Raises ValueError if it cannot."""
     if config.policy is None:
         return ExpertOptions(config.task, config.noise, config.skill, config.seed)
+    # Imported here: they import torch, which takes seconds, and an expert needs none.
+    from robot_rl.data.policy_episodes import PolicyOptions
+    from robot_rl.saved_policies.loading import base_of, load_networks
+
     networks, meta = load_networks(config.policy)
     if config.workers and base_of(networks).is_remote:
         raise ValueError("workers=ray sends copies of the policy, and its base is on a server: leave it out")

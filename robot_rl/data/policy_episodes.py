@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
@@ -72,6 +73,8 @@ class PolicyOptions:
         return trained_execution(self.meta)
 
     def collector(self) -> "PolicyCollector":
+        # A few observations through a small network: more threads do not help.
+        torch.set_num_threads(1)
         return PolicyCollector(self)
 
     def collection(self) -> dict[str, Any]:

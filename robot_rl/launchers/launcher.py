@@ -71,9 +71,19 @@ class Launcher(ABC):
         """Whether it starts no more commands."""
         return self._stopping
 
-    @abstractmethod
     def stop(self) -> None:
-        """Ask all commands to finish their step, save and exit; start no others."""
+        """Ask all commands to finish their step, save and exit; start no others.
+
+        They are asked once: a second signal would end them at once, perhaps while they save.
+        """
+        with self._lock:
+            first, self._stopping = not self._stopping, True
+            if first:
+                self._ask_all()
+
+    @abstractmethod
+    def _ask_all(self) -> None:
+        """Ask all running commands to finish their step, save and exit; the lock is held."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -33,13 +33,10 @@ class LocalLauncher(Launcher):
                 raise Stopped
         return code
 
-    def stop(self) -> None:
+    def _ask_all(self) -> None:
         # By SIGTERM: they have already received a terminal's Ctrl-C, and a second one would end them at once.
-        with self._lock:
-            first, self._stopping = not self._stopping, True
-            # Once: after they have saved, a signal would end them before they say so.
-            for process in self._running.values() if first else ():
-                process.terminate()
+        for process in self._running.values():
+            process.terminate()
 
     def end(self, log: Path) -> None:
         with self._lock:

@@ -92,11 +92,9 @@ class RayLauncher(Launcher):
             code = self._ray.get(actor.wait.remote(_POLL), timeout=_HANGS)
         return code
 
-    def stop(self) -> None:
-        with self._lock:
-            first, self._stopping = not self._stopping, True
-            for actor in self._running.values() if first else ():
-                actor.stop.remote()
+    def _ask_all(self) -> None:
+        for actor in self._running.values():
+            actor.stop.remote()
 
     def end(self, log: Path) -> None:
         with self._lock:

@@ -79,12 +79,9 @@ class SlurmLauncher(Launcher):
             raise Stopped
         return None if code == INTERRUPTED else code
 
-    def stop(self) -> None:
-        with self._lock:
-            first, self._stopping = not self._stopping, True
-            # A second one would end the commands at once.
-            for process in self._running if first else ():
-                process.send_signal(signal.SIGINT)
+    def _ask_all(self) -> None:
+        for process in self._running:
+            process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
         with self._lock:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.policy_client.config import RemoteConfig
 
 STEPS: Final = 20
@@ -41,6 +40,9 @@ class WorkersConfig(SimulationsConfig):
 
 def check_workers_config(config: WorkersConfig, method: Any, base: Any) -> None:
     """Raises ValueError if workers cannot act for this method, or with this base."""
+    # Imported here: it imports torch, which takes seconds, and collecting from experts needs none.
+    from robot_rl.learning.config import OffPolicyConfig
+
     if config.lockstep:
         return
     if not isinstance(method, OffPolicyConfig):

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-import torch
-
 from robot_rl.data.simulated_episodes import CollectorOptions, SimulatedEpisode
 from robot_rl.errors import UserError
 from robot_rl.hardware.plugins import inherited_plugins
@@ -17,7 +15,7 @@ from robot_rl.launchers.ray_nodes import connect
 from robot_rl.launchers.software import installed_software
 from robot_rl.workers.config import SimulationsConfig
 from robot_rl.workers.node import prepare_worker
-from robot_rl.workers.start import lost_at_start, say, wait_for_start, worker_result
+from robot_rl.workers.start import say, wait_for_first, worker_result
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -48,7 +46,6 @@ class EpisodeWorker:
     def build(self, job: EpisodeJob) -> None:
         """Create the environment. Raises ValueError if this machine cannot."""
         prepare_worker(job.options.task, job.plugins, job.software)
-        torch.set_num_threads(1)
         self._collector = job.options.collector()
 
     def collect(self, number: int) -> SimulatedEpisode:
@@ -92,11 +89,7 @@ class EpisodePool:
         """
         for _ in range(self._count):
             self._add()
-        first = wait_for_start(self._ray, list(self._answers))
-        try:
-            worker_result(self._ray, first, "collect")
-        except self._ray.exceptions.RayError as error:
-            raise lost_at_start(self._ray, error) from error
+        wait_for_first(self._ray, list(self._answers), "collect")
 
     def episodes(self, numbers: range) -> Iterator[SimulatedEpisode]:
         """The episodes of these numbers, in this order.

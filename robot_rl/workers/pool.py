@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from robot_rl.errors import UserError
 from robot_rl.workers.collector import Collected, Collector, CollectorJob
-from robot_rl.workers.start import lost_at_start, say, wait_for_start, worker_result
+from robot_rl.workers.start import say, wait_for_first, worker_result
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -69,7 +69,7 @@ class CollectorPool:
         for worker in self.workers:
             self._start(worker)
         try:
-            self._wait_for_one()
+            wait_for_first(ray, list(self._answers), "collect")
         except BaseException:
             self.close()
             raise
@@ -95,7 +95,8 @@ class CollectorPool:
         for answer in ready:
             worker = self._answers.pop(answer)
             try:
-                collected = self._result(answer)
+                # None to `build`.
+                collected: Collected | None = worker_result(self._ray, answer, "collect")
             except self._ray.exceptions.RayError:
                 self._replace(worker, "is lost", lost)
                 continue
@@ -150,15 +151,3 @@ class CollectorPool:
 
     def _is_ready(self, answer: "ObjectRef") -> bool:
         return bool(self._ray.wait([answer], timeout=0)[0])
-
-    def _result(self, answer: "ObjectRef") -> Collected | None:
-        """The answer of a worker, None to `build`; raises RayError if it is lost."""
-        collected: Collected | None = worker_result(self._ray, answer, "collect")
-        return collected
-
-    def _wait_for_one(self) -> None:
-        first = wait_for_start(self._ray, list(self._answers))
-        try:
-            self._result(first)
-        except self._ray.exceptions.RayError as error:
-            raise lost_at_start(self._ray, error) from error

@@ -48,6 +48,19 @@ def worker_result(ray: ModuleType, answer: "ObjectRef", task: str, timeout: floa
         raise RuntimeError(f"a worker failed: {error}") from error
 
 
+def wait_for_first(ray: ModuleType, answers: "Sequence[ObjectRef]", task: str) -> None:
+    """Wait until one of several new workers has started; `task` as for `worker_result`.
+
+    Raises:
+        UserError: if it cannot start.
+    """
+    first = wait_for_start(ray, answers)
+    try:
+        worker_result(ray, first, task)
+    except ray.exceptions.RayError as error:
+        raise lost_at_start(ray, error) from error
+
+
 def lost_at_start(ray: ModuleType, error: Exception) -> UserError:
     """What a user is told whose worker was lost before it did anything."""
     if isinstance(error, ray.exceptions.OutOfMemoryError):

@@ -8,7 +8,6 @@ are stopped finish their step and save, and could be resumed by hand. A record o
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from robot_rl.cli.command import Command
 from robot_rl.cli.multirun import refuse_torchrun, say
@@ -84,12 +83,8 @@ def _report(plan: Plan, record: Record) -> None:
         again = plan.line(words({**plan.fixed, **best.values, "name": name}))
         text = f"robot-rl {shlex.join(again)}"
         say(text)
-        write_text(_best(plan), f"{text}\n")
+        write_text(plan.folder / _BEST, f"{text}\n")
     failed = sum(bool(trial.failure) for _, trial in trials)
     if failed:
         say(f"{failed} of {len(trials)} trials failed; the same command tries them again")
         raise SystemExit(1)
-
-
-def _best(plan: Plan) -> Path:
-    return plan.folder / _BEST

@@ -33,6 +33,7 @@ from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod
+from robot_rl.methods.registry import METHODS
 from robot_rl.methods.replay_fields import replay_fields
 from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkMethod
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
@@ -301,3 +302,14 @@ class PointRun:
     def success(self, last: int = 40) -> float:
         """Part of the last episodes that succeeded."""
         return float(np.mean([ok for _, ok in self.outcomes[-last:]]))
+
+
+def small_method(name: str, steps: int = 900) -> OffPolicyMethod:
+    """A method with small networks."""
+    kind = METHODS[name]
+    assert issubclass(kind, OffPolicyMethod)
+    config = kind.config_type(
+        num_envs=4, steps=steps, warmup_steps=300, critic_warmup=50, batch_size=32, demo_ratio=0.0,
+        hidden=[32, 32], num_critics=2, n_step=4,
+    )  # fmt: skip
+    return kind(config)

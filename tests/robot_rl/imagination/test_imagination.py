@@ -15,9 +15,7 @@ import torch
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import Prediction, Situation
-from robot_rl.methods.method import OffPolicyMethod
-from robot_rl.methods.registry import METHODS
-from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun
+from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun, small_method
 
 SMALL = StateModelConfig(
     refit_every=5,
@@ -74,13 +72,7 @@ def test_a_good_model_is_used_and_its_numbers_are_logged(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["expo", "dsrl_na", "residual"])
 def test_other_methods_learn_from_imagined_transitions(name: str, tmp_path: Path) -> None:
-    kind = METHODS[name]
-    assert issubclass(kind, OffPolicyMethod)
-    config = kind.config_type(
-        num_envs=4, steps=900, warmup_steps=300, critic_warmup=50, batch_size=32, demo_ratio=0.0,
-        hidden=[32, 32], num_critics=2, n_step=4,
-    )  # fmt: skip
-    run = PointRun(tmp_path, imagination=SMALL, model=lambda _: Oracle(), method=kind(config)).train()
+    run = PointRun(tmp_path, imagination=SMALL, model=lambda _: Oracle(), method=small_method(name)).train()
     assert run.imagination
     assert run.imagination.gate.share > 0
     assert run.imagination.sample(8) is not None

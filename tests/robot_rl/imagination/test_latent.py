@@ -12,8 +12,6 @@ from robot_rl.imagination.latent_model import LatentModel, LatentShape
 from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import Prediction, Situation
-from robot_rl.methods.method import OffPolicyMethod
-from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.base_policy import random_observations
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from tests.robot_rl.imagination.point_task import (
@@ -23,6 +21,7 @@ from tests.robot_rl.imagination.point_task import (
     LatentOracle,
     PointRun,
     look,
+    small_method,
 )
 from tests.robot_rl.imagination.test_imagination import SMALL as SMALL_STATE
 from tests.robot_rl.imagination.test_imagination import break_at_share, same, weights
@@ -74,13 +73,7 @@ def test_the_base_is_asked_at_the_features_of_predicted_frames(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["residual_chunk", "expo", "dsrl_na", "residual"])
 def test_methods_learn_from_imagined_features(name: str, tmp_path: Path) -> None:
-    kind = METHODS[name]
-    assert issubclass(kind, OffPolicyMethod)
-    config = kind.config_type(
-        num_envs=4, steps=900, warmup_steps=300, critic_warmup=50, batch_size=32, demo_ratio=0.0,
-        hidden=[32, 32], num_critics=2, n_step=4,
-    )  # fmt: skip
-    method = kind(config)
+    method = small_method(name)
     run = PointRun(
         tmp_path, imagination=SMALL, model=lambda _: LatentOracle(), method=method, features=True
     ).train()

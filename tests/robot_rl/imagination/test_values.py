@@ -8,13 +8,19 @@ import torch
 
 from robot_rl.imagination.values import LearnedValues
 from robot_rl.learning.learner import CandidatesLearner
-from robot_rl.methods.method import OffPolicyMethod
-from robot_rl.methods.registry import METHODS
 from robot_rl.methods.residual_chunk import ResidualChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.finetuned.residual_chunk import corrected_chunks
 from robot_rl.policies.nets.encoder import StateNorm
-from tests.robot_rl.imagination.point_task import RADIUS, STEP, Oracle, PointBase, PointRun, SeeingBase
+from tests.robot_rl.imagination.point_task import (
+    RADIUS,
+    STEP,
+    Oracle,
+    PointBase,
+    PointRun,
+    SeeingBase,
+    small_method,
+)
 from tests.robot_rl.imagination.test_imagination import SMALL, same, weights
 
 
@@ -52,14 +58,8 @@ def test_values_learn_the_best_of_stored_and_corrected_samples(tmp_path: Path) -
 
 def build(directory: Path, name: str = "residual_chunk", share: float | None = 0.5) -> PointRun:
     """A short run around a base with a camera; its model is the task's own dynamics, None for no model."""
-    kind = METHODS[name]
-    assert issubclass(kind, OffPolicyMethod)
-    config = kind.config_type(
-        num_envs=4, steps=500, warmup_steps=300, critic_warmup=50, batch_size=32, demo_ratio=0.0,
-        hidden=[32, 32], num_critics=2, n_step=4,
-    )  # fmt: skip
     imagination = None if share is None else replace(SMALL, refit_every=2, pool=4, branches=32, share=share)
-    method = kind(config)
+    method = small_method(name, 500)
     return PointRun(directory, imagination=imagination, model=lambda _: Oracle(), method=method, camera=True)
 
 

@@ -27,10 +27,10 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.saved_policies.loading import load_policy
 from robot_rl.training.rollout import TrainingRollout
 from robot_rl.workers.collector import Collector, CollectorJob, Weights
-from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
+from tests.conftest import SMALL_RL, RunCommand
+from tests.robot_rl.methods.conftest import SEEN
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
-SEEN = ("task.cameras=[agentview]", "task.image_size=[32,32]")
 HORIZON, CHUNK, ENVS, BATCH = 10, 4, 2, 16
 EPISODE = 4
 """Observations of an episode for which the base is asked: steps 0, 4 and 8, and the last observation."""
@@ -38,24 +38,6 @@ STEPS = 2 * ENVS * HORIZON
 """Two episodes of each environment; their length is the time limit."""
 ASKED = 2 * ENVS * EPISODE + ENVS
 """And the first decision after them."""
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
-    """Two demonstrations of Lift with images."""
-    path = tmp_path_factory.mktemp("seen") / "lift.zarr"
-    robot_rl("collect", f"data={path}", "episodes=2", "noise=0.1", *SEEN)
-    return path
-
-
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, seen: Path) -> Path:
-    """Run of a small base that uses the images."""
-    runs = tmp_path_factory.mktemp("seeing")
-    short = ("method.steps=2", "method.batch_size=8", "threads=1")
-    run = (f"data={seen}", f"runs_dir={runs}", "name=base")
-    robot_rl("train", "method=bc", *run, *short, *SEEN, *SMALL_BASE)
-    return runs / "base"
 
 
 def command(method: str, base: Path, runs: Path, name: str, *more: str) -> list[str]:

@@ -28,11 +28,11 @@ from robot_rl.policies.nets.encoder import EncoderSpec, ObservationBatch, Observ
 from robot_rl.policies.store import save_policy
 from robot_rl.saved_policies.loading import load_networks, load_policy
 from robot_rl.training import components
-from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
+from tests.conftest import SMALL_RL, RunCommand
+from tests.robot_rl.methods.conftest import SEEN
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
 STATE, ACTION, B, SIZE = 3, 2, 8, (24, 24)
-SEEN = ("task.cameras=[agentview]", "task.image_size=[32,32]")
 BATCH = 16  # of SMALL_RL
 
 
@@ -142,25 +142,6 @@ def test_resumed_learner_continues_exactly() -> None:
     for seed in range(2, 4):
         assert_same(one.update(batch(seed)), other.update(batch(seed)))
     assert_same(one.state_dict(), other.state_dict())
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
-    """Two demonstrations of Lift with images."""
-    path = tmp_path_factory.mktemp("seen") / "lift.zarr"
-    robot_rl("collect", f"data={path}", "episodes=2", "noise=0.1", *SEEN)
-    return path
-
-
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, seen: Path) -> Path:
-    """Run of a small base that uses the images."""
-    runs = tmp_path_factory.mktemp("seeing")
-    short = ("method.steps=2", "method.batch_size=8", "threads=1")
-    robot_rl(
-        "train", "method=bc", f"data={seen}", f"runs_dir={runs}", "name=base", *short, *SEEN, *SMALL_BASE
-    )
-    return runs / "base"
 
 
 def command(method: str, base: Path, data: Path, runs: Path, name: str, *more: str) -> list[str]:
