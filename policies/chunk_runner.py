@@ -107,6 +107,8 @@ class ChunkRunner:
         """Number of observations for which the base was sampled."""
         self.holds = 0
         """Number of control steps in which an arm was held, for want of a chunk."""
+        self.starting = np.zeros(0, np.int64)
+        """Environments [b] that started a chunk in the latest step, in the order of what `select` got."""
         self.decisions_only = False
         """Whether samples of the base and its features are only computed where a chunk starts."""
         self._history: dict[str, NDArray[Any]] = {}
@@ -181,6 +183,7 @@ class ChunkRunner:
                 obs = _rows(obs, torch.from_numpy(sampled[observed]))
                 chunk = self._sample(obs, env_ids[sampled], starting[sampled])
             if starting.any():
+                self.starting = env_ids[starting]
                 mask = torch.from_numpy(starting[sampled])
                 begun = _rows(obs, mask), _chunk_rows(chunk, mask)
                 self._start_chunks(env_ids[starting], select(*begun) if select else select_first(begun[1]))

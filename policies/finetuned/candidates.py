@@ -1,12 +1,14 @@
 """Choice among candidate chunks by value: critics of chunks, their lower confidence bound, the best chunk."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import BaseSpec, Chunk
+from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk, ObservationHistory
 from robot_rl.policies.chunk_runner import SelectedChunk
 from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
@@ -77,3 +79,35 @@ def select_best(chunks: Tensor, scores: Tensor, base_samples: Chunk) -> Selected
     index = picked % base_samples.actions.shape[1]
     noise = None if base_samples.noise is None else base_samples.noise[at, index]
     return SelectedChunk(chunks[at, picked], base_samples.actions[at, index], noise)
+
+
+RankCandidates = Callable[[ObservationHistory, Tensor, Tensor], Tensor]
+"""Scores [b, M] of candidates [b, M, h, A], from observations [b, To, …] and the candidates' values."""
+
+
+class CandidatesPolicy(ActingPolicy):
+    """Executes the candidate with the highest score; subclasses make the candidates and their values."""
+
+    def __init__(self, base: BasePolicy, num_envs: int, spec: CandidatesSpec, seed: int) -> None:
+        super().__init__(
+            base,
+            num_envs,
+            base_samples=spec.candidates,
+            execute=spec.executed(base.spec),
+            encoder=spec.encoder,
+            seed=seed,
+        )
+        self.rank: RankCandidates | None = None
+        """Scores the candidates while exploring; their values do if it is None."""
+
+    def _select_best(
+        self,
+        obs: ObservationHistory,
+        chunks: Tensor,
+        values: Tensor,
+        base_samples: Chunk,
+        *,
+        explore: bool,
+    ) -> SelectedChunk:
+        scores = self.rank(obs, chunks, values) if explore and self.rank else values
+        return select_best(chunks, scores, base_samples)

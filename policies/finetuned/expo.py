@@ -12,14 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame
 from robot_rl.policies.finetuned.candidates import (
+    CandidatesPolicy,
     CandidatesSpec,
     chunk_critic,
     lower_confidence_bound,
-    select_best,
 )
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
@@ -80,13 +79,10 @@ class Expo(FinetunedPolicy):
         edit = torch.tanh(self.edit(x)[0]) if noise is None else self.edit.sample(x, noise)[0]
         return torch.cat([chunks, self.apply_edit(flat, edit).view_as(chunks)], 1)
 
-    def select(self, features: Tensor, base_samples: Chunk, noise: Tensor | None) -> SelectedChunk:
-        """The candidate with the highest value; `noise` as for `candidates`."""
-        chunks = self.candidates(features, base_samples.actions, noise)
-        scores = lower_confidence_bound(
-            self.critic, self.codec, features, chunks, self.spec.uncertainty_penalty
-        )
-        return select_best(chunks, scores, base_samples)
+    def values(self, features: Tensor, chunks: Tensor) -> Tensor:
+        """Values [B, M] of candidates [B, M, h, A] when acting."""
+        penalty = self.spec.uncertainty_penalty
+        return lower_confidence_bound(self.critic, self.codec, features, chunks, penalty)
 
     def seed_values(self, features: Tensor, noise: Tensor) -> Tensor:
         """Predicted values [B, N] of the chunks that latent noise [B, N, Hn, Dn] would give."""
@@ -163,20 +159,12 @@ class SeedRankingBase(BasePolicy):
         return self.base.device
 
 
-class ExpoPolicy(ActingPolicy):
+class ExpoPolicy(CandidatesPolicy):
     """Executes the best candidate; edits are sampled while exploring, otherwise their mean is used."""
 
     def __init__(self, networks: Expo, num_envs: int, *, seed: int = 0) -> None:
         base = SeedRankingBase(networks.base, self._best_seed) if networks.spec.faster else networks.base
-        spec = networks.spec
-        super().__init__(
-            base,
-            num_envs,
-            base_samples=spec.candidates,
-            execute=spec.executed(base.spec),
-            encoder=spec.encoder,
-            seed=seed,
-        )
+        super().__init__(base, num_envs, networks.spec, seed)
         self.networks = networks
 
     def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
@@ -185,7 +173,9 @@ class ExpoPolicy(ActingPolicy):
         noise = None
         if explore:
             noise = self._noise(*base.flatten(0, 1).flatten(1).shape)
-        return networks.select(features, base_samples, noise)
+        chunks = networks.candidates(features, base, noise)
+        values = networks.values(features, chunks)
+        return self._select_best(obs, chunks, values, base_samples, explore=explore)
 
     def _best_seed(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         if not self.active:

@@ -9,14 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame
 from robot_rl.policies.finetuned.candidates import (
+    CandidatesPolicy,
     CandidatesSpec,
     chunk_critic,
     lower_confidence_bound,
-    select_best,
 )
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import DeterministicActor
@@ -84,21 +83,13 @@ class ResidualChunk(FinetunedPolicy):
         return (chunk + std * self.actor.scale * noise).clamp(-1, 1)
 
 
-class ResidualChunkPolicy(ActingPolicy):
+class ResidualChunkPolicy(CandidatesPolicy):
     """Executes the candidate with the highest value; exploration adds noise to its residual."""
 
     def __init__(
         self, networks: ResidualChunk, num_envs: int, *, exploration: float = 0.0, seed: int = 0
     ) -> None:
-        base, spec = networks.base, networks.spec
-        super().__init__(
-            base,
-            num_envs,
-            base_samples=spec.candidates,
-            execute=spec.executed(base.spec),
-            encoder=spec.encoder,
-            seed=seed,
-        )
+        super().__init__(networks.base, num_envs, networks.spec, seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
@@ -106,7 +97,8 @@ class ResidualChunkPolicy(ActingPolicy):
     def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks = self.networks
         features = networks.encoder(latest_frame(obs))
-        selected = select_best(*networks.candidates(features, base_samples), base_samples)
+        chunks, values = networks.candidates(features, base_samples)
+        selected = self._select_best(obs, chunks, values, base_samples, explore=explore)
         if explore and self.exploration > 0:
             noise = self._noise(*selected.actions.shape)
             selected = replace(selected, actions=networks.explore(selected.actions, self.exploration, noise))

@@ -377,6 +377,12 @@ def check_options(config: Config) -> None:
             "hil.takeover_fails=true ends episodes where a person takes over, which a world model does not "
             "know: leave it or imagination out"
         )
+    acts_elsewhere = config.hil or (config.workers and not config.workers.lockstep)
+    if config.imagination and config.imagination.planning and acts_elsewhere:
+        raise ValueError(
+            "imagination.planning=true needs the model where the policy acts, which is another process here: "
+            "leave it out"
+        )
     if config.hil and config.workers:
         raise ValueError("hil=on has actors of its own, each of which drives one arm: leave workers out")
     if not issubclass(METHODS[config.method.name], OfflineMethod):

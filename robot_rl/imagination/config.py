@@ -38,6 +38,8 @@ class ImaginationConfig:
     """Share that begins shortly before failures, gripper commands and jumps of the value."""
     demonstrations: float = 0.15
     """Share that begins in demonstrations; the rest begins anywhere in the run."""
+    planning: bool = False
+    """While exploring, rank the candidates of `residual_chunk` or `expo` by a predicted chunk plus value."""
 
     @property
     def context_chunks(self) -> int:

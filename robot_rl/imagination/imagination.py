@@ -107,7 +107,8 @@ class Imagination:
         self.limits: Limits | None = None
         self.history: list[dict[str, float | bool]] = []
         """The gate's decisions."""
-        self._generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        """Of all random numbers but those of the model's gradient steps."""
         self._key_rows: list[list[int]] = []
         """Steps at key moments of each learned episode."""
         self._steps: Steps | None = None
@@ -187,7 +188,7 @@ class Imagination:
             self.chunk,
             self.chunks,
             self.limits.success if self.limits else _UNTESTED,
-            self._generator,
+            self.generator,
             self.config.context_chunks,
         )
 
@@ -227,7 +228,7 @@ class Imagination:
         rows = torch.arange(0, length, h)
         if len(rows) > 2:
             frames = torch.stack([episode.states[(rows - 1).clamp(min=0)], episode.states[rows]], 1)
-            value = self.values(frames, self._generator)
+            value = self.values(frames, self.generator)
             jump = (value[1:] - value[:-1]).abs()
             found.update(rows[jump.topk(math.ceil(_JUMPS * len(jump))).indices].tolist())
         return sorted(found)
@@ -243,7 +244,7 @@ class Imagination:
     def learn_values(self, real: Batch) -> None:
         """Learn the values of states from a real batch, where the base cannot be queried for them."""
         if self._learned_values and self.learned:
-            self._learned_values.update(real, self._generator)
+            self._learned_values.update(real, self.generator)
 
     def sample(self, count: int) -> ImaginedPart | None:
         """Imagined transitions; None if no branch has a usable chunk."""
@@ -255,7 +256,7 @@ class Imagination:
         if not self._imagined or not len(self._imagined["reward"]):
             return None
         stored = len(self._imagined["reward"])
-        drawn = torch.randint(stored, (count,), generator=self._generator)
+        drawn = torch.randint(stored, (count,), generator=self.generator)
         rows = {name: value[drawn] for name, value in self._imagined.items()}
         if self._learned_values:
             rows = self._learned_values.complete(rows)
@@ -266,13 +267,13 @@ class Imagination:
         assert self.limits is not None
         assert self._steps is not None
         drawn = torch.multinomial(
-            self._starts, self.config.branches, replacement=True, generator=self._generator
+            self._starts, self.config.branches, replacement=True, generator=self.generator
         )
         rows = self._steps.starts[drawn]
         window = self._steps.windows(rows, self.chunk)
         start = situation(window)
         stored = self._stored_samples(self._steps, rows) if self._learned_values else None
-        made = self.branches.imagine(start, self.limits, self._generator, stored)
+        made = self.branches.imagine(start, self.limits, self.generator, stored)
         count = len(made["reward"])
         if self._imagined:
             made = {name: torch.cat([value, made[name]]) for name, value in self._imagined.items()}
@@ -308,7 +309,7 @@ class Imagination:
             "starts": self._starts,
             "imagined": self._imagined,
             "owed": self._owed,
-            "generator": self._generator.get_state(),
+            "generator": self.generator.get_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, with_model: bool = True) -> None:
@@ -324,7 +325,7 @@ class Imagination:
         self.history, self._key_rows = state["history"], state["key_rows"]
         self._starts, self._imagined = state["starts"], dict(state["imagined"])
         self._owed = state["owed"]
-        self._generator.set_state(state["generator"])
+        self.generator.set_state(state["generator"])
         if self.learned:
             self._steps = Steps(self.episodes[: self.learned], self.config.context_chunks)
 

@@ -37,6 +37,13 @@ class Layout:
         features = rows[FEATURES][:, 0].cpu().unflatten(1, (self.frames, -1))
         return torch.cat([state, features[:, -1]], 1)
 
+    def newest(self, seen: Mapping[str, Tensor]) -> Tensor:
+        """Vectors [B, V] of observations `state` [B, S], `features` [B, D]."""
+        if not self.frames:
+            return seen["state"]
+        features = seen[FEATURES].unflatten(1, (self.frames, -1))
+        return torch.cat([seen["state"], features[:, -1]], 1)
+
     def observation(self, frames: Tensor) -> dict[str, Tensor]:
         """The observation `state` [B, S], `features` [B, D] at the last of two frames [B, 2, V]."""
         state = frames[:, -1, : self.state]

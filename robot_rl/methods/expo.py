@@ -31,6 +31,7 @@ from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, chec
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.uniform import UniformPolicy
+from robot_rl.policies.finetuned.candidates import select_best
 from robot_rl.policies.finetuned.expo import Expo, ExpoSpec
 from robot_rl.policies.nets.encoder import ObservationBatch
 
@@ -134,7 +135,9 @@ class ExpoLearner(OffPolicyLearner):
         """Chunks [B, h, A] that the policy executes while it explores."""
         count = base_samples.actions.shape[:2].numel()
         noise = torch.randn(count, self.soft.size, generator=generator).to(self.device)
-        return self.networks.select(self.networks.encoder(obs), base_samples, noise).actions
+        networks, features = self.networks, self.networks.encoder(obs)
+        chunks = networks.candidates(features, base_samples.actions, noise)
+        return select_best(chunks, networks.values(features, chunks), base_samples).actions
 
     def _candidate_values(
         self, features: Tensor, target_features: Tensor, samples: Tensor, generator: torch.Generator

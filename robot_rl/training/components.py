@@ -247,6 +247,11 @@ def build_imagination(
             f"method={method.config.name} cannot act and learn at imagined states: use imagination with "
             "residual_chunk, expo, dsrl_na or residual"
         )
+    if config.planning and not isinstance(learner, CandidatesLearner):
+        raise ValueError(
+            f"method={method.config.name} has no candidates to rank: use imagination.planning=true with "
+            "residual_chunk or expo"
+        )
     _check_encoder(config, context)
     _check_imagination(config, method, learner, context)
     chunk = max(method.window(context.base).chunk, 1)

@@ -16,9 +16,11 @@ from robot_rl.data.replay import SOURCES, Batch
 from robot_rl.errors import ServerLost, mistakes
 from robot_rl.files.durable import write_file
 from robot_rl.imagination.imagination import Imagination
+from robot_rl.imagination.planning import Planner
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.model_server.client import RemoteModel
+from robot_rl.policies.finetuned.candidates import CandidatesPolicy
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.loop import (
@@ -206,6 +208,9 @@ def train_online(
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True, learns_from_images=seen)
     updater = Updater(config, components, run)
     streams = np.arange(envs.num_envs)
+    if components.imagination and components.imagination.config.planning:
+        assert isinstance(policy, CandidatesPolicy)
+        policy.rank = Planner(components.imagination, components.replay, policy.runner)
 
     def decide() -> None:
         policy.active = learner.warmed_up and step >= config.warmup_steps

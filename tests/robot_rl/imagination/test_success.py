@@ -58,6 +58,13 @@ def test_with_exact_dynamics_success_comes_with_a_third_fewer_steps(
     assert np.mean(steps[1]) <= 2 / 3 * np.mean(steps[0]), steps
 
 
+def test_planning_with_exact_dynamics_halves_the_steps(tmp_path: Path, model_free: list[PointRun]) -> None:
+    planning = replace(SMALL, refit_every=2, pool=6, chunks=3, planning=True, share=0.0)
+    oracle = [make_run(tmp_path, seed, planning).train() for seed in SEEDS]
+    steps = [[run.steps_to(0.8) for run in runs] for runs in (model_free, oracle)]
+    assert np.mean(steps[1]) <= 1 / 2 * np.mean(steps[0]), steps
+
+
 @pytest.mark.parametrize("how", ["random", "shuffled actions", "always success"])
 def test_a_model_that_breaks_costs_at_most_five_points_of_success(
     how: str, tmp_path: Path, model_free: list[PointRun]

@@ -75,6 +75,11 @@ def test_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -
         (("method=expo", "method.base_lr=1e-4"), "cannot give method=expo what it learns from"),
         (("method=residual_chunk", "imagination.members=1"), "imagination.members=1: disagreement needs 2"),
         (("method=residual_chunk", "imagination.recent=0.9"), "shares of the branches"),
+        (("method=dsrl_na", "imagination.planning=true"), "method=dsrl_na has no candidates to rank"),
+        (
+            ("method=expo", "imagination.planning=true", "hil=on"),
+            "imagination.planning=true needs the model where the policy acts",
+        ),
         (("method=residual_chunk", "imagination=remote"), "imagination.address is required"),
         (
             ("method=residual_chunk", "imagination=remote", "imagination.address=ipc:///nowhere/model"),

@@ -1,0 +1,66 @@
+"""Planning: an exploring policy's candidate chunks are ranked by what a world model predicts of them.
+
+    score = R + gamma^len V(s')     reward of the predicted chunk, and value of the state in which it ends
+    score = Q(s, chunk)             where the model is uncertain of it, and while the gate does not pass
+
+A saved policy has no model to plan with.
+"""
+
+import torch
+from torch import Tensor
+
+from robot_rl.data.replay import Replay
+from robot_rl.imagination.branches import judge
+from robot_rl.imagination.episodes import Episode, Steps
+from robot_rl.imagination.imagination import Imagination
+from robot_rl.imagination.world_model import Situation, situation
+from robot_rl.policies.bases.base_policy import ObservationHistory
+from robot_rl.policies.chunk_runner import ChunkRunner, latest_frame
+
+
+class Planner:
+    """Scores candidate chunks; a `RankCandidates`."""
+
+    def __init__(self, imagination: Imagination, replay: Replay, runner: ChunkRunner) -> None:
+        """Build the planner.
+
+        Args:
+            imagination: with the model and the gate.
+            replay: has the open episode of each environment in the stream of its index.
+            runner: of the policy.
+        """
+        self.imagination, self.replay, self.runner = imagination, replay, runner
+
+    @torch.no_grad()
+    def __call__(self, obs: ObservationHistory, chunks: Tensor, values: Tensor) -> Tensor:
+        imagination = self.imagination
+        limits, generator = imagination.limits, imagination.generator
+        if limits is None or not imagination.gate.passes:
+            return values
+        count, candidates = values.shape
+        each = torch.arange(count).repeat_interleave(candidates)
+        now, chunk = self._situation(obs, chunks.shape[2])[each], chunks.flatten(0, 1)
+        # One member for all candidates of a state, so that they are compared by the same dynamics.
+        member = torch.randint(imagination.model.members, (count,), generator=generator)[each]
+        prediction = imagination.model.step(now, chunk, member)
+        outcome = judge(prediction, limits.success)
+        reward, discount = imagination.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
+        after = now.after(chunk, prediction.states)
+        score = reward + discount * imagination.values(after.frames, generator)
+        known = limits.uncertainty_of(prediction.disagreement) <= limits.uncertainty[0]
+        known &= ~outcome.doubtful
+        return torch.where(known.view_as(values), score.view_as(values), values)
+
+    def _situation(self, obs: ObservationHistory, chunk: int) -> Situation:
+        """Where the environments [b] are that start a chunk of h steps."""
+        imagination, episodes = self.imagination, []
+        fields = imagination.layout.fields
+        newest = imagination.layout.newest(latest_frame(obs))
+        for stream, state in zip(self.runner.starting.tolist(), newest, strict=True):
+            rows = self.replay.episode_rows(stream, fields)
+            # A step that nothing is read of follows, since a window begins at a step.
+            states = torch.cat([imagination.layout.vectors(rows), state.expand(2, -1)])
+            actions = torch.cat([rows["action"].cpu(), rows["action"].new_zeros(1, rows["action"].shape[1])])
+            episodes.append(Episode(states, actions, success=False))
+        steps = Steps(episodes, imagination.config.context_chunks)
+        return situation(steps.windows(steps.last[steps.starts].unique() - 1, chunk))
