@@ -35,6 +35,8 @@ class Trials:
     def __init__(self, plan: Plan, record: Record, advisor: Advisor, launcher: Launcher) -> None:
         self._plan, self._record, self._advisor, self._launcher = plan, record, advisor, launcher
         self._lock = threading.Lock()
+        self._waiting: list[int] = []
+        """Trials that have not begun in this process, in their order."""
         self._active: set[int] = set()
         self._ask_after: dict[int, float] = {}
         """When a trial is asked again to end, s."""
@@ -50,6 +52,7 @@ class Trials:
         ]
         if not left:
             return
+        self._waiting = list(left)
 
         def execute(number: int) -> int:
             self._begin_when_free(number)
@@ -66,11 +69,14 @@ class Trials:
         run_parallel(self._launcher, left, execute, min(self._plan.jobs, len(left)), stop, ended, show)
 
     def _begin_when_free(self, number: int) -> None:
-        """Begin a trial when there is a core for it, so that its values follow from those before."""
+        """Begin a trial when those before it have begun and there is a core for it.
+
+        So its values follow from what was known then, and are the same in each search.
+        """
         while not self._launcher.stopping:
             with self._lock:
-                if len(self._active) < self._places:
-                    self._begin(number)
+                if number == self._waiting[0] and len(self._active) < self._places:
+                    self._begin(self._waiting.pop(0))
                     return
             time.sleep(_POLL)
         raise Stopped
