@@ -135,7 +135,7 @@ def test_collect_by_hand(
     finally:
         terminal.close()
     assert follow(page[at + 1 :], here) == ["data derive", "data info"]
-    assert re.search(r"^episodes +1$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^episodes +1, ", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.full
