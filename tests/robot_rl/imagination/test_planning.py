@@ -91,7 +91,7 @@ def test_predictions_begin_with_what_the_open_episode_holds(tmp_path: Path, hist
         assert same(vars(found.context), vars(expected.context))
 
 
-@pytest.mark.parametrize("name", ["residual_chunk", "expo"])
+@pytest.mark.parametrize("name", ["residual_chunk", pytest.param("expo", marks=pytest.mark.full)])
 def test_a_planning_run_that_was_stopped_goes_on_exactly(name: str, tmp_path: Path) -> None:
     def make(directory: str) -> PointRun:
         method = small_method(name, steps=800)
