@@ -1,5 +1,6 @@
 """A real Ray cluster of two nodes on this machine."""
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,3 +41,12 @@ def make_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], "Clus
 def cluster(make_cluster: Callable[[], "Cluster"]) -> "Cluster":
     """A head without cores and one node with a core."""
     return make_cluster()
+
+
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the clusters of other tests on this machine."""
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", functools.cache(set))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))

@@ -141,11 +141,10 @@ def test_a_node_without_memory_is_refused(
         make_launcher("ray", "cpu")
 
 
+@pytest.mark.usefixtures("no_cluster")
 def test_without_a_cluster_nothing_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], demonstrations: Path
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], demonstrations: Path
 ) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert main(sweep("ray", demonstrations, tmp_path / "runs", "seed=0,1")) == 2
     assert "`ray start --head` starts one" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

@@ -1,6 +1,5 @@
 """Searches that cannot work end with one line before anything runs."""
 
-import functools
 import json
 import sys
 from pathlib import Path
@@ -74,14 +73,9 @@ def test_without_ray_or_optuna_nothing_runs(
     assert not (tmp_path / "runs").exists()
 
 
-def test_without_a_cluster_nothing_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("no_cluster")
+def test_without_a_cluster_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna", reason="the extra `ray` is not installed")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    # Not the clusters of other tests on this machine.
-    monkeypatch.setattr("ray._private.services.find_gcs_addresses", functools.cache(set))
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert main(train(tmp_path / "runs", RANGE, "launcher=ray")) == 2
     assert "`ray start --head` starts one" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
