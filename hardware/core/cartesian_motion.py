@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from robot_rl.hardware.core import rotation
-from robot_rl.hardware.core.motion import TOLERANCE, TOLERANCE_AT_REST, Box, Limiter, Move, remaining_velocity
+from robot_rl.hardware.core.motion import PLANNED_TOLERANCE, TOLERANCE, Box, Limiter, Move, remaining_velocity
 from robot_rl.hardware.core.profile import MotionState, Profile, at_rest
 from robot_rl.hardware.drivers.driver import Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec
@@ -64,7 +64,7 @@ class CartesianLimiter(Limiter[Pose]):
             goal_quaternion = goal.quaternion.tolist()
             self._target = [*goal.position.tolist(), *rotation.between(self._reference, goal_quaternion)]
             # Relative to the stopping point: an axis that overshoots needs its share to come back.
-            rest = self._profile.stopping_point(self._state)
+            (rest,) = self._profile.braking_path(self._state, 1)
             way = [there - here for here, there in zip(rest, self._target, strict=True)]
             self._profile.limit_velocity(
                 [
@@ -144,12 +144,12 @@ class CartesianLimiter(Limiter[Pose]):
             facing = _turned(here, moved, most / length)
         return facing
 
-    def _leaves(self, state: MotionState, pose: Pose) -> str:
-        return self._box.exceeded(state.position[:3], self._state.position[:3], TOLERANCE)
+    def _leaves(self, state: MotionState, pose: Pose, slack: float) -> str:
+        return self._box.exceeded(state.position[:3], self._state.position[:3], slack)
 
     def _will_leave(self, state: MotionState) -> str:
-        end = self._profile.stopping_point(state)
-        return self._box.exceeded(end[:3], self._state.position[:3], TOLERANCE_AT_REST)
+        (end,) = self._profile.braking_path(state, 1)
+        return self._box.exceeded(end[:3], self._state.position[:3], PLANNED_TOLERANCE)
 
     def _go_to(self, move: Move) -> None:
         self._state = move.state

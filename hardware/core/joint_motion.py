@@ -6,10 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from robot_rl.hardware.core import rotation
-from robot_rl.hardware.core.motion import TOLERANCE, TOLERANCE_AT_REST, Box, Limiter, Move, remaining_velocity
+from robot_rl.hardware.core.motion import PLANNED_TOLERANCE, Box, Limiter, Move, remaining_velocity
 from robot_rl.hardware.core.profile import MotionState, Profile, at_rest
 from robot_rl.hardware.drivers.driver import Array, Kinematics, Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec
+
+_BRAKING_POINTS = 8
+"""Points of a braking trajectory at which the tool has to be inside the workspace."""
 
 
 class JointLimiter(Limiter[Array]):
@@ -91,16 +94,19 @@ class JointLimiter(Limiter[Array]):
             part, limit = self._limits.angular_velocity * self._dt / angular, "angular_velocity"
         return part, limit
 
-    def _leaves(self, state: MotionState, pose: Pose) -> str:
-        return self._beyond(state.position, pose)
+    def _leaves(self, state: MotionState, pose: Pose, slack: float) -> str:
+        return self._beyond(state.position, pose, slack)
 
     def _will_leave(self, state: MotionState) -> str:
         if not state.moving:
             return ""
-        end = self._profile.stopping_point(state)
-        return self._beyond(end, self._forward(end), TOLERANCE_AT_REST)
+        # The tool's way is curved: it may leave the workspace though it ends inside.
+        for position in self._profile.braking_path(state, _BRAKING_POINTS):
+            if beyond := self._beyond(position, self._forward(position), PLANNED_TOLERANCE):
+                return beyond
+        return ""
 
-    def _beyond(self, position: Sequence[float], pose: Pose, slack: float = TOLERANCE) -> str:
+    def _beyond(self, position: Sequence[float], pose: Pose, slack: float) -> str:
         return self._joints.exceeded(position, self._state.position, slack) or self._workspace.exceeded(
             pose.position.tolist(), self._pose.position.tolist(), slack
         )

@@ -13,8 +13,11 @@ Target = TypeVar("Target", bound=Array | Pose)
 
 # Rounding tolerance of limit checks, m or rad.
 TOLERANCE = 1e-9
-# The same for the end point of a braking trajectory.
-TOLERANCE_AT_REST = 1e-6
+# The same for the planned points of a braking trajectory.
+PLANNED_TOLERANCE = 1e-6
+# The same for a braking step between them. The way of an arm's tool is curved: to stop in a single tick where
+# it passes a face of the workspace by micrometres would be far beyond the limits of acceleration.
+BRAKING_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,8 @@ class Step(Generic[Target]):
 class Limiter(ABC, Generic[Target]):
     """Moves a setpoint within velocity, acceleration, jerk, lead and box limits.
 
-    Each tick takes the first of these that stays inside the box: a step to the goal from which braking also
-    ends inside, a braking step, no step. Lead over the measurement and speed are limited before that; a
+    Each tick takes the first of these that stays inside the box: a step to the goal from which braking stays
+    inside as well, a braking step, no step. Lead over the measurement and speed are limited before that; a
     setpoint held back by the lead limit gains no velocity from it.
     """
 
@@ -110,11 +113,11 @@ class Limiter(ABC, Generic[Target]):
             plan = self._toward(goal)
             if plan is not None:
                 move = self._bounded(plan, measured)
-                stopped = self._leaves(move.state, move.pose) or self._will_leave(move.state)
+                stopped = self._leaves(move.state, move.pose, TOLERANCE) or self._will_leave(move.state)
                 if not stopped:
                     return self._take(move, move.clipped, False)
         move = self._bounded(self._braked(), measured)
-        if self._leaves(move.state, move.pose):
+        if self._leaves(move.state, move.pose, BRAKING_TOLERANCE):
             self.freeze()
             return Step(self.setpoint, (stopped,) if stopped else (), bool(stopped))
         return self._take(move, (stopped,) if stopped else move.clipped, bool(stopped))
@@ -133,8 +136,8 @@ class Limiter(ABC, Generic[Target]):
     def _bounded(self, plan: MotionState, measured: Measurement) -> Move: ...
 
     @abstractmethod
-    def _leaves(self, state: MotionState, pose: Pose) -> str:
-        """The name of the limit that the step exceeds, "" for none."""
+    def _leaves(self, state: MotionState, pose: Pose, slack: float) -> str:
+        """The name of the limit that the step exceeds by more than `slack`, "" for none."""
 
     @abstractmethod
     def _will_leave(self, state: MotionState) -> str:

@@ -109,11 +109,12 @@ class Profile:
         planned = self._planned(self._brake, state, self._end)
         return _at(self._end, self._dt) if planned else at_rest(state.position)
 
-    def stopping_point(self, state: MotionState) -> list[float]:
-        """Position [n] at which braking from `state` ends."""
+    def braking_path(self, state: MotionState, points: int) -> list[list[float]]:
+        """Positions [points, n] while braking from `state`, at equal times; the last is the end."""
         if not state.moving or not self._planned(self._brake, state, self._end):
-            return state.position
-        return _at(self._end, self._end.duration).position
+            return [state.position]
+        duration = self._end.duration
+        return [_at(self._end, duration * (k + 1) / points).position for k in range(points)]
 
     def _planned(self, parameters: InputParameter, state: MotionState, trajectory: Trajectory) -> bool:
         parameters.current_position, parameters.current_velocity, parameters.current_acceleration = state

@@ -8,6 +8,7 @@ from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.core.core import CoreSettings, RobotCore
 from robot_rl.hardware.core.lease import Peer
+from robot_rl.hardware.core.motion import BRAKING_TOLERANCE
 from robot_rl.hardware.drivers.driver import Array, DriverError, Gripper, Kinematics, Measurement, Pose
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.spec import CommandMode, GripperSpec, Limits, RobotSpec, Space
@@ -262,8 +263,9 @@ class SmallArm:
         assert moved <= slack * limits.linear_velocity / RATE + 1e-9, "faster than linear_velocity"
         turned = rotation.angle(old.quaternion, new.quaternion)
         assert turned <= slack * limits.angular_velocity / RATE + 1e-7, "faster than angular_velocity"
-        assert (new.position >= np.array(limits.workspace_lower) - 1e-9).all(), "outside the workspace"
-        assert (new.position <= np.array(limits.workspace_upper) + 1e-9).all(), "outside the workspace"
+        slack = BRAKING_TOLERANCE
+        assert (new.position >= np.array(limits.workspace_lower) - slack).all(), "outside the workspace"
+        assert (new.position <= np.array(limits.workspace_upper) + slack).all(), "outside the workspace"
 
 
 class Fingers:

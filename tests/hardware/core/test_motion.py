@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.core.cartesian_motion import CartesianLimiter
 from robot_rl.hardware.core.joint_motion import JointLimiter
-from robot_rl.hardware.core.motion import Step
+from robot_rl.hardware.core.motion import BRAKING_TOLERANCE, PLANNED_TOLERANCE, Step
 from robot_rl.hardware.drivers.driver import Array, Measurement, Pose
 from tests.hardware.core.small_arm import BRAKING, RATE, Floating, Scara, make_spec
 
@@ -76,7 +76,12 @@ def test_a_joint_goal_is_reached_exactly_and_in_the_time_that_the_limits_need() 
 goals = st.lists(st.lists(st.floats(-0.5, 0.5), min_size=4, max_size=4), min_size=1, max_size=8)
 
 
+# Here the tool's way to rest leads along a face of the workspace.
+ALONG_A_FACE = [[-0.5, 0.125, 0.0, 0.0], [0.0, -0.5, 0.0, 0.0], [-0.5, -0.5, 0.0, 0.0], [0.0, -0.5, 0.0, 0.0]]
+
+
 @settings(max_examples=60)
+@example(ALONG_A_FACE, 27)
 @given(goals, st.integers(1, 30))
 def test_joints_keep_velocity_acceleration_and_box_for_any_stream_of_goals(
     wishes: list[list[float]], every: int
@@ -93,8 +98,28 @@ def test_joints_keep_velocity_acceleration_and_box_for_any_stream_of_goals(
     acceleration = np.diff(velocity, axis=0) / DT
     assert (np.abs(velocity) <= np.array(spec.joint_velocity) + 1e-9).all()
     assert (np.abs(acceleration) <= np.array(spec.joint_acceleration) + 1e-6).all()
-    assert (path >= np.array(spec.joint_lower) - 1e-9).all()
-    assert (path <= np.array(spec.joint_upper) + 1e-9).all()
+    assert (path >= np.array(spec.joint_lower) - PLANNED_TOLERANCE).all()
+    assert (path <= np.array(spec.joint_upper) + PLANNED_TOLERANCE).all()
+
+
+def test_joints_keep_their_acceleration_where_the_tool_would_leave_the_workspace() -> None:
+    generator = np.random.default_rng(0)
+    fast = {"linear_velocity": 100.0, "angular_velocity": 100.0}
+    limits, stops = make_spec("joint").limits, 0
+    for _ in range(60):
+        limiter, positions = joint_limiter(**fast), [HOME, HOME]
+        for wish in generator.uniform(-1.5, 1.5, (6, 4)):
+            goal = np.clip(HOME + wish, limits.joint_lower, limits.joint_upper)
+            steps = run(limiter, goal, int(generator.integers(5, 80)))
+            positions += [step.setpoint for step in steps]
+            stops += sum(step.stopped for step in steps)
+            for step in steps:
+                place = Scara().forward(step.setpoint).position
+                assert (place >= np.array(limits.workspace_lower) - BRAKING_TOLERANCE).all()
+                assert (place <= np.array(limits.workspace_upper) + BRAKING_TOLERANCE).all()
+        acceleration = np.diff(np.array(positions), 2, axis=0) / DT**2
+        assert (np.abs(acceleration) <= np.array(limits.joint_acceleration) + 1e-6).all()
+    assert stops > 100
 
 
 def test_braking_takes_no_longer_than_the_limits_need_and_then_stands() -> None:
