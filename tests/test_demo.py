@@ -89,6 +89,7 @@ def test_the_demo_makes_data_base_tuned_policy_results_and_report(demo: Path) ->
     assert page.count("data:video/mp4;base64,") == 2
 
 
+@pytest.mark.full
 def test_the_demo_again_does_nothing_twice(demo: Path) -> None:
     home = demo / "runs" / "demo"
     made = {path: path.stat().st_mtime_ns for path in home.rglob("*.safetensors")}

@@ -186,6 +186,7 @@ def test_failure_to_build_leaves_nothing_behind(
     assert (set(active_children()), len(os.listdir("/proc/self/fd"))) == before
 
 
+@pytest.mark.full
 def test_processes_go_with_their_parent_however_it_ends() -> None:
     script = (
         "from functools import partial\n"

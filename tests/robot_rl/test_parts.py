@@ -129,6 +129,7 @@ def test_the_groups_are_parts_of_the_dependencies() -> None:
     assert "mujoco" in hidden("deploy")
 
 
+@pytest.mark.full
 def test_a_server_without_torch_and_a_deployment_without_a_simulator(bundle: Path, tmp_path: Path) -> None:
     """Their processes cannot import what the part lacks."""
     command = [sys.executable, "-m", "robot_rl"]

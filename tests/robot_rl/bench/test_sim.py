@@ -29,6 +29,7 @@ def output() -> list[str]:
     return written.getvalue().splitlines()
 
 
+@pytest.mark.full
 def test_last_line_is_json(output: list[str]) -> None:
     found = json.loads(output[-1])
     assert list(found) == ["tasks", "threads", "machine"]
@@ -47,6 +48,7 @@ def test_last_line_is_json(output: list[str]) -> None:
     assert {"asked_ms", "reset_stock_ms", "reset_ours_ms"} <= set(lift)
 
 
+@pytest.mark.full
 def test_table_is_printed_before_the_json(output: list[str]) -> None:
     text = "\n".join(output[:-1])
     for words in ("cores; robot-rl", "ms/step", "stock/ours", "Lift", "equal", "2 threads"):

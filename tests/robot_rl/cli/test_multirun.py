@@ -106,6 +106,7 @@ def test_every_combination_has_a_run_and_failures_are_reported(
     assert "-m" not in record["command"].split()
 
 
+@pytest.mark.full
 def test_several_runs_at_a_time_write_their_output_to_files(
     tmp_path: Path, demonstrations: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +126,7 @@ def test_several_runs_at_a_time_write_their_output_to_files(
     assert "jobs" not in record["command"], "it can be repeated alone"
 
 
+@pytest.mark.full
 def test_ctrl_c_saves_the_current_run_and_starts_no_other(tmp_path: Path, demonstrations: Path) -> None:
     arguments = train(demonstrations, tmp_path, "seed=0,1", "method.steps=1000000", "log_every=1")
     child = subprocess.Popen(

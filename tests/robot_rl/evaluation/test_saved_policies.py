@@ -116,6 +116,7 @@ def test_each_saved_policy_is_evaluated_once_on_test_states(
     robot_rl("eval", *options)
 
 
+@pytest.mark.full
 def test_policies_are_evaluated_in_the_disturbed_task_too(
     run: Path, tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def press_until(page: Page, mark: str, true: Callable[[], bool]) -> None:
     until(page, pressed)
 
 
+@pytest.mark.full
 def test_held_keys_are_interventions_and_stops_are_obeyed_in_a_browser(
     demonstrations: Path, base_run: Path, tmp_path: Path
 ) -> None:

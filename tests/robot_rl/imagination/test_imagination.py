@@ -99,6 +99,7 @@ class Killed(StateModel):
         return super().fit(episodes, newest, updates)
 
 
+@pytest.mark.full
 def test_a_run_that_was_killed_in_a_refit_goes_on_exactly(tmp_path: Path) -> None:
     straight = PointRun(tmp_path / "straight", steps=1400, imagination=SMALL).train(checkpoint_every=400)
     child = multiprocessing.get_context("spawn").Process(
@@ -177,7 +178,14 @@ def break_at_share(run: PointRun, model: Broken, how: str, share: float) -> list
     return broken_at
 
 
-@pytest.mark.parametrize("how", ["random", "shuffled actions", "always success"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("random", marks=pytest.mark.full),
+        "shuffled actions",
+        pytest.param("always success", marks=pytest.mark.full),
+    ],
+)
 def test_a_model_that_breaks_is_turned_off_within_two_refits(how: str, tmp_path: Path) -> None:
     model = Broken()
     run = PointRun(tmp_path, steps=2000, imagination=SMALL, model=lambda _: model)

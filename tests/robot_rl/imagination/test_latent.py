@@ -84,6 +84,7 @@ def test_methods_learn_from_imagined_features(name: str, tmp_path: Path) -> None
     assert part.rows["features"].shape == (8, FEATURE_COPIES, 2)
 
 
+@pytest.mark.full
 def test_a_share_of_0_gives_the_same_run_as_no_imagination_of_features(tmp_path: Path) -> None:
     without = PointRun(tmp_path / "without", steps=700, features=True).train()
     options = replace(SMALL, share=0.0, first_updates=20)
@@ -107,6 +108,7 @@ class Known(LatentModel):
         return LatentOracle().step(situation, chunk, member, length)
 
 
+@pytest.mark.full
 def test_a_resumed_run_with_a_model_of_features_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     options = replace(SMALL, refit_every=2, pool=4, first_updates=20, fit_updates=5)
 
@@ -142,6 +144,7 @@ class Broken(LatentOracle):
         return made
 
 
+@pytest.mark.full
 def test_a_model_whose_features_become_noise_is_turned_off_within_two_refits(tmp_path: Path) -> None:
     model = Broken()
     run = PointRun(tmp_path, steps=2000, imagination=SMALL, model=lambda _: model, features=True)

@@ -45,6 +45,7 @@ def error_of(made: LatentModel, episodes: list[Episode]) -> float:
     return float(((predict(made, begun, chunk).states - states) / made.scale).square().mean().sqrt())
 
 
+@pytest.mark.full
 def test_linear_dynamics_of_features_are_learned_to_a_thousandth() -> None:
     made = model()
     made.fit(seen(linear_episodes(60)), 0, 1500)
@@ -84,6 +85,7 @@ def jumps(count: int, shown: int, jump: int) -> list[Episode]:
     return episodes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("shown", "jump"), [(0, 11), (4, 10)])
 def test_the_first_frame_and_earlier_chunks_are_remembered(shown: int, jump: int) -> None:
     made = model(config=replace(SMALL, latent=1))

@@ -181,6 +181,7 @@ def test_what_has_no_features_is_refused(
     refused("method.feature_copies=0", "rlpd", "method.feature_copies=0")
 
 
+@pytest.mark.full
 def test_a_resumed_run_that_imagines_features_equals_an_uninterrupted_one(
     tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_resumed_run_that_imagines_features_equals_an_uninterrupted_one(
     assert page.count("<video") >= 1
 
 
+@pytest.mark.full
 def test_a_decoder_draws_the_images_that_features_are_of(seen: Path, seeing: Path) -> None:
     base, _ = load_networks(seeing)
     assert isinstance(base, BasePolicy)

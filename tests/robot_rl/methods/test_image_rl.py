@@ -150,7 +150,8 @@ def command(method: str, base: Path, data: Path, runs: Path, name: str, *more: s
     return [*run, *small, *SEEN, *more]
 
 
-@pytest.mark.parametrize("method", [pytest.param("residual", marks=pytest.mark.full), "dsrl_na"])
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["residual", "dsrl_na"])
 def test_resumed_run_equals_an_uninterrupted_one(
     method: str, tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
 ) -> None:

@@ -261,6 +261,7 @@ def test_a_server_on_a_network_needs_keys(tmp_path: Path) -> None:
         model.close()
 
 
+@pytest.mark.full
 def test_a_run_whose_server_is_killed_is_saved_and_goes_on_with_another(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     with served_elsewhere("oracle", folder=tmp_path) as (process, addresses):

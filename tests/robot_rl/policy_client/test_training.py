@@ -85,7 +85,9 @@ def losing(server: PolicyServer, at: str) -> Callable[..., PolicyOutput]:
     return act
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [name if name == "expo" else pytest.param(name, marks=pytest.mark.full) for name in METHODS]
+)
 def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
     method: str,
     tmp_path: Path,
@@ -137,6 +139,7 @@ def test_how_often_the_base_is_asked_is_reported(
     assert "train/base_queries" in TITLES
 
 
+@pytest.mark.full
 def test_methods_that_run_the_base_in_updates_refuse_a_server(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
