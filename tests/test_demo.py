@@ -102,6 +102,7 @@ def test_the_demo_again_does_nothing_twice(demo: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (home / "data.zarr" / "data").rglob("*")} == data
 
 
+@pytest.mark.full
 def test_the_demo_with_other_settings_is_refused(demo: Path) -> None:
     result = robot_rl(demo, "demo", *MINIATURE, "noise=0.2")
     assert result.returncode == 2

@@ -221,6 +221,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.full
 def test_threads_if_compiled_and_processes_if_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     task = lift(env_args={"lite_physics": False})

@@ -397,6 +397,7 @@ def test_the_base_alone_is_executed_while_the_policy_is_not_active() -> None:
     assert policy.seen == []
 
 
+@pytest.mark.full
 def test_the_commands_option_is_refused_with_the_numbers_and_acts_as_usual_without_a_delay(
     robot_rl: RunCommand, base_run: Path, tmp_path: Path
 ) -> None:

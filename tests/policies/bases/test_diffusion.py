@@ -35,7 +35,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-both = pytest.mark.parametrize("denoiser", ["mlp", "unet"])
+both = pytest.mark.parametrize("denoiser", ["mlp", pytest.param("unet", marks=pytest.mark.full)])
 
 
 @both

@@ -14,7 +14,7 @@ from robot_rl.policies.nets.denoisers import Denoiser
 SMALL = FlowConfig(horizon=4, execute=2, obs_steps=2, width=32, depth=1, unet_dims=[8, 16, 32])
 STATE, ACTION = 3, 2
 
-both = pytest.mark.parametrize("denoiser", ["mlp", "unet"])
+both = pytest.mark.parametrize("denoiser", ["mlp", pytest.param("unet", marks=pytest.mark.full)])
 
 
 def make(config: FlowConfig = SMALL) -> FlowPolicy:

@@ -11,6 +11,7 @@ from robot_rl.hil.actor_job import ActorProcess
 from tests.hardware.processes import eventually
 
 
+@pytest.mark.full
 def test_a_user_error_of_the_actor_is_not_retried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     child = ActorProcess(["learner=nowhere", f"spool={tmp_path / 's'}"])
     try:

@@ -55,6 +55,7 @@ def test_a_configuration_with_another_name_is_refused(name: str) -> None:
         build_method(ResidualConfig(name=name))
 
 
+@pytest.mark.full
 def test_a_method_of_a_plugin_is_listed_with_its_options(tmp_path: Path) -> None:
     (tmp_path / "my_methods.py").write_text(PLUGIN, encoding="utf-8")
     command = [

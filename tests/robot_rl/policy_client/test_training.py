@@ -115,6 +115,7 @@ def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
     assert_same(tmp_path / "local", tmp_path / "remote")
 
 
+@pytest.mark.full
 def test_how_often_the_base_is_asked_is_reported(
     tmp_path: Path, robot_rl: RunCommand, base_run: Path
 ) -> None:

@@ -231,7 +231,7 @@ def test_what_is_missing_costs_one_line(tmp_path: Path, robot_rl: RunCommand) ->
 # ---- the server ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("waiting", [pytest.param(False, marks=pytest.mark.full), True])
 def test_when_the_process_is_killed_clients_are_told_and_the_server_ends(
     tmp_path: Path, waiting: bool
 ) -> None:

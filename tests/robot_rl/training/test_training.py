@@ -144,6 +144,7 @@ def test_critics_warm_up_between_two_steps_and_a_stop_during_it_changes_nothing(
     assert_same(straight, final_state(tmp_path / "stopped"))
 
 
+@pytest.mark.full
 def test_another_seed_gives_another_run(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
