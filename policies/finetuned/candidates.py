@@ -98,7 +98,7 @@ class CandidatesPolicy(ActingPolicy):
             seed=seed,
         )
         self.rank: RankCandidates | None = None
-        """Scores the candidates while exploring; their values do if it is None."""
+        """Scores the candidates while exploring. By default they compete by value."""
 
     def _select_best(
         self,

@@ -31,11 +31,10 @@ class Layout:
 
     def vectors(self, rows: Mapping[str, Tensor]) -> Tensor:
         """Vectors [T, V] of a replay's rows; of stored versions that of the images as they are."""
-        state = rows["state"].cpu()
-        if not self.frames:
-            return state
-        features = rows[FEATURES][:, 0].cpu().unflatten(1, (self.frames, -1))
-        return torch.cat([state, features[:, -1]], 1)
+        seen = {"state": rows["state"].cpu()}
+        if self.frames:
+            seen[FEATURES] = rows[FEATURES][:, 0].cpu()
+        return self.newest(seen)
 
     def newest(self, seen: Mapping[str, Tensor]) -> Tensor:
         """Vectors [B, V] of observations `state` [B, S], `features` [B, D]."""

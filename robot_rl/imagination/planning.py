@@ -63,4 +63,4 @@ class Planner:
             actions = torch.cat([rows["action"].cpu(), rows["action"].new_zeros(1, rows["action"].shape[1])])
             episodes.append(Episode(states, actions, success=False))
         steps = Steps(episodes, imagination.config.context_chunks)
-        return situation(steps.windows(steps.last[steps.starts].unique() - 1, chunk))
+        return situation(steps.windows(steps.last.unique() - 1, chunk))

@@ -98,7 +98,7 @@ class Trials:
             if trial.end is None and self._read(number):
                 self._stop(number, bar)
             if trial.end == "stopped" and time.monotonic() > self._ask_after.get(number, 0):
-                # Again: another node may have started the command anew.
+                # Again: another node may have restarted the command.
                 self._ask_after[number] = time.monotonic() + _ASK_AGAIN
                 self._launcher.end(self._log(number))
             rows.append(self._row(number))

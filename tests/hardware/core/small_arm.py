@@ -239,7 +239,8 @@ class SmallArm:
         before = np.abs(last - self.last_read).max()
         assert lead <= max(limits.lead_joint, before) + 1e-9, "farther ahead than lead_joint"
         old, new = self._kinematics.forward(last), self._kinematics.forward(setpoint)
-        self._check_tool(old, new, 1.01)
+        # Its way to rest is curved.
+        self._check_tool(old, new, 1.01, BRAKING_TOLERANCE)
 
     def _check_pose(self, setpoint: Pose) -> None:
         limits = self._spec.limits
@@ -248,7 +249,7 @@ class SmallArm:
         assert abs(np.linalg.norm(setpoint.quaternion) - 1) < 1e-9
         last = self.written[-1] if self.written else self._kinematics.forward(self._target)
         assert isinstance(last, Pose)
-        self._check_tool(last, setpoint, 1.0)
+        self._check_tool(last, setpoint, 1.0, 1e-9)
         arm = self._kinematics.forward(self.last_read)
         lead = np.linalg.norm(setpoint.position - arm.position)
         before = np.linalg.norm(last.position - arm.position)
@@ -257,15 +258,14 @@ class SmallArm:
         before = rotation.angle(arm.quaternion, last.quaternion)
         assert lead <= max(limits.lead_angular, before) + 1e-7, "farther ahead than lead_angular"
 
-    def _check_tool(self, old: Pose, new: Pose, slack: float) -> None:
+    def _check_tool(self, old: Pose, new: Pose, slack: float, outside: float) -> None:
         limits = self._spec.limits
         moved = float(np.linalg.norm(new.position - old.position))
         assert moved <= slack * limits.linear_velocity / RATE + 1e-9, "faster than linear_velocity"
         turned = rotation.angle(old.quaternion, new.quaternion)
         assert turned <= slack * limits.angular_velocity / RATE + 1e-7, "faster than angular_velocity"
-        slack = BRAKING_TOLERANCE
-        assert (new.position >= np.array(limits.workspace_lower) - slack).all(), "outside the workspace"
-        assert (new.position <= np.array(limits.workspace_upper) + slack).all(), "outside the workspace"
+        assert (new.position >= np.array(limits.workspace_lower) - outside).all(), "outside the workspace"
+        assert (new.position <= np.array(limits.workspace_upper) + outside).all(), "outside the workspace"
 
 
 class Fingers:
