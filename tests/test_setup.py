@@ -6,6 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -71,6 +72,39 @@ def test_a_python_that_uv_cannot_bring_is_asked_of_the_user(tmp_path: Path) -> N
     done = script("managed-python.sh", "somewhere", path=str(tmp_path))
     assert done.returncode == 1
     assert "make PYTHON=" in done.stderr
+
+
+NVIDIA = bool(shutil.which("nvidia-smi")) or Path("/proc/driver/nvidia/version").exists()
+
+
+@pytest.mark.parametrize(
+    ("card", "refused", "build"),
+    [
+        pytest.param(True, "nothing", "the CUDA build, for the NVIDIA driver", id="a card"),
+        pytest.param(False, "nothing", "the CPU build, since there is no", id="the index of CPU builds"),
+        pytest.param(False, "+cpu", "the CPU build, since there is no", id="PyTorch's own index"),
+        pytest.param(False, "+cpu|--torch-backend", "the CUDA build (4 GB more)", id="no CPU build in reach"),
+    ],
+)
+def test_torch_is_the_build_for_the_machines_card_and_which_it_was_is_said(
+    card: bool, refused: str, build: str, tmp_path: Path
+) -> None:
+    if NVIDIA and not card:
+        pytest.skip("this machine has an NVIDIA driver")
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin" / "python", "[ $3 != config ]")
+    asked = tmp_path / "asked"
+    program(tmp_path / "bin" / "uv", f'echo "$@" >> {asked}; ! [[ "$*" =~ {refused} ]]'.replace("+", "\\+"))
+    program(tmp_path / "grep", f'exec {shutil.which("grep")} "$@"')
+    program(tmp_path / "dirname", f'exec {shutil.which("dirname")} "$@"')
+    if card:
+        program(tmp_path / "nvidia-smi", "true")
+    done = script("packages.sh", str(tmp_path), path=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert f"torch: {build}" in done.stdout
+    *torch, everything = asked.read_text().splitlines()
+    assert everything.endswith("-e .[dev]")
+    assert len(torch) == (0 if card else 1 if refused == "nothing" else 2)
 
 
 def test_all_that_names_the_supported_pythons_names_the_same() -> None:

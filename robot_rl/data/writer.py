@@ -17,7 +17,7 @@ from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import EPISODE_KEYS, FORMAT_VERSION, Dataset, required_keys
 from robot_rl.data.frames import video_path, write_frames
 from robot_rl.data.zarr_store import check_dtype, open_store
-from robot_rl.envs.observation import check_name
+from robot_rl.envs.observation import ObservationSpec, check_name
 from robot_rl.files.durable import make_folder, publish, sync
 
 _ROWS_PER_CHUNK = 1024
@@ -73,7 +73,8 @@ class DatasetWriter:
             temporary name: `robot_rl.files.durable.publish` syncs it as a whole.
 
     Raises:
-        ValueError: if the path holds something else, or a dataset with another environment or collection.
+        ValueError: if the path holds something else, a dataset with another environment or collection, or the
+            environment names an array or camera by what is no name.
     """
 
     def __init__(
@@ -102,6 +103,8 @@ class DatasetWriter:
             for name in EPISODE_KEYS:
                 _truncate(self._store.meta[name], existing.num_episodes)
             return
+        # Camera names become paths. One that would be refused when it is read is not written.
+        ObservationSpec.from_dict(environment["observation_spec"])
         building = path.with_name(f".building-{path.name}")
         shutil.rmtree(building, ignore_errors=True)
         make_folder(building.parent)

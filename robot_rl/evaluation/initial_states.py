@@ -34,6 +34,8 @@ COUNTS: Final[dict[str, int]] = {VALIDATION: 100, TEST: 500}
 """Number of states in the shipped list of each split."""
 # Far from the seeds of training episodes, which are 32-bit hashes, and from each other.
 _FIRST_SEED: Final[dict[str, int]] = {VALIDATION: 10_000_000_000, TEST: 20_000_000_000}
+_IN_NO_STATE: Final = ("observation_spec", "render", "input_type", "action_spec")
+"""Entries of a description on which the states do not depend: what is observed, and the form of actions."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def failed_starts(dataset: Dataset, env: RobosuiteEnv) -> NDArray[np.float64]:
     Raises:
         ValueError: if the dataset is of another environment, has no simulator states, or no such episode.
     """
-    what, ignored = f"dataset {dataset.path}", ("observation_spec", "render")
-    check_same_environment(dataset.environment, describe_for(dataset.environment, env), what, accept=ignored)
+    here, what = describe_for(dataset.environment, env), f"dataset {dataset.path}"
+    check_same_environment(dataset.environment, here, what, accept=_IN_NO_STATE)
     if "sim_state" not in dataset.keys:
         raise ValueError(
             f"dataset {dataset.path} has no simulator states: derive it with task=… from recordings of a "
@@ -163,7 +165,7 @@ def load_states(
         environment,
         describe_for(environment, env),
         f"the list of initial states {path}",
-        accept=("observation_spec", "render"),  # neither changes the states
+        accept=_IN_NO_STATE,
     )
     if env.task.env in LANGUAGE_SCENES:
         asked = instructions_of_states(environment, states)

@@ -14,6 +14,7 @@ from tests.conftest import SMALL_BASE, RunCommand
 from tests.disk import Disk
 from tests.robot_rl.data import small_dataset
 from tests.robot_rl.data.recorded import Motion, record
+from tests.robot_rl.hil.training import arguments
 
 
 @pytest.fixture
@@ -75,6 +76,15 @@ def test_a_trained_run_stays(disk: Disk, tmp_path: Path, robot_rl: RunCommand, d
     assert len(list_checkpoints(run / "checkpoints")) == 1
     # TensorBoard's events can be made of metrics.csv.
     assert [name for name in disk.lost(tmp_path / "runs") if "/tensorboard" not in name] == []
+
+
+@pytest.mark.full
+def test_the_identity_of_a_run_with_an_actor_stays(
+    disk: Disk, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
+) -> None:
+    """Without it the actor's episodes, which are still on the actor's disk, would be those of another run."""
+    robot_rl("train", *arguments(demonstrations, base_run, tmp_path, "run", "method.steps=30"))
+    assert disk.lost(tmp_path / "run" / "identity") == []
 
 
 def test_metrics_that_a_checkpoint_needs_stay(disk: Disk, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from robot_rl.cli.compose import load_group
+from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.initial_states import (
     COUNTS,
     Split,
@@ -65,6 +68,21 @@ def test_list_does_not_depend_on_observations_or_rendering(tmp_path: Path) -> No
     save_states(tmp_path / "list", some(), {**ENVIRONMENT, "observation_spec": {"cameras": []}})
     seeing = env(observation_spec={"cameras": ["agentview"]}, render="quick")
     assert len(load_states(seeing, tmp_path / "list").states) == len(some())
+
+
+def test_the_list_of_a_task_is_also_the_one_of_absolute_actions() -> None:
+    lift = load_group("task", "lift", TaskConfig)
+    moved = []
+    for task in (lift, replace(lift, input_type="absolute")):
+        env = make_env(task)
+        states = load_states(env).states[:3]
+        for state in states:
+            env.reset(options={"state": state})
+            still = np.zeros(7)
+            env.step(env.poses.of_deltas(still) if env.poses else still)
+            moved.append(env.get_state())
+        env.close()
+    np.testing.assert_allclose(moved[:3], moved[3:], atol=1e-4)  # poses are float32
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,9 @@ class RobomimicFile:
         """
         if OWN not in self.data.attrs:
             return None
-        own = self._json(self.data, OWN)
+        own = self._json(self.data, OWN, "environment", "collection")
+        if "observation_spec" not in own["environment"]:
+            raise ValueError(f"{self.path}: the environment of the attribute {OWN} has no observation_spec")
         if own.get("format", 0) > FORMAT_VERSION:
             raise ValueError(
                 f"{self.path} was made of a dataset of format {own['format']}; this program reads up to "
@@ -111,8 +113,8 @@ class RobomimicFile:
         return own
 
     def own_of(self, demo: Any) -> dict[str, Any]:
-        """Metadata of an exported demonstration."""
-        return self._json(demo, OWN)
+        """Metadata of an exported demonstration: its `number`, `success` and `seed`."""
+        return self._json(demo, OWN, "number", "success", "seed")
 
     @property
     def masks(self) -> dict[str, list[str]]:
@@ -122,7 +124,7 @@ class RobomimicFile:
         masks = self._file["mask"]
         return {key: [_text(name) for name in _values(masks[key])] for key in masks}
 
-    def _json(self, owner: Any, name: str) -> dict[str, Any]:
+    def _json(self, owner: Any, name: str, *keys: str) -> dict[str, Any]:
         try:
             found = json.loads(_text(owner.attrs[name]))
         except (KeyError, ValueError, RecursionError) as error:
@@ -131,6 +133,8 @@ class RobomimicFile:
             ) from error
         if not isinstance(found, dict):
             raise ValueError(f"{self.path}: the attribute {name} of {owner.name} holds no object")
+        if missing := [key for key in keys if key not in found]:
+            raise ValueError(f"{self.path}: the attribute {name} of {owner.name} lacks {', '.join(missing)}")
         return found
 
 

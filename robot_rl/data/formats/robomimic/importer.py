@@ -51,6 +51,8 @@ def import_own(file: RobomimicFile, out: Path, show: Show) -> Imported:
     for name, demo in demos.items():
         if problem := missing_actions(demo):
             raise ValueError(f"{file.path}: {problem}")
+        if missing := {OWN, "obs", "rewards"} - demo.keys():
+            raise ValueError(f"{file.path}: {demo.name} lacks {', '.join(sorted(missing))}")
         episode: dict[str, Any] = {"applied_action": array(demo, "actions"), "reward": array(demo, "rewards")}
         episode |= {key: array(demo[OWN], key) for key in demo[OWN]}
         for key in demo["obs"].keys() - set(own.get(MADE, ())):

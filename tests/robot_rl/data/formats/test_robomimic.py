@@ -173,6 +173,22 @@ def test_a_robots_dataset_with_images_comes_back_to_the_bit(tmp_path: Path, robo
     assert one.collection == other.collection
 
 
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", ".hidden", "", 3])
+def test_a_camera_of_a_file_names_no_file_elsewhere(
+    tmp_path: Path, robot_rl: RunCommand, name: object
+) -> None:
+    (tmp_path / "in").mkdir()
+    one = write(tmp_path / "in" / "a.zarr", (4,), ("front",))
+    robot_rl("data convert", f"dataset={one.path}", f"out={tmp_path}/in/a.hdf5")
+    with h5py.File(tmp_path / "in" / "a.hdf5", "r+") as file:
+        own = json.loads(file["data"].attrs["robot_rl"])
+        own["environment"]["observation_spec"]["cameras"] = [name]
+        file["data"].attrs["robot_rl"] = json.dumps(own)
+    with pytest.raises(ValueError, match="is not a valid name"):
+        robot_rl("data convert", f"dataset={tmp_path}/in/a.hdf5", f"out={tmp_path}/a.zarr")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
 def test_a_file_from_which_somebody_has_taken_episodes_comes_back_without_them(
     tmp_path: Path, robot_rl: RunCommand
 ) -> None:
@@ -259,6 +275,20 @@ def without(*names: str) -> Callable[[h5py.File], None]:
     return damage
 
 
+def own_without(*names: str) -> Callable[[h5py.File], None]:
+    """Takes out of what the file says of its dataset the value to which the names lead."""
+
+    def damage(file: h5py.File) -> None:
+        own = json.loads(file["data"].attrs["robot_rl"])
+        inner = own
+        for name in names[:-1]:
+            inner = inner[name]
+        del inner[names[-1]]
+        file["data"].attrs["robot_rl"] = json.dumps(own)
+
+    return damage
+
+
 def other_environment(file: h5py.File) -> None:
     told = json.loads(file["data"].attrs["env_info"])
     told["control_freq"] = 10
@@ -326,6 +356,34 @@ def test_a_torn_file_and_one_of_a_newer_program_are_named(exported: Path, tmp_pa
         own = json.loads(file["data"].attrs["robot_rl"])
         file["data"].attrs["robot_rl"] = json.dumps({**own, "format": 7})
     assert "was made of a dataset of format 7; this program reads up to 1" in find_problems(newer)[0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        (own_without("environment"), "the attribute robot_rl of /data lacks environment"),
+        (
+            own_without("environment", "observation_spec"),
+            "the environment of the attribute robot_rl has no observation_spec",
+        ),
+        (without("data/demo_1@robot_rl"), "/data/demo_1 has no readable attribute robot_rl"),
+        (without("data/demo_1/robot_rl", "data/demo_1/obs"), "/data/demo_1 lacks obs, robot_rl"),
+    ],
+)
+def test_what_a_file_of_ours_lacks_is_named_and_nothing_is_made(
+    exported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Any], None],
+    answer: str,
+) -> None:
+    path = tmp_path / "demo.hdf5"
+    shutil.copy(exported, path)
+    with h5py.File(path, "r+") as file:
+        damage(file)
+    assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr"]) == 2
+    assert answer in capsys.readouterr().err
+    assert [child.name for child in tmp_path.iterdir()] == ["demo.hdf5"]
 
 
 def test_faults_of_a_file_are_all_told(exported: Path, tmp_path: Path) -> None:
