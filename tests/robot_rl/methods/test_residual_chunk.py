@@ -1,6 +1,7 @@
 """Chunk residual (DICE-RL): critic target, imitation, critic warm-up, exact resumption, refused options."""
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.finetuned.residual_chunk import ResidualChunk
 from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
+from tests.hardware.processes import ROOT
 
 B, STATE, ACTION, EXECUTE, HORIZON, N = 6, 4, 3, 2, 4, 3
 SMALL = ResidualChunkConfig(
@@ -169,3 +171,18 @@ def test_resumed_learner_continues_exactly() -> None:
 def test_invalid_options_are_refused(options: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ResidualChunkConfig(**options)
+
+
+def test_the_docs_say_what_a_discount_per_chunk_is_per_step() -> None:
+    """DICE-RL discounts a chunk of four steps by 0.99, this program each step by its gamma."""
+    page = (ROOT / "docs" / "methods" / "residual_chunk.md").read_text(encoding="utf-8")
+    told = re.search(
+        r"([\d.]+) per chunk, that is ([\d.]+) per step of a chunk of 4 \| "
+        r"([\d.]+) per step on Lift, that is ([\d.]+) per chunk",
+        page,
+    )
+    assert told
+    theirs, theirs_per_step, ours, ours_per_chunk = map(float, told.groups())
+    assert theirs_per_step == pytest.approx(theirs**0.25, abs=5e-5)
+    assert ours == ResidualChunkConfig().gamma
+    assert ours_per_chunk == pytest.approx(ours**4, abs=5e-4)

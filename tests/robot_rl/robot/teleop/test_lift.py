@@ -59,7 +59,7 @@ def write_stream(path: Path, samples: list[Sample]) -> None:
 def test_a_replayed_hand_lifts_the_cube_and_a_dataset_has_it(actions: str, tmp_path: Path) -> None:
     task = f"task.input_type={actions}"
     write_stream(tmp_path / "lift.device", hand_for(0))
-    # On a busy machine a command may arrive too late to be followed, and a recorded hand does not correct that.
+    # On a busy machine a command may arrive too late to be followed, which a recorded hand does not correct.
     for _ in range(3):
         shutil.rmtree(tmp_path / "lift.raw", ignore_errors=True)
         done = subprocess.run(
