@@ -14,10 +14,11 @@ import atexit
 import copy
 import functools
 import hashlib
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import mujoco
@@ -95,6 +96,7 @@ class _Context:
         if coarse is not None:
             model.vis.quality.offsamples = 0
             coarsen(model, coarse)
+        _load_triton()
         self.gl = mujoco.GLContext(1, 1)
         _free_all_at_exit()
         self.gl.make_current()
@@ -173,6 +175,17 @@ def _free_all_at_exit() -> None:
                 pool.free()
 
     atexit.register(free)
+
+
+@functools.cache
+def _load_triton() -> None:
+    """Load triton, which torch's CUDA build brings and imports with its first optimizer.
+
+    After Mesa's software renderer, whose LLVM is another one, loading it ends in a segmentation fault (triton
+    3.7, Mesa 22.3); before it does not.
+    """
+    with suppress(ImportError):
+        importlib.import_module("triton")
 
 
 def _appearance_hash(model: mujoco.MjModel) -> str:

@@ -18,7 +18,8 @@ import pytest
 from robot_rl.envs import offscreen
 from robot_rl.envs.offscreen import Offscreen
 
-STRESS = Path(__file__).parents[2] / "benchmarks" / "image_stress.py"
+ROOT = Path(__file__).parents[2]
+STRESS = ROOT / "benchmarks" / "image_stress.py"
 SIZE = 16
 
 
@@ -33,6 +34,23 @@ def scene(colour: float = 0.5) -> tuple[mujoco.MjModel, mujoco.MjvScene]:
     camera, options, untouched = mujoco.MjvCamera(), mujoco.MjvOption(), mujoco.MjvPerturb()
     mujoco.mjv_updateScene(model, data, options, untouched, camera, mujoco.mjtCatBit.mjCAT_ALL, drawn)
     return model, drawn
+
+
+DRAWS_THEN_LEARNS = """
+import torch
+from tests.envs.test_offscreen import SIZE, Offscreen, scene
+model, drawn = scene()
+print(Offscreen(model, SIZE, SIZE, quick=True).draw(drawn).max())
+torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2))])
+print("has learned")
+"""
+
+
+def test_a_process_that_draws_may_make_an_optimizer() -> None:
+    """The CUDA build of torch loads a compiler then, which crashed beside Mesa's."""
+    run = subprocess.run([sys.executable, "-c", DRAWS_THEN_LEARNS], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.endswith("has learned\n")
 
 
 class Busy:
