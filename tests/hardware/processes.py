@@ -16,7 +16,7 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import Event, Role
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
+PATIENCE = 600.0
 """Seconds until a test gives up: far more than anything takes."""
 
 _LIMITED = """

@@ -27,7 +27,7 @@ CLOSE = 8.0
 """ms; the machine may be busy."""
 
 
-ATTEMPTS = 5
+ATTEMPTS = 10
 
 
 def again_if_late(test: Callable[[Path], None]) -> Callable[[Path], None]:
