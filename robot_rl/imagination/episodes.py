@@ -15,7 +15,7 @@ class Episode:
     """What happened in one episode: T steps between T + 1 states."""
 
     states: Tensor
-    """[T + 1, S]."""
+    """[T + 1, S]. The last one repeats the one before if `end_unseen`."""
     actions: Tensor
     """Executed actions [T, A]."""
     success: bool
@@ -23,6 +23,8 @@ class Episode:
     demo: bool = False
     base_samples: Chunk | None = None
     """Samples of the base at each state, actions [T + 1, N, h, A]; None where the base is queried."""
+    end_unseen: bool = False
+    """Whether the state after the last step is unknown; that it succeeded is known."""
 
     @property
     def failed(self) -> bool:
@@ -35,8 +37,8 @@ class Episode:
 def episode_from_rows(rows: Mapping[str, Tensor], *, success: bool, demo: bool = False) -> Episode:
     """An episode from the rows of a replay, with samples of the base if the rows have them.
 
-    A dataset has no observation after a terminated episode's last step. Such an episode ends one step earlier
-    here, and without its success.
+    A dataset has no observation after the last step of a terminated episode. If it succeeded, the state
+    after it is unknown; otherwise the episode ends one step earlier here.
     """
     states, actions = rows["state"].cpu(), rows["action"].cpu()
     complete = bool(rows["last"][-1])
@@ -44,6 +46,13 @@ def episode_from_rows(rows: Mapping[str, Tensor], *, success: bool, demo: bool =
     if "base_samples" in rows:
         noise = rows.get("base_sample_noise")
         samples = Chunk(rows["base_samples"].cpu(), None if noise is None else noise.cpu())
+    if success and not complete and len(states) > 1:
+        states = torch.cat([states, states[-1:]])
+        if samples:
+            noise = samples.noise
+            last = None if noise is None else torch.cat([noise, noise[-1:]])
+            samples = Chunk(torch.cat([samples.actions, samples.actions[-1:]]), last)
+        return Episode(states, actions, success, demo, samples, end_unseen=True)
     return Episode(states, actions[:-1], success and complete, demo, samples)
 
 
@@ -57,6 +66,7 @@ def pack_episodes(episodes: Sequence[Episode]) -> dict[str, Any]:
         "lengths": [len(each) for each in episodes],
         "successes": [each.success for each in episodes],
         "demos": [each.demo for each in episodes],
+        "ends_unseen": [each.end_unseen for each in episodes],
         "base_samples": torch.cat([each.actions for each in samples]) if samples else None,
         "base_sample_noise": torch.cat(noise) if noise else None,
     }
@@ -74,7 +84,8 @@ def unpack_episodes(packed: Mapping[str, Any]) -> list[Episode]:
         noises = [None] * len(rows) if noise is None else noise.split(rows)
         samples = [Chunk(*part) for part in zip(packed["base_samples"].split(rows), noises, strict=True)]
     states, actions = packed["states"].split(rows), packed["actions"].split(lengths)
-    parts = zip(states, actions, packed["successes"], packed["demos"], samples, strict=True)
+    told = packed["successes"], packed["demos"], samples, packed["ends_unseen"]
+    parts = zip(states, actions, *told, strict=True)
     return [Episode(*part) for part in parts]
 
 
@@ -122,6 +133,8 @@ class Windows:
     """States after each action [L…, chunks h, S], the last one repeated after the episode's end."""
     valid: Tensor
     """Whether the step was made [L…, chunks h]."""
+    seen: Tensor
+    """Whether it was made and the state after it is known [L…, chunks h]."""
     success: Tensor
     """Whether the step succeeded [L…, chunks h]."""
     context: Context | None
@@ -157,6 +170,8 @@ class Steps:
         success = torch.tensor([episode.success for episode in episodes])
         self.success = success[self.episode] & (torch.arange(len(self.state)) == self.last)
         """Whether the row is the state that a successful step led to [N]."""
+        unseen = torch.tensor([episode.end_unseen for episode in episodes])
+        self._unseen = unseen[self.episode] & (torch.arange(len(self.state)) == self.last)
         self.starts = torch.nonzero(torch.arange(len(self.state)) < self.last).squeeze(1)
         """Rows at which a step begins."""
 
@@ -171,8 +186,9 @@ class Steps:
         actions = self.action[torch.minimum(ahead, last)] * inside[..., None]
         previous = torch.maximum(row - 1, self.first[row])
         frames = torch.stack([self.state[previous], self.state[row]], -2)
-        succeeded = self.success[after] & inside
-        return Windows(frames, past, actions, self.state[after], inside, succeeded, self._context(row, chunk))
+        succeeded, seen = self.success[after] & inside, inside & ~self._unseen[after]
+        context = self._context(row, chunk)
+        return Windows(frames, past, actions, self.state[after], inside, seen, succeeded, context)
 
     def _context(self, row: Tensor, chunk: int) -> Context | None:
         """What happened before rows [L…]."""

@@ -80,7 +80,7 @@ class Verdict:
     """What the gate measured on the pool."""
 
     error: float
-    """Root mean square error relative to persistence, after one chunk."""
+    """Root mean square error relative to persistence, after one chunk that the thresholds let pass."""
     rank: float
     """Rank correlation of uncertainty and error, mean over depths."""
     false_success: float
@@ -178,12 +178,14 @@ def replay_in_model(
         succeeded = window.success[alive, part].any(1)
         prediction = model.step(now, actions, member[alive], length)
         at = torch.arange(len(alive)), length - 1
+        # An unknown end is neither an error nor a change.
+        seen = window.seen[alive, part][at][:, None]
         found.append(
             {
                 "window": alive,
                 "depth": torch.full_like(alive, depth),
-                "error": (prediction.states[at] - real[at]) / model.scale,
-                "persistence": (window.frames[alive, -1] - real[at]) / model.scale,
+                "error": seen * (prediction.states[at] - real[at]) / model.scale,
+                "persistence": seen * (window.frames[alive, -1] - real[at]) / model.scale,
                 "disagreement": prediction.disagreement,
                 "success": prediction.success_low.amax(1),
                 "possible": prediction.success_high.amax(1),
@@ -267,10 +269,10 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     error, still, disagreement = (
         torch.cat([getattr(test, name) for test in pool]) for name in ("error", "persistence", "disagreement")
     )
-    size = error.square().mean(1).sqrt()
-    one = depth == 0
-    relative = size[one].square().mean() / still[one].square().mean().clamp(min=1e-12)
-    uncertainty = limits.uncertainty_of(disagreement)
+    size, uncertainty = error.square().mean(1).sqrt(), limits.uncertainty_of(disagreement)
+    # Chunks beyond the threshold are never used.
+    used = (depth == 0) & (uncertainty <= limits.uncertainty[0])
+    relative = size[used].square().mean() / still[used].square().mean().clamp(min=1e-12)
     # Depth by depth, as the thresholds: errors and disagreement both grow with it.
     ranks = [rank_correlation(uncertainty[depth == i], size[depth == i]) for i in depth.unique()]
     possible, succeeded = (

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.imagination.branches import Branches, Limits, Returns
-from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig
 from robot_rl.imagination.episodes import (
     Episode,
     Steps,
@@ -133,33 +133,27 @@ class Imagination:
 
     @property
     def is_due(self) -> bool:
-        """Whether there are enough new episodes for a refit."""
+        """Whether there are enough new episodes for a refit, or enough in all for the first fit."""
         new = len(self.episodes) - self.learned
-        return new >= self.config.refit_every
+        return new >= (self.config.refit_every if self.learned else self.config.pool)
 
     def refit(self, step: int) -> None:
         """Test the model on the new episodes, learn from them, and let the gate decide."""
-        config = self.config
-        if not self.learned:
-            # Nothing has been learned yet: the first half teaches the model that the second half tests.
-            half = self.episodes[::2]
-            tested = self.episodes[1::2]
-            self.model.fit(half, 0, config.first_updates)
-            self.episodes = half + tested
-            if self._learned_values:
-                self._learned_values.norm.fit(torch.cat([e.states for e in self.episodes]).numpy())
-            self._key_rows = [self._key_moments(episode) for episode in half]
-            self.learned = len(half)
-        new = self.episodes[self.learned :]
-        tests = self._test(new)
+        config, new = self.config, self.episodes[self.learned :]
+        first = not self.learned
+        if first and self._learned_values:
+            self._learned_values.norm.fit(torch.cat([e.states for e in self.episodes]).numpy())
+        tests = self._cross_test() if first else self._test(new)
         if rebuilt := not all(test.is_finite for test in tests):
             # Its weights are no numbers any more, and gradient steps from them never will be.
-            self.model = self.branches.model = self._build_model()
-            self.model.fit(self.episodes[: self.learned], 0, config.first_updates)
-            tests = self._test(new)
+            self._renew_model()
+            if not first:
+                self.model.fit(self.episodes[: self.learned], 0, config.first_updates)
+                tests = self._test(new)
         self.pool = (self.pool + tests)[-config.pool :]
         self._key_rows += [self._key_moments(episode) for episode in new]
-        losses = self.model.fit(self.episodes, len(new), config.fit_updates)
+        updates = config.first_updates if first else config.fit_updates
+        losses = self.model.fit(self.episodes, 0 if first else len(new), updates)
         self.learned = len(self.episodes)
         self._imagined, self._owed = {}, 0.0
         self._prepare_starts(len(new))
@@ -177,6 +171,27 @@ class Imagination:
         record |= {"share": self.gate.share, "success_threshold": self.limits.success}
         record |= {f"uncertainty_{i + 1}": value for i, value in enumerate(self.limits.uncertainty)}
         self.history.append(record)
+
+    def _cross_test(self) -> list[EpisodeTest]:
+        """Test each half of the episodes with a model that has learned from the other half.
+
+        A model in another process may not begin anew, so that it tests one half only.
+        """
+        even, odd = slice(0, None, 2), slice(1, None, 2)
+        tests: dict[int, EpisodeTest] = {}
+        for learned, tested in ((even, odd), (odd, even)):
+            if tests:
+                if isinstance(self.config, RemoteModelConfig):
+                    break
+                self._renew_model()
+            self.model.fit(self.episodes[learned], 0, self.config.first_updates)
+            numbers = range(len(self.episodes))[tested]
+            tests |= zip(numbers, self._test(self.episodes[tested]), strict=True)
+        return [tests[number] for number in sorted(tests)]
+
+    def _renew_model(self) -> None:
+        """Begin with a model that has learned nothing."""
+        self.model = self.branches.model = self._build_model()
 
     def _test(self, new: Sequence[Episode]) -> list[EpisodeTest]:
         """Tests of the model on episodes that it has not learned from."""

@@ -158,7 +158,7 @@ class StateModel(nn.Module):
     def _fit_linear(self, steps: Steps) -> None:
         """Set the linear part by least squares, and the networks' corrections of it to 0."""
         windows = steps.windows(steps.starts, self.shape.chunk)
-        whole = windows.valid.all(1)
+        whole = windows.seen.all(1)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
         for parameter in list(self.change.parameters())[-2:]:
@@ -262,18 +262,17 @@ class StateModel(nn.Module):
         """Mean squared error summed over the networks, and the predicted states [E, B, h, Z]."""
         states = self._predict(frames, windows.past, windows.actions, valid.float(), windows.context)
         error = (states - windows.states).square().mean(-1)
-        count = valid.sum((1, 2)).clamp(min=1)
-        return ((error * valid).sum((1, 2)) / count).sum(), states
+        return _mean(error, valid & windows.seen).sum(), states
 
     def _classifier_loss(self, windows: Windows, predicted: Tensor, valid: Tensor) -> Tensor:
         """Cross entropy of success on recorded and on predicted states, summed over the networks."""
         real = torch.cat([windows.frames[..., -1:, :], windows.states], 2)
         imagined = torch.cat([real[:, :, :1], predicted.detach()], 2)
-        labels, count = windows.success.float(), valid.sum((1, 2)).clamp(min=1)
+        labels = windows.success.float()
         total = torch.zeros((), device=real.device)
-        for states in (real, imagined):
+        for states, judged in ((real, valid & windows.seen), (imagined, valid)):
             loss = F.binary_cross_entropy_with_logits(self._logits(states), labels, reduction="none")
-            total = total + ((loss * valid).sum((1, 2)) / count).sum()
+            total = total + _mean(loss, judged).sum()
         return total
 
     # ---- saving --------------------------------------------------------------------------------------
@@ -294,6 +293,11 @@ class StateModel(nn.Module):
         self._optimizer.load_state_dict(state["optimizer"])
         self.fitted = state["fitted"]
         self._generator.set_state(state["generator"])
+
+
+def _mean(loss: Tensor, mask: Tensor) -> Tensor:
+    """Mean [E] of what each network loses [E, B, h], over the steps of a mask."""
+    return (loss * mask).sum((1, 2)) / mask.sum((1, 2)).clamp(min=1)
 
 
 def sampling_weights(episodes: Sequence[Episode], newest: int) -> Tensor:

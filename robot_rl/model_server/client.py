@@ -139,6 +139,7 @@ class RemoteModel:
                     actions=pack_tensor(each.actions),
                     success=each.success,
                     demo=each.demo,
+                    end_unseen=each.end_unseen,
                 )
                 for each in bunch
             )

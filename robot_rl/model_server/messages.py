@@ -18,7 +18,7 @@ from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.large_messages import Array, decode, pack, unpack
 from robot_rl.hardware.protocol.messages import Code, Name, Natural
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 LossName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,31}\Z")]
 """Losses are columns of the run's `imagination.jsonl`."""
 
@@ -59,6 +59,7 @@ class EpisodeMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """[T, A]."""
     success: bool
     demo: bool
+    end_unseen: bool
 
 
 class Add(Request, frozen=True, kw_only=True, tag="add"):

@@ -266,7 +266,7 @@ class ModelServer:
         states = unpack_tensor(message.states, "states", (len(actions) + 1, size))
         if not len(actions):
             raise ProtocolError(Code.SHAPE, "an episode without a step")
-        return Episode(states, actions, message.success, message.demo)
+        return Episode(states, actions, message.success, message.demo, end_unseen=message.end_unseen)
 
     @property
     def _alive(self) -> Alive:

@@ -140,7 +140,7 @@ def measure_horizon(data: ImaginationData) -> Horizon | None:
     steps = Steps(data.shown_episodes, data.history)
     start = steps.starts[(steps.starts - steps.first[steps.starts]) % h == 0]
     window = steps.windows(start, h, _MOST_CHUNKS)
-    whole = window.valid.view(len(start), _MOST_CHUNKS, h).all(2)
+    whole = window.seen.view(len(start), _MOST_CHUNKS, h).all(2)
     alive = torch.nonzero(whole[:, 0]).squeeze(1)
     if not len(alive):
         return None
@@ -178,7 +178,7 @@ class _Linear:
     def __init__(self, episodes: Sequence[Episode], chunk: int, scale: Tensor) -> None:
         steps = Steps(episodes)
         window = steps.windows(steps.starts, chunk)
-        whole = window.valid.all(1)
+        whole = window.seen.all(1)
         self._scale = scale
         begin = situation(window)[whole]
         inputs = self._inputs(begin, window.actions[whole])

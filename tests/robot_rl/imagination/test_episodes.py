@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from robot_rl.imagination.episodes import Episode, Steps, episode_from_rows
+from robot_rl.imagination.episodes import (
+    Episode,
+    Steps,
+    episode_from_rows,
+    pack_episodes,
+    unpack_episodes,
+)
 
 A, B = (
     Episode(torch.arange(4.0)[:, None], torch.tensor([[1.0], [2.0], [3.0]]), success=True),
@@ -29,16 +35,30 @@ def test_windows_have_the_shape_of_their_rows() -> None:
     assert window.valid.shape == (3, 2, 2)
 
 
-def test_an_episode_without_its_last_observation_ends_one_step_earlier_without_success() -> None:
-    rows = {
-        "state": torch.arange(3.0)[:, None],
-        "action": torch.ones(3, 1),
-        "last": torch.tensor([False, False, False]),
-    }
-    episode = episode_from_rows(rows, success=True, demo=True)
-    assert (len(episode), episode.success, episode.failed) == (2, False, False)
-    complete = episode_from_rows({**rows, "last": torch.tensor([False, False, True])}, success=True)
-    assert (len(complete), complete.success) == (2, True)
+ROWS = {
+    "state": torch.arange(3.0)[:, None],
+    "action": torch.ones(3, 1),
+    "last": torch.tensor([False, False, False]),
+}
+
+
+def test_the_state_after_a_demonstrations_success_is_unknown() -> None:
+    episode = episode_from_rows(ROWS, success=True, demo=True)
+    assert (len(episode), episode.success, episode.end_unseen) == (3, True, True)
+    window = Steps([episode, A]).windows(torch.tensor([1, 4]), 2)
+    assert window.valid.tolist() == [[True, True]] * 2
+    assert window.success.tolist() == [[False, True], [False, False]]
+    assert window.seen.tolist() == [[True, False], [True, True]]
+    (same,) = unpack_episodes(pack_episodes([episode]))
+    assert same.end_unseen
+    assert torch.equal(same.states, episode.states)
+
+
+def test_an_episode_without_its_last_observation_and_success_ends_one_step_earlier() -> None:
+    episode = episode_from_rows(ROWS, success=False)
+    assert (len(episode), episode.success, episode.failed) == (2, False, True)
+    complete = episode_from_rows({**ROWS, "last": torch.tensor([False, False, True])}, success=True)
+    assert (len(complete), complete.success, complete.end_unseen) == (2, True, False)
 
 
 def test_without_episodes_there_is_nothing_to_learn_from() -> None:
