@@ -73,6 +73,18 @@ def test_thresholds_let_through_most_of_the_pool_and_two_percent_of_its_failures
     assert verdict.passed
 
 
+def test_an_error_that_the_threshold_keeps_out_fails_nobody() -> None:
+    """Of a model that knows where it is wrong, only what is used counts."""
+    pool = [episode(failed=i % 2 == 0, success=0.6, seed=i) for i in range(40)]
+    clean = judge_model(pool, calibrate(pool, 2))
+    for test in pool[::2]:
+        test.error[0], test.disagreement[0] = 100.0, 50.0
+    assert judge_model(pool, calibrate(pool, 2)).error == pytest.approx(clean.error, rel=0.2)
+    for test in pool:
+        test.disagreement[0] = 0.0
+    assert judge_model(pool, calibrate(pool, 2)).error > 10 * clean.error
+
+
 def test_a_model_that_sees_success_everywhere_fails() -> None:
     pool = [episode(failed=i % 2 == 0, success=1.0, seed=i, false_success=i % 2 == 0) for i in range(20)]
     verdict = judge_model(pool, calibrate(pool, 2))

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from robot_rl.imagination.config import StateModelConfig
+from robot_rl.imagination.episodes import Episode
+from robot_rl.imagination.gate import EpisodeTest, replay_in_model
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import Prediction, Situation
 from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun, small_method
@@ -68,6 +70,36 @@ def test_a_good_model_is_used_and_its_numbers_are_logged(tmp_path: Path) -> None
     assert part is not None
     assert len(part.rows["reward"]) == 32
     assert part.for_actor == run.imagination.gate.for_actor
+
+
+class Learned(Oracle):
+    """Remembers what it has learned from."""
+
+    def __init__(self) -> None:
+        self.episodes: list[int] = []
+
+    def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
+        self.episodes += map(id, episodes)
+        return {}
+
+
+def test_every_episode_is_tested_by_a_model_that_has_not_learned_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested: list[int] = []
+
+    def watched(episodes: Sequence[Episode], model: Learned, *more: Any) -> list[EpisodeTest]:
+        assert not set(map(id, episodes)) & set(model.episodes)
+        tested.extend(map(id, episodes))
+        return replay_in_model(episodes, model, *more)
+
+    monkeypatch.setattr("robot_rl.imagination.imagination.replay_in_model", watched)
+    run = PointRun(tmp_path, steps=900, imagination=SMALL, model=lambda _: Learned()).train()
+    assert run.imagination
+    learned = run.imagination.episodes[: run.imagination.learned]
+    assert len(learned) > SMALL.pool
+    assert sorted(tested) == sorted(map(id, learned))
+    assert "passed" in run.imagination.history[0], "the first fit already has a pool that is full"
 
 
 @pytest.mark.parametrize("name", ["expo", "dsrl_na", "residual"])

@@ -1,6 +1,7 @@
 """The ensemble of states on data with known dynamics."""
 
 import numpy as np
+import pytest
 import torch
 
 from robot_rl.imagination.config import StateModelConfig
@@ -87,13 +88,18 @@ def test_predicted_quaternions_have_length_one() -> None:
     assert torch.allclose(predicted.states[..., 1:5].norm(dim=-1), torch.ones(3, 4), atol=1e-5)
 
 
-def test_success_is_recognised_and_its_lower_bound_is_below_the_upper() -> None:
+@pytest.mark.parametrize("end_unseen", [False, True])
+def test_success_is_recognised_and_its_lower_bound_is_below_the_upper(end_unseen: bool) -> None:
+    """Also where all that succeeded are demonstrations whose last state is unknown."""
     episodes = []
     for i in range(60):
         reached = i % 2 == 0
         path = torch.linspace(0, 1.0 if reached else 0.6, 11)[:, None].repeat(1, 2)
         path += 0.01 * torch.randn(11, 2, generator=torch.Generator().manual_seed(i))
-        episodes.append(Episode(path, (path[1:] - path[:-1]) * 5, success=reached))
+        actions = (path[1:] - path[:-1]) * 5
+        if unseen := end_unseen and reached:
+            path[-1] = path[-2]
+        episodes.append(Episode(path, actions, success=reached, demo=unseen, end_unseen=unseen))
     made = model()
     made.fit(episodes, 0, 800)
     situation, chunk, _ = all_windows([episodes[0]])
