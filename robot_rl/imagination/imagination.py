@@ -6,6 +6,7 @@ Between two updates of the policy:
     start states -> branches in the model -> imagined transitions, a share of each batch
 """
 
+import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.imagination.branches import Branches, Limits, Returns
-from robot_rl.imagination.config import ImaginationConfig, RemoteModelConfig
+from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import (
     Episode,
     Steps,
@@ -146,7 +147,7 @@ class Imagination:
         tests = self._cross_test() if first else self._test(new)
         if rebuilt := not all(test.is_finite for test in tests):
             # Its weights are no numbers any more, and gradient steps from them never will be.
-            self._renew_model()
+            self.model = self.branches.model = self._build_model()
             if not first:
                 self.model.fit(self.episodes[: self.learned], 0, config.first_updates)
                 tests = self._test(new)
@@ -175,23 +176,20 @@ class Imagination:
     def _cross_test(self) -> list[EpisodeTest]:
         """Test each half of the episodes with a model that has learned from the other half.
 
-        A model in another process may not begin anew, so that it tests one half only.
+        A model that cannot be restored cannot begin anew either, so that it tests one half only.
         """
         even, odd = slice(0, None, 2), slice(1, None, 2)
+        unlearned = copy.deepcopy(self.model.checkpoint()) if self.model.resumable else None
         tests: dict[int, EpisodeTest] = {}
         for learned, tested in ((even, odd), (odd, even)):
             if tests:
-                if isinstance(self.config, RemoteModelConfig):
+                if unlearned is None:
                     break
-                self._renew_model()
+                self.model.restore(unlearned)
             self.model.fit(self.episodes[learned], 0, self.config.first_updates)
             numbers = range(len(self.episodes))[tested]
             tests |= zip(numbers, self._test(self.episodes[tested]), strict=True)
         return [tests[number] for number in sorted(tests)]
-
-    def _renew_model(self) -> None:
-        """Begin with a model that has learned nothing."""
-        self.model = self.branches.model = self._build_model()
 
     def _test(self, new: Sequence[Episode]) -> list[EpisodeTest]:
         """Tests of the model on episodes that it has not learned from."""

@@ -77,6 +77,7 @@ class StateModel(nn.Module):
     the networks more inputs.
     """
 
+    resumable = True
     center: Tensor
     scale: Tensor
     step_scale: Tensor

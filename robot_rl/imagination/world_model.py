@@ -65,6 +65,11 @@ class WorldModel(Protocol):
     """
 
     @property
+    def resumable(self) -> bool:
+        """Whether `restore` can be called."""
+        ...
+
+    @property
     def scale(self) -> Tensor:
         """Unit of each dimension of the state [S] in which errors are measured."""
         ...

@@ -169,6 +169,7 @@ class Oracle:
     """The task's own dynamics as a world model."""
 
     members = 2
+    resumable = True
     scale = torch.full((2,), 0.1)
 
     def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:

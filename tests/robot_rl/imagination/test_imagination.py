@@ -82,6 +82,12 @@ class Learned(Oracle):
         self.episodes += map(id, episodes)
         return {}
 
+    def checkpoint(self) -> dict[str, Any]:
+        return {"episodes": self.episodes}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.episodes = list(state["episodes"])
+
 
 def test_every_episode_is_tested_by_a_model_that_has_not_learned_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
