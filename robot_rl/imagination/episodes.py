@@ -47,12 +47,11 @@ def episode_from_rows(rows: Mapping[str, Tensor], *, success: bool, demo: bool =
         noise = rows.get("base_sample_noise")
         samples = Chunk(rows["base_samples"].cpu(), None if noise is None else noise.cpu())
     if success and not complete and len(states) > 1:
-        states = torch.cat([states, states[-1:]])
+        again = torch.tensor([*range(len(states)), len(states) - 1])
         if samples:
             noise = samples.noise
-            last = None if noise is None else torch.cat([noise, noise[-1:]])
-            samples = Chunk(torch.cat([samples.actions, samples.actions[-1:]]), last)
-        return Episode(states, actions, success, demo, samples, end_unseen=True)
+            samples = Chunk(samples.actions[again], noise[again] if noise is not None else noise)
+        return Episode(states[again], actions, success, demo, samples, end_unseen=True)
     return Episode(states, actions[:-1], success and complete, demo, samples)
 
 

@@ -176,7 +176,7 @@ class Imagination:
     def _cross_test(self) -> list[EpisodeTest]:
         """Test each half of the episodes with a model that has learned from the other half.
 
-        A model that cannot be restored cannot begin anew either, so that it tests one half only.
+        A model that cannot be restored learns from the first half only and tests the second.
         """
         even, odd = slice(0, None, 2), slice(1, None, 2)
         unlearned = copy.deepcopy(self.model.checkpoint()) if self.model.resumable else None

@@ -263,6 +263,19 @@ def test_images_are_drawn_of_the_states_for_the_cameras_that_are_asked_for(
     assert np.abs(images[0].astype(int) - images[dataset.episodes[0].stop - 1]).mean() > 1
 
 
+def refusal(
+    source: Path, damage: Callable[[Any], None], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What is said of a damaged copy, of which nothing may be made."""
+    path = folder / "demo.hdf5"
+    shutil.copy(source, path)
+    with h5py.File(path, "r+") as file:
+        damage(file)
+    assert main(["data", "convert", f"dataset={path}", f"out={folder}/x.zarr"]) == 2
+    assert [child.name for child in folder.iterdir()] == ["demo.hdf5"]
+    return capsys.readouterr().err
+
+
 def without(*names: str) -> Callable[[h5py.File], None]:
     def damage(file: h5py.File) -> None:
         for name in names:
@@ -337,13 +350,7 @@ def test_what_a_file_lacks_is_named_and_nothing_is_made(
     damage: Callable[[Any], None],
     answer: str,
 ) -> None:
-    path = tmp_path / "demo.hdf5"
-    shutil.copy(collected, path)
-    with h5py.File(path, "r+") as file:
-        damage(file)
-    assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr"]) == 2
-    assert answer in capsys.readouterr().err
-    assert [child.name for child in tmp_path.iterdir()] == ["demo.hdf5"]
+    assert answer in refusal(collected, damage, tmp_path, capsys)
 
 
 def test_a_torn_file_and_one_of_a_newer_program_are_named(exported: Path, tmp_path: Path) -> None:
@@ -377,13 +384,7 @@ def test_what_a_file_of_ours_lacks_is_named_and_nothing_is_made(
     damage: Callable[[Any], None],
     answer: str,
 ) -> None:
-    path = tmp_path / "demo.hdf5"
-    shutil.copy(exported, path)
-    with h5py.File(path, "r+") as file:
-        damage(file)
-    assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr"]) == 2
-    assert answer in capsys.readouterr().err
-    assert [child.name for child in tmp_path.iterdir()] == ["demo.hdf5"]
+    assert answer in refusal(exported, damage, tmp_path, capsys)
 
 
 def test_faults_of_a_file_are_all_told(exported: Path, tmp_path: Path) -> None:

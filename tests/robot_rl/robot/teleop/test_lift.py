@@ -77,6 +77,7 @@ def test_a_replayed_hand_lifts_the_cube_and_a_dataset_has_it(actions: str, tmp_p
         if "stale:" not in done.stdout:
             break
     assert "the task is done" in done.stdout, done.stdout
+    assert f"robot-rl data derive raw={tmp_path}/lift.raw out={tmp_path}/lift.zarr task=lift" in done.stdout
     (episode,) = RawDataset(tmp_path / "lift.raw").episodes.values()
     assert episode.footer is not None
     assert episode.footer.outcome == "success"
