@@ -37,7 +37,8 @@ def main() -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     pending: DropOldestQueue[CapturedImage | Failed] = DropOldestQueue(QUEUE)
-    publisher = Publisher(zmq.Context.instance(), start, pending)
+    context = zmq.Context()
+    publisher = Publisher(context, start, pending)
     publisher.start()
     try:
         capture_images(start, pending, lambda: stop.is_set() or not publisher.is_alive())
@@ -45,9 +46,12 @@ def main() -> int:
         name, final = start.settings.spec.name, isinstance(error, WrongCamera)
         pending.put(Failed(camera=name, pid=os.getpid(), reason=str(error), final=final))
         publisher.join()
+        # Waits until the report is sent. The end of Python does not, and drops it.
+        context.term()
         return FAILURE_REPORTED
     publisher.stop()
     publisher.join()
+    context.term()
     return 0 if stop.is_set() else 1
 
 

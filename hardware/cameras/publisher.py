@@ -18,8 +18,6 @@ from robot_rl.hardware.protocol.arrays import Encoding, Frame, encode_image
 
 _WAIT = 100
 """Interval at which the stop flag is checked while waiting for the server or an image, ms."""
-_FAILURE_TIMEOUT = 4000
-"""Time for the server to receive the reason of a failure, ms."""
 
 T = TypeVar("T")
 
@@ -85,9 +83,9 @@ class Publisher(threading.Thread):
                     continue
                 item = self._pending.get(_WAIT * 1e-3)
                 if isinstance(item, Failed):
-                    socket.linger = _FAILURE_TIMEOUT
-                    socket.poll(_FAILURE_TIMEOUT, zmq.POLLOUT)
-                    socket.send(self._encoder.encode(item), zmq.NOBLOCK)
+                    # Until the server has it: the server kills a process that it waits for in vain.
+                    socket.linger = -1
+                    socket.send(self._encoder.encode(item))
                     return
                 if item is not None:
                     report, message = self._message(item)

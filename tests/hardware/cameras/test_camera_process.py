@@ -1,6 +1,7 @@
 """The server's side of one camera's process, with the real process."""
 
 import tempfile
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -41,6 +42,24 @@ def test_the_reason_of_a_failure_is_waited_for(reports: "zmq.Socket[bytes]") -> 
         end_all([camera])
     assert [what for what, _ in events] == ["camera_failed"]
     assert "'another'" in events[0][1]
+
+
+def test_a_failing_camera_ends_only_when_the_server_has_its_report() -> None:
+    camera, events = another_camera()
+    with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
+        endpoint = f"ipc://{folder}/reports"
+        camera.check(0, endpoint)
+        try:
+            # Long enough for it to fail before there is anybody to receive why.
+            time.sleep(3.0)
+            with server_socket(context, endpoint) as socket:
+                assert socket.poll(round(PATIENCE * 1e3))
+                assert not camera.receive(msgspec.msgpack.decode(socket.recv(), type=Report))
+            wait_until_ended(camera)
+            camera.check(1, endpoint)
+        finally:
+            end_all([camera])
+    assert [what for what, _ in events] == ["camera_failed"]
 
 
 def test_a_report_that_never_arrives_is_not_waited_for_forever(reports: "zmq.Socket[bytes]") -> None:
