@@ -13,7 +13,8 @@ class LiftExpert(Expert):
 
     def grasp_and_target(self, sim: Lift) -> tuple[np.ndarray, np.ndarray]:
         point = body(sim, sim.cube_body_id).pos
-        return point, np.array([*point[:2], sim.table_offset[2] + RAISE])
+        # Higher is lifted, too.
+        return point, np.array([*point[:2], max(point[2], sim.table_offset[2] + RAISE)])
 
     def decide(self, sim: Lift) -> np.ndarray:
         cube = body(sim, sim.cube_body_id)

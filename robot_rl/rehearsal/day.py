@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from robot_rl.rehearsal.diary import Diary
 from robot_rl.rehearsal.person import Habits, Person
 from robot_rl.rehearsal.report import count_episodes
 from robot_rl.rehearsal.workplace import ServedRobot, Terminal
-from robot_rl.runs import write_text
+from robot_rl.runs import list_checkpoints, write_text
 
 PACKAGES: Final = Path(".ci/packages.sh")
 """Installs the project, in a checkout."""
@@ -26,8 +27,11 @@ _ATTEMPTS: Final = 8
 """How often a command that a kill has ended is typed at most."""
 _TRIES: Final = 5
 """Most demonstrations for each successful one."""
-_KILL_AFTER: Final = {"camera": 1, "server": 2, "learner": 4}
-"""Number of ended episodes of the stage after which each is killed."""
+_KILL_AFTER: Final = {"camera": 1, "server": 2}
+"""Number of ended episodes of the stage after which each is killed. The learner is killed after its first
+checkpoint."""
+_STUCK_S: Final = 300.0
+"""Time without the end of an episode after which the robot's server is started again, s: a person would."""
 
 
 @dataclass
@@ -40,7 +44,7 @@ class Plan:
     """Further options of `robot-rl robot`."""
     demonstrations: int = 20
     """Number of successful demonstrations; failed ones are kept, too."""
-    noise: float = 0.2
+    noise: float = 0.3
     """Noise of the operator's motions."""
     skill: float = 0.9
     """Skill of the operator, from 0 to 1."""
@@ -48,14 +52,14 @@ class Plan:
     """Further options of `robot-rl data derive`."""
     base: list[str] = field(default_factory=list)
     """Options of the training of the base."""
-    trials: int = 10
+    trials: int = 20
     """Episodes of the base that the person judges; the classifier learns from them."""
     classifier: list[str] = field(default_factory=list)
     """Options of the training of the classifier."""
     rl: list[str] = field(default_factory=list)
     """Options of reinforcement learning."""
     imagination: list[str] = field(default_factory=list)
-    """Options that the second run of reinforcement learning has in addition."""
+    """Options that the second run of reinforcement learning has in addition; none: there is no second run."""
     episodes: int = 50
     """Judged episodes of each policy."""
     clean: bool = True
@@ -127,6 +131,8 @@ class Day:
         type_(["robot", "latency", f"address={self._address}", "go=true"], codes=_WITH_FINDINGS)
         raw = f"out={self._home / 'check.raw'}"
         type_(["record", f"address={self._address}", raw, "seconds=3", "outcome=discarded"])
+        # Now, since an installation that fails should not cost a day.
+        self._deployer()
 
     def _demonstrate(self) -> None:
         plan, raw, data = self._plan, self._home / "demos.raw", self._home / "demos.zarr"
@@ -161,7 +167,10 @@ class Day:
         home = self._home
         self._train("base", "method=bc", f"data={home / 'demos.zarr'}", *self._plan.base)
         trials = self._deploy(
-            "trials", f"policy={home / 'base'}", self._plan.trials, Habits("watch", judges=True)
+            "trials",
+            f"policy={home / 'base'}",
+            self._plan.trials,
+            Habits("watch", judges=True, labels=True),
         )
         recordings = [self._recorded(out) for out in trials]
         datasets = [home / "demos.zarr"]
@@ -177,29 +186,31 @@ class Day:
         self._train("classifier", "method=classifier", data, *self._plan.classifier)
 
     def _reinforcement(self) -> None:
-        person = self._person(Habits("intervene"))
+        def kill(person: Person) -> None:
+            self._kill_once("server", person, lambda: self._robot.pid)
+            if list_checkpoints(self._home / "tuned"):
+                self._kill_once("learner", person, lambda: self._process.pid)
+
+        self._learn("tuned", kill)
+
+    def _imagination(self) -> None:
+        if self._plan.imagination:
+            self._learn("imagined", lambda _: None, *self._plan.imagination)
+
+    def _learn(self, name: str, kill: Callable[[Person], None], *more: str) -> None:
+        """Reinforcement learning until it is finished. What a kill has ended is typed again."""
+        person = self._person(Habits("intervene", judges=True))
 
         def meanwhile() -> None:
             self._attend(person)
-            self._kill_once("server", person, lambda: self._robot.pid)
-            self._kill_once("learner", person, lambda: self._process.pid)
+            kill(person)
 
         with person:
             for attempt in range(_ATTEMPTS):
                 codes = (0,) if attempt == _ATTEMPTS - 1 else (0, 1, USER_ERROR, -signal.SIGKILL)
                 self._robot.wait()
-                if self._terminal.run(self._rl("tuned"), codes=codes, meanwhile=meanwhile) == 0:
+                if self._terminal.run([*self._rl(name), *more], codes=codes, meanwhile=meanwhile) == 0:
                     return
-
-    def _imagination(self) -> None:
-        """The same once more; what refuses it is the reason in the report."""
-        person = self._person(Habits("intervene"))
-        command = [*self._rl("imagined"), *self._plan.imagination]
-        with person:
-            code = self._terminal.run(command, codes=(0, USER_ERROR), meanwhile=lambda: self._attend(person))
-        if code:
-            reason = self._terminal.output.strip().splitlines()[-1].removeprefix("robot-rl: ")
-            self._diary.write("no imagination", reason=reason)
 
     def _judge(self) -> None:
         home, classifier = self._home, self._home / "classifier"
@@ -280,7 +291,7 @@ class Day:
                         f"seed={self._plan.seed + attempt}",
                     ],
                     program=program,
-                    codes=(0, 1),
+                    codes=(0, 1) if attempt == _ATTEMPTS - 1 else (0, 1, USER_ERROR),
                     meanwhile=lambda person=person: self._attend(person),  # type: ignore[misc]
                 )
         raise UserError(f"{name}: not {episodes} episodes in {_ATTEMPTS} deployments; see {folder}")
@@ -313,9 +324,14 @@ class Day:
         return Person(self._task, room, find_page, habits, self._diary, self._plan.seed)
 
     def _attend(self, person: Person) -> None:
-        """Raises the error of a person who could not go on."""
+        """Raise the error of a person who could not go on, and restart a robot with which nothing happens."""
         if person.error is not None:
             raise person.error
+        if time.monotonic() - person.happened > _STUCK_S:
+            self._diary.write("stuck", after=person.seen)
+            self._say(f"no episode has ended for {_STUCK_S:.0f} s: the server is restarted")
+            os.kill(self._robot.pid, signal.SIGTERM)
+            person.happened = time.monotonic()
 
     @property
     def _process(self) -> "subprocess.Popen[bytes]":
@@ -325,7 +341,7 @@ class Day:
     def _kill_once(self, what: str, person: Person, find: Callable[[], int]) -> None:
         """Kill a process of the day, once in the day, after some episodes of this stage."""
         killed = self._diary.lines("killed")
-        if person.seen < _KILL_AFTER[what] or any(line["name"] == what for line in killed):
+        if person.seen < _KILL_AFTER.get(what, 0) or any(line["name"] == what for line in killed):
             return
         pid = find()
         os.kill(pid, signal.SIGKILL)

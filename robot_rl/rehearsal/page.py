@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -78,7 +78,8 @@ class Page:
         self._receiver.join(_TIMEOUT)
 
     def _receive(self) -> None:
-        with suppress(ConnectionClosed):
+        # Closed with this thread, so that nobody acts on a view that does not change any more.
+        with closing(self._socket), suppress(ConnectionClosed):
             for text in self._socket:
                 if isinstance(text, bytes):
                     continue  # an image

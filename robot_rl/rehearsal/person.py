@@ -44,7 +44,7 @@ _SETTLED_S: Final = 0.5
 """Time for placed objects to come to rest, s."""
 _AT_HOME: Final = 0.02
 """Largest distance of the hand from its home, m."""
-_OUTSIDE: Final = 0.25
+_OUTSIDE: Final = 0.28
 """Distance of the hand from its home at which the person ends an episode as a failure, m: farther out the arm
 is stretched, and may not find the way home."""
 _HOME_S: Final = 10.0
@@ -64,6 +64,8 @@ class Habits:
     """Skill of the demonstrations, from 0 to 1."""
     judges: bool = False
     """Whether the person marks success; always when demonstrating."""
+    labels: bool = False
+    """Whether the episodes are labels for a classifier: one whose success did not last is discarded."""
     hold_s: float = 1.0
     """How long success is shown before it is marked, s."""
     patience_s: float = 25.0
@@ -147,10 +149,13 @@ class Person:
         self._thread = threading.Thread(target=self._work, name="person", daemon=True)
         self.seen = self.succeeded = 0
         """Number of episodes that have ended so far, and of those that ended as a success."""
+        self.happened = time.monotonic()
+        """When the last episode ended, or the first was waited for, s."""
         self.error: Exception | None = None
         """Why the person could not go on."""
 
     def __enter__(self) -> "Person":
+        self.happened = time.monotonic()
         self._thread.start()
         return self
 
@@ -213,6 +218,7 @@ class Person:
         if ended is not None:
             number, outcome = ended
             self._diary.write("episode", number=number, outcome=outcome, duty=self.habits.duty)
+            self.happened = time.monotonic()
             self.seen += 1
             self.succeeded += outcome == "success"
 
@@ -283,7 +289,9 @@ class _Hands:
         if view is not None and view.control != "you":
             return
         if self._on and now - self._released > _RELEASED_S:
-            self._page.move(self._motion, self._gripper, on=True)
+            # Pressed without the gripper first: one that is asked for with the press moves nothing.
+            driving = view is not None and view.arm.mode == "human"
+            self._page.move(self._motion, self._gripper if driving else None, on=True)
         else:
             self._page.move(on=False)
 
@@ -344,7 +352,6 @@ class _Demonstrating:
         """Open the gripper, go home, put the objects elsewhere, begin."""
         now = time.monotonic()
         if self._opened_at is None:
-            # Pressed without the gripper first: an opening that is asked for with the press moves nothing.
             self._hands.hold()
             self._opened_at = now if view.arm.mode == "human" else None
         elif now - self._opened_at < _GRIPPER_S:
@@ -404,10 +411,13 @@ class _Attending:
             else:
                 self._hands.release()
         self._steps += 1
+        habits, held_s = self._person.habits, self._done.held_s()
         if self._sight.outside:
             self._hands.press("failure")
-        elif self._person.habits.judges and self._done.held_s() > self._person.habits.hold_s:
+        elif habits.judges and held_s > habits.hold_s:
             self._hands.press("success")
+        elif habits.labels and self._done.lost:
+            self._hands.press("discard")
 
 
 class _Done:
@@ -417,15 +427,18 @@ class _Done:
         self._sight = sight
         self._expert: Expert | None = None
         self._since: float | None = None
+        self.lost = False
+        """Whether it was there and is not any more."""
 
     def begin(self, expert: Expert) -> None:
-        self._expert, self._since = expert, None
+        self._expert, self._since, self.lost = expert, None, False
 
     def held_s(self) -> float:
         """Seconds for which it is there, 0 if it is not."""
         assert self._expert is not None
         point, target = self._expert.grasp_and_target(self._sight.sim)
         if np.linalg.norm(point - target) > _NEAR:
+            self.lost |= self._since is not None
             self._since = None
             return 0.0
         now = time.monotonic()

@@ -15,12 +15,18 @@ from robot_rl.data.raw.timeline import Timeline
 from robot_rl.envs.surroundings import TruthChange, read_truth
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hil.link.messages import End, from_actor
+from robot_rl.hil.link.outbox import Spool
 from robot_rl.rehearsal.diary import Diary
 from robot_rl.runs import write_text
+from robot_rl.training.logger import Series, read_metrics
 
 _FINISHED = ("success", "failure")
-_LENGTH = "train/episode_length"
-"""Metric that training logs once for each finished episode."""
+_SUCCESS = "train/success"
+_INTERVENED = "hil/intervention_rate"
+"""Metrics that training logs once for each finished episode."""
+_WINDOW, _RELIABLE = 20, 18
+"""A policy is reliable once it has succeeded in so many of so many successive episodes."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +78,13 @@ def judged(home: Path, policy: str) -> Judged:
     verdicts: list[bool] = []
     for path in sorted((home / "deployed").glob(f"{policy}_*.json")):
         results = json.loads(path.read_text())["episodes"]
+        numbers = {result["episode"] for result in results}
         recorded = {}
         for raw in RawDataset(path.with_suffix(".raw")).episodes.values():
-            times = [state.t_sample for state in Timeline(raw).states]
-            number = int(raw.header.labels["episode"])
-            recorded[number] = succeeded(changes, raw.header.session, times[0], times[-1])
+            # A beginning that the robot refused is a recording without a result, and perhaps without a state.
+            if (number := int(raw.header.labels["episode"])) in numbers:
+                times = [state.t_sample for state in Timeline(raw).states]
+                recorded[number] = succeeded(changes, raw.header.session, times[0], times[-1])
         for result in results:
             if result["episode"] not in recorded:
                 raise ValueError(f"{path}: episode {result['episode']} was not recorded")
@@ -90,7 +98,7 @@ def lost_episodes(home: Path, diary: Diary) -> dict[str, int]:
     seen = [line for line in diary.lines("episode") if line["outcome"] in _FINISHED]
     kept = {
         "demonstrate": count_episodes(home / "demos.raw", *_FINISHED),
-        "intervene": _learned(home / "tuned") + _learned(home / "imagined"),
+        "intervene": _kept(home / "tuned") + _kept(home / "imagined"),
         "watch": sum(count_episodes(raw, *_FINISHED) for raw in (home / "deployed").glob("*.raw")),
     }
     return {duty: max(0, sum(line["duty"] == duty for line in seen) - count) for duty, count in kept.items()}
@@ -99,9 +107,8 @@ def lost_episodes(home: Path, diary: Diary) -> dict[str, int]:
 def make_report(home: Path, control_freq: float) -> dict[str, Any]:
     """The report of a finished day; written by `write_report`."""
     diary = Diary(home / "diary.jsonl")
-    minutes = _robot_minutes(home / "tuned", control_freq)
-    imagined = _robot_minutes(home / "imagined", control_freq)
-    refused = [line["reason"] for line in diary.lines("no imagination")]
+    tuned, imagined = home / "tuned", home / "imagined"
+    minutes = _robot_minutes(tuned, control_freq)
     interventions = _lines(home / "tuned" / "interventions.jsonl")
     lost = lost_episodes(home, diary)
     commands = diary.lines("command")
@@ -110,8 +117,9 @@ def make_report(home: Path, control_freq: float) -> dict[str, Any]:
         "base": judged(home, "base").figures(),
         "tuned": judged(home, "tuned").figures(),
         "robot_minutes": minutes,
-        "robot_minutes_with_imagination": imagined,
-        "without_imagination_because": refused[-1] if refused and imagined is None else None,
+        "robot_minutes_with_imagination": _robot_minutes(imagined, control_freq),
+        "minutes_to_reliable": _minutes_to_reliable(tuned, control_freq),
+        "minutes_to_reliable_with_imagination": _minutes_to_reliable(imagined, control_freq),
         "interventions_per_minute": interventions / minutes if minutes else None,
         "lost_episodes": sum(lost.values()),
         "lost": lost,
@@ -168,6 +176,25 @@ def _robot_minutes(run: Path, control_freq: float) -> float | None:
     return record["env_steps"] / control_freq / 60 if record.get("finished") else None
 
 
+def _minutes_to_reliable(run: Path, control_freq: float) -> float | None:
+    """Minutes of training after which the policy was reliable, by the verdicts that it learned from.
+
+    That is the end of the first `_WINDOW` successive episodes of which `_RELIABLE` succeeded without a
+    takeover; None if there are none.
+    """
+    metrics = _metrics(run)
+    wins = [
+        (step, bool(success) and rate == 0)
+        for (step, _, success), (_, _, rate) in zip(
+            metrics.get(_SUCCESS, []), metrics.get(_INTERVENED, []), strict=True
+        )
+    ]
+    for last in range(_WINDOW, len(wins) + 1):
+        if sum(win for _, win in wins[last - _WINDOW : last]) >= _RELIABLE:
+            return wins[last - 1][0] / control_freq / 60
+    return None
+
+
 def count_episodes(raw: Path, *outcomes: str) -> int:
     """Number of recorded episodes with one of these outcomes; 0 if there are no recordings yet."""
     if not raw.is_dir():
@@ -176,12 +203,23 @@ def count_episodes(raw: Path, *outcomes: str) -> int:
     return sum(footer is not None and footer.outcome in outcomes for footer in footers)
 
 
-def _learned(run: Path) -> int:
-    """Number of finished episodes from which a run has learned."""
+def _kept(run: Path) -> int:
+    """Number of finished episodes that a run has learned from, or that its actor keeps for the learner.
+
+    A finished run leaves the episodes that ended after its last step with the actor.
+    """
+    learned = len(_metrics(run).get(_SUCCESS, []))
+    if not (folder := run / "spool").is_dir():
+        return learned
+    spool = Spool(folder)
+    ends = [from_actor(spool.get(number)[-1]) for number in spool.episodes]
+    return learned + sum(isinstance(end, End) and not end.interrupted for end in ends)
+
+
+def _metrics(run: Path) -> dict[str, Series]:
+    """Metrics of a run; none if there is no such run."""
     path = run / "metrics.csv"
-    if not path.is_file():
-        return 0
-    return sum(line.split(",")[2] == _LENGTH for line in path.read_text().splitlines()[1:])
+    return read_metrics(path) if path.is_file() else {}
 
 
 def _lines(path: Path) -> int:

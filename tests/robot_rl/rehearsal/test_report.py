@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from robot_rl.envs.surroundings import TruthChange
+from robot_rl.hardware.protocol.large_messages import encode
+from robot_rl.hil.link.messages import End
+from robot_rl.hil.link.outbox import Spool
 from robot_rl.rehearsal.diary import Diary
 from robot_rl.rehearsal.report import Judged, lost_episodes, make_report, succeeded, write_report
 
@@ -54,7 +58,9 @@ def day(home: Path, learned: int) -> Diary:
         diary.write("episode", number=number, outcome=outcome, duty="intervene")
     run = home / "tuned"
     run.mkdir()
-    rows = "".join(f"{step},1.0,train/episode_length,20\n" for step in range(learned))
+    rows = "".join(
+        f"{step},1.0,train/success,1\n{step},1.0,hil/intervention_rate,0\n" for step in range(learned)
+    )
     (run / "metrics.csv").write_text("step,seconds,name,value\n" + rows)
     (run / "run.json").write_text(json.dumps({"env_steps": 2400, "finished": True}))
     (run / "interventions.jsonl").write_text("{}\n{}\n{}\n")
@@ -67,15 +73,32 @@ def test_an_episode_that_the_learner_never_got_is_lost(tmp_path: Path, learned: 
     assert lost_episodes(tmp_path, diary) == {"demonstrate": 0, "intervene": lost, "watch": 0}
 
 
-def test_the_report_says_why_there_was_no_imagination(tmp_path: Path) -> None:
-    diary = day(tmp_path, 3)
-    diary.write("no imagination", reason="images are not predicted")
+def test_an_episode_that_waits_for_the_learner_is_not_lost(tmp_path: Path) -> None:
+    diary = day(tmp_path, 2)
+    spool = Spool(tmp_path / "tuned" / "spool")
+    end = End(episode=7, index=0, fields={}, success=True, interrupted="", interventions=0)
+    spool.put(7, [encode(end)])
+    spool.put(8, [encode(replace(end, episode=8, interrupted="the run pauses"))])
+    assert lost_episodes(tmp_path, diary)["intervene"] == 0
+
+
+def test_a_policy_is_reliable_after_18_of_20_episodes_without_help(tmp_path: Path) -> None:
+    diary = day(tmp_path, 0)
+    lines = ["step,seconds,name,value"]
+    for episode in range(40):
+        # Ten are failures, and in the next two a person helped.
+        success, rate = float(episode >= 10), 0.5 * (10 <= episode < 12)
+        lines += [f"{episode * 120},1.0,train/success,{success}"]
+        lines += [f"{episode * 120},1.0,hil/intervention_rate,{rate}"]
+    (tmp_path / "tuned" / "metrics.csv").write_text("\n".join(lines) + "\n")
     diary.write("command", command="robot-rl train <x>", code=0, seconds=60.0, log="0.log")
     report: dict[str, Any] = make_report(tmp_path, control_freq=20)
+    # Episodes 10 to 29 are the first with 18 of 20.
+    assert report["minutes_to_reliable"] == 29 * 120 / 20 / 60
+    assert report["minutes_to_reliable_with_imagination"] is None
     assert report["robot_minutes"] == 2.0
     assert report["interventions_per_minute"] == 1.5
     assert report["robot_minutes_with_imagination"] is None
-    assert report["without_imagination_because"] == "images are not predicted"
     assert report["base"]["success"] is None
     write_report(tmp_path, report)
     assert json.loads((tmp_path / "report.json").read_text()) == report

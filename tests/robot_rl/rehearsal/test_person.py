@@ -1,0 +1,77 @@
+"""What the scripted person holds on the page, and how it judges."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robot_rl.envs.experts import make_expert
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
+from robot_rl.hardware.teleop.web.messages import Arm, View
+from robot_rl.rehearsal import person
+from robot_rl.rehearsal.person import _Done, _Hands
+
+
+class RecordingPage:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.grippers: list[float | None] = []
+
+    def move(self, motion: tuple[float, ...] = (), gripper: float | None = None, *, on: bool) -> None:
+        if on:
+            self.grippers.append(gripper)
+
+
+def view(mode: str) -> View:
+    empty: Any = None
+    return View(
+        robot="",
+        trouble="",
+        arm=Arm(mode=mode),
+        program=empty,
+        control="you",
+        controller="",
+        browsers=1,
+        seen=0,
+        sample_ms=None,
+        round_trip_ms=None,
+    )
+
+
+def test_an_opening_that_a_takeover_begins_with_is_sent_once_the_person_drives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(person, "_RELEASED_S", -1.0)
+    page: Any = RecordingPage()
+    hands = _Hands(page)
+    hands.act(np.array([0, 0, 1, 0, 0, 0, -1.0]))
+    hands.send(view("policy"))
+    hands.send(view("human"))
+    # With the press, the opening is the one that the gripper keeps.
+    assert page.grippers == [None, 1.0]
+
+
+@pytest.mark.parametrize(("height", "done"), [(0.0, False), (0.05, False), (0.08, True), (0.2, True)])
+def test_a_cube_that_is_high_enough_is_lifted(height: float, done: bool) -> None:
+    env = RobosuiteEnv(TaskConfig(env="Lift"))
+    env.reset(seed=0)
+    sim: Any = env.sim
+    sight: Any = type("Sight", (), {"sim": sim})()
+    judge = _Done(sight)
+    judge.begin(make_expert("Lift", noise=0.0, skill=1.0, rng=np.random.default_rng(0)))
+    joint = sim.cube.joints[0]
+    pose = sim.sim.data.get_joint_qpos(joint).copy()
+
+    def put(z: float) -> None:
+        sim.sim.data.set_joint_qpos(joint, [*pose[:2], sim.table_offset[2] + z, *pose[3:]])
+        sim.sim.forward()
+
+    put(height)
+    judge.held_s()
+    assert (judge.held_s() > 0) is done
+    put(0.0)
+    judge.held_s()
+    assert judge.lost is done
+    env.close()
