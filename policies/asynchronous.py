@@ -178,6 +178,8 @@ class _Episode:
     """Control step of the last choice among them."""
     request: _Request | None = None
     held: bool = False
+    replanning: bool = False
+    """Whether the first chunk is one after `replan`."""
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, for a checkpoint; the requested chunk must be there."""
@@ -219,8 +221,8 @@ class AsyncRunner(ChunkRunner):
 
     One request at a time is open in each environment, made so that its chunk arrives when the executed part
     of the current one ends. If it does not, the current samples are used further, after another choice among
-    them, as far as they reach; then the arm is held. The first chunk of an episode is waited for: the arm is
-    at rest; a chunk requested before a reset is not executed.
+    them, as far as they reach; then the arm is held, as it is after `replan`. The first chunk of an episode
+    is waited for: the arm is at rest; a chunk requested before a reset is not executed.
     """
 
     def __init__(
@@ -256,9 +258,10 @@ class AsyncRunner(ChunkRunner):
             self._forget(env_id)
 
     def replan(self, env_id: int) -> None:
-        """Wait for a new chunk at the next step."""
+        """Request a new chunk at the next step. The arm is held until it is there: it is moving."""
         super().replan(env_id)
         self._forget(env_id)
+        self._episodes[env_id].replanning = True
 
     def follow(self, env_id: int, actions: NDArray[np.float32]) -> None:
         """Say which actions [T, A] an episode executes whatever is chosen, as along a demonstration."""
@@ -346,7 +349,7 @@ class AsyncRunner(ChunkRunner):
     def _has_arrived(self, episode: _Episode, request: _Request) -> bool:
         """Whether a requested chunk is executed from now on; the first of an episode is waited for."""
         if not episode.samples:
-            return True
+            return not episode.replanning or request.future.done()
         return episode.now - request.step >= self._execution.delay and request.future.done()
 
     def _is_due(self, episode: _Episode, execute: int) -> bool:
@@ -361,6 +364,9 @@ class AsyncRunner(ChunkRunner):
 
     def _must_choose(self, episode: _Episode, execute: int) -> bool:
         """Whether the chosen part ends here, and the samples reach over another one; if they do not, hold."""
+        if not episode.samples:
+            episode.held = True
+            return False
         over = episode.taken == episode.now or episode.now - episode.decided >= execute
         episode.held = over and self._is_short(episode)
         return over and not episode.held

@@ -41,7 +41,8 @@ class InterventionStats:
         self._last = -2
         self._steps = 0
         if self._path.is_file():
-            lines = self._path.read_text().splitlines()
+            # Without the last line, if a crash has cut it: its episode is deleted.
+            lines = self._path.read_text().split("\n")[:-1]
             write_text(self._path, "".join(f"{k}\n" for k in lines if self._keeps(json.loads(k), before)))
 
     def step(self, index: int, source: str, applied: NDArray[Any], proposed: NDArray[Any]) -> None:

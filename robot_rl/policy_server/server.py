@@ -40,6 +40,7 @@ _PING: Final = 20.0
 _LATENCIES: Final = 1000
 """Newest requests whose latencies are kept."""
 _INTERNAL_ERROR: Final = 1011
+_ENDED: Final = "the policy server ends"
 _JSON: Final = {"Content-Type": "application/json"}
 _LOGGER: Final = logging.getLogger("robot_rl.policy_server")
 _LOGGER.addHandler(logging.NullHandler())
@@ -66,6 +67,11 @@ class _Waiting:
     arrived: float
     reply: "asyncio.Future[dict[str, Any]]"
 
+    def refuse(self, error: Exception) -> None:
+        """Let the client's handler raise this, unless it has a reply or is gone."""
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
 
 class PolicyServer(ServerThread):
     """Serves a policy from `start` to `close`, in a thread."""
@@ -74,7 +80,7 @@ class PolicyServer(ServerThread):
         super().__init__("policy server")
         self._inference, self._listen = inference, listen
         self._welcome = encode(inference.metadata)
-        self._clients, self._farewell = 0, ""
+        self._clients, self._farewell, self._ending = 0, "", False
         self._answered = self._refused = self._batches = 0
         self._waits: deque[float] = deque(maxlen=_LATENCIES)
         """Seconds from a request's arrival to its reply."""
@@ -171,6 +177,8 @@ class PolicyServer(ServerThread):
         if isinstance(frame, str):
             raise MessageError("send binary messages: an observation as a msgpack map")
         query = self._inference.check(decode(frame))
+        if self._ending:
+            raise MessageError(_ENDED)
         waiting = _Waiting(query, arrived, asyncio.get_running_loop().create_future())
         self._queue.put_nowait(waiting)
         reply = await waiting.reply
@@ -180,28 +188,37 @@ class PolicyServer(ServerThread):
         return encode({**reply, "server_timing": {"infer_ms": 1e3 * total}})
 
     async def _answer_batches(self) -> None:
-        """Give the policy all that waits, again and again."""
-        loop = asyncio.get_running_loop()
-        while True:
-            batch = [await self._queue.get()]
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_GATHER):
-                    while len(batch) < min(self._clients, MAX_BATCH):
-                        batch.append(await self._queue.get())
-            begun = time.perf_counter()
-            queries = [waiting.query for waiting in batch]
-            try:
-                replies = await loop.run_in_executor(self._worker, self._inference.infer, queries)
-            except Exception as error:  # Told to each client by `_handle`.
-                for waiting in batch:
-                    if not waiting.reply.done():
-                        waiting.reply.set_exception(error)
-                continue
-            self._works.append(time.perf_counter() - begun)
-            self._batches += 1
-            for waiting, reply in zip(batch, replies, strict=True):
-                if not waiting.reply.done():
-                    waiting.reply.set_result(reply)
+        """Give the policy all that waits, again and again. At the end, what still waits is refused."""
+        batch: list[_Waiting] = []
+        try:
+            while True:
+                batch = [await self._queue.get()]
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_GATHER):
+                        while len(batch) < min(self._clients, MAX_BATCH):
+                            batch.append(await self._queue.get())
+                await self._answer_batch(batch)
+        finally:
+            self._ending = True
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            for waiting in batch:
+                waiting.refuse(MessageError(_ENDED))
+
+    async def _answer_batch(self, batch: list[_Waiting]) -> None:
+        begun = time.perf_counter()
+        queries, loop = [waiting.query for waiting in batch], asyncio.get_running_loop()
+        try:
+            replies = await loop.run_in_executor(self._worker, self._inference.infer, queries)
+        except Exception as error:  # Told to each client by `_handle`.
+            for waiting in batch:
+                waiting.refuse(error)
+            return
+        self._works.append(time.perf_counter() - begun)
+        self._batches += 1
+        for waiting, reply in zip(batch, replies, strict=True):
+            if not waiting.reply.done():
+                waiting.reply.set_result(reply)
 
 
 async def _send(socket: ServerConnection, message: str | bytes) -> None:

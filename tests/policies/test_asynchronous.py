@@ -195,6 +195,19 @@ def test_a_chunk_requested_before_a_reset_is_not_executed() -> None:
     assert actions.tolist() == [[100 + c, 100] for c in range(4)]
 
 
+def test_after_a_takeover_the_arm_is_held_until_the_new_chunk_is_there() -> None:
+    later = Later()
+    policy = asynchronous("naive", 2, 12, execute=4, submit=later)
+    play(policy, 3, begin=100)
+    later.waiting.clear()
+    policy.replan(0)
+    # It does not wait, as it does at rest.
+    assert play(policy, 3, begin=103).tolist() == [[0, 100]] * 3
+    later.finish()
+    actions = play(policy, 2, begin=106)
+    assert actions.tolist() == [[106, 103], [107, 103]]
+
+
 def test_environments_do_not_depend_on_each_other() -> None:
     policy = asynchronous("naive", 2, 10, 4, ActingPolicy(Counting(10, 4), 2))
     for c in range(3):

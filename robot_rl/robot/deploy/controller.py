@@ -15,7 +15,6 @@ from robot_rl.policies.acting import ActingPolicy
 from robot_rl.robot.deploy.recording import EpisodeRecording
 from robot_rl.robot.deploy.results import EpisodeResult, StepTimes
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped
-from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.operators.shared_control import SharedControl
 from robot_rl.rollout import Rollout
 
@@ -44,7 +43,6 @@ class Controller:
         shared: SharedControl,
         stop: Callable[[], bool],
         verdict: OperatorVerdict | None = None,
-        turns: Turns | None = None,
         recording: EpisodeRecording | None = None,
     ) -> None:
         """Create the controller; the caller keeps ownership of `env` and `policy`.
@@ -57,12 +55,11 @@ class Controller:
             period: control period, s.
             stop: checked at each step; True ends the deployment.
             verdict: the operator's judgement, if it is the environment's judge.
-            turns: turn taking with another client of the robot.
             recording: records the episodes.
         """
         self._env, self._policy, self._clock, self._period = env, policy, clock, period * 1e3
         self._shared, self._recording = shared, recording
-        self._stop, self._verdict, self._turns = stop, verdict, turns
+        self._stop, self._verdict = stop, verdict
         self.timing = StepTimes()
         self._decision_ms = 0.0
 
@@ -134,8 +131,6 @@ class Controller:
     def _run(self, number: int, seed: int) -> EpisodeResult:
         if self._stop():
             raise Stopped
-        if self._turns:
-            self._turns.wait(self._stop)
         obs = self._shared.begin(number, seed)
         if obs is None:
             raise Stopped

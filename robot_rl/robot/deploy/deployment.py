@@ -133,7 +133,7 @@ def make_controller(
     )
     period = 1 / environment["control_freq"]
     shared = SharedControl(
-        SharedRobot(env, robot, stopper or robot, clock),
+        SharedRobot(env, robot, stopper or robot, clock, turns),
         operator or NoOperator(),
         clock,
         stopping=stop,
@@ -149,7 +149,6 @@ def make_controller(
         shared=shared,
         stop=stop,
         verdict=verdict,
-        turns=turns,
         recording=recording,
     )
     with realtime_priority(COMMANDS):

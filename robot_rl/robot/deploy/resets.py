@@ -61,6 +61,8 @@ def ready_on_enter(keyboard: KeyReader, stop: Callable[[], bool]) -> WaitUntilRe
     """The operator confirms by pressing Enter in the terminal."""
 
     def wait_until_ready(number: int) -> None:
+        while keyboard.key(0.0):
+            pass  # pressed before: for the last episode, or while the arm moved
         print(f"episode {number}: prepare the scene, then press Enter", flush=True)
         wait_for_enter(keyboard, stop)
 

@@ -4,16 +4,12 @@ A forward and a backward task reset each other without an operator (SERL, arXiv 
 Each is a separate program; the robot's states show whose turn it is.
 """
 
-import time
-from collections.abc import Callable
 from typing import Final
 
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.core.modes import COMMANDED
 from robot_rl.hardware.protocol.messages import Mode, State
-from robot_rl.robot.deploy.terminal import Stopped
 
-POLL_INTERVAL: Final = 0.05
 _MAX_STATE_AGE: Final = 0.5
 """Oldest usable state, s."""
 
@@ -33,24 +29,10 @@ class Turns:
         self._robot, self._other, self._mine = robot, other, first
         self._began = False
 
-    def wait(self, stop: Callable[[], bool]) -> None:
-        """Wait for this client's turn and take it; the next turn is the other's.
-
-        Raises:
-            Stopped: if `stop` returns True.
-            RobotError: if the server is lost.
-        """
-        while self.is_others_turn():
-            if stop():
-                raise Stopped
-            time.sleep(POLL_INTERVAL)
-        self.take()
-
     def is_others_turn(self) -> bool:
-        """Whether it is the other's turn; must be called every `POLL_INTERVAL` [s].
+        """Whether it is the other's turn. Call it often: it notices an episode of the other while that runs.
 
-        It misses an episode of the other that ended before the first call, so the client that is not first
-        must be started first.
+        It misses one that ended before the first call, so the client that is not first must be started first.
         """
         if not self._mine:
             state = self._robot.state(_MAX_STATE_AGE)

@@ -15,7 +15,7 @@ from robot_rl.hardware.clock import Clock, MonotonicClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import Role
 from robot_rl.hardware.protocol.security import ClientKeys, may
-from robot_rl.hardware.teleop.device import Device, DeviceError, LatchingClutch, Mark
+from robot_rl.hardware.teleop.device import Device, DeviceError, LatchingClutch, Mark, Sample
 from robot_rl.hardware.teleop.devices import DEVICES, make_device
 from robot_rl.hardware.teleop.engagement import ClutchInput, ClutchState, Engagement, clutch_input
 from robot_rl.hardware.teleop.motion import Speed
@@ -80,6 +80,8 @@ class Person:
         self._engagement = Engagement()
         self._verdict: Verdict = ""
         self._disarmed = False
+        self.lost: DeviceError | None = None
+        """Error of the device, once it is lost."""
         self._stop_pending = False
         """A stop that the robot has not confirmed yet."""
         self._ready = threading.Event()
@@ -103,6 +105,8 @@ class Person:
         self._opening_at_press: float | None = None
 
     def begin(self, number: int) -> Readiness:
+        if self.lost:
+            raise self.lost
         # A verdict given between the episodes does not count for the next one.
         sample = self._device.read()
         self._release_clutch()
@@ -133,11 +137,8 @@ class Person:
 
     def _monitor(self, done: threading.Event, stop: Callable[[], None]) -> None:
         while not done.wait(_POLL_S):
-            try:
-                sample = self._device.read()
-            except DeviceError:
-                # The next call of `begin` raises it.
-                return
+            # The keys of a terminal still stop the arm when its device is lost.
+            sample = self._read()
             marks = sample.marks if sample else ()
             self._stop_pending |= "stop" in marks
             if self._stop_pending:
@@ -152,7 +153,8 @@ class Person:
     def ready(self, stop: Callable[[], bool], say: Callable[[str], None]) -> WaitUntilReady:
         """Make a function that waits for the mark `begin`; for use within `monitor_stop`.
 
-        It raises `Stopped` if `stop` returns True or the person disarms.
+        It raises `Stopped` if `stop` returns True or the person disarms, and `DeviceError` if the device is
+        lost.
         """
 
         def wait_until_ready(number: int) -> None:
@@ -160,6 +162,8 @@ class Person:
             self._display.program = replace(self._display.program, episode=number, marks=("begin",))
             say(f"episode {number}: prepare the scene, then press b (begin)")
             while not self._ready.wait(_WAIT_S):
+                if self.lost:
+                    raise self.lost
                 if stop() or self._disarmed:
                     raise Stopped
 
@@ -169,11 +173,7 @@ class Person:
         self._started = now if self._started is None else self._started
         seconds = (now - self._started) / 1e9
         self._display.program = replace(self._display.program, running=True, seconds=seconds, marks=_ENDS)
-        try:
-            sample = self._device.read()
-        except DeviceError:
-            # A silent device in this episode; `begin` of the next one raises it.
-            sample = None
+        sample = self._read()
         if sample is not None:
             for mark in _VERDICTS:
                 if mark in sample.marks and not self._verdict:
@@ -207,6 +207,14 @@ class Person:
         before = self._display.program
         outcomes = (*before.outcomes, outcome)[-_MAX_OUTCOMES:]
         self._display.program = replace(before, running=False, seconds=None, outcomes=outcomes, marks=())
+
+    def _read(self) -> Sample | None:
+        """The device's newest sample; of a lost one none, and the next call of `begin` raises its error."""
+        try:
+            return self._device.read()
+        except DeviceError as error:
+            self.lost = error
+            return None
 
     def _release_clutch(self) -> None:
         """Disengage; the person must open the clutch and press it again."""

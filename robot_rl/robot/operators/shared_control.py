@@ -20,7 +20,8 @@ from robot_rl.robot.takeover import SOURCE, Action, ControlState, Cue, Takeover
 
 StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info; see `RobosuiteEnv` and `RealArmEnv`."""
-_POLL_NS: Final = 200_000_000
+_POLL_NS: Final = 50_000_000
+"""Interval of attempts to begin an episode, ns: shorter than an episode of a program that takes turns."""
 _STOP_ATTEMPTS: Final = 3
 _INTERVENTION: Final = (ControlState.HUMAN, ControlState.HOLD)
 

@@ -93,6 +93,9 @@ def test_a_resumed_run_writes_no_intervention_twice(tmp_path: Path) -> None:
         add_episode(stats, episode, "ph")
     stats.step(0, "human", np.zeros(2), np.zeros(2))
     state = stats.state_dict()
+    with (tmp_path / FILE).open("a") as file:
+        # A crash has cut the line of the next episode.
+        file.write('{"episode": 1, "first_st')
     resumed = InterventionStats(tmp_path, 1)
     assert [line["episode"] for line in lines(tmp_path)] == [0]
     resumed.load_state_dict(state)

@@ -6,7 +6,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -168,6 +168,23 @@ def test_requests_that_wait_are_answered_together_and_each_gets_its_own() -> Non
         assert answers == {number: number for number in range(8)}
         assert sum(slow.batches) == 8
         assert max(slow.batches) > 1
+
+
+def test_it_ends_while_a_request_is_answered() -> None:
+    slow = Slow()
+    server = PolicyServer(slow, Listen(port=0))  # type: ignore[arg-type]
+    with client(server.start()) as connection:
+        connection.send(encode({"number": 1}))
+        connection.send(encode({"number": 2}))
+        while not slow.checked:
+            time.sleep(0.01)
+        closing = threading.Thread(target=server.close)
+        closing.start()
+        with suppress(ConnectionClosed):
+            assert connection.recv(PATIENCE) == "the policy server ends"
+        slow.go.set()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
 
 
 def test_when_the_policy_fails_the_client_is_told_and_the_server_goes_on() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from robot_rl.hardware.protocol.messages import Mode, State
 from robot_rl.hardware.teleop.terminal_keys import KeyReader
+from robot_rl.robot.deploy.resets import ready_on_enter
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped, open_terminal_keys, wait_for_enter
 
 STATE = State(src="", seq=1, tm=0, t_sample=0, q=(), dq=(), position=(), quaternion=(), mode=Mode.POLICY)
@@ -51,6 +52,16 @@ def test_enter_ends_the_waiting_and_so_does_who_stops(terminal: Terminal, keyboa
     more = iter([False, True])
     with pytest.raises(Stopped):
         wait_for_enter(keyboard, lambda: next(more))
+
+
+def test_what_was_pressed_before_the_scene_is_prepared_does_not_confirm_it(
+    terminal: Terminal, keyboard: KeyReader
+) -> None:
+    terminal.press("x\ns\n")
+    assert keyboard.key(10.0) == "x"
+    asked = iter([False, True])
+    with pytest.raises(Stopped):
+        ready_on_enter(keyboard, lambda: next(asked))(0)
 
 
 def test_a_verdict_is_of_its_own_episode(terminal: Terminal, keyboard: KeyReader) -> None:

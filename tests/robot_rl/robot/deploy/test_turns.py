@@ -2,7 +2,6 @@
 
 import pytest
 
-from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.robot.deploy.turns import Turns
 from tests.hardware.processes import Server, eventually
 
@@ -24,10 +23,8 @@ def test_each_waits_until_the_other_has_acted(server: Server) -> None:
             eventually(lambda: forward.state(10.0).mode == "policy", "it acts")
             assert turns.is_others_turn(), "it is not over"
         eventually(lambda: not turns.is_others_turn(), "now it is")
-        turns.wait(bool)
+        turns.take()
         assert turns.is_others_turn()
-        with pytest.raises(Stopped):
-            turns.wait(lambda: True)
         forward.disarm()
 
 

@@ -164,6 +164,29 @@ def test_an_unplugged_device_is_silent_and_no_episode_begins(
         person.begin(1)
 
 
+def test_a_device_whose_keys_go_on_is_lost_all_the_same(
+    person: Person, device: FakeDevice, clock: SteppedClock
+) -> None:
+    device.unplugged = True
+    assert person.read(clock.now()).cue is Cue.SILENT
+    # The keys of its terminal.
+    device.unplugged = False
+    with pytest.raises(DeviceError, match="unplugged"):
+        person.begin(1)
+
+
+def test_keys_stop_the_arm_after_the_device_was_lost(person: Person, device: FakeDevice) -> None:
+    stops: list[bool] = []
+    with person.monitor_stop(lambda: stops.append(True)):
+        device.unplugged = True
+        eventually(lambda: person.lost, "it is noticed")
+        device.set(False, marks=("stop",))
+        device.unplugged = False
+        eventually(lambda: stops, "it is stopped")
+        with pytest.raises(DeviceError, match="unplugged"):
+            person.ready(bool, print)(1)
+
+
 def test_the_verdict_is_kept_until_the_next_episode(
     person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
