@@ -1,6 +1,5 @@
 """Renders cameras of a robosuite environment, or of its MuJoCo model in another process."""
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import mujoco
@@ -79,9 +78,7 @@ class CameraRenderer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

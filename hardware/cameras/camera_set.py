@@ -4,7 +4,6 @@ import queue
 import tempfile
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 
 import msgspec
 import zmq
@@ -63,9 +62,7 @@ class CameraSet:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:

@@ -1,68 +1,4 @@
-"""State machine of the arm's mode: transitions that are not in this table are refused.
-
-disconnected  opened          idle
-disconnected  stop            disconnected
-idle          arm             armed
-idle          reset_scene     idle
-idle          fault           fault
-idle          stop            fault
-idle          closed          disconnected
-armed         command_policy  policy
-armed         command_human   human
-armed         command_script  script
-armed         lease_taken     armed
-armed         lease_released  armed
-armed         lease_lapsed    armed
-armed         pause           paused
-armed         disarm          idle
-armed         fault           fault
-armed         stop            fault
-armed         closed          disconnected
-policy        command_policy  policy
-policy        lease_taken     armed
-policy        lease_released  armed
-policy        lease_lost      hold
-policy        pause           paused
-policy        disarm          idle
-policy        fault           fault
-policy        stop            fault
-policy        closed          disconnected
-human         command_human   human
-human         lease_taken     armed
-human         lease_released  armed
-human         lease_lost      hold
-human         pause           paused
-human         disarm          idle
-human         fault           fault
-human         stop            fault
-human         closed          disconnected
-script        command_script  script
-script        lease_taken     armed
-script        lease_released  armed
-script        lease_lost      hold
-script        pause           paused
-script        disarm          idle
-script        fault           fault
-script        stop            fault
-script        closed          disconnected
-paused        lease_taken     paused
-paused        lease_released  paused
-paused        resume          armed
-paused        disarm          idle
-paused        fault           fault
-paused        stop            fault
-paused        closed          disconnected
-hold          lease_taken     armed
-hold          hold_over       fault
-hold          disarm          idle
-hold          fault           fault
-hold          stop            fault
-hold          closed          disconnected
-fault         acknowledge     idle
-fault         fault           fault
-fault         stop            fault
-fault         closed          disconnected
-"""
+"""State machine of the arm's mode: transitions that are not in `TRANSITIONS` are refused."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -114,6 +50,7 @@ _COMMANDED = {
     **_ALWAYS,
 }
 
+# Mode, cause, next mode.
 TRANSITIONS: Mapping[Mode, Mapping[Cause, Mode]] = {
     Mode.DISCONNECTED: {Cause.OPENED: Mode.IDLE, Cause.STOP: Mode.DISCONNECTED},
     Mode.IDLE: {Cause.ARM: Mode.ARMED, Cause.RESET_SCENE: Mode.IDLE, **_ALWAYS},
@@ -223,9 +160,3 @@ def check_role(role: Role, message: messages.Message) -> None:
     if role not in allowed:
         what = type(message).__struct_config__.tag
         raise Refusal(Code.ROLE, f"{what}: {role} may not; the role must be {' or '.join(sorted(allowed))}")
-
-
-def as_text() -> str:
-    """The table as printed in this module's docstring."""
-    rows = [(mode, cause, following) for mode, row in TRANSITIONS.items() for cause, following in row.items()]
-    return "\n".join(f"{mode:<12}  {cause:<14}  {following}" for mode, cause, following in rows)

@@ -1,7 +1,6 @@
 """Interface of teleoperation devices: time-stamped samples of the operator's input, and clutches."""
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 import msgspec
@@ -61,9 +60,7 @@ class Device(Protocol):
         """
         ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def read(self) -> Sample | None:
         """Return the newest sample without waiting; None before the first one.
@@ -98,9 +95,7 @@ class DeviceWrapper:
     def controls(self) -> Controls:
         return self._device.controls
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     def release_clutch(self) -> None:

@@ -1,24 +1,4 @@
-"""State machine of the clutch: decides whether the arm follows the device.
-
-Columns: state, input, next state.
-
-lapsed    pressed  lapsed
-lapsed    open     released
-lapsed    late     lapsed
-lapsed    silent   lapsed
-released  pressed  engaged
-released  open     released
-released  late     released
-released  silent   lapsed
-engaged   pressed  engaged
-engaged   open     released
-engaged   late     held
-engaged   silent   lapsed
-held      pressed  engaged
-held      open     released
-held      late     held
-held      silent   lapsed
-"""
+"""State machine of the clutch: decides whether the arm follows the device."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -51,6 +31,7 @@ class ClutchInput(StrEnum):
     """The newest sample is older than `STALE_DISENGAGE_MS`, or there is none."""
 
 
+# State, input, next state.
 TRANSITIONS: Final[Mapping[ClutchState, Mapping[ClutchInput, ClutchState]]] = {
     ClutchState.LAPSED: {
         ClutchInput.PRESSED: ClutchState.LAPSED,
@@ -107,9 +88,3 @@ class Engagement:
     def lapse(self) -> None:
         """Disengage after a fault: the clutch must be opened and pressed again."""
         self.state = ClutchState.LAPSED
-
-
-def table_text() -> str:
-    """Format `TRANSITIONS` as in this module's docstring."""
-    rows = [(state, what, after) for state, row in TRANSITIONS.items() for what, after in row.items()]
-    return "\n".join(f"{state:<8}  {what:<7}  {after}" for state, what, after in rows)

@@ -1,35 +1,5 @@
 """State machine of takeovers: decides who drives the arm in each control step.
 
-Columns: state, cue, next state.
-
-policy  open     policy
-policy  late     policy
-policy  silent   policy
-policy  moved    hold
-policy  driving  human
-human   open     hold
-human   late     hold
-human   silent   lost
-human   moved    hold
-human   driving  human
-hold    open     hold
-hold    quiet    return
-hold    late     hold
-hold    silent   lost
-hold    moved    hold
-hold    driving  human
-return  open     return
-return  late     return
-return  silent   return
-return  ramped   policy
-return  moved    hold
-return  driving  human
-lost    open     lost
-lost    late     lost
-lost    silent   lost
-lost    moved    lost
-lost    driving  lost
-
 The person drives in the control step in which the clutch is pressed. Moving the device with the clutch open
 stops the policy in that step, and the arm holds until the clutch is pressed. When the clutch opens, the arm
 holds until the device has not been touched for `HOLD_MS`, because people release and press again while
@@ -87,6 +57,7 @@ class Cue(StrEnum):
     """Not touched for `RAMP_MS` in state `return`."""
 
 
+# State, cue, next state.
 TABLE: Final[Mapping[ControlState, Mapping[Cue, ControlState]]] = {
     ControlState.POLICY: {
         Cue.OPEN: ControlState.POLICY,
@@ -187,9 +158,3 @@ class Takeover:
         if self.state is ControlState.RETURN and untouched and waited >= RAMP_MS * MS:
             return Cue.RAMPED
         return cue
-
-
-def table_text() -> str:
-    """The table as text, as in this module's docstring."""
-    rows = [(state, cue, after) for state, row in TABLE.items() for cue, after in row.items()]
-    return "\n".join(f"{state:<6}  {cue:<7}  {after}" for state, cue, after in rows)

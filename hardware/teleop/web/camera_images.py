@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -56,9 +55,7 @@ class CameraImages:
             self._listeners[camera] = Listener(self._sockets, socket, take, 1, self._clock)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for listener in self._listeners.values():
             listener.close()
         self._context.destroy(linger=0)

@@ -4,7 +4,6 @@ import io
 import os
 import sys
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 import segno
@@ -77,9 +76,7 @@ class WebDevice:
         print(self._invitation(), flush=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     def read(self) -> Sample | None:

@@ -3,7 +3,6 @@
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Final, Self
 
 from robot_rl.envs.robot_state import SUCCESS, TIME_LEFT
@@ -43,9 +42,7 @@ class BackgroundRecorder:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._keys.put(None)
         self._thread.join(_COMMIT_TIMEOUT)
 

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any, Final, Self
 
 from robot_rl.cli.compose import load_group
@@ -77,9 +76,7 @@ class TerminalScreen:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lines.put(None)
         self._thread.join(timeout=1.0)
 

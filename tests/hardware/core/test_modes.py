@@ -5,11 +5,10 @@ import pytest
 
 from robot_rl.hardware.core import modes
 from robot_rl.hardware.core.events import Refusal
-from robot_rl.hardware.core.lease import Peer
-from robot_rl.hardware.core.modes import COMMAND_OF, COMMANDED, ENABLED, ROLES, TRANSITIONS, Cause
+from robot_rl.hardware.core.modes import COMMAND_OF, COMMANDED, ENABLED, TRANSITIONS, Cause
 from robot_rl.hardware.protocol import messages as m
 from robot_rl.hardware.protocol.messages import Code, Kind, Mode
-from tests.hardware.core.small_arm import OPERATOR, OTHER, POLICY, Bench
+from tests.hardware.core.small_arm import OPERATOR, Bench
 
 KINDS: tuple[Kind, ...] = ("policy", "human", "script")
 
@@ -120,51 +119,3 @@ def test_what_the_table_does_not_have_is_refused_and_changes_nothing(mode: Mode,
 def test_the_table_is_all_there_is(mode: Mode, cause: Cause) -> None:
     with pytest.raises(Refusal, match=mode.value if mode is not Mode.FAULT else "operator"):
         modes.next_mode(mode, cause, "stop")
-
-
-def test_the_table_in_the_documentation_is_the_table() -> None:
-    assert modes.__doc__ is not None
-    lines = [line.strip() for line in modes.__doc__.splitlines()]
-    assert modes.as_text() in "\n".join(lines)
-
-
-def test_every_request_has_its_roles() -> None:
-    assert set(ROLES) == set(m.ClientMessage.__args__)
-
-
-@pytest.mark.parametrize(("kind", "roles"), [(k, r) for k, r in ROLES.items() if k is not m.Command])
-def test_other_roles_are_refused(kind: type[m.Message], roles: frozenset[m.Role]) -> None:
-    bench, _ = bench_in(Mode.IDLE)
-    fields: dict[type[m.Message], dict[str, object]] = {
-        m.Hello: {"protocol": m.PROTOCOL, "name": "x", "role": "observer"},
-        m.AcquireLease: {"kind": "policy"},
-        m.ReleaseLease: {"lease": 1},
-        m.Home: {"lease": 1},
-        m.ResetScene: {"start": 0},
-        m.Arm: {"spec_sha256": "?"},
-        m.AcknowledgeFault: {"reason": "seen"},
-        m.EventsSince: {"after": 0},
-    }
-    roles_of_all: tuple[m.Role, ...] = ("observer", "policy", "operator")
-    for role in roles_of_all:
-        answer = bench.ask(Peer("somebody", role, "src"), kind, **fields.get(kind, {}))
-        assert (isinstance(answer, m.Refused) and answer.code is Code.ROLE) == (role not in roles)
-
-
-def test_an_observer_may_not_command() -> None:
-    bench = Bench()
-    bench.begin()
-    observer = Peer("observer", "observer", POLICY.src)
-    answer = bench.command(observer, 1, "joint_position", bench.arm.q)
-    assert isinstance(answer, m.Refused)
-    assert answer.code is Code.ROLE
-
-
-def test_every_stop_stops_the_driver_even_in_fault() -> None:
-    bench = Bench()
-    bench.begin()
-    for count in (1, 2, 3):
-        bench.done(OTHER, m.Stop, reason="again")
-        assert bench.arm.calls.count("stop") == count
-    assert sum(event.what == "stop" for event in bench.core.events.since(0)) == 3
-    assert bench.core.fault.startswith("stop: other policy")

@@ -7,7 +7,6 @@ import select
 import struct
 import threading
 import tty
-from types import TracebackType
 from typing import Self
 
 from dynamixel_sdk import PacketHandler
@@ -39,9 +38,7 @@ class Bus:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.unplug()
 
     def unplug(self) -> None:

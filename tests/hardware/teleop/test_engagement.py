@@ -5,18 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.teleop import engagement
 from robot_rl.hardware.teleop.device import STALE_DISENGAGE_MS, STALE_HOLD_MS, Sample
 from robot_rl.hardware.teleop.engagement import ClutchInput, ClutchState, Engagement, clutch_input
 
 
 def sample(t_ms: float, enable: bool) -> Sample:
     return Sample(t=round(t_ms * MS), enable=enable, motion=(0.0,) * 6)
-
-
-def test_the_table_stands_in_the_documentation() -> None:
-    assert engagement.__doc__ is not None
-    assert engagement.table_text() in engagement.__doc__
 
 
 @pytest.mark.parametrize(

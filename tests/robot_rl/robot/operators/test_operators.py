@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -80,9 +79,7 @@ class FakeDevice:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 
