@@ -1,6 +1,7 @@
-"""Choice among candidate chunks by value: critics of chunks, their lower confidence bound, the best chunk."""
+"""Choice among candidates by value: critics, their lower confidence bound, the best chunk."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk, ObservationHistory
-from robot_rl.policies.chunk_runner import SelectedChunk
+from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame
+from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 
@@ -39,16 +41,29 @@ class CandidatesSpec:
         return math.ceil(self.execute_fraction * base.execute)
 
 
-def chunk_critic(base: BaseSpec, feature_size: int, spec: CandidatesSpec) -> EnsembleCritic:
-    """Critics of executed chunks, flattened to [B, h A]."""
-    return EnsembleCritic(
-        spec.num_critics,
-        feature_size,
-        base.execute * base.action_size,
-        spec.hidden,
-        outputs=spec.value.outputs,
-        layer_norm=spec.layer_norm,
-    )
+class CriticPolicy(FinetunedPolicy):
+    """Networks of which an ensemble of critics chooses what is executed."""
+
+    critic: EnsembleCritic
+    codec: ValueCodec
+
+    def _add_critic(self, action_size: int) -> None:
+        """Build the critics of actions or flattened chunks [B, `action_size`], as the spec says."""
+        spec = self.spec
+        self.critic = EnsembleCritic(
+            spec.num_critics,
+            self.encoder.feature_size,
+            action_size,
+            spec.hidden,
+            outputs=spec.value.outputs,
+            layer_norm=spec.layer_norm,
+        )
+        self.codec = ValueCodec(spec.value)
+
+    def values(self, features: Tensor, candidates: Tensor) -> Tensor:
+        """Values [B, M] by which one of M candidates [B, M, …] is chosen, given features [B, F]."""
+        penalty = self.spec.uncertainty_penalty
+        return lower_confidence_bound(self.critic, self.codec, features, candidates, penalty)
 
 
 def lower_confidence_bound(
@@ -86,9 +101,10 @@ RankCandidates = Callable[[ObservationHistory, Tensor, Tensor], Tensor]
 
 
 class CandidatesPolicy(ActingPolicy):
-    """Executes the candidate with the highest score; subclasses make the candidates and their values."""
+    """Executes the candidate with the highest score; subclasses make the candidates."""
 
-    def __init__(self, base: BasePolicy, num_envs: int, spec: CandidatesSpec, seed: int) -> None:
+    def __init__(self, networks: CriticPolicy, base: BasePolicy, num_envs: int, seed: int) -> None:
+        spec: CandidatesSpec = networks.spec
         super().__init__(
             base,
             num_envs,
@@ -97,17 +113,18 @@ class CandidatesPolicy(ActingPolicy):
             encoder=spec.encoder,
             seed=seed,
         )
+        self._critics = networks
         self.rank: RankCandidates | None = None
         """Scores the candidates while exploring. By default they compete by value."""
 
-    def _select_best(
-        self,
-        obs: ObservationHistory,
-        chunks: Tensor,
-        values: Tensor,
-        base_samples: Chunk,
-        *,
-        explore: bool,
-    ) -> SelectedChunk:
-        scores = self.rank(obs, chunks, values) if explore and self.rank else values
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+        features = self._critics.encoder(latest_frame(obs))
+        chunks = self._candidates(features, base_samples, explore=explore)
+        scores = self._critics.values(features, chunks)
+        if explore and self.rank:
+            scores = self.rank(obs, chunks, scores)
         return select_best(chunks, scores, base_samples)
+
+    @abstractmethod
+    def _candidates(self, features: Tensor, base_samples: Chunk, *, explore: bool) -> Tensor:
+        """Candidates [B, M, h, A] made of N samples of the base; candidate i comes from sample i mod N."""

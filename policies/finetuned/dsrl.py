@@ -14,10 +14,10 @@ from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.bases.generative import GenerativePolicy
 from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame, sample_base, select_first
-from robot_rl.policies.finetuned.candidates import lower_confidence_bound
-from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
+from robot_rl.policies.finetuned.candidates import CriticPolicy
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import GaussianActor
-from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import FEATURES, EncoderSpec, ObservationEncoder
 
 CRITIC_ACTIONS = ("noise", "chunk")
@@ -44,7 +44,7 @@ class DSRLSpec:
     """Value in that comparison: ensemble mean minus this many standard deviations."""
 
 
-class DSRL(FinetunedPolicy):
+class DSRL(CriticPolicy):
     """A noise actor, and critics that may prefer the base's own samples."""
 
     kind = "dsrl"
@@ -63,15 +63,7 @@ class DSRL(FinetunedPolicy):
         self.actor = GaussianActor(size, self.noise_size, spec.hidden, layer_norm=spec.layer_norm)
         with torch.no_grad():
             self.actor.head.bias[self.noise_size :] = math.log(scale_of_unit_noise(spec.bound))
-        self.critic = EnsembleCritic(
-            spec.num_critics,
-            size,
-            self.noise_size if spec.critic_action == "noise" else self.chunk_size,
-            spec.hidden,
-            outputs=spec.value.outputs,
-            layer_norm=spec.layer_norm,
-        )
-        self.codec = ValueCodec(spec.value)
+        self._add_critic(self.noise_size if spec.critic_action == "noise" else self.chunk_size)
 
     @property
     def noise_size(self) -> int:
@@ -119,9 +111,7 @@ class DSRL(FinetunedPolicy):
         if not self.spec.gate:
             return SelectedChunk(chunks[:, 0], base_chunk, noise[:, 0])
         critic_action = noise if self.spec.critic_action == "noise" else chunks
-        scores = lower_confidence_bound(
-            self.critic, self.codec, features, critic_action, self.spec.uncertainty_penalty
-        )
+        scores = self.values(features, critic_action)
         picked = scores.argmax(1)
         at = torch.arange(len(picked), device=picked.device)
         return SelectedChunk(chunks[at, picked], base_chunk, noise[at, picked])

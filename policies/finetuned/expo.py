@@ -13,16 +13,11 @@ import torch
 from torch import Tensor
 
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
-from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame
-from robot_rl.policies.finetuned.candidates import (
-    CandidatesPolicy,
-    CandidatesSpec,
-    chunk_critic,
-    lower_confidence_bound,
-)
-from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
+from robot_rl.policies.chunk_runner import latest_frame
+from robot_rl.policies.finetuned.candidates import CandidatesPolicy, CandidatesSpec, CriticPolicy
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import GaussianActor
-from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec
+from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import ObservationEncoder
 
 
@@ -34,7 +29,7 @@ class ExpoSpec(CandidatesSpec):
     """Whether seeds are ranked before denoising, so that only the best one is denoised (FASTER)."""
 
 
-class Expo(FinetunedPolicy):
+class Expo(CriticPolicy):
     """Edit policy, critics and, for FASTER, the critic that ranks seeds."""
 
     kind = "expo"
@@ -47,8 +42,7 @@ class Expo(FinetunedPolicy):
         self.encoder = ObservationEncoder(spec.encoder)
         features, size = self.encoder.feature_size, base.spec.execute * base.spec.action_size
         self.edit = GaussianActor(features + size, size, spec.hidden)
-        self.critic = chunk_critic(base.spec, features, spec)
-        self.codec = ValueCodec(spec.value)
+        self._add_critic(size)
         self.noise_critic: EnsembleCritic | None = None
         if spec.faster:
             if base.spec.noise_shape is None:
@@ -78,11 +72,6 @@ class Expo(FinetunedPolicy):
         x = torch.cat([features.repeat_interleave(chunks.shape[1], 0), flat.flatten(1)], -1)
         edit = torch.tanh(self.edit(x)[0]) if noise is None else self.edit.sample(x, noise)[0]
         return torch.cat([chunks, self.apply_edit(flat, edit).view_as(chunks)], 1)
-
-    def values(self, features: Tensor, chunks: Tensor) -> Tensor:
-        """Values [B, M] of candidates [B, M, h, A] when acting."""
-        penalty = self.spec.uncertainty_penalty
-        return lower_confidence_bound(self.critic, self.codec, features, chunks, penalty)
 
     def seed_values(self, features: Tensor, noise: Tensor) -> Tensor:
         """Predicted values [B, N] of the chunks that latent noise [B, N, Hn, Dn] would give."""
@@ -164,18 +153,13 @@ class ExpoPolicy(CandidatesPolicy):
 
     def __init__(self, networks: Expo, num_envs: int, *, seed: int = 0) -> None:
         base = SeedRankingBase(networks.base, self._best_seed) if networks.spec.faster else networks.base
-        super().__init__(base, num_envs, networks.spec, seed)
+        super().__init__(networks, base, num_envs, seed)
         self.networks = networks
 
-    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
-        networks, base = self.networks, base_samples.actions
-        features = networks.encoder(latest_frame(obs))
-        noise = None
-        if explore:
-            noise = self._noise(*base.flatten(0, 1).flatten(1).shape)
-        chunks = networks.candidates(features, base, noise)
-        values = networks.values(features, chunks)
-        return self._select_best(obs, chunks, values, base_samples, explore=explore)
+    def _candidates(self, features: Tensor, base_samples: Chunk, *, explore: bool) -> Tensor:
+        base = base_samples.actions
+        noise = self._noise(*base.flatten(0, 1).flatten(1).shape) if explore else None
+        return self.networks.candidates(features, base, noise)
 
     def _best_seed(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         if not self.active:

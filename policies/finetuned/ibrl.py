@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.chunk_runner import Frames
-from robot_rl.policies.finetuned.candidates import lower_confidence_bound
-from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
+from robot_rl.policies.finetuned.candidates import CriticPolicy
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import trunk
-from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
+from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 
 
@@ -59,7 +59,7 @@ class DropoutActor(nn.Module):
         return torch.tanh(self.head(x))
 
 
-class IBRL(FinetunedPolicy):
+class IBRL(CriticPolicy):
     """An actor beside the base, and the critics that choose between them."""
 
     kind = "ibrl"
@@ -70,15 +70,7 @@ class IBRL(FinetunedPolicy):
         self.encoder = ObservationEncoder(spec.encoder)
         size = self.encoder.feature_size
         self.actor = DropoutActor(size, spec.action_size, spec.hidden)
-        self.critic = EnsembleCritic(
-            spec.num_critics,
-            size,
-            spec.action_size,
-            spec.hidden,
-            outputs=spec.value.outputs,
-            layer_norm=spec.layer_norm,
-        )
-        self.codec = ValueCodec(spec.value)
+        self._add_critic(spec.action_size)
 
     def policy(
         self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
@@ -109,9 +101,7 @@ class IBRLPolicy(ActingPolicy):
         if explore:
             proposal = (proposal + self.exploration * self._noise(*base.shape)).clamp(-1, 1)
         actions = torch.stack([base, proposal], 1)
-        scores = lower_confidence_bound(
-            networks.critic, networks.codec, features, actions, networks.spec.uncertainty_penalty
-        )
+        scores = networks.values(features, actions)
         # A sample of softmax(scores / T) is the argmax of scores + T * Gumbel noise.
         if explore and networks.spec.temperature > 0:
             uniform = torch.rand(scores.shape, generator=self._generator).to(device)

@@ -10,16 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
-from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame
-from robot_rl.policies.finetuned.candidates import (
-    CandidatesPolicy,
-    CandidatesSpec,
-    chunk_critic,
-    lower_confidence_bound,
-)
-from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
+from robot_rl.policies.chunk_runner import SelectedChunk
+from robot_rl.policies.finetuned.candidates import CandidatesPolicy, CandidatesSpec, CriticPolicy
+from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import DeterministicActor
-from robot_rl.policies.nets.critic import ValueCodec
 from robot_rl.policies.nets.encoder import ObservationEncoder
 
 
@@ -49,7 +43,7 @@ def corrected_chunks(actor: ChunkResidualActor, features: Tensor, base_samples: 
     return (base + residual.view_as(base)).clamp(-1, 1)
 
 
-class ResidualChunk(FinetunedPolicy):
+class ResidualChunk(CriticPolicy):
     """A residual actor of chunks, and the critics that choose among candidates."""
 
     kind = "residual_chunk"
@@ -63,20 +57,16 @@ class ResidualChunk(FinetunedPolicy):
         rows, columns = base.spec.noise_shape
         execute = base.spec.execute
         self.actor = ChunkResidualActor(self.encoder.feature_size, rows * columns, execute, spec)
-        self.critic = chunk_critic(base.spec, self.encoder.feature_size, spec)
-        self.codec = ValueCodec(spec.value)
+        self._add_critic(execute * base.spec.action_size)
 
     def policy(
         self, num_envs: int, *, seed: int = 0, exploration: Exploration = NO_EXPLORATION
     ) -> "ResidualChunkPolicy":
         return ResidualChunkPolicy(self, num_envs, exploration=exploration.std, seed=seed)
 
-    def candidates(self, features: Tensor, base_samples: Chunk) -> tuple[Tensor, Tensor]:
-        """Candidates [B, 2N, h, A], samples of the base and corrected ones, and their values [B, 2N]."""
-        chunks = torch.cat([base_samples.actions, corrected_chunks(self.actor, features, base_samples)], 1)
-        return chunks, lower_confidence_bound(
-            self.critic, self.codec, features, chunks, self.spec.uncertainty_penalty
-        )
+    def candidates(self, features: Tensor, base_samples: Chunk) -> Tensor:
+        """Candidates [B, 2N, h, A]: samples of the base and corrected ones."""
+        return torch.cat([base_samples.actions, corrected_chunks(self.actor, features, base_samples)], 1)
 
     def explore(self, chunk: Tensor, std: float, noise: Tensor) -> Tensor:
         """Chunks [B, h, A] with N(0, I) noise of this standard deviation, in units of the actor's scale."""
@@ -89,17 +79,19 @@ class ResidualChunkPolicy(CandidatesPolicy):
     def __init__(
         self, networks: ResidualChunk, num_envs: int, *, exploration: float = 0.0, seed: int = 0
     ) -> None:
-        super().__init__(networks.base, num_envs, networks.spec, seed)
+        super().__init__(networks, networks.base, num_envs, seed)
         self.networks = networks
         self.exploration = exploration
         """Standard deviation of the noise, in units of the actor's scale."""
 
     def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
-        networks = self.networks
-        features = networks.encoder(latest_frame(obs))
-        chunks, values = networks.candidates(features, base_samples)
-        selected = self._select_best(obs, chunks, values, base_samples, explore=explore)
+        selected = super()._select_chunk(obs, base_samples, explore=explore)
         if explore and self.exploration > 0:
             noise = self._noise(*selected.actions.shape)
-            selected = replace(selected, actions=networks.explore(selected.actions, self.exploration, noise))
+            actions = self.networks.explore(selected.actions, self.exploration, noise)
+            selected = replace(selected, actions=actions)
         return selected
+
+    def _candidates(self, features: Tensor, base_samples: Chunk, *, explore: bool) -> Tensor:
+        del explore  # the choice is made without noise
+        return self.networks.candidates(features, base_samples)

@@ -43,20 +43,6 @@ class DecisionReplay(Replay):
         self._open = np.full(self.streams, _NONE)
         """Row of the decision whose chunk each stream executes."""
 
-    def add(
-        self,
-        streams: NDArray[np.integer[Any]],
-        *,
-        action: NDArray[np.float32],
-        reward: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        source: int,
-        **fields: NDArray[Any],
-    ) -> None:
-        """Add one step for each of the given streams; between decisions, fields may be missing."""
-        super().add(streams, action=action, reward=reward, terminated=terminated, source=source, **fields)
-        self._end_chunks(streams[terminated])
-
     def close_episode(self, streams: NDArray[np.integer[Any]], *, success: bool, weight: float = 1.0) -> None:
         super().close_episode(streams, success=success, weight=weight)
         self._open[streams] = _NONE
@@ -90,6 +76,10 @@ class DecisionReplay(Replay):
         if not is_last:
             self._open[streams[decided]] = at[decided]
         return at
+
+    def _terminate(self, streams: NDArray[np.integer[Any]], rows: NDArray[np.int64]) -> None:
+        super()._terminate(streams, rows)
+        self._end_chunks(streams)
 
     def _end_chunks(self, streams: NDArray[np.integer[Any]]) -> None:
         """Note that the chunks that these streams execute have ended."""

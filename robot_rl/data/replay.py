@@ -126,7 +126,7 @@ class Replay:
         self._human[at] = source == SOURCES.index("human")
         if source in _TAKEN_OVER and "chunk_step" in self.fields:
             self._undecide(at, np.asarray(fields["chunk_step"]))
-        self._mark(at[terminated], True)
+        self._terminate(streams[terminated], at[terminated])
 
     def end(self, streams: NDArray[np.integer[Any]], **fields: NDArray[Any]) -> None:
         """Add the last observation of an episode, with the policy's outputs there."""
@@ -327,6 +327,10 @@ class Replay:
 
     def _begins(self, chunk_starts_only: bool) -> NDArray[np.bool_]:
         return self._start & self._decision if chunk_starts_only else self._start
+
+    def _terminate(self, streams: NDArray[np.integer[Any]], rows: NDArray[np.int64]) -> None:
+        """Complete the steps in these rows, with which the episodes of these streams terminate."""
+        self._mark(rows, True)
 
     def _mark(self, rows: NDArray[np.int64], start: bool) -> None:
         if len(rows):

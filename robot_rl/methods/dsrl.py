@@ -20,7 +20,7 @@ from robot_rl.learning.critics import Critics, aggregate
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, check_alpha_min
-from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent, check_whole_chunks
+from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent, check_whole_chunks
 from robot_rl.policies.bases.base_policy import BasePolicy, is_steered_by_noise, random_observations
 from robot_rl.policies.bases.uniform import UniformPolicy
 from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec
@@ -166,6 +166,7 @@ class DSRLMethod(NoiseMethod):
     """DSRL-SAC: the noise of the base is the action."""
 
     config_type = DSRLConfig
+    learner_type = DSRLLearner
     config: DSRLConfig
     critic_action = "noise"
 
@@ -181,7 +182,3 @@ class DSRLMethod(NoiseMethod):
 
     def window(self, base: BasePolicy) -> Window:
         return Window(chunk_starts_only=True)
-
-    def build_learner(self, agent: Agent, context: AgentContext) -> DSRLLearner:
-        assert isinstance(agent.networks, DSRL)
-        return DSRLLearner(self.config, agent.networks, context.device, context.seed)

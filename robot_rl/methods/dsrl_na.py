@@ -24,7 +24,7 @@ from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, base_observation, first_rows, observation
 from robot_rl.learning.sampling import Window
 from robot_rl.methods.dsrl import NoiseMethod, NoiseSACConfig, build_noise_actor
-from robot_rl.methods.method import Agent, AgentContext, ReplayContent
+from robot_rl.methods.method import ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.finetuned.dsrl import DSRL
 from robot_rl.policies.nets.critic import EnsembleCritic
@@ -162,6 +162,7 @@ class DSRLNAMethod(NoiseMethod):
     """DSRL-NA: critics of chunks, distilled to critics of noise."""
 
     config_type = DSRLNAConfig
+    learner_type = DSRLNALearner
     config: DSRLNAConfig
     critic_action = "chunk"
 
@@ -183,7 +184,3 @@ class DSRLNAMethod(NoiseMethod):
 
     def window(self, base: BasePolicy) -> Window:
         return Window(chunk=base.spec.execute)
-
-    def build_learner(self, agent: Agent, context: AgentContext) -> DSRLNALearner:
-        assert isinstance(agent.networks, DSRL)
-        return DSRLNALearner(self.config, agent.networks, context.device, context.seed)

@@ -28,7 +28,7 @@ from robot_rl.learning.imitation import BaseFinetuner, bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
 from robot_rl.learning.sampling import Window
 from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, check_alpha_min
-from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.uniform import UniformPolicy
 from robot_rl.policies.finetuned.candidates import select_best
@@ -211,6 +211,7 @@ class ExpoMethod(OffPolicyMethod):
     """EXPO: edits of chunks, and candidate selection among samples of the base and edits."""
 
     config_type = ExpoConfig
+    learner_type = ExpoLearner
     config: ExpoConfig
 
     def check_base(self, base: BasePolicy, path: str) -> None:
@@ -258,7 +259,3 @@ class ExpoMethod(OffPolicyMethod):
         config = self.config
         spec = config.spec(context.encoder, context.action_scale(config.edit_scale, config.gripper_scale))
         return Expo(context.base, ExpoSpec(**vars(spec), faster=config.faster))
-
-    def build_learner(self, agent: Agent, context: AgentContext) -> ExpoLearner:
-        assert isinstance(agent.networks, Expo)
-        return ExpoLearner(self.config, agent.networks, context.device, context.seed)

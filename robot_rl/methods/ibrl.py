@@ -21,7 +21,7 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
-from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.ibrl import IBRL, DropoutActor, IBRLSpec
 from robot_rl.policies.nets.critic import ValueSpec
@@ -110,6 +110,7 @@ class IBRLMethod(OffPolicyMethod):
     """IBRL: an actor beside the base; the critics choose between the two at each step."""
 
     config_type = IBRLConfig
+    learner_type = IBRLLearner
     config: IBRLConfig
 
     @property
@@ -133,7 +134,3 @@ class IBRLMethod(OffPolicyMethod):
             uncertainty_penalty=config.uncertainty_penalty,
         )
         return IBRL(context.base, spec)
-
-    def build_learner(self, agent: Agent, context: AgentContext) -> IBRLLearner:
-        assert isinstance(agent.networks, IBRL)
-        return IBRLLearner(self.config, agent.networks, context.device, context.seed)

@@ -5,6 +5,7 @@ selects the loop. `docs/architecture.md` shows how the parts fit together.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -122,6 +123,8 @@ class OffPolicyMethod(AgentMethod):
     """Base class of methods that learn from a replay buffer."""
 
     config_type: ClassVar[type[OffPolicyConfig]]
+    learner_type: ClassVar[Callable[..., OnlineLearner]]
+    """Class of the learner; its arguments are config, networks, device and seed."""
     config: OffPolicyConfig
 
     def __init__(self, config: OffPolicyConfig) -> None:
@@ -196,9 +199,9 @@ class OffPolicyMethod(AgentMethod):
         policy.runner.decisions_only = self.replay_content.decisions_only
         return Agent(networks, policy)
 
-    @abstractmethod
     def build_learner(self, agent: Agent, context: AgentContext) -> OnlineLearner:
         """Build the learner of an agent whose observation normaliser is fitted."""
+        return self.learner_type(self.config, agent.networks, context.device, context.seed)
 
 
 def check_whole_chunks(n_step: int, execute: int, what: str) -> None:

@@ -19,7 +19,7 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.config import OffPolicyConfig, check_residual_scales
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
-from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
 from robot_rl.policies.finetuned.residual import Residual, ResidualActor, ResidualSpec, executed_action
@@ -119,6 +119,7 @@ class ResidualMethod(OffPolicyMethod):
     """ResFiT: a residual on each action."""
 
     config_type = ResidualConfig
+    learner_type = ResidualLearner
     config: ResidualConfig
 
     @property
@@ -133,7 +134,3 @@ class ResidualMethod(OffPolicyMethod):
         scale = context.action_scale(self.config.residual_scale, self.config.gripper_scale)
         spec = ResidualSpec(context.encoder, context.action_size, tuple(self.config.hidden), scale)
         return Residual(context.base, spec)
-
-    def build_learner(self, agent: Agent, context: AgentContext) -> ResidualLearner:
-        assert isinstance(agent.networks, Residual)
-        return ResidualLearner(self.config, agent.networks, context.device, context.seed)

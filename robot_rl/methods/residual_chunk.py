@@ -21,7 +21,7 @@ from robot_rl.learning.critics import Critics
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation, stored_base_samples
 from robot_rl.learning.sampling import Window
-from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod, ReplayContent
+from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.finetuned.candidates import select_best
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
@@ -96,10 +96,11 @@ class ResidualChunkLearner(DeterministicActorLearner):
     @torch.no_grad()
     def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
-        chunks, values = self.networks.candidates(self.networks.encoder(obs), base_samples)
-        best = select_best(chunks, values, base_samples).actions
+        networks, features = self.networks, self.networks.encoder(obs)
+        chunks = networks.candidates(features, base_samples)
+        best = select_best(chunks, networks.values(features, chunks), base_samples).actions
         noise = torch.randn(best.shape, generator=generator).to(self.device)
-        return self.networks.explore(best, self.config.exploration_std, noise)
+        return networks.explore(best, self.config.exploration_std, noise)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         """One step on the actor loss L_r, around the stored base samples in turn."""
@@ -125,6 +126,7 @@ class ResidualChunkMethod(OffPolicyMethod):
     """DICE-RL: a residual on chunks, and candidate selection among samples of the base and corrected ones."""
 
     config_type = ResidualChunkConfig
+    learner_type = ResidualChunkLearner
     config: ResidualChunkConfig
 
     @property
@@ -142,7 +144,3 @@ class ResidualChunkMethod(OffPolicyMethod):
     def build_networks(self, context: AgentContext) -> ResidualChunk:
         scale = context.action_scale(self.config.residual_scale, self.config.gripper_scale)
         return ResidualChunk(context.base, self.config.spec(context.encoder, scale))
-
-    def build_learner(self, agent: Agent, context: AgentContext) -> ResidualChunkLearner:
-        assert isinstance(agent.networks, ResidualChunk)
-        return ResidualChunkLearner(self.config, agent.networks, context.device, context.seed)

@@ -24,7 +24,7 @@ from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import gradient_step, polyak_update
 from robot_rl.learning.off_policy import observation
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
-from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod
+from robot_rl.methods.method import AgentContext, OffPolicyMethod
 from robot_rl.policies.finetuned.rlpd import RLPD, RLPDSpec
 from robot_rl.policies.nets.critic import EnsembleCritic
 
@@ -96,11 +96,9 @@ class RLPDConfig(SACConfig):
 class RLPDLearner(SACLearner):
     """SAC critics and actor; with a gripper critic they leave the gripper's dimension out."""
 
-    def __init__(
-        self, config: RLPDConfig, networks: RLPD, action_size: int, device: torch.device, seed: int
-    ) -> None:
+    def __init__(self, config: RLPDConfig, networks: RLPD, device: torch.device, seed: int) -> None:
         self._gripper_dim = networks.spec.gripper
-        actor_size = action_size - (self._gripper_dim is not None)
+        actor_size = networks.spec.action_size - (self._gripper_dim is not None)
         super().__init__(config, networks.encoder, networks.actor, actor_size, device, seed)
         self.gripper: GripperLearner | None = None
         if networks.gripper is not None and self._gripper_dim is not None:
@@ -132,6 +130,7 @@ class RLPDMethod(OffPolicyMethod):
     """RLPD: an actor trained from scratch, with demonstrations in every batch."""
 
     config_type = RLPDConfig
+    learner_type = RLPDLearner
     config: RLPDConfig
 
     def build_networks(self, context: AgentContext) -> RLPD:
@@ -140,10 +139,6 @@ class RLPDMethod(OffPolicyMethod):
         hidden = tuple(config.hidden)
         spec = RLPDSpec(context.encoder, context.action_size, hidden, config.layer_norm, gripper)
         return RLPD(context.base, spec)
-
-    def build_learner(self, agent: Agent, context: AgentContext) -> RLPDLearner:
-        assert isinstance(agent.networks, RLPD)
-        return RLPDLearner(self.config, agent.networks, context.action_size, context.device, context.seed)
 
 
 def _gripper_dim(action_spec: ActionSpec) -> int:

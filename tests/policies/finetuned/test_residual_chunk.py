@@ -71,7 +71,7 @@ def test_untrained_residual_does_not_change_the_samples(base: DiffusionPolicy) -
 def test_residuals_are_bounded_by_their_scale(base: DiffusionPolicy) -> None:
     chunks = torch.rand(5, N, EXECUTE, ACTION) * 2 - 1
     base_samples = Chunk(chunks, torch.randn(5, N, 6, ACTION))
-    candidates, _ = build(base).candidates(torch.randn(5, STATE), base_samples)
+    candidates = build(base).candidates(torch.randn(5, STATE), base_samples)
     torch.testing.assert_close(candidates[:, :N], chunks)
     residual = (candidates[:, N:] - chunks).abs()
     assert candidates.abs().max() <= 1
@@ -90,7 +90,8 @@ def test_candidate_with_the_highest_score_is_executed(base: DiffusionPolicy) -> 
     assert kept is not None
     assert kept.noise is not None
     base_samples = Chunk(torch.from_numpy(kept.chunks), torch.from_numpy(kept.noise))
-    chunks, scores = networks.candidates(torch.from_numpy(state), base_samples)
+    chunks = networks.candidates(torch.from_numpy(state), base_samples)
+    scores = networks.values(torch.from_numpy(state), chunks)
     best = int(scores[0].argmax())
     np.testing.assert_allclose(output.action[0], chunks[0, best, 0].numpy(), atol=1e-6)
     np.testing.assert_array_equal(output.base[0], kept.chunks[0, best % N, 0])
