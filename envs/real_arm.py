@@ -114,7 +114,8 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._judge = judge or _sensor_judge(robot)
         if self.observation_spec.cameras and frames is None:
             raise ValueError(f"cameras {', '.join(self.observation_spec.cameras)} are observed: give frames")
-        self._asked = self._observed_instruction(instruction)
+        self.asked = self._observed_instruction(instruction)
+        """The raw observation of the instruction; empty if none is observed."""
         self._camera_latency_ns = _camera_latency_ns(client, self.observation_spec.cameras)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self._robot_action.size,), np.float32)
         self.observation_space: gym.Space = observation_space(self.observation_spec)
@@ -256,11 +257,10 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             ages["gripper"] = (now - state.gripper.t) / MS
         for camera, seen in images.items():
             raw[IMAGE_PREFIX + camera], ages[camera] = seen.image, seen.age_ms
-        raw |= self._asked
+        raw |= self.asked
         return make_observation(raw, self.observation_spec), {"ages_ms": ages, **info}
 
     def _observed_instruction(self, instruction: str | None) -> dict[str, np.ndarray]:
-        """The raw observation of the instruction; empty if none is observed."""
         if not self.observation_spec.instruction:
             if instruction is not None:
                 raise ValueError(

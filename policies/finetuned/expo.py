@@ -107,6 +107,13 @@ class SeedRankingBase(BasePolicy):
         return self.base.sample(obs, noise=self._chosen(obs, noise, num_samples, generator))
 
     @property
+    def example_instruction(self) -> str:
+        return self.base.example_instruction
+
+    def check_instruction(self, text: str) -> None:
+        self.base.check_instruction(text)
+
+    @property
     def max_prefix(self) -> int:
         return self.base.max_prefix
 

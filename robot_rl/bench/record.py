@@ -205,7 +205,7 @@ def _cameras(folder: Path, encoding: str) -> str:
     paths = []
     for name in CAMERAS:
         spec = CameraSpec(name=name, serial=name, width=WIDTH, height=HEIGHT, rate=IMAGES_HZ)
-        source = Custom(factory="robot_rl.bench.data:DrawnCamera")
+        source = Custom(factory="robot_rl.bench.drawn_camera:DrawnCamera")
         settings = CameraSettings(spec=spec, source=source, encoding=encoding)  # type: ignore[arg-type]
         path = folder / f"{name}.yaml"
         path.write_bytes(msgspec.yaml.encode(settings))

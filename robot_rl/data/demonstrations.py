@@ -1,5 +1,7 @@
 """Loads demonstrations into a replay buffer, with the base policy's action for each step."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,9 +26,11 @@ def demonstrations_to_replay(
     device: torch.device | str = "cpu",
     switch: SwitchCost = FREE,
     execution: AsyncOptions = SYNCHRONOUS,
+    instructions: Sequence[str] = (),
 ) -> Replay:
     """Fill a replay with the successful episodes of a dataset and the base policy's actions along them.
 
+    With `instructions`, those of the task, only episodes of these: the reward of another one would be wrong.
     Of an episode in which a person took over from a policy, or a policy from its base, windows begin only at
     `exemplary_steps`, as prior data of a run with interventions are the person's steps.
 
@@ -44,7 +48,7 @@ def demonstrations_to_replay(
     reward = dataset["reward"].astype(np.float32)
     terminated = dataset["terminated"].astype(bool)
     exemplary = exemplary_steps(dataset)
-    episodes = _successful_episodes(dataset, exemplary)
+    episodes = _successful_episodes(dataset, exemplary, instructions)
     encoder = None
     if FEATURES in fields:
         copies, size = fields[FEATURES][0]
@@ -86,7 +90,9 @@ def demonstrations_to_replay(
     return replay
 
 
-def _successful_episodes(dataset: Dataset, exemplary: NDArray[np.bool_]) -> list[slice]:
+def _successful_episodes(
+    dataset: Dataset, exemplary: NDArray[np.bool_], instructions: Sequence[str]
+) -> list[slice]:
     """Rows of the episodes that succeeded, if there are some, and of them `exemplary` steps [T]."""
     episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
     if not episodes:
@@ -94,6 +100,14 @@ def _successful_episodes(dataset: Dataset, exemplary: NDArray[np.bool_]) -> list
             f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}; "
             "collect more, or set method.demo_ratio=0"
         )
+    if instructions:
+        asked = zip(dataset.episodes, dataset.success, dataset.instructions, strict=True)
+        episodes = [rows for rows, success, text in asked if success and text in instructions]
+        if not episodes:
+            raise ValueError(
+                f"dataset {dataset.path} has no successful episode of {'; '.join(instructions)}: give "
+                "demonstrations of it, or set method.demo_ratio=0"
+            )
     if not any(exemplary[rows].any() for rows in episodes):
         raise ValueError(
             f"dataset {dataset.path} has no step that shows what to do, since a base acted in all of them: "

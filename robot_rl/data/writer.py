@@ -92,6 +92,13 @@ class DatasetWriter:
             existing = Dataset(path)
             self.num_episodes, self.num_steps = existing.num_episodes, existing.num_steps
             check_same_environment(existing.environment, environment, f"dataset {path}")
+            # Of other instructions, a policy or a scene may know nothing.
+            told, now = (env.get("instructions", []) for env in (existing.environment, environment))
+            if told != now:
+                raise ValueError(
+                    f"dataset {path} has the instructions {'; '.join(told)}, not {'; '.join(now)}; choose "
+                    "another path, and merge both with `robot-rl data merge`"
+                )
             if existing.collection != dict(collection):
                 raise ValueError(
                     f"dataset {path} was collected with {existing.collection}, not {dict(collection)}; "

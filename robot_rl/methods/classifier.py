@@ -290,6 +290,12 @@ class ClassifierMethod(OfflineMethod):
             )
         shown, other = label(dataset.success, dataset.episodes, config)
         parts = split(dataset.success, config.held_out, context.seed)
+        for numbers in (parts.learn, parts.calibrate):
+            if not any(other[dataset.episodes[number]].any() for number in numbers):
+                raise ValueError(
+                    f"dataset {dataset.path} has too few frames without success: add failed or longer "
+                    "episodes, or set fewer method.success_steps or method.unclear_steps"
+                )
         obs = dataset.observations()
         seen = {name: obs[name] for name in ("state", *(f"images.{camera}" for camera in encoder.cameras))}
         frames = LabelledFrames(seen, shown, other, dataset.episodes)

@@ -155,6 +155,11 @@ class OffPolicyMethod(AgentMethod):
                     "first update needs a whole chunk of the base in the replay; set it to at least "
                     f"{needed}"
                 )
+        if base.spec.instruction and self.replay_content.base_images and self.encoder != BASE_FEATURES:
+            raise ValueError(
+                f"method={self.config.name} runs the base in its updates with these options, and {path} "
+                "reads instructions, which the replay does not hold: add method.encoder=base"
+            )
         if base.is_remote and self.replay_content.base_images:
             raise ValueError(
                 f"method={self.config.name} runs the base in its updates with these options, and {path} is a "

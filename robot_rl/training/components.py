@@ -416,7 +416,17 @@ def _encoder_spec(
 ) -> EncoderSpec:
     """What RL learns from. Raises ValueError if the base does not give it."""
     observed, encoder = envs.observation_spec, method.encoder
+    if len(told := envs.task.instructions) > 1 and not (encoder == BASE_FEATURES and base.spec.instruction):
+        raise ValueError(
+            f"the task has {len(told)} instructions, and what RL trains sees none: choose one "
+            f"(task.instructions=[{told[0]}]), or method.encoder=base with a base that reads them"
+        )
     if encoder == BASE_FEATURES:
+        if base.is_remote:
+            raise ValueError(
+                f"method.encoder=base runs the base in this process, and {path} is a server: choose another "
+                "encoder"
+            )
         if not base.feature_size:
             raise ValueError(
                 f"the base policy {path} gives no features, which method.encoder=base needs: choose another "
@@ -556,7 +566,15 @@ def _load_demonstrations(
     check_same_environment(dataset.environment, envs.describe(), what, source.accept, cameras)
     base, samples = context.base, method.replay_content.base_samples
     return demonstrations_to_replay(
-        dataset, base, source.seed, fields, samples, source.device, switch, source.execution
+        dataset,
+        base,
+        source.seed,
+        fields,
+        samples,
+        source.device,
+        switch,
+        source.execution,
+        envs.task.instructions,
     )
 
 

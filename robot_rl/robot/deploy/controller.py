@@ -64,7 +64,7 @@ class Controller:
         self._decision_ms = 0.0
 
     def warm_up(self) -> None:
-        """Run the policy on zero observations, since its first decisions are slow.
+        """Run the policy on zero observations and the instruction, since its first decisions are slow.
 
         Raises:
             ValueError: if even the fastest decision takes longer than a control period or, asynchronously,
@@ -72,6 +72,7 @@ class Controller:
         """
         spaces = observation_space(self._env.observation_spec).spaces
         obs = {key: np.zeros(space.shape or (), space.dtype) for key, space in spaces.items()}
+        obs |= self._env.asked
         times = []
         for _ in range(_WARM_UPS):
             # After a reset, the decision computes a whole chunk.

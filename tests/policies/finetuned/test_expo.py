@@ -13,11 +13,12 @@ from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.chunk_runner import PolicyOutput
-from robot_rl.policies.finetuned.expo import Expo, ExpoPolicy, ExpoSpec
+from robot_rl.policies.finetuned.expo import Expo, ExpoPolicy, ExpoSpec, SeedRankingBase
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
 from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import load_policy_files
+from tests.policies.bases.test_prefix import small_vla
 
 STATE, ACTION, EXECUTE, SLOTS = 4, 3, 3, 2
 SPEC = ExpoSpec(
@@ -119,6 +120,14 @@ def test_only_the_best_ranked_seed_is_denoised(
     assert output.base_samples is not None
     np.testing.assert_array_equal(output.base_samples.noise[0, 0], seeds[0, best].numpy())
     np.testing.assert_array_equal(output.noise[0], seeds[0, best].numpy())
+
+
+def test_a_base_that_ranks_seeds_checks_instructions_as_its_base_does() -> None:
+    base = small_vla()
+    ranking = SeedRankingBase(base, lambda obs, noise: noise)
+    assert ranking.example_instruction == base.example_instruction
+    with pytest.raises(ValueError, match="purple"):
+        ranking.check_instruction("purple")
 
 
 @pytest.mark.parametrize("faster", [False, True])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from robot_rl.cli.main import main
+from robot_rl.data import demonstrations
 from robot_rl.data.dataset import Dataset, make_windows
 from robot_rl.data.formats.lerobot.files import LeRobotFiles, find_problems
 from robot_rl.data.summary import dataset_lines
@@ -35,6 +36,21 @@ def instructed(
         del episode["source"]
         writer.append(episode, success=True, seed=number)
     return Dataset(path)
+
+
+def test_demonstrations_of_other_instructions_are_left_out(tmp_path: Path) -> None:
+    dataset = instructed(tmp_path / "a.zarr")
+    every = np.ones(dataset.num_steps, bool)
+    assert demonstrations._successful_episodes(dataset, every, ()) == dataset.episodes
+    assert demonstrations._successful_episodes(dataset, every, TEXTS[1:2]) == dataset.episodes[1:2]
+    with pytest.raises(ValueError, match="no successful episode of wash up"):
+        demonstrations._successful_episodes(dataset, every, ["wash up"])
+
+
+def test_episodes_of_other_instructions_are_not_added(tmp_path: Path) -> None:
+    instructed(tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match=r"has the instructions .* not wash up; choose another path"):
+        instructed(tmp_path / "a.zarr", ["wash up"])
 
 
 def test_a_dataset_knows_the_instruction_of_each_episode(tmp_path: Path) -> None:

@@ -34,12 +34,15 @@ SMALL = ("task=lift", "method=classifier", "threads=1", "method.batch_size=16", 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every second episode succeeds: a bright square moves down and turns red; in others it stays grey."""
-    path = tmp_path_factory.mktemp("classifier") / "robot.zarr"
+    return written(tmp_path_factory.mktemp("classifier") / "robot.zarr")
+
+
+def written(path: Path, every: int = 2) -> Path:
+    """Some episodes succeed: a bright square moves down and turns red; in others it stays grey."""
     writer = DatasetWriter(path, ENVIRONMENT, {"recorded": "by a test"})
     rng = np.random.default_rng(0)
     for number in range(EPISODES):
-        success = number % 2 == 0
+        success = number % every == 0
         images = rng.integers(0, 60, (STEPS, SIZE, SIZE, 3), np.uint8)
         column = int(rng.integers(10, 60))
         for step, image in enumerate(images):
@@ -150,6 +153,13 @@ def test_datasets_without_images_or_episodes_are_refused(
     with pytest.raises(UserError, match="add data="):
         robot_rl("train", *SMALL, f"runs_dir={tmp_path}", "name=none")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dataset_that_shows_success_alone_is_refused(robot_rl: RunCommand, tmp_path: Path) -> None:
+    dataset = written(tmp_path / "robot.zarr", every=1)
+    with pytest.raises(UserError, match="too few frames without success"):
+        trained(robot_rl, dataset, tmp_path, "good", f"method.unclear_steps={STEPS}")
+    assert not (tmp_path / "good").exists()
 
 
 def test_success_is_a_logit_above_the_threshold() -> None:
