@@ -22,7 +22,8 @@ from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS, build_method
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.store import save_policy
-from robot_rl.training.components import RunBase, Source, build_off_policy
+from robot_rl.training.components import build_off_policy
+from robot_rl.training.context import RunBase, Source
 from robot_rl.training.online import sample_batch
 
 _EPISODES, _STEPS = 50, 100

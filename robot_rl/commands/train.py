@@ -55,12 +55,11 @@ from robot_rl.training.components import (
     OfflineComponents,
     OffPolicyComponents,
     OnPolicyComponents,
-    RunBase,
-    Source,
     build_off_policy,
     build_offline,
     build_on_policy,
 )
+from robot_rl.training.context import RunBase, Source
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, NotFinite, Run
 from robot_rl.training.offline import train_offline

@@ -23,7 +23,8 @@ from robot_rl.hil.weight_publisher import WeightPublisher
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.rollout import episode_seed
 from robot_rl.runs import write_text
-from robot_rl.training.components import OffPolicyComponents, Source
+from robot_rl.training.components import OffPolicyComponents
+from robot_rl.training.context import Source
 from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
 from robot_rl.training.online import Updater
 

@@ -15,7 +15,8 @@ from robot_rl.hardware.plugins import inherited_plugins
 from robot_rl.launchers.software import installed_software
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.rollout import episode_seed
-from robot_rl.training.components import OffPolicyComponents, Source
+from robot_rl.training.components import OffPolicyComponents
+from robot_rl.training.context import Source
 from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
 from robot_rl.training.online import Updater
 from robot_rl.training.rollout import RECENT, StoredStep

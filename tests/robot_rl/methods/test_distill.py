@@ -19,7 +19,8 @@ from robot_rl.methods.bc import BCConfig, BCLearner, BCMethod
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.store import load_base
 from robot_rl.saved_policies.loading import load_networks, policy_directory
-from robot_rl.training.components import RunBase, Source, build_offline
+from robot_rl.training.components import build_offline
+from robot_rl.training.context import RunBase, Source
 from tests.conftest import RunCommand
 from tests.robot_rl.data import small_dataset
 from tests.robot_rl.data.tuned_policies import save_shifted

@@ -13,7 +13,8 @@ from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationConfig
-from robot_rl.training.components import RunBase, Source, build_off_policy, replay_rows
+from robot_rl.training.components import build_off_policy, replay_rows
+from robot_rl.training.context import RunBase, Source
 from tests.conftest import SMALL_RL, RunCommand
 
 

@@ -1,0 +1,211 @@
+"""Loads the frozen base of a run and builds its environments, and checks that they fit together."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from robot_rl.data.compatibility import check_same_environment
+from robot_rl.data.replay import SwitchCost
+from robot_rl.envs.action import ActionSpec
+from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.factory import make_env, make_vector_env
+from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
+from robot_rl.learning.processes import Processes
+from robot_rl.methods.method import (
+    AgentContext,
+    AgentMethod,
+)
+from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, check_asynchronous
+from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
+from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
+from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policy_client.config import RemoteConfig
+from robot_rl.policy_client.remote_base import connect_base
+from robot_rl.saved_policies.loading import base_of, load_networks
+
+
+@dataclass
+class RunBase:
+    """The base policy of an earlier run."""
+
+    path: str = "???"
+    """Directory of the run (or saved policy) whose base policy is used: frozen, or trained further by bc."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Inputs of a run besides its method: task, base, data, seed, device."""
+
+    task: TaskConfig
+    base: ImitationConfig | RunBase | RemoteConfig | None
+    data: str | None
+    seed: int
+    device: torch.device
+    accept: tuple[str, ...] = ()
+    """Accepted differences between the recorded and the current environment."""
+    make_envs: Callable[[TaskConfig, int], RobosuiteVectorEnv] = make_vector_env
+    """Makes so many environments of the task."""
+    execution: AsyncOptions = SYNCHRONOUS
+    """How the base's chunks are executed."""
+    uneven: bool = False
+    """Whether one stream of the replay may get more steps than another, even all."""
+    processes: Processes = field(default_factory=Processes)
+    """The processes that train a base policy together."""
+
+
+def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv, AgentContext]:
+    """Load the frozen base and build the environments.
+
+    The base and what RL trains may have different inputs: the state, or state and images.
+
+    Raises:
+        ValueError: if task, base and method do not fit together.
+    """
+    task, name, encoder = source.task, method.config.name, method.encoder
+    trained = None if isinstance(source.base, UniformConfig) else _load_base(source, name)
+    path = _place(source.base)
+    if trained:
+        method.check_base(trained[0], path)
+        _check_execution(source.execution, method, trained[0])
+    base_cameras = trained[0].spec.cameras if trained else ()
+    cameras = () if encoder in (STATE_ALONE, BASE_FEATURES) else tuple(task.cameras)
+    if missing := [camera for camera in base_cameras if camera not in task.cameras]:
+        raise ValueError(
+            f"the base policy {path} uses images of {', '.join(missing)}, which the task does not observe: "
+            f"add task.cameras=[{','.join(dict.fromkeys((*task.cameras, *base_cameras)))}]"
+        )
+    if unused := [camera for camera in task.cameras if camera not in (*base_cameras, *cameras)]:
+        alone = "base's features" if encoder == BASE_FEATURES else "state"
+        raise ValueError(
+            f"the images of {', '.join(unused)} are not used, neither by the base nor by method={name}, "
+            f"which would learn from the {alone} alone; leave them out of task.cameras"
+        )
+    envs = source.make_envs(task, method.config.num_envs)
+    with close_on_error(envs):
+        observed, action_size = envs.observation_spec, len(envs.action_spec)
+        if trained is None:
+            assert isinstance(source.base, UniformConfig)
+            base: BasePolicy = UniformPolicy(source.base, observed.state_size, action_size).to(source.device)
+            method.check_base(base, path)
+            _check_execution(source.execution, method, base)
+        else:
+            base, meta = trained
+            check_same_environment(
+                meta["environment"], envs.describe(), f"base policy {path}", source.accept, base_cameras
+            )
+        if (base.spec.state_size, base.spec.action_size) != (observed.state_size, action_size):
+            raise ValueError(
+                f"base policy {path} maps states of size {base.spec.state_size} to actions of size "
+                f"{base.spec.action_size}; task {task.name} has {observed.state_size} and {action_size}"
+            )
+        seen = _encoder_spec(method, base, cameras, envs, path)
+    return envs, AgentContext(base, seen, envs.action_spec, source.seed, source.device)
+
+
+def _encoder_spec(
+    method: AgentMethod, base: BasePolicy, cameras: tuple[str, ...], envs: RobosuiteVectorEnv, path: str
+) -> EncoderSpec:
+    """What RL learns from. Raises ValueError if the base does not give it."""
+    observed, encoder = envs.observation_spec, method.encoder
+    if len(told := envs.task.instructions) > 1 and not (encoder == BASE_FEATURES and base.spec.instruction):
+        raise ValueError(
+            f"the task has {len(told)} instructions, and what RL trains sees none: choose one "
+            f"(task.instructions=[{told[0]}]), or method.encoder=base with a base that reads them"
+        )
+    if encoder == BASE_FEATURES:
+        if base.is_remote:
+            raise ValueError(
+                f"method.encoder=base runs the base in this process, and {path} is a server: choose another "
+                "encoder"
+            )
+        if not base.feature_size:
+            raise ValueError(
+                f"the base policy {path} gives no features, which method.encoder=base needs: choose another "
+                "encoder, or train a base (`robot-rl train method=bc`)"
+            )
+        assert isinstance(method.config, OffPolicyConfig)
+        # Without images all versions would be equal.
+        copies = method.config.feature_copies if base.spec.cameras else 1
+        features = base.feature_size
+        return EncoderSpec(observed.state_size, kind=encoder, features=features, feature_copies=copies)
+    if cameras:
+        return EncoderSpec(observed.state_size, cameras, observed.image_size, encoder)
+    return EncoderSpec(observed.state_size)
+
+
+def trained_base(path: str) -> tuple[ImitationPolicy, Mapping[str, Any]]:
+    """The base policy of an earlier run, ready to be trained further, and the environment it is for.
+
+    Raises:
+        ValueError: if it has no weights here.
+    """
+    networks, meta = load_networks(path)
+    base = base_of(networks)
+    if not isinstance(base, ImitationPolicy) or isinstance(base, UniformPolicy):
+        raise ValueError(f"the base policy of {path} has no weights to train: choose another run")
+    return base.requires_grad_(True).train(), meta["environment"]
+
+
+def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, Any]]:
+    """Load the base policy of an earlier run, or connect to a server, and its metadata."""
+    if isinstance(source.base, RemoteConfig):
+        return _connect_base(source)
+    if not isinstance(source.base, RunBase):
+        raise ValueError(
+            f"method={method} improves a trained base policy: give its run, base=runs/…  "
+            "(`robot-rl train method=bc` makes one), or base=uniform to learn without one"
+        )
+    networks, meta = load_networks(source.base.path, source.device)
+    return base_of(networks), meta
+
+
+def _connect_base(source: Source) -> tuple[BasePolicy, Mapping[str, Any]]:
+    assert isinstance(source.base, RemoteConfig)
+    env = make_env(source.task)
+    environment = env.describe()
+    env.close()
+    base = connect_base(source.base, environment)
+    if not base.spec.deterministic:
+        print(
+            f"{source.base.url}: this policy draws its own noise, so a run with it cannot be repeated, nor "
+            "resumed exactly",
+            file=sys.stderr,
+        )
+    return base.to(source.device).eval(), {"environment": base.environment}
+
+
+def _place(base: ImitationConfig | RunBase | RemoteConfig | None) -> str:
+    """Where a base comes from, for messages."""
+    if isinstance(base, RemoteConfig):
+        return base.url
+    return base.path if isinstance(base, RunBase) else "uniform"
+
+
+def _check_execution(execution: AsyncOptions, method: AgentMethod, base: BasePolicy) -> None:
+    """Raises ValueError if the method or the base does not allow asynchronous training."""
+    if execution:
+        method.check_asynchronous()
+        # While a policy explores, whole chunks are executed.
+        check_asynchronous(base, execution, base.spec.execute)
+
+
+def switch_cost(action_spec: ActionSpec, penalty: float) -> SwitchCost:
+    """Reward penalty for opening or closing a gripper."""
+    grippers = (i for i, dim in enumerate(action_spec) if dim.kind == "gripper")
+    return SwitchCost(tuple(grippers), penalty)
+
+
+@contextmanager
+def close_on_error(envs: RobosuiteVectorEnv) -> Iterator[None]:
+    """Closes the environments when a ValueError leaves the block."""
+    try:
+        yield
+    except ValueError:
+        envs.close()
+        raise
