@@ -16,7 +16,6 @@ from robot_rl.policies.chunk_runner import (
     Frames,
     PolicyOutput,
     SelectedChunk,
-    executed_part,
     sample_base,
     select_first,
 )
@@ -142,7 +141,7 @@ class ActingPolicy:
         if self.runner.feature_copies:
             obs = {**obs, FEATURES: self.base.features(obs)}
         chunk = sample_base(self.base, obs, noise, count)
-        samples = executed_part(chunk, self.base.spec.execute)
+        samples = chunk.executed(self.base.spec.execute)
         return self._select_chunk(obs, samples, explore=False).actions
 
     def act_single(self, frame: Frames) -> NDArray[np.float32]:

@@ -185,7 +185,7 @@ class ChunkRunner:
             if starting.any():
                 self.starting = env_ids[starting]
                 mask = torch.from_numpy(starting[sampled])
-                begun = _rows(obs, mask), _chunk_rows(chunk, mask)
+                begun = _rows(obs, mask), chunk[mask]
                 self._start_chunks(env_ids[starting], select(*begun) if select else select_first(begun[1]))
             if with_base_samples:
                 noise = None if chunk.noise is None else _spread(chunk.noise, sampled)
@@ -251,7 +251,7 @@ class ChunkRunner:
     ) -> Chunk:
         noise = self._query_noise(env_ids, starting)
         chunk = sample_base(self.base, obs, noise, max(self.base_samples, 1))
-        return executed_part(chunk, self.base.spec.execute)
+        return chunk.executed(self.base.spec.execute)
 
     def _query_noise(self, env_ids: NDArray[np.int64], starting: NDArray[np.bool_]) -> Tensor | None:
         """Noise [b, N, Hn, Dn] with which the base is asked now for samples in some environments."""
@@ -318,11 +318,6 @@ def latest_frame(obs: ObservationHistory) -> dict[str, Tensor]:
     return {key: value if key == FEATURES else value[:, -1] for key, value in obs.items()}
 
 
-def executed_part(chunk: Chunk, execute: int) -> Chunk:
-    """The first h actions of samples, which are executed."""
-    return Chunk(chunk.actions[:, :, :execute], chunk.noise)
-
-
 def _spread(values: Tensor, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Values [b, …] in the rows of a mask [B] with b of them set, and 0 in the others."""
     found: NDArray[np.float32] = values.cpu().numpy()
@@ -335,7 +330,3 @@ def _spread(values: Tensor, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
 
 def _rows(obs: ObservationHistory, mask: Tensor) -> dict[str, Tensor]:
     return {key: value[mask] for key, value in obs.items()}
-
-
-def _chunk_rows(chunk: Chunk, mask: Tensor) -> Chunk:
-    return Chunk(chunk.actions[mask], None if chunk.noise is None else chunk.noise[mask])

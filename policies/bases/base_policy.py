@@ -62,6 +62,14 @@ class Chunk:
     noise: Tensor | None
     """Latent noise of each sample, float32 [B, N, Hn, Dn]; None without a noise input."""
 
+    def __getitem__(self, rows: "Tensor | tuple[Tensor, Tensor]") -> "Chunk":
+        """The samples of some rows [B], or those at rows and columns [B, N]."""
+        return Chunk(self.actions[rows], None if self.noise is None else self.noise[rows])
+
+    def executed(self, steps: int) -> "Chunk":
+        """The first h actions of the samples, which are executed."""
+        return Chunk(self.actions[:, :, :steps], self.noise)
+
 
 class BasePolicy(nn.Module, ABC):
     """A policy learned from demonstrations, frozen while RL trains around it.

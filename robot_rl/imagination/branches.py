@@ -166,9 +166,7 @@ class Branches:
             going = torch.nonzero(kept & ~outcome.success).squeeze(1)
             if not len(going):
                 break
-            now, member = after[going], member[going]
-            noise = samples_after.noise
-            samples = Chunk(samples_after.actions[going], None if noise is None else noise[going])
+            now, member, samples = after[going], member[going], samples_after[going]
             first = None if first is None else {name: value[going] for name, value in first.items()}
         return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 

@@ -48,10 +48,7 @@ def episode_from_rows(rows: Mapping[str, Tensor], *, success: bool, demo: bool =
         samples = Chunk(rows["base_samples"].cpu(), None if noise is None else noise.cpu())
     if success and not complete and len(states) > 1:
         again = torch.tensor([*range(len(states)), len(states) - 1])
-        if samples:
-            noise = samples.noise
-            samples = Chunk(samples.actions[again], noise[again] if noise is not None else noise)
-        return Episode(states[again], actions, success, demo, samples, end_unseen=True)
+        return Episode(states[again], actions, success, demo, samples and samples[again], end_unseen=True)
     return Episode(states, actions[:-1], success and complete, demo, samples)
 
 

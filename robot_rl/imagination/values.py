@@ -68,7 +68,7 @@ class BaseSampler:
             self.layout.observation(frames) if self.layout.frames else {"state": frames[:, -spec.obs_steps :]}
         )
         drawn = sample_base(self.base, seen, noise, count)
-        return Chunk(drawn.actions[:, :, : self.length], drawn.noise)
+        return drawn.executed(self.length)
 
 
 class QueriedValues:

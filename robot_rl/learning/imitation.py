@@ -52,7 +52,7 @@ class BaseFinetuner:
     def sample(self, batch: Batch, noise: Tensor | None, count: int, prefix: str = "") -> Chunk:
         """Executed parts [B, count, h, A] of new samples of the acting base, for noise [B, count, Hn, Dn]."""
         chunk = self.base.sample(base_observation(batch, prefix), noise=noise, num_samples=count)
-        return Chunk(chunk.actions[:, :, : self.base.spec.execute], chunk.noise)
+        return chunk.executed(self.base.spec.execute)
 
     def state_dict(self) -> dict[str, Any]:
         saved = {name: getattr(self, name).state_dict() for name in self._SAVED}

@@ -138,12 +138,10 @@ def stored_base_samples(batch: Batch, prefix: str, count: int, generator: torch.
 
     Each update draws other samples, since a maximum over fixed samples would overfit to their errors.
     """
-    base_samples = batch[f"{prefix}base_samples"]
-    rows, stored = base_samples.shape[:2]
-    order = torch.rand(rows, stored, generator=generator).argsort(1)[:, :count].to(base_samples.device)
-    row = torch.arange(rows, device=base_samples.device)[:, None]
-    noise = batch.get(f"{prefix}base_sample_noise")
-    return Chunk(base_samples[row, order], None if noise is None else noise[row, order])
+    samples = Chunk(batch[f"{prefix}base_samples"], batch.get(f"{prefix}base_sample_noise"))
+    (rows, stored), device = samples.actions.shape[:2], samples.actions.device
+    order = torch.rand(rows, stored, generator=generator).argsort(1)[:, :count].to(device)
+    return samples[torch.arange(rows, device=device)[:, None], order]
 
 
 def observation(batch: Mapping[str, Tensor], prefix: str = "") -> ObservationBatch:
