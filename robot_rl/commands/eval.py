@@ -153,12 +153,13 @@ def run(config: Config) -> None:
         episodes = config.episodes or len(initial.states)
         warn_of_other_execution(networks, meta, execution)
         print(f"{initial.task}: {episodes} episodes from {initial.name}, noise seed {config.seed}")
+        evaluation = _Evaluation(config, initial, out, execution, facts, told)
         if saved:
-            _evaluate_saved(config, saved, envs, initial, out, device, execution, facts)
+            evaluation.saved(saved, envs, device)
         else:
-            _evaluate(config, networks, envs, initial, out, execution, facts, told)
+            evaluation.both(networks, envs)
             for name in config.under:
-                _evaluate_under(name, config, networks, envs.task, initial, out, execution, facts, told)
+                evaluation.under(name, networks, envs.task)
 
 
 def _folder(config: Config, split: Split, execution: AsyncOptions, trained: AsyncOptions) -> Path:
@@ -188,100 +189,80 @@ def _check_instructions(
     return dict(zip(asked, [*asked[1:], asked[0]], strict=True))
 
 
-def _evaluate(
-    config: Config,
-    networks: BasePolicy | FinetunedPolicy,
-    envs: RobosuiteVectorEnv,
-    initial: InitialStates,
-    out: Path,
-    execution: AsyncOptions,
-    facts: dict[str, Any],
-    told: Mapping[str, str],
-) -> None:
-    """Evaluate a policy and its base."""
-    outcomes, summaries = _outcomes(config, networks, envs, initial, execution, told)
-    write_evaluation(out, initial, outcomes, summaries, **facts)
-    for name, result in summaries.items():
-        print(f"  {name:<6} {_rate(result)}")
-        for text, one in by_instruction(outcomes[name], result.fingerprint).items():
-            print(f"         {_rate(one)}  {text}")
-    print(f"  outcomes per episode: {out / 'episodes.csv'}")
+@dataclass(frozen=True)
+class _Evaluation:
+    """What all evaluations of a command share."""
 
+    config: Config
+    initial: InitialStates
+    out: Path
+    execution: AsyncOptions
+    facts: Mapping[str, Any]
+    """Written beside each result."""
+    told: Mapping[str, str]
+    """What the policy is told instead of each instruction."""
 
-def _evaluate_under(
-    disturbance: str,
-    config: Config,
-    networks: BasePolicy | FinetunedPolicy,
-    task: TaskConfig,
-    initial: InitialStates,
-    out: Path,
-    execution: AsyncOptions,
-    facts: dict[str, Any],
-    told: Mapping[str, str],
-) -> None:
-    """Evaluate a policy and its base in the disturbed task, and print a row of the table."""
-    kind = partial(DisturbedEnv, disturbance=disturbance, seed=config.seed)
-    envs = make_vector_env(task, config.num_envs, kind)
-    try:
-        outcomes, summaries = _outcomes(config, networks, envs, initial, execution, told)
-    finally:
-        envs.close()
-    text = DISTURBANCES[disturbance].text
-    folder = out / UNDER / disturbance
-    write_evaluation(folder, initial, outcomes, summaries, disturbance=text, **facts)
-    results = "  ".join(f"{name} {_success(result)}" for name, result in summaries.items())
-    print(f"  under {disturbance:<8} {results}  {text}")
+    def both(self, networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv) -> None:
+        """Evaluate a policy and its base."""
+        outcomes, summaries = self._outcomes(networks, envs)
+        write_evaluation(self.out, self.initial, outcomes, summaries, **self.facts)
+        for name, result in summaries.items():
+            print(f"  {name:<6} {_rate(result)}")
+            for text, one in by_instruction(outcomes[name], result.fingerprint).items():
+                print(f"         {_rate(one)}  {text}")
+        print(f"  outcomes per episode: {self.out / 'episodes.csv'}")
 
+    def under(self, disturbance: str, networks: BasePolicy | FinetunedPolicy, task: TaskConfig) -> None:
+        """Evaluate a policy and its base in the disturbed task, and print a row of the table."""
+        kind = partial(DisturbedEnv, disturbance=disturbance, seed=self.config.seed)
+        envs = make_vector_env(task, self.config.num_envs, kind)
+        try:
+            outcomes, summaries = self._outcomes(networks, envs)
+        finally:
+            envs.close()
+        text = DISTURBANCES[disturbance].text
+        folder = self.out / UNDER / disturbance
+        write_evaluation(folder, self.initial, outcomes, summaries, disturbance=text, **self.facts)
+        results = "  ".join(f"{name} {_success(result)}" for name, result in summaries.items())
+        print(f"  under {disturbance:<8} {results}  {text}")
 
-def _outcomes(
-    config: Config,
-    networks: BasePolicy | FinetunedPolicy,
-    envs: RobosuiteVectorEnv,
-    initial: InitialStates,
-    execution: AsyncOptions,
-    told: Mapping[str, str],
-) -> tuple[dict[str, list[Outcome]], dict[str, Summary]]:
-    """Outcomes and success of a policy and its base."""
-    candidates = side_by_side(networks)
-    outcomes: dict[str, list[Outcome]] = {}
-    states = initial.states[: config.episodes]
-    for name, candidate in candidates.items():
-        with progress(len(states), f"evaluate {name}", "episodes") as show:
-            policy = _acting(candidate, envs, execution)
-            outcomes[name] = evaluate(envs, policy, states, config.seed, show, told)
-    return outcomes, {name: Summary.of(outcomes[name], fingerprint(candidates[name])) for name in outcomes}
+    def saved(self, saved: list[tuple[Path, Saved]], envs: RobosuiteVectorEnv, device: torch.device) -> None:
+        """Evaluate each saved policy of a run; those already evaluated in the same way are skipped."""
+        config, initial, out = self.config, self.initial, self.out
+        for path, at in saved:
+            count = config.episodes if at is saved[-1][1] else config.curve_episodes or config.episodes
+            states = initial.states[:count]
+            networks, _ = load_networks(path, device)
+            how = {
+                **self.facts,
+                "fingerprint": fingerprint(networks),
+                "seed": config.seed,
+                "states_sha256": initial.sha256,
+            }
+            target = record_path(out, at)
+            record = read_record(target)
+            if {**record, **how} != record or len(record["success"]) != len(states):
+                begun = time.monotonic()
+                with progress(len(states), f"evaluate step {at.step}", "episodes") as show:
+                    policy = _acting(networks, envs, self.execution)
+                    outcomes = evaluate(envs, policy, states, config.seed, show)
+                write_record(out, at, initial, outcomes, eval_seconds=time.monotonic() - begun, **how)
+            print(f"  step {at.step:<8} {_rate(summary_of(read_record(target)))}")
+        print(f"  outcomes per episode: {out}/<step>.json")
 
-
-def _evaluate_saved(
-    config: Config,
-    saved: list[tuple[Path, Saved]],
-    envs: RobosuiteVectorEnv,
-    initial: InitialStates,
-    out: Path,
-    device: torch.device,
-    execution: AsyncOptions,
-    facts: dict[str, Any],
-) -> None:
-    """Evaluate each saved policy of a run; those already evaluated in the same way are skipped."""
-    for path, at in saved:
-        count = config.episodes if at is saved[-1][1] else config.curve_episodes or config.episodes
-        states = initial.states[:count]
-        networks, _ = load_networks(path, device)
-        how = {
-            **facts,
-            "fingerprint": fingerprint(networks),
-            "seed": config.seed,
-            "states_sha256": initial.sha256,
-        }
-        target = record_path(out, at)
-        record = read_record(target)
-        if {**record, **how} != record or len(record["success"]) != len(states):
-            begun = time.monotonic()
-            with progress(len(states), f"evaluate step {at.step}", "episodes") as show:
-                outcomes = evaluate(envs, _acting(networks, envs, execution), states, config.seed, show)
-            write_record(out, at, initial, outcomes, eval_seconds=time.monotonic() - begun, **how)
-        print(f"  step {at.step:<8} {_rate(summary_of(read_record(target)))}")
-    print(f"  outcomes per episode: {out}/<step>.json")
+    def _outcomes(
+        self, networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv
+    ) -> tuple[dict[str, list[Outcome]], dict[str, Summary]]:
+        """Outcomes and success of a policy and its base."""
+        outcomes: dict[str, list[Outcome]] = {}
+        summaries: dict[str, Summary] = {}
+        states = self.initial.states[: self.config.episodes]
+        for name, candidate in side_by_side(networks).items():
+            with progress(len(states), f"evaluate {name}", "episodes") as show:
+                policy = _acting(candidate, envs, self.execution)
+                outcomes[name] = evaluate(envs, policy, states, self.config.seed, show, self.told)
+            summaries[name] = Summary.of(outcomes[name], fingerprint(candidate))
+        return outcomes, summaries
 
 
 def _acting(

@@ -156,7 +156,7 @@ def test_all_states_of_a_split_are_used_by_default(
             assert len(list(csv.DictReader(file))) == 2 * episodes
     asked: list[int] = []
     monkeypatch.setattr(
-        eval_command, "_evaluate", lambda config, _n, _e, initial, *_: asked.append(len(initial.states))
+        eval_command._Evaluation, "both", lambda self, *_: asked.append(len(self.initial.states))
     )
     robot_rl("eval", f"policy={run}", "num_envs=1")
     robot_rl("eval", f"policy={run}", "split=test", "num_envs=1")
