@@ -90,6 +90,14 @@ def demonstrations_to_replay(
     return replay
 
 
+def demonstration_rows(dataset: Dataset) -> int:
+    """Rows of the replay of a dataset's successful episodes: as many for each as the longest one has."""
+    lengths = [
+        end.stop - end.start for end, won in zip(dataset.episodes, dataset.success, strict=True) if won
+    ]
+    return max(lengths, default=0) * len(lengths)
+
+
 def _successful_episodes(
     dataset: Dataset, exemplary: NDArray[np.bool_], instructions: Sequence[str]
 ) -> list[slice]:

@@ -86,6 +86,8 @@ class Rates:
     """Episodes that succeed."""
     found: int
     """Of those, episodes in which success is detected."""
+    early: int
+    """Of those, episodes in which it is detected before the frames that show it: a reward too early."""
 
 
 def label(success: NDArray[np.bool_], episodes: Sequence[slice], config: ClassifierConfig) -> tuple[Any, Any]:
@@ -216,7 +218,7 @@ class ClassifierLearner:
         """Error rates of the threshold on the measurement episodes."""
         frames, numbers = self._frames, self._parts.measure
         threshold = float(self.classifier.threshold)
-        alarms, false_frames, others, successes, found = 0, 0, 0, 0, 0
+        alarms = false_frames = others = successes = found = early = 0
         for number in numbers:
             rows = frames.episodes[number]
             taken = self.logits(rows) > threshold
@@ -227,8 +229,10 @@ class ClassifierLearner:
             if (shown := frames.success[rows]).any():
                 successes += 1
                 found += bool((taken & shown).any())
+                early += bool((taken & ~shown).any())
         low, high = binomtest(alarms, len(numbers)).proportion_ci(method="wilson")
-        return Rates(len(numbers), alarms, (float(low), float(high)), others, false_frames, successes, found)
+        interval = float(low), float(high)
+        return Rates(len(numbers), alarms, interval, others, false_frames, successes, found, early)
 
     def save_policy(self, directory: Path, environment: Mapping[str, Any]) -> None:
         self.calibrate()
@@ -259,7 +263,7 @@ def describe(rates: Rates, threshold: float) -> str:
     return (
         f"{rates.episodes} episodes not learned from: false alarms in {rates.false_alarms} "
         f"(95 % [{low:.3f}, {high:.3f}]), in {rates.false_frames} of {rates.frames} frames; "
-        f"{rates.found} of {rates.successes} successes found; threshold {threshold:.2f} (logit)"
+        f"{rates.found} of {rates.successes} successes found, {rates.early} of them early; threshold {threshold:.2f} (logit)"
     )
 
 

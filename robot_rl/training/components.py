@@ -14,7 +14,7 @@ import torch
 from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.decision_replay import DecisionReplay
-from robot_rl.data.demonstrations import demonstrations_to_replay
+from robot_rl.data.demonstrations import demonstration_rows, demonstrations_to_replay
 from robot_rl.data.replay import Fields, Replay, SwitchCost
 from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.observation import IMAGE_PREFIX
@@ -238,6 +238,7 @@ def _load_demonstrations(
         )
     what = f"dataset {source.data}"
     check_same_environment(dataset.environment, envs.describe(), what, source.accept, cameras)
+    _check_memory(demonstration_rows(dataset), fields, source.device)
     base, samples = context.base, method.replay_content.base_samples
     return demonstrations_to_replay(
         dataset,
@@ -259,6 +260,6 @@ def _check_memory(rows: int, fields: Fields, device: torch.device) -> None:
     if rows > most:
         raise ValueError(
             f"a replay of {rows} rows of {row} bytes needs more memory than this machine has: "
-            f"set method.replay_capacity={most} or less, or fewer or smaller images (task.cameras, "
-            "task.image_size)"
+            f"set method.replay_capacity={most} or less, give fewer or shorter demonstrations, or fewer or "
+            "smaller images (task.cameras, task.image_size)"
         )

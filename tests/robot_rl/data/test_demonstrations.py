@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.demonstrations import demonstrations_to_replay
+from robot_rl.data.demonstrations import demonstration_rows, demonstrations_to_replay
 from robot_rl.data.replay import Fields
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.methods.replay_fields import decision_shapes
@@ -48,6 +48,14 @@ def test_each_episode_runs_the_base_from_its_own_start(demonstrations: Path, bas
     np.testing.assert_array_equal(held["action"], dataset["applied_action"])
     np.testing.assert_array_equal(held["reward"], dataset["reward"])
     np.testing.assert_array_equal(held["state"], state)
+
+
+def test_a_replay_of_demonstrations_has_as_many_rows_as_are_counted_before(
+    demonstrations: Path, base: BasePolicy
+) -> None:
+    dataset = Dataset(demonstrations)
+    replay = demonstrations_to_replay(dataset, base, 0, fields(dataset, base))
+    assert demonstration_rows(dataset) == len(replay.data["state"])
 
 
 def test_nothing_is_learned_across_demonstrations(demonstrations: Path, base: BasePolicy) -> None:

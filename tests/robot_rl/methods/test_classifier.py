@@ -10,7 +10,15 @@ import torch
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.errors import UserError
-from robot_rl.methods.classifier import ClassifierConfig, label, split, threshold_for
+from robot_rl.methods.classifier import (
+    ClassifierConfig,
+    ClassifierLearner,
+    LabelledFrames,
+    Split,
+    label,
+    split,
+    threshold_for,
+)
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.robot.deploy.judge import load_classifier
@@ -106,7 +114,7 @@ def test_classifier_detects_success_in_held_out_episodes(
     assert report["false_alarm_interval"][1] < 0.6
     said = capsys.readouterr().out
     assert "false alarms in 0" in said
-    assert "2 of 2 successes found" in said
+    assert "2 of 2 successes found, 0 of them early" in said
     classifier, observed = load_classifier(str(run))
     assert observed == ObservationSpec.from_dict(ENVIRONMENT["observation_spec"])  # type: ignore[arg-type]
     assert float(classifier.threshold) == pytest.approx(report["threshold"])
@@ -153,6 +161,25 @@ def test_datasets_without_images_or_episodes_are_refused(
     with pytest.raises(UserError, match="add data="):
         robot_rl("train", *SMALL, f"runs_dir={tmp_path}", "name=none")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_detection_before_the_success_is_early() -> None:
+    episodes = [slice(0, 6), slice(6, 12)]
+    config = ClassifierConfig(success_steps=1, unclear_steps=3)
+    shown, other = label(np.array([True, True]), episodes, config)
+    state = np.zeros((12, 1), np.float32)
+    # The first is detected in its last frame alone, the second in the one before too.
+    state[[5, 10, 11]] = 1
+    frames = LabelledFrames({"state": state}, shown, other, episodes)
+    every = np.arange(2)
+    classifier = SuccessClassifier(EncoderSpec(1), hidden=4)
+    learner = ClassifierLearner(
+        config, classifier, frames, Split(every, every, every), torch.device("cpu"), 0
+    )
+    learner.logits = lambda rows: state[rows, 0]  # type: ignore[method-assign]
+    classifier.threshold.fill_(0.5)
+    rates = learner.measure()
+    assert (rates.found, rates.early, rates.false_alarms) == (2, 1, 0)
 
 
 def test_a_dataset_that_shows_success_alone_is_refused(robot_rl: RunCommand, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationConfig
+from robot_rl.training import components
 from robot_rl.training.components import build_off_policy, replay_rows
 from robot_rl.training.context import RunBase, Source
 from tests.conftest import SMALL_RL, RunCommand
@@ -33,6 +34,20 @@ def test_n_step_shorter_than_an_executed_chunk_is_an_error(
     short = f"method.n_step={ImitationConfig.execute - 1}"
     assert_error(
         message, robot_rl, tmp_path, f"method={method}", f"base={base_run}", f"data={demonstrations}", short
+    )
+
+
+def test_demonstrations_that_do_not_fit_in_memory_are_refused(
+    tmp_path: Path,
+    robot_rl: RunCommand,
+    demonstrations: Path,
+    base_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(components, "demonstration_rows", lambda _: 10**12)
+    message = "a replay of 10{12} rows .* give fewer or shorter demonstrations"
+    assert_error(
+        message, robot_rl, tmp_path, "method=residual_chunk", f"base={base_run}", f"data={demonstrations}"
     )
 
 
