@@ -263,7 +263,8 @@ def describe(rates: Rates, threshold: float) -> str:
     return (
         f"{rates.episodes} episodes not learned from: false alarms in {rates.false_alarms} "
         f"(95 % [{low:.3f}, {high:.3f}]), in {rates.false_frames} of {rates.frames} frames; "
-        f"{rates.found} of {rates.successes} successes found, {rates.early} of them early; threshold {threshold:.2f} (logit)"
+        f"{rates.found} of {rates.successes} successes found, {rates.early} of them early; threshold "
+        f"{threshold:.2f} (logit)"
     )
 
 
