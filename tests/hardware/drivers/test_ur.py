@@ -193,6 +193,16 @@ def test_a_killed_connection_process_is_a_fault_and_the_controller_stops_the_arm
     assert arm.q == pytest.approx(rested, abs=1e-4)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_also_reaches_the_server_leaves_the_braking_to_it(
+    arm: SimulatedArm, driver: UrDriver, motion: Motion, number: int
+) -> None:
+    end = under_way(arm, motion)
+    os.kill(process_of(driver), number)
+    motion.rest(0.5, end)
+    assert arm.q == pytest.approx(end, abs=0.002)
+
+
 @pytest.mark.skipif(bool(missing_rights()), reason="no right to real-time priority here")
 def test_what_the_server_waits_for_runs_first_as_the_server_does(driver: UrDriver) -> None:
     tasks = [int(path.name) for path in Path(f"/proc/{process_of(driver)}/task").iterdir()]
