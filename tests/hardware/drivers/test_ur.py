@@ -281,6 +281,27 @@ def test_an_emergency_stop_must_be_released_first(arm: SimulatedArm, driver: UrD
     assert driver.read().q == pytest.approx(arm.q, abs=1e-6)
 
 
+def test_an_arm_that_is_guided_while_its_program_is_loaded_again_is_held_where_it_is_let_go(
+    arm: SimulatedArm, driver: UrDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, client = arm.q, driver._client
+    assert client is not None
+    start = client.start
+
+    def start_slowly() -> None:
+        start()
+        arm.tell("guide 0.1")
+        until(lambda: client.state().q == pytest.approx(before + 0.1, abs=1e-6))
+
+    monkeypatch.setattr(client, "start", start_slowly)
+    arm.tell("stop_program")
+    until(lambda: not client.state().playing)
+    driver.enable()
+    # It would have moved back before the watchdog stops it.
+    until(lambda: not arm.state()["playing"] and at_rest(arm))
+    assert arm.q == pytest.approx(before + 0.1, abs=1e-3)
+
+
 def test_a_program_that_is_stopped_by_hand_is_a_fault_only_under_way(
     arm: SimulatedArm, driver: UrDriver, motion: Motion
 ) -> None:
