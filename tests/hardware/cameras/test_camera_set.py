@@ -50,6 +50,17 @@ def test_a_camera_may_send_jpegs(bench: Bench) -> None:
     assert reader.damaged == {"wrist": 0}
 
 
+def test_ctrl_c_and_a_closed_terminal_are_left_to_the_server(bench: Bench) -> None:
+    bench.start(pattern("wrist"))
+    pid = bench.running("wrist").pid
+    assert pid is not None
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, number)
+        bench.frames("wrist", 10)
+    assert bench.running("wrist").pid == pid
+    assert bench.happened("wrist") == ["camera_running"]
+
+
 def test_a_killed_camera_is_reported_and_comes_back(bench: Bench) -> None:
     # So long that images are missed meanwhile.
     limits = msgspec.structs.replace(PATIENT, backoff_ms=200)
