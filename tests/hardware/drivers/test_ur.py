@@ -3,6 +3,7 @@
 What that controller is and is not stands in tests/hardware/fakes/ur_controller.py. Times are the arm's own.
 """
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robot_rl.hardware.drivers import ur_client
 from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.drivers.ur import UrDriver, make
 from robot_rl.hardware.realtime import missing_rights
@@ -340,6 +342,24 @@ def test_an_arm_that_is_not_there_is_named(arm: SimulatedArm) -> None:
     driver = make(config("127.255.255.254"), ArmClock(arm))
     with pytest.raises(DriverError, match=r"cannot connect to the arm at 127\.255\.255\.254"):
         driver.open()
+
+
+def test_a_process_that_the_machine_does_not_start_is_a_fault_of_the_arm(
+    arm: SimulatedArm, driver: UrDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.kill(process_of(driver), signal.SIGKILL)
+    with pytest.raises(DriverError, match="process"):
+        until(lambda: not driver.read())
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as busy:
+        busy.setattr(ur_client.subprocess, "Popen", refused)
+        with pytest.raises(DriverError, match=r"did not start: .*Resource temporarily unavailable"):
+            driver.recover()
+    driver.recover()
+    assert driver.read().q == pytest.approx(arm.q, abs=1e-6)
 
 
 def test_an_arm_that_is_stopped_is_not_opened(arm: SimulatedArm) -> None:
