@@ -119,10 +119,12 @@ class UrDriver(JointArm):
 
     def stop(self) -> None:
         self._enabled = False
-        if self._client is None:
+        # Read once: the control thread may lose the process meanwhile.
+        client = self._client
+        if client is None:
             return
         try:
-            self._client.halt()
+            client.halt()
         except DriverError as error:
             # The controller's watchdog stops the arm; the next `read` reports it.
             self._failure = self._failure or str(error)

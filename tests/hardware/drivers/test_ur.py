@@ -17,10 +17,13 @@ import pytest
 from robot_rl.hardware.drivers import ur_client
 from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.drivers.ur import UrDriver, make
+from robot_rl.hardware.drivers.ur_client import UrClient
+from robot_rl.hardware.drivers.ur_messages import UrOptions
 from robot_rl.hardware.realtime import missing_rights
+from robot_rl.hardware.robot_file import checked_struct
 from tests.hardware.drivers.conftest import MOVING
 from tests.hardware.drivers.motion import Motion
-from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, until
+from tests.hardware.fakes.arm_process import PATIENCE, PATIENT_WATCHDOG, ArmClock, SimulatedArm, until
 from tests.hardware.fakes.ur import config
 
 # They take minutes and a controller that is never starved.
@@ -114,6 +117,40 @@ def test_a_stop_in_motion_ends_in_rest_and_setpoints_are_ignored(arm: SimulatedA
     assert arm.q == pytest.approx(rested, abs=1e-4)
     motion.driver.enable()
     assert motion.rest(0.1, rested).q == pytest.approx(rested, abs=0.002)
+
+
+class SoonLost(UrDriver):
+    """Its control thread loses the process as soon as `stop` has looked whether there is one."""
+
+    soon_lost = False
+    _kept: UrClient | None = None
+
+    @property
+    def _client(self) -> UrClient | None:
+        client = self._kept
+        if self.soon_lost:
+            self._kept = None
+        return client
+
+    @_client.setter
+    def _client(self, client: UrClient | None) -> None:
+        self._kept = client
+
+
+def test_a_stop_while_the_control_thread_loses_the_process_is_sent(arm: SimulatedArm) -> None:
+    own = config(arm.host, watchdog=PATIENT_WATCHDOG)
+    driver = SoonLost(own.spec, checked_struct(own.options, UrOptions, "options"), ArmClock(arm))
+    driver.open()
+    client = driver._client
+    assert client is not None
+    driver.enable()
+    driver.write(arm.q + 1.0)
+    until(lambda: arm.speed > MOVING)
+    driver.soon_lost = True
+    driver.stop()
+    until(lambda: at_rest(arm))
+    assert arm.state()["playing"]
+    client.kill()
 
 
 def test_without_setpoints_the_controller_ends_the_program_and_the_arm_stops(
