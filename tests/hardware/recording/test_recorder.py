@@ -191,6 +191,17 @@ def test_a_closed_terminal_is_left_to_its_user(robot: Robot, record: Record, roo
     assert footer.outcome == "interrupted"
 
 
+def test_a_recorder_that_died_is_said_once_and_closed_without_another_error(
+    robot: Robot, record: Record
+) -> None:
+    recorder = record(robot, cameras=[])
+    recorder.process.kill()
+    recorder.process.wait(PATIENCE)
+    with pytest.raises(RecorderError, match=r"the recorder has ended \(exit code -9\)"), recorder:
+        recorder.status()
+    recorder.close()
+
+
 def test_a_server_that_begins_anew_ends_the_episode_and_the_next_is_of_the_new_one(
     mortal: Robot, record: Record, root: Path
 ) -> None:
