@@ -1,7 +1,7 @@
 """Client of the robot's server. Every call ends within its time limit, with an answer or a named error."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Self
 
@@ -44,6 +44,7 @@ __all__ = [
     "ServerChanged",
     "SettleDetector",
     "StaleState",
+    "insist_on_stop",
 ]
 
 REST = 0.01
@@ -52,6 +53,7 @@ _SETTLED_STATES = 10
 """Number of states with the same setpoint after which the arm has settled."""
 _SETPOINT_TOLERANCE = 1e-6
 """Distance at which a setpoint counts as equal to the goal, rad."""
+_STOP_ATTEMPTS = 3
 
 
 class StaleState(RobotError):
@@ -92,6 +94,25 @@ class SettleDetector:
     def at_home(cls, spec: RobotSpec) -> Self:
         """Detects that the arm is at home; a Cartesian arm, whose setpoint is a pose, may be anywhere."""
         return cls(spec.home if spec.space == "joint" else None)
+
+
+def insist_on_stop(stop: Callable[[str], object], reason: str) -> None:
+    """Trigger the software e-stop; one that is not answered is sent again.
+
+    Args:
+        stop: sends it once, as `RobotClient.stop`.
+        reason: shown with the fault.
+
+    Raises:
+        NoAnswer: if none of three attempts is answered.
+    """
+    for left in reversed(range(_STOP_ATTEMPTS)):
+        try:
+            stop(reason)
+            return
+        except NoAnswer:
+            if not left:
+                raise
 
 
 class RobotClient:

@@ -1,6 +1,7 @@
 """Software e-stop: a dedicated thread that stops the arm independently of the control loop."""
 
 import threading
+import traceback
 
 import zmq
 
@@ -72,6 +73,13 @@ class EstopThread:
         try:
             self._driver.stop()
         except DriverError as error:
-            reason = f"the arm did not accept the stop: {error}"[:500]
-            return self._stamp(Refused, id=message.id, code=Code.FAULT, reason=reason)
+            return self._not_accepted(message, str(error))
+        except Exception as error:
+            # A bug of the driver. This thread goes on, or no further stop would be heard.
+            traceback.print_exc()
+            return self._not_accepted(message, repr(error))
         return self._stamp(Done, id=message.id, mode=Mode.FAULT)
+
+    def _not_accepted(self, message: Stop, why: str) -> Message:
+        reason = f"the arm did not accept the stop: {why}"[:500]
+        return self._stamp(Refused, id=message.id, code=Code.FAULT, reason=reason)

@@ -32,8 +32,9 @@ def main() -> int:
     """Run until the server stops this process or dies; return the exit code."""
     start = msgspec.json.decode(sys.argv[1], type=Start)
     kill_with_parent(start.server)
-    # Ctrl-C in a terminal goes to all processes, but the server stops its cameras itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and the end of a terminal go to all of its processes, but the server stops its cameras itself.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     pending: DropOldestQueue[CapturedImage | Failed] = DropOldestQueue(QUEUE)

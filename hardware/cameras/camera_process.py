@@ -71,17 +71,12 @@ class CameraProcess:
         )
         self._kill_reason, self._failure, self._found_dead = None, None, None
         # The process dies with the thread that runs this line: see `kill_with_parent`.
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                _MODULE,
-                msgspec.json.encode(order).decode(),
-            ],
-            stdin=subprocess.DEVNULL,
-            env=child_environment(),
-        )
+        command = [sys.executable, "-P", "-m", _MODULE, msgspec.json.encode(order).decode()]
+        try:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=child_environment())
+        except OSError as error:
+            # Too many processes or too little memory, perhaps only now: tried again like one that ended.
+            self.monitor.ended(now, f"its process did not start: {error}")
 
     def _kill(self, reason: str) -> None:
         assert self.process is not None

@@ -186,13 +186,16 @@ class ArmMotion(Generic[Target]):
         self.measured = measured
         return measured
 
-    def enable(self, measured: Measurement) -> None:
-        """Hold the arm where it is.
+    def enable(self) -> None:
+        """Let the driver hold the arm, which may take seconds; then measure and call `hold`.
 
         Raises:
             DriverError: if it cannot.
         """
         self._driver.enable()
+
+    def hold(self, measured: Measurement) -> None:
+        """Begin with the setpoints of an enabled arm, where it has been measured since."""
         self._limiter.reset(measured)
         self.clear_goals()
         self.enabled = True

@@ -37,14 +37,18 @@ class Requests:
             raise Refusal(
                 Code.SPEC, f"this robot's spec is {self._sha256[:12]}…, not {message.spec_sha256[:12]}…"
             )
-        measured = self._supervisor.measure()
-        if measured is None:
+        if self._supervisor.measure() is None:
             raise self._in_fault("arm")
         try:
-            self._motion.enable(measured)
+            self._motion.enable()
         except DriverError as error:
             self._supervisor.latch(Cause.FAULT, "driver", str(error), peer.name)
             raise self._in_fault("arm") from error
+        # Measured again: somebody may have moved the arm while it was enabled.
+        measured = self._supervisor.measure()
+        if measured is None:
+            raise self._in_fault("arm")
+        self._motion.hold(measured)
         self._supervisor.reset_tick_timer()
         self._supervisor.transition(Cause.ARM, peer.name)
         # A stop may have arrived before the arm was enabled: apply it to the enabled arm.

@@ -119,10 +119,12 @@ class FrankaDriver(JointArm):
     def stop(self) -> None:
         with self._lock:
             self._enabled = False
-            if self._link is None:
+            # Read once: the control thread may lose the connection meanwhile.
+            link = self._link
+            if link is None:
                 return
             try:
-                self._link.halt()
+                link.halt()
             except DriverError as error:
                 # Without setpoints the arm stops by itself; the next `read` reports it.
                 self._failure = self._failure or str(error)

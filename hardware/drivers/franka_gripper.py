@@ -86,9 +86,11 @@ class FrankaGripper:
         return None if done or self._stopped.is_set() else f"the hand did not move: {failure}"
 
     def _hand(self) -> Any:
-        if self._connection is None:
+        # Read once: the control thread may disconnect meanwhile.
+        connection = self._connection
+        if connection is None:
             raise DriverError("the hand is not connected")
-        return self._connection
+        return connection
 
     def _state(self) -> Any:
         try:

@@ -75,14 +75,16 @@ class UrDriver(JointArm):
     def enable(self) -> None:
         """Wait only if the control script has to be loaded again because it was stopped by hand."""
         client = self._ready()
-        state = self._state(client)
+        # A fault is named before anything starts.
+        self._state(client)
         # Set first, so that a `stop` in the meantime wins.
         self._enabled = True
         try:
             client.start()
-            client.follow(np.array(state.q))
         except DriverError as error:
             raise self._failed(str(error)) from error
+        # Read only now: somebody may have moved the arm while the script was loaded.
+        self._follow(client, np.array(self._state(client).q))
         self._written = self._clock.now()
 
     def read(self) -> Measurement:
@@ -112,18 +114,17 @@ class UrDriver(JointArm):
             return
         now = self._clock.now()
         self._check_watchdog(now)
-        try:
-            client.follow(setpoint)
-        except DriverError as error:
-            raise self._failed(str(error)) from error
+        self._follow(client, setpoint)
         self._written = now
 
     def stop(self) -> None:
         self._enabled = False
-        if self._client is None:
+        # Read once: the control thread may lose the process meanwhile.
+        client = self._client
+        if client is None:
             return
         try:
-            self._client.halt()
+            client.halt()
         except DriverError as error:
             # The controller's watchdog stops the arm; the next `read` reports it.
             self._failure = self._failure or str(error)
@@ -177,6 +178,12 @@ class UrDriver(JointArm):
         self._check_ready(self._client is not None)
         assert self._client is not None
         return self._client
+
+    def _follow(self, client: UrClient, setpoint: Array) -> None:
+        try:
+            client.follow(setpoint)
+        except DriverError as error:
+            raise self._failed(str(error)) from error
 
     def _state(self, client: UrClient) -> UrState:
         """The newest state; a fault of the arm is latched and raised."""

@@ -37,7 +37,7 @@ class UrClient:
         """Start the process and connect the arm.
 
         Raises:
-            DriverError: if it cannot connect.
+            DriverError: if the process does not start or cannot connect.
         """
         self._commands, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._states, states = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -49,12 +49,15 @@ class UrClient:
         self._following = False
         with commands, states:
             ends = (commands.fileno(), states.fileno())
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "robot_rl.hardware.drivers.ur_process", *map(str, ends)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=ends,
-                env=child_environment(),
-            )
+            command = [sys.executable, "-P", "-m", "robot_rl.hardware.drivers.ur_process", *map(str, ends)]
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=ends, env=child_environment()
+                )
+            except OSError as error:
+                self._commands.close()
+                self._states.close()
+                raise DriverError(f"the arm's process did not start: {error}") from error
         try:
             self._send(Order(options=options, period=period))
             self._answered("cannot connect to the arm at " + options.host)

@@ -220,8 +220,10 @@ def _answer(link: UrLink, command: Start | Recover | Quit) -> Done:
 
 def main(commands: str, states: str) -> None:
     """Connect and serve on the sockets with these file descriptors."""
-    # Ctrl-C is handled by the server: it stops the arm first.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, `systemctl stop` and a closed terminal reach the server too. It brakes the arm, which needs this
+    # process, and then closes the socket.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if can_set_realtime_priority():
         # Inherited by the library's threads, for which the library's own option has no effect.
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(CONTROL))

@@ -31,8 +31,9 @@ _REQUESTS = sys.stdin.fileno()
 def main() -> int:
     """Record until stdin is closed or SIGTERM arrives; return the exit code."""
     start = msgspec.json.decode(sys.argv[1], type=Start)
-    # Ctrl-C in a terminal goes to all processes, but the parent stops this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and the end of a terminal go to all of its processes, but the parent ends this one by its stdin.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     ended = SignalFlag()
     signal.signal(signal.SIGTERM, ended)
     try:

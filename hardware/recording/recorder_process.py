@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -116,7 +117,9 @@ class RecorderProcess:
         """Stop the process; an open episode is committed as interrupted. Safe to call twice."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.close()
+        # A recorder that died has not read the last request, which closing would send again.
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
             self.process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:

@@ -15,6 +15,8 @@ STALE_HOLD_MS: Final = 150
 """The arm holds when the newest sample is older than this."""
 STALE_DISENGAGE_MS: Final = 500
 """When the newest sample is older than this, the clutch must be opened and pressed again."""
+LATE_MS: Final = 1000
+"""Keys and buttons that waited longer than this, as in a suspended program, are discarded, except stop."""
 LAPSE_S: Final = 10
 """A toggle clutch opens by itself after this time without operator input."""
 

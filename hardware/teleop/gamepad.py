@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from robot_rl.hardware.clock import MS, Clock
-from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
+from robot_rl.hardware.teleop.device import LATE_MS, DeviceError, Mark, Sample
 from robot_rl.hardware.teleop.reader import FileDevice, apply_deadzone, find_single
 
 STILL_MS: Final = 1000
@@ -95,9 +95,9 @@ class GamepadDecoder:
         whole = len(data) - len(data) % _EVENT.size
         self._unread = data[whole:]
         for seconds, micros, kind, code, value in _EVENT.iter_unpack(data[:whole]):
-            self._take(seconds * 1_000_000_000 + micros * 1000, kind, code, value)
+            self._take(seconds * 1_000_000_000 + micros * 1000, kind, code, value, now)
 
-    # Each event has its own time stamp, so late events are not discarded.
+    # Each event has its own time stamp, which says how late it is.
     forget = feed
 
     def release_clutch(self) -> None:
@@ -113,7 +113,7 @@ class GamepadDecoder:
         t = min(now, self._event + STILL_MS * MS) if any(motion) else now
         return Sample(t=t, enable=_TR in self._held.keys, motion=motion, gripper=self._gripper, marks=marks)
 
-    def _take(self, t: int, kind: int, code: int, value: int) -> None:
+    def _take(self, t: int, kind: int, code: int, value: int, now: int) -> None:
         self._event = max(self._event, t)
         if kind == _SYN:
             if code == _SYN_DROPPED:
@@ -127,10 +127,14 @@ class GamepadDecoder:
         elif kind == _KEY:
             keys = self._held.keys | {code} if value else self._held.keys - {code}
             self._held = self._held._replace(keys=keys)
-            if value == 1 and code in _OPENINGS:
-                self._gripper = _OPENINGS[code]
-            if value == 1 and code in _MARKS:
-                self._marks.append(_MARKS[code])
+            if value == 1 and (now - t <= LATE_MS * MS or _MARKS.get(code) == "stop"):
+                self._press(code)
+
+    def _press(self, code: int) -> None:
+        if code in _OPENINGS:
+            self._gripper = _OPENINGS[code]
+        if code in _MARKS:
+            self._marks.append(_MARKS[code])
 
 
 class Gamepad(FileDevice):

@@ -11,13 +11,12 @@ from typing import Final
 import msgspec
 
 from robot_rl.hardware.clock import MS, Clock
-from robot_rl.hardware.teleop.device import Sample
+from robot_rl.hardware.teleop.device import LATE_MS, Sample
 from robot_rl.hardware.teleop.reader import FileDevice
 from robot_rl.hardware.teleop.terminal_keys import (
     CLUTCH_CONTROL,
     CONTROLS,
     GONE,
-    LATE_MS,
     TerminalKeys,
     terminal,
 )

@@ -163,7 +163,11 @@ class FileDevice(DeviceThread):
             take = self._decoder.forget if late else self._decoder.feed
             take(self._bytes(), now)
             while late and self._poll.poll(0):
-                take(self._bytes(), now)
+                try:
+                    take(self._bytes(), now)
+                except DeviceError:
+                    # Raised again by the next poll, once the marks before it are given.
+                    break
         return self._decoder.sample(now)
 
     def _bytes(self) -> bytes:

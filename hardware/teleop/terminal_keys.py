@@ -14,6 +14,7 @@ import msgspec
 
 from robot_rl.hardware.teleop.device import (
     LAPSE_S,
+    LATE_MS,
     Controls,
     Device,
     DeviceError,
@@ -46,8 +47,6 @@ CONTROLS: Final[Controls] = (
 )
 CLUTCH: Final = "c"
 CLUTCH_CONTROL: Final = (CLUTCH, f"clutch: engage, release; it lapses after {LAPSE_S} s at rest")
-LATE_MS: Final = 1000
-"""Keys that waited longer than this are discarded, except stop."""
 GONE: Final = "the terminal has ended; start the program in another one, or over ssh in tmux"
 
 
@@ -192,6 +191,9 @@ class KeyedDevice(DeviceWrapper):
         try:
             sample = self._device.read()
         except DeviceError:
+            if keys and keys.marks:
+                # Marks are given once, so they come first: a stop must not be lost. The next call raises.
+                return msgspec.structs.replace(keys, enable=False)
             self._gone = True
             raise
         if sample is None:

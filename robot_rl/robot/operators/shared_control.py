@@ -9,7 +9,7 @@ import numpy as np
 from robot_rl.envs.action import ActionSpec
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.real_arm import RealArmEnv
-from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.client import RobotClient, insist_on_stop
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
 from robot_rl.hardware.protocol.messages import Mode
@@ -22,7 +22,6 @@ StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info; see `RobosuiteEnv` and `RealArmEnv`."""
 _POLL_NS: Final = 50_000_000
 """Interval of attempts to begin an episode, ns: shorter than an episode of a program that takes turns."""
-_STOP_ATTEMPTS: Final = 3
 _INTERVENTION: Final = (ControlState.HUMAN, ControlState.HOLD)
 
 
@@ -249,10 +248,4 @@ class SharedControl:
 
     def _stop(self) -> None:
         """Trigger the software e-stop; raises NoAnswer if the robot answers none of several attempts."""
-        for left in reversed(range(_STOP_ATTEMPTS)):
-            try:
-                return self._env.stop("the operator's device")
-            except NoAnswer:
-                if not left:
-                    raise
-        return None
+        insist_on_stop(self._env.stop, "the operator's device")

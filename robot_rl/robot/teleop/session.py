@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from robot_rl.hardware.client import RobotClient, SettleDetector, StaleState
+from robot_rl.hardware.client import RobotClient, SettleDetector, StaleState, insist_on_stop
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.messages import Mode, State
@@ -137,9 +137,9 @@ class TeleopSession:
         """Handle a mark."""
         try:
             if mark == "stop":
-                # Sent first, over a separate connection.
-                self._robot.stop(f"the operator at the {self._device.name}")
+                # Nothing is commanded any more, even if the robot does not answer.
                 self._teleoperator.lapse("stopped")
+                insist_on_stop(self._robot.stop, f"the operator at the {self._device.name}")
             elif mark == "arm":
                 self._arm()
             elif mark == "disarm":

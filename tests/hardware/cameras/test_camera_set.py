@@ -1,5 +1,6 @@
 """The server's cameras: real processes, which are killed, stopped, frozen and mixed up."""
 
+import errno
 import itertools
 import os
 import signal
@@ -48,6 +49,35 @@ def test_a_camera_may_send_jpegs(bench: Bench) -> None:
     # Noise, which a JPEG blurs but keeps.
     assert seen.image.std() > 30
     assert reader.damaged == {"wrist": 0}
+
+
+def test_ctrl_c_and_a_closed_terminal_are_left_to_the_server(bench: Bench) -> None:
+    bench.start(pattern("wrist"))
+    pid = bench.running("wrist").pid
+    assert pid is not None
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, number)
+        bench.frames("wrist", 10)
+    assert bench.running("wrist").pid == pid
+    assert bench.happened("wrist") == ["camera_running"]
+
+
+def test_a_process_that_the_machine_does_not_start_is_reported_and_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+    refusals = iter([OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))])
+
+    def refused_once(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
+        for refusal in refusals:
+            raise refusal
+        return start(*arguments, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(camera_process.subprocess, "Popen", refused_once)
+    bench.start(pattern("wrist"))
+    bench.running("wrist")
+    assert "Resource temporarily unavailable" in bench.wait_for("camera_down", "wrist")
+    assert bench.happened("wrist") == ["camera_down", "camera_running"]
 
 
 def test_a_killed_camera_is_reported_and_comes_back(bench: Bench) -> None:

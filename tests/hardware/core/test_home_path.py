@@ -49,7 +49,8 @@ class Obedient:
 def standing_at(q: Array) -> tuple[Obedient, ArmMotion[Array]]:
     arm = Obedient(q)
     motion = joint_arm(arm, None)  # type: ignore[arg-type]
-    motion.enable(arm.read())
+    motion.enable()
+    motion.hold(arm.read())
     return arm, motion
 
 

@@ -14,12 +14,14 @@ from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.drivers import make_driver
 from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.drivers.franka import FrankaDriver, make
+from robot_rl.hardware.drivers.franka_gripper import FrankaGripper
+from robot_rl.hardware.drivers.franka_link import FrankaLink, FrankaOptions
 from robot_rl.hardware.realtime import ARM, missing_rights
-from robot_rl.hardware.robot_file import load_robot
+from robot_rl.hardware.robot_file import checked_struct, load_robot
 from tests.hardware.drivers.cases import CONFIGS
 from tests.hardware.drivers.conftest import MOVING
 from tests.hardware.drivers.motion import Motion
-from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, until
+from tests.hardware.fakes.arm_process import PATIENCE, PATIENT_WATCHDOG, ArmClock, SimulatedArm, until
 from tests.hardware.fakes.franka import ROBOT, config
 
 pytest.importorskip("franky", reason="franky-control is not installed")
@@ -149,6 +151,59 @@ def test_a_stop_in_motion_ends_in_rest_and_setpoints_are_ignored(arm: SimulatedA
     assert arm.q == pytest.approx(rested, abs=0.005)
     motion.driver.enable()
     assert motion.rest(0.1, rested).q == pytest.approx(rested, abs=0.01)
+
+
+class SoonLost(FrankaDriver):
+    """Its control thread loses the connection as soon as `stop` has looked whether there is one."""
+
+    soon_lost = False
+    _kept: FrankaLink | None = None
+
+    @property
+    def _link(self) -> FrankaLink | None:
+        link = self._kept
+        if self.soon_lost:
+            self._kept = None
+        return link
+
+    @_link.setter
+    def _link(self, link: FrankaLink | None) -> None:
+        self._kept = link
+
+
+def test_a_stop_while_the_control_thread_loses_the_connection_is_sent(arm: SimulatedArm) -> None:
+    own = config(arm.host, watchdog=PATIENT_WATCHDOG)
+    driver = SoonLost(own.spec, checked_struct(own.options, FrankaOptions, "options"), ArmClock(arm))
+    driver.open()
+    link = driver._link
+    driver.enable()
+    driver.soon_lost = True
+    driver.stop()
+    until(lambda: at_rest(arm))
+    driver.soon_lost, driver._link = False, link
+    driver.close()
+
+
+def test_a_hand_whose_connection_the_control_thread_loses_is_a_fault_of_the_hand() -> None:
+    class SoonLost(FrankaGripper):
+        """Loses its connection as soon as somebody has looked whether there is one."""
+
+        _kept: object = "a hand"
+
+        @property
+        def _connection(self) -> object:
+            kept, self._kept = self._kept, None
+            return kept
+
+        @_connection.setter
+        def _connection(self, connection: object) -> None: ...
+
+    spec = load_robot(ROBOT).spec.gripper
+    assert spec is not None
+    hand = SoonLost(None, "nowhere", spec)
+    assert hand._hand() == "a hand"
+    with pytest.raises(DriverError, match="not connected"):
+        hand._hand()
 
 
 def test_a_stop_from_another_thread_holds_against_a_stream_that_goes_on(

@@ -3,6 +3,7 @@
 What that controller is and is not stands in tests/hardware/fakes/ur_controller.py. Times are the arm's own.
 """
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,12 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robot_rl.hardware.drivers import ur_client
 from robot_rl.hardware.drivers.driver import Array, DriverError, Pose
 from robot_rl.hardware.drivers.ur import UrDriver, make
+from robot_rl.hardware.drivers.ur_client import UrClient
+from robot_rl.hardware.drivers.ur_messages import UrOptions
 from robot_rl.hardware.realtime import missing_rights
+from robot_rl.hardware.robot_file import checked_struct
 from tests.hardware.drivers.conftest import MOVING
 from tests.hardware.drivers.motion import Motion
-from tests.hardware.fakes.arm_process import PATIENCE, ArmClock, SimulatedArm, until
+from tests.hardware.fakes.arm_process import PATIENCE, PATIENT_WATCHDOG, ArmClock, SimulatedArm, until
 from tests.hardware.fakes.ur import config
 
 # They take minutes and a controller that is never starved.
@@ -114,6 +119,40 @@ def test_a_stop_in_motion_ends_in_rest_and_setpoints_are_ignored(arm: SimulatedA
     assert motion.rest(0.1, rested).q == pytest.approx(rested, abs=0.002)
 
 
+class SoonLost(UrDriver):
+    """Its control thread loses the process as soon as `stop` has looked whether there is one."""
+
+    soon_lost = False
+    _kept: UrClient | None = None
+
+    @property
+    def _client(self) -> UrClient | None:
+        client = self._kept
+        if self.soon_lost:
+            self._kept = None
+        return client
+
+    @_client.setter
+    def _client(self, client: UrClient | None) -> None:
+        self._kept = client
+
+
+def test_a_stop_while_the_control_thread_loses_the_process_is_sent(arm: SimulatedArm) -> None:
+    own = config(arm.host, watchdog=PATIENT_WATCHDOG)
+    driver = SoonLost(own.spec, checked_struct(own.options, UrOptions, "options"), ArmClock(arm))
+    driver.open()
+    client = driver._client
+    assert client is not None
+    driver.enable()
+    driver.write(arm.q + 1.0)
+    until(lambda: arm.speed > MOVING)
+    driver.soon_lost = True
+    driver.stop()
+    until(lambda: at_rest(arm))
+    assert arm.state()["playing"]
+    client.kill()
+
+
 def test_without_setpoints_the_controller_ends_the_program_and_the_arm_stops(
     arm: SimulatedArm, driver: UrDriver, motion: Motion
 ) -> None:
@@ -191,6 +230,16 @@ def test_a_killed_connection_process_is_a_fault_and_the_controller_stops_the_arm
     driver.recover()
     motion.rest(0.1, end)
     assert arm.q == pytest.approx(rested, abs=1e-4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_also_reaches_the_server_leaves_the_braking_to_it(
+    arm: SimulatedArm, driver: UrDriver, motion: Motion, number: int
+) -> None:
+    end = under_way(arm, motion)
+    os.kill(process_of(driver), number)
+    motion.rest(0.5, end)
+    assert arm.q == pytest.approx(end, abs=0.002)
 
 
 @pytest.mark.skipif(bool(missing_rights()), reason="no right to real-time priority here")
@@ -271,6 +320,27 @@ def test_an_emergency_stop_must_be_released_first(arm: SimulatedArm, driver: UrD
     assert driver.read().q == pytest.approx(arm.q, abs=1e-6)
 
 
+def test_an_arm_that_is_guided_while_its_program_is_loaded_again_is_held_where_it_is_let_go(
+    arm: SimulatedArm, driver: UrDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, client = arm.q, driver._client
+    assert client is not None
+    start = client.start
+
+    def start_slowly() -> None:
+        start()
+        arm.tell("guide 0.1")
+        until(lambda: client.state().q == pytest.approx(before + 0.1, abs=1e-6))
+
+    monkeypatch.setattr(client, "start", start_slowly)
+    arm.tell("stop_program")
+    until(lambda: not client.state().playing)
+    driver.enable()
+    # It would have moved back before the watchdog stops it.
+    until(lambda: not arm.state()["playing"] and at_rest(arm))
+    assert arm.q == pytest.approx(before + 0.1, abs=1e-3)
+
+
 def test_a_program_that_is_stopped_by_hand_is_a_fault_only_under_way(
     arm: SimulatedArm, driver: UrDriver, motion: Motion
 ) -> None:
@@ -309,6 +379,24 @@ def test_an_arm_that_is_not_there_is_named(arm: SimulatedArm) -> None:
     driver = make(config("127.255.255.254"), ArmClock(arm))
     with pytest.raises(DriverError, match=r"cannot connect to the arm at 127\.255\.255\.254"):
         driver.open()
+
+
+def test_a_process_that_the_machine_does_not_start_is_a_fault_of_the_arm(
+    arm: SimulatedArm, driver: UrDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.kill(process_of(driver), signal.SIGKILL)
+    with pytest.raises(DriverError, match="process"):
+        until(lambda: not driver.read())
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as busy:
+        busy.setattr(ur_client.subprocess, "Popen", refused)
+        with pytest.raises(DriverError, match=r"did not start: .*Resource temporarily unavailable"):
+            driver.recover()
+    driver.recover()
+    assert driver.read().q == pytest.approx(arm.q, abs=1e-6)
 
 
 def test_an_arm_that_is_stopped_is_not_opened(arm: SimulatedArm) -> None:

@@ -2,7 +2,8 @@
 
 Run as a program it prints its address and then answers each line on its stdin with one of JSON, its state:
 `state`, `reset`, `protective_stop <seconds>` (for which it cannot be released), `emergency_stop on|off`,
-`stop_program`, `remote on|off`, `silent on|off`, `drop` (all connections). It ends with its stdin.
+`stop_program`, `guide <rad>` (each joint, by hand), `remote on|off`, `silent on|off`, `drop` (all
+connections). It ends with its stdin.
 
 What is real: ur_rtde's client with its handshake, recipes and registers, and the upload of its script. What
 is not: nothing runs URScript. Once the script is there, this program does with the registers what the main
@@ -376,6 +377,8 @@ class Controller:
                 robot.halt()
             case ["stop_program"]:
                 robot.halt()
+            case ["guide", angle]:
+                robot.q = robot.q + float(angle)
             case ["drop"]:
                 for writer in self.writers:
                     writer.close()

@@ -178,6 +178,30 @@ def test_ctrl_c_in_the_terminal_is_left_to_its_user(robot: Robot, record: Record
     assert recorder.end("success").number == 0
 
 
+def test_a_closed_terminal_is_left_to_its_user(robot: Robot, record: Record, root: Path) -> None:
+    recorder = record(robot, cameras=[])
+    begin(recorder)
+    os.kill(recorder.process.pid, signal.SIGHUP)
+    # Still there, and what is open is committed at the end of its user.
+    assert recorder.status().episode
+    recorder.close()
+    assert recorder.process.returncode == 0
+    footer = RawDataset(root).episodes[0].footer
+    assert footer is not None
+    assert footer.outcome == "interrupted"
+
+
+def test_a_recorder_that_died_is_said_once_and_closed_without_another_error(
+    robot: Robot, record: Record
+) -> None:
+    recorder = record(robot, cameras=[])
+    recorder.process.kill()
+    recorder.process.wait(PATIENCE)
+    with pytest.raises(RecorderError, match=r"the recorder has ended \(exit code -9\)"), recorder:
+        recorder.status()
+    recorder.close()
+
+
 def test_a_server_that_begins_anew_ends_the_episode_and_the_next_is_of_the_new_one(
     mortal: Robot, record: Record, root: Path
 ) -> None:

@@ -18,7 +18,7 @@ from tests.hardware.teleop.feeding import Feed
 
 STICK = Range(-32768, 32767)
 RANGES = {0: STICK, 1: STICK, 3: STICK, 4: STICK, 0x10: Range(-1, 1), 0x11: Range(-1, 1)}
-RB, LB, A, B, START = 0x137, 0x136, 0x130, 0x131, 0x13B
+RB, LB, A, B, START, THUMBL = 0x137, 0x136, 0x130, 0x131, 0x13B, 0x13D
 SYN, KEY, ABS = 0, 1, 3
 REST = (0.0,) * 6
 
@@ -86,6 +86,19 @@ def test_events_that_waited_have_their_own_time() -> None:
     decoder = pad()
     decoder.forget(event(ABS, 1, -32768, 1000), 9000 * MS)
     assert 9000 * MS - decoder.sample(9000 * MS).t > STALE_HOLD_MS * MS
+
+
+def test_buttons_pressed_while_the_program_was_suspended_do_nothing_but_stop() -> None:
+    decoder = pad()
+    pressed = b"".join(event(KEY, code, 1, 1000) for code in (THUMBL, A, LB, START, RB))
+    decoder.forget(pressed + event(KEY, B, 1, 5900), 6000 * MS)
+    sample = decoder.sample(6000 * MS)
+    assert sample.marks == ("stop",)
+    # What is held now, and what was pressed just now, counts.
+    assert sample.enable
+    assert sample.gripper == 1.0
+    decoder.forget(event(KEY, A, 1, 6000), 11_000 * MS)
+    assert decoder.sample(11_000 * MS).gripper == 1.0
 
 
 def test_after_lost_events_the_kernel_is_asked_what_is_held() -> None:

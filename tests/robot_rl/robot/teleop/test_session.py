@@ -1,0 +1,108 @@
+"""The loop of `robot-rl teleop`, with a simulated arm behind its server and a device in this process."""
+
+import time
+from collections.abc import Iterator
+from typing import Self
+
+import pytest
+
+from robot_rl.hardware.client import RobotClient
+from robot_rl.hardware.clock import MonotonicClock
+from robot_rl.hardware.connection import NoAnswer
+from robot_rl.hardware.protocol.messages import Done, Mode
+from robot_rl.hardware.teleop.device import Mark, Sample
+from robot_rl.hardware.teleop.engagement import ClutchState
+from robot_rl.hardware.teleop.motion import Speed
+from robot_rl.hardware.teleop.operator_display import OperatorDisplay
+from robot_rl.hardware.teleop.teleoperator import Teleoperator
+from robot_rl.robot.teleop import session
+from robot_rl.robot.teleop.episodes import TeleopEpisodes
+from robot_rl.robot.teleop.screen import TerminalScreen
+from robot_rl.robot.teleop.session import TeleopSession
+from tests.hardware.processes import PATIENCE, Server
+
+
+class Hand:
+    """A device: engages the clutch, presses stop, keeps the clutch pressed for some steps, and quits."""
+
+    name = "hand"
+    controls = ()
+
+    def __init__(self, teleoperator: Teleoperator) -> None:
+        self._teleoperator = teleoperator
+        self._steps_after_stop = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self) -> Sample:
+        state, marks, pressed = self._teleoperator.state, (), True
+        if self._steps_after_stop:
+            self._steps_after_stop += 1
+            marks = ("quit",) if self._steps_after_stop == 10 else ()
+        elif state is ClutchState.ENGAGED:
+            self._steps_after_stop, marks = 1, ("stop",)
+        else:
+            pressed = state is ClutchState.RELEASED
+        return self._sample(pressed, marks)
+
+    @staticmethod
+    def _sample(pressed: bool, marks: tuple[Mark, ...]) -> Sample:
+        return Sample(t=time.monotonic_ns(), enable=pressed, motion=(0.0,) * 6, marks=marks)
+
+
+class Unanswered(RobotClient):
+    """A client whose first stops get no answer."""
+
+    silent = 0
+    stops = 0
+
+    def stop(self, reason: str = "") -> Done:
+        self.stops += 1
+        if self.stops <= self.silent:
+            raise NoAnswer("stop: no answer")
+        return super().stop(reason)
+
+
+@pytest.fixture
+def robot(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unanswered]:
+    # A busy server is waited for.
+    monkeypatch.setattr(session, "STALE_HOLD_MS", PATIENCE * 1e3)
+    with Unanswered(server.address, "hand", "operator", timeout=30.0) as robot:
+        if robot.sample().mode is Mode.FAULT:
+            robot.acknowledge("the next test begins")
+        robot.arm()
+        yield robot
+        if robot.sample().mode is Mode.ARMED:
+            robot.disarm()
+
+
+def run(robot: Unanswered, display: OperatorDisplay) -> Teleoperator:
+    """Teleoperate until the hand quits."""
+    teleoperator = Teleoperator(robot.spec, Speed(0.1, 0.4))
+    episodes = TeleopEpisodes(robot, None, 0, display.say)
+    screen = TerminalScreen(display.say)
+    loop = TeleopSession(robot, Hand(teleoperator), teleoperator, episodes, screen, display, MonotonicClock())
+    assert not loop.run(lambda: False)
+    return teleoperator
+
+
+def test_a_stop_that_is_not_answered_is_sent_again(robot: Unanswered) -> None:
+    robot.silent = 1
+    run(robot, OperatorDisplay(robot.spec.name))
+    assert robot.stops == 2
+    assert robot.sample().mode is Mode.FAULT
+
+
+def test_a_stop_that_is_never_answered_opens_the_clutch_and_is_said(robot: Unanswered) -> None:
+    robot.silent = 1000
+    display = OperatorDisplay(robot.spec.name)
+    teleoperator = run(robot, display)
+    assert robot.stops == 3
+    assert (teleoperator.state, teleoperator.notice) == (ClutchState.LAPSED, "stopped")
+    assert "stop: stop: no answer" in [line for _, line in display.lines]
+    state = robot.sample()
+    assert (state.mode, state.lease_holder) == (Mode.ARMED, "")
