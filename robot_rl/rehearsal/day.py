@@ -188,7 +188,7 @@ class Day:
     def _reinforcement(self) -> None:
         def kill(person: Person) -> None:
             self._kill_once("server", person, lambda: self._robot.pid)
-            if list_checkpoints(self._home / "tuned"):
+            if list_checkpoints(self._home / "tuned" / "checkpoints"):
                 self._kill_once("learner", person, lambda: self._process.pid)
 
         self._learn("tuned", kill)
