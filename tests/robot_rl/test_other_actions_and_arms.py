@@ -1,17 +1,30 @@
 """Tasks of two arms, and of actions that are poses, through the commands that a user types."""
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
+from robot_rl.envs.experts import EXPERTS
 from robot_rl.hardware.plugins import VARIABLE
 from tests.conftest import SMALL_BASE, SMALL_RL
 
 TWO_ARMS = ("task.env=TwoArmLift", "task.horizon=110")
 POSES = ("task=lift", "task.input_type=absolute", "task.horizon=100")
+
+
+@pytest.fixture(autouse=True)
+def with_expert(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A plugin with an expert for two arms, which is forgotten afterwards."""
+    plugin = "tests.robot_rl.two_arm_expert"
+    monkeypatch.setenv(VARIABLE, plugin)
+    yield
+    EXPERTS.pop("TwoArmLift", None)
+    sys.modules.pop(plugin, None)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +42,6 @@ def test_it_is_collected_trained_and_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "tests.robot_rl.two_arm_expert")
 
     def run(*arguments: str) -> None:
         assert main(list(arguments)) == 0
