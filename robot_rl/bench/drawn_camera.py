@@ -1,6 +1,6 @@
 """Drawn images for benchmarks, and a camera that delivers them.
 
-A camera is a process of its own, which must start quickly: this module imports no torch.
+A camera runs in its own process, which must start quickly: this module imports no torch.
 """
 
 import time

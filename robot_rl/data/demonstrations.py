@@ -90,32 +90,34 @@ def demonstrations_to_replay(
     return replay
 
 
-def demonstration_rows(dataset: Dataset) -> int:
+def demonstration_rows(dataset: Dataset, instructions: Sequence[str]) -> int:
     """Rows of the replay of a dataset's successful episodes: as many for each as the longest one has."""
-    lengths = [
-        end.stop - end.start for end, won in zip(dataset.episodes, dataset.success, strict=True) if won
-    ]
+    lengths = [rows.stop - rows.start for rows in _succeeded(dataset, instructions)]
     return max(lengths, default=0) * len(lengths)
+
+
+def _succeeded(dataset: Dataset, instructions: Sequence[str]) -> list[slice]:
+    """Rows of the episodes that succeeded, of all instructions if none are given."""
+    episodes = zip(dataset.episodes, dataset.success, dataset.instructions, strict=True)
+    return [
+        rows for rows, success, text in episodes if success and (not instructions or text in instructions)
+    ]
 
 
 def _successful_episodes(
     dataset: Dataset, exemplary: NDArray[np.bool_], instructions: Sequence[str]
 ) -> list[slice]:
     """Rows of the episodes that succeeded, if there are some, and of them `exemplary` steps [T]."""
-    episodes = [rows for rows, success in zip(dataset.episodes, dataset.success, strict=True) if success]
-    if not episodes:
+    if not _succeeded(dataset, ()):
         raise ValueError(
             f"dataset {dataset.path} has no successful episode among {dataset.num_episodes}; "
             "collect more, or set method.demo_ratio=0"
         )
-    if instructions:
-        asked = zip(dataset.episodes, dataset.success, dataset.instructions, strict=True)
-        episodes = [rows for rows, success, text in asked if success and text in instructions]
-        if not episodes:
-            raise ValueError(
-                f"dataset {dataset.path} has no successful episode of {'; '.join(instructions)}: give "
-                "demonstrations of it, or set method.demo_ratio=0"
-            )
+    if not (episodes := _succeeded(dataset, instructions)):
+        raise ValueError(
+            f"dataset {dataset.path} has no successful episode of {'; '.join(instructions)}: give "
+            "demonstrations of it, or set method.demo_ratio=0"
+        )
     if not any(exemplary[rows].any() for rows in episodes):
         raise ValueError(
             f"dataset {dataset.path} has no step that shows what to do, since a base acted in all of them: "

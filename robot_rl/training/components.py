@@ -20,16 +20,10 @@ from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import make_env
-from robot_rl.imagination.config import (
-    ImaginationConfig,
-)
+from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.learner import (
-    OfflineLearner,
-    OnlineLearner,
-    OnPolicyLearner,
-)
+from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.machine import memory_bytes
 from robot_rl.methods.method import (
@@ -238,7 +232,7 @@ def _load_demonstrations(
         )
     what = f"dataset {source.data}"
     check_same_environment(dataset.environment, envs.describe(), what, source.accept, cameras)
-    _check_memory(demonstration_rows(dataset), fields, source.device)
+    _check_memory(demonstration_rows(dataset, envs.task.instructions), fields, source.device)
     base, samples = context.base, method.replay_content.base_samples
     return demonstrations_to_replay(
         dataset,

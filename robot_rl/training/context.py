@@ -16,10 +16,7 @@ from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import make_env, make_vector_env
 from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.processes import Processes
-from robot_rl.methods.method import (
-    AgentContext,
-    AgentMethod,
-)
+from robot_rl.methods.method import AgentContext, AgentMethod
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, check_asynchronous
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy

@@ -55,7 +55,7 @@ def test_a_replay_of_demonstrations_has_as_many_rows_as_are_counted_before(
 ) -> None:
     dataset = Dataset(demonstrations)
     replay = demonstrations_to_replay(dataset, base, 0, fields(dataset, base))
-    assert demonstration_rows(dataset) == len(replay.data["state"])
+    assert demonstration_rows(dataset, ()) == len(replay.data["state"])
 
 
 def test_nothing_is_learned_across_demonstrations(demonstrations: Path, base: BasePolicy) -> None:
