@@ -32,8 +32,7 @@ MAX_FALSE_EPISODES = 0.1
 """Largest part of the pool that are failed episodes in which the model saw a success. It is a part of all
 episodes: a policy that seldom fails leaves too few failed ones for a rate among them."""
 MAX_MISSED = 0.75
-"""Largest fraction of successful chunks that the model calls failures, instead of leaving them open. One that
-is predicted a single step late is missed too, since the episode has ended by then."""
+"""Largest fraction of successful chunks that the model calls failures, instead of leaving them open."""
 MAX_GAP = 0.1
 """Largest gap of imagined and real R + gamma V, and its 95 % interval, in units of the returns' span."""
 STEP = 0.05
@@ -87,8 +86,10 @@ class Verdict:
     """Failed episodes in which the model saw a success, as a part of all episodes."""
     missed: float
     """Fraction of successful chunks whose success the model calls improbable; 1 if no success was tested."""
+    sure: float
+    """Fraction of successful chunks above the threshold of success; branches have no other successes."""
     gap: float
-    """Mean difference of imagined and real R + gamma V; infinite if the model leaves every success open."""
+    """Mean difference of imagined and real R + gamma V; infinite if there is none."""
     gap_interval: float
     """Half of its 95 % interval, over episodes."""
 
@@ -176,7 +177,11 @@ def replay_in_model(
             break
         actions, real = window.actions[alive, part], window.states[alive, part]
         succeeded = window.success[alive, part].any(1)
-        prediction = model.step(now, actions, member[alive], length)
+        # Success ended the episode but not the chunk: in a branch a later step may be the successful one.
+        last = torch.minimum(torch.arange(h), length[:, None] - 1)
+        actions = actions.gather(1, last[..., None].expand_as(actions))
+        whole = torch.where(succeeded, h, length)
+        prediction = model.step(now, actions, member[alive], whole)
         at = torch.arange(len(alive)), length - 1
         # An unknown end is neither an error nor a change.
         seen = window.seen[alive, part][at][:, None]
@@ -194,11 +199,11 @@ def replay_in_model(
         )
         if depth == 0:
             judged = judge(prediction, threshold)
-            imagined = prediction.states, torch.minimum(judged.length, length), judged.success
+            imagined = prediction.states, torch.minimum(judged.length, whole), judged.success
             outcomes = imagined, (real, length, succeeded)
             gap, known = _backup_gap(returns, values, now, actions, outcomes, generator), ~judged.doubtful
-        whole = (length == h) & ~succeeded
-        now, alive = now.after(actions, prediction.states)[whole], alive[whole]
+        going = (length == h) & ~succeeded
+        now, alive = now.after(actions, prediction.states)[going], alive[going]
     rows = {name: torch.cat([row[name] for row in found]) for name in found[0]}
     # Whether a window belongs to an episode [E, W].
     of_episode = steps.episode[start] == torch.arange(len(episodes))[:, None]
@@ -275,16 +280,20 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     relative = size[used].square().mean() / still[used].square().mean().clamp(min=1e-12)
     # Depth by depth, as the thresholds: errors and disagreement both grow with it.
     ranks = [rank_correlation(uncertainty[depth == i], size[depth == i]) for i in depth.unique()]
-    possible, succeeded = (
-        torch.cat([getattr(test, name) for test in pool]) for name in ("possible", "succeeded")
+    success, possible, succeeded = (
+        torch.cat([getattr(test, name) for test in pool]) for name in ("success", "possible", "succeeded")
     )
-    missed = (possible[succeeded] < DOUBT).float().mean() if succeeded.any() else torch.ones(())
+    missed, sure = 1.0, 0.0
+    if succeeded.any():
+        missed = float((possible[succeeded] < DOUBT).float().mean())
+        sure = float((success[succeeded] > limits.success).float().mean())
     gaps = [float(test.gap.mean()) for test in pool if len(test.gap)]
     return Verdict(
         float(relative.sqrt()),
         sum(ranks) / len(ranks),
         sum(test.false_success for test in pool) / len(pool),
-        float(missed),
+        missed,
+        sure,
         mean(gaps) if gaps else math.inf,
         1.96 * stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else math.inf,
     )

@@ -115,6 +115,8 @@ class Imagination:
         self._steps: Steps | None = None
         self._starts = torch.zeros(0)
         self._imagined: Batch = {}
+        self.figures: dict[str, float] = {}
+        """Of the newest branches: chunks of each, and of these the part that succeed and the mean weight."""
         self._owed = 0.0
         """Imagined transitions to be made, so that each is learned from `uses` times on average."""
 
@@ -189,6 +191,9 @@ class Imagination:
             self.model.fit(self.episodes[learned], 0, self.config.first_updates)
             numbers = range(len(self.episodes))[tested]
             tests |= zip(numbers, self._test(self.episodes[tested]), strict=True)
+        if unlearned is not None:
+            # The model that is used gets its units and its linear part from all episodes.
+            self.model.restore(unlearned)
         return [tests[number] for number in sorted(tests)]
 
     def _test(self, new: Sequence[Episode]) -> list[EpisodeTest]:
@@ -248,11 +253,15 @@ class Imagination:
 
     # ---- imagined batches ----------------------------------------------------------------------------
 
-    def rows_of(self, batch_size: int) -> int:
-        """Rows of a batch that are imagined now."""
+    @property
+    def share(self) -> float:
+        """Fraction of a batch that is imagined now."""
         # Before the critics' warm-up is over, the policy is the base, and values are those of new critics.
-        ready = self.limits is not None and self.learner.warmed_up
-        return int(self.gate.share * batch_size) if ready else 0
+        return self.gate.share if self.limits is not None and self.learner.warmed_up else 0.0
+
+    def rows_beside(self, real: int) -> int:
+        """Imagined rows that a batch has besides so many real ones."""
+        return round(real * self.share / (1 - self.share))
 
     def learn_values(self, real: Batch) -> None:
         """Learn the values of states from a real batch, where the base cannot be queried for them."""
@@ -288,6 +297,12 @@ class Imagination:
         stored = self._stored_samples(self._steps, rows) if self._learned_values else None
         made = self.branches.imagine(start, self.limits, self.generator, stored)
         count = len(made["reward"])
+        if count:
+            self.figures = {
+                "imagined_chunks": count / len(rows),
+                "imagined_success": float((made["discount"] == 0).float().mean()),
+                "imagined_weight": float(made["weight"].mean()),
+            }
         if self._imagined:
             made = {name: torch.cat([value, made[name]]) for name, value in self._imagined.items()}
         self._imagined = {name: value[-_STORED * self.config.branches :] for name, value in made.items()}
@@ -321,6 +336,7 @@ class Imagination:
             "key_rows": list(self._key_rows),
             "starts": self._starts,
             "imagined": self._imagined,
+            "figures": self.figures,
             "owed": self._owed,
             "generator": self.generator.get_state(),
         }
@@ -337,7 +353,7 @@ class Imagination:
         self.pool, self.limits = read_pool(state), read_limits(state)
         self.history, self._key_rows = state["history"], state["key_rows"]
         self._starts, self._imagined = state["starts"], dict(state["imagined"])
-        self._owed = state["owed"]
+        self.figures, self._owed = dict(state["figures"]), state["owed"]
         self.generator.set_state(state["generator"])
         if self.learned:
             self._steps = Steps(self.episodes[: self.learned], self.config.context_chunks)

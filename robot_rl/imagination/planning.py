@@ -1,7 +1,10 @@
 """Planning: an exploring policy's candidate chunks are ranked by what a world model predicts of them.
 
-    score = R + gamma^len V(s')     reward of the predicted chunk, and value of the state in which it ends
-    score = Q(s, chunk)             where the model is uncertain of it, and while the gate does not pass
+    score = R + gamma^len V(s') + c   reward of the predicted chunk, and value of the state in which it ends
+    score = Q(s, chunk)               where the model is uncertain of it, and while the gate does not pass
+
+V has another offset than Q, which is the mean of several critics and not the least of two; c makes the mean
+score of the chunks that the model knows that of their Q, so that both kinds can be compared.
 
 A saved policy has no model to plan with.
 """
@@ -49,7 +52,9 @@ class Planner:
         score = reward + discount * imagination.values(after.frames, generator)
         known = limits.uncertainty_of(prediction.disagreement) <= limits.uncertainty[0]
         known &= ~outcome.doubtful
-        return torch.where(known.view_as(values), score.view_as(values), values)
+        known, score = known.view_as(values), score.view_as(values)
+        offset = ((values - score) * known).sum(1) / known.sum(1).clamp(min=1)
+        return torch.where(known, score + offset[:, None], values)
 
     def _situation(self, obs: ObservationHistory, chunk: int) -> Situation:
         """Where the environments [b] are that start a chunk of h steps."""

@@ -3,9 +3,13 @@
 import pytest
 import torch
 
-from robot_rl.imagination.gate import EpisodeTest, Gate, Verdict, calibrate, judge_model
+from robot_rl.imagination.branches import Returns
+from robot_rl.imagination.episodes import Episode
+from robot_rl.imagination.gate import EpisodeTest, Gate, Verdict, calibrate, judge_model, replay_in_model
+from robot_rl.imagination.world_model import Prediction
+from tests.robot_rl.imagination.point_task import CHUNK, STEP, Oracle
 
-GOOD = Verdict(error=0.4, rank=0.5, false_success=0.0, missed=0.0, gap=0.01, gap_interval=0.02)
+GOOD = Verdict(error=0.4, rank=0.5, false_success=0.0, missed=0.0, sure=0.9, gap=0.01, gap_interval=0.02)
 
 
 def test_passes_raise_the_share_a_failure_halves_it_and_two_in_a_row_end_it() -> None:
@@ -127,3 +131,32 @@ def test_a_model_whose_disagreement_says_nothing_of_its_errors_fails() -> None:
         for e in (episode(failed=False, success=0.9, seed=i) for i in range(20))
     ]
     assert not judge_model(pool, calibrate(pool, 2)).passed
+
+
+class Late(Oracle):
+    """Exact, but for success, which it predicts one step late."""
+
+    def step(self, situation, chunk, member, length=None) -> Prediction:  # type: ignore[no-untyped-def]
+        made = super().step(situation, chunk, member, length)
+        late = torch.cat([torch.zeros_like(made.success_low[:, :1]), made.success_low[:, :-1]], 1)
+        return Prediction(made.states, late, late, made.disagreement)
+
+
+@pytest.mark.parametrize(("steps", "missed"), [(CHUNK + 1, False), (2 * CHUNK, True)])
+def test_a_success_that_is_predicted_late_is_missed_only_where_the_chunk_ends(
+    steps: int, missed: bool
+) -> None:
+    """A branch runs to the end of its chunk, whatever happened in the replayed one."""
+    states = torch.stack([STEP * torch.arange(steps, -1, -1.0), torch.zeros(steps + 1)], 1)
+    actions = torch.tensor([[-1.0, 0.0]]).repeat(steps, 1)
+    episode = Episode(states, actions, success=True)
+
+    def value(frames: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.zeros(len(frames))
+
+    generator = torch.Generator().manual_seed(0)
+    (test,) = replay_in_model([episode], Late(), value, Returns(0.95), CHUNK, 1, 0.5, generator)
+    assert test.succeeded.tolist() == [False, True]
+    assert test.error.abs().max() < 1e-5
+    assert (test.possible[1] < 0.5) == missed
+    assert (test.gap.abs() < 0.06).tolist() == [True, not missed]

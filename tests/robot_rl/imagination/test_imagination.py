@@ -1,5 +1,6 @@
 """Imagination in whole training runs on the point task."""
 
+import copy
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.gate import EpisodeTest, replay_in_model
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import Prediction, Situation
+from robot_rl.training.online import sample_batch
 from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun, small_method
 
 SMALL = StateModelConfig(
@@ -70,6 +72,27 @@ def test_a_good_model_is_used_and_its_numbers_are_logged(tmp_path: Path) -> None
     assert part is not None
     assert len(part.rows["reward"]) == 32
     assert part.for_actor == run.imagination.gate.for_actor
+    figures = run.imagination.figures
+    assert 0 < figures["imagined_chunks"] <= SMALL.chunks
+    assert 0 < figures["imagined_success"] < 1
+    assert figures["imagined_weight"] == pytest.approx(0.5), "disagreement is as large as the error"
+
+
+def test_imagined_rows_follow_a_whole_batch_of_real_ones(tmp_path: Path) -> None:
+    run = PointRun(tmp_path, steps=1200, imagination=SMALL, model=lambda _: Oracle()).train()
+    assert run.imagination
+    run.imagination.gate.share = 0.25
+    before = copy.deepcopy(run.sampler.state_dict())
+    batch, actor_rows = sample_batch(run.sampler, run.imagination, 1200)
+    run.sampler.load_state_dict(before)
+    real = run.sampler.sample(1200)
+    size = run.method.config.batch_size
+    assert len(batch["reward"]) == size + round(size / 3)
+    assert torch.equal(batch["reward"][:size], real["reward"])
+    assert (batch["weight"][:size] == 1).all()
+    assert actor_rows is None
+    run.imagination.gate.passes = 1
+    assert sample_batch(run.sampler, run.imagination, 1200)[1] == size
 
 
 class Learned(Oracle):
@@ -105,6 +128,11 @@ def test_every_episode_is_tested_by_a_model_that_has_not_learned_from_it(
     learned = run.imagination.episodes[: run.imagination.learned]
     assert len(learned) > SMALL.pool
     assert sorted(tested) == sorted(map(id, learned))
+    model = run.imagination.model
+    assert isinstance(model, Learned)
+    # A refit gets all episodes, and so does the first one, which begins anew after it tested both halves.
+    refits = [record["episodes"] for record in run.imagination.history]
+    assert len(model.episodes) == sum(refits)
     assert "passed" in run.imagination.history[0], "the first fit already has a pool that is full"
 
 
