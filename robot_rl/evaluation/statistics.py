@@ -63,6 +63,24 @@ def iqm_interval(
     return float(low), float(high)
 
 
+def ratio_interval(
+    first: ArrayLike, second: ArrayLike, confidence: float = 0.95, repetitions: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Confidence interval (low, high) of mean(first) / mean(second): the percentile bootstrap over pairs.
+
+    Args:
+        first: scores [n] of runs.
+        second: scores [n], above 0, of the runs with the same seeds; pairs are resampled, with replacement.
+        confidence: fraction of the resampled ratios inside the interval.
+        repetitions: number of resamples.
+        seed: seed of the resampling, so that the same scores give the same interval.
+    """
+    pairs = np.stack([np.asarray(first, float), np.asarray(second, float)], 1)
+    sums = np.random.default_rng(seed).choice(pairs, (repetitions, len(pairs))).sum(1)
+    low, high = np.quantile(sums[:, 0] / sums[:, 1], [0.5 - confidence / 2, 0.5 + confidence / 2])
+    return float(low), float(high)
+
+
 def rolling_success(outcomes: ArrayLike, window: int) -> NDArray[np.float64]:
     """Success rate of every `window` consecutive outcomes: [..., T - window + 1] from outcomes [..., T].
 

@@ -7,12 +7,14 @@ from robot_rl.bench.methods.protocol import Protocol
 from robot_rl.bench.methods.result_writer import WINDOW
 from robot_rl.bench.methods.results import Result, Row, interval, over_tasks, with_ablations
 from robot_rl.errors import UserError
-from robot_rl.evaluation.initial_states import VALIDATION
-from robot_rl.evaluation.statistics import iqm
+from robot_rl.evaluation.initial_states import TEST, VALIDATION
+from robot_rl.evaluation.statistics import iqm, ratio_interval
 from robot_rl.runs import write_text
 
 BEGIN, END = "<!-- robot-rl bench table: begin -->", "<!-- robot-rl bench table: end -->"
 THRESHOLDS = (0.9, 0.95)
+STAYS = 0.9, 3
+"""Success that so many saved policies in a row have to reach."""
 _TITLE = "# Results\n\n"
 _NOTE = f"""\
 Options were chosen on the validation states, so success there is somewhat optimistic; nothing was chosen on
@@ -71,6 +73,8 @@ def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
     for parent, ablations in entries:
         if ablations:
             text += f"\nAblations of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
+            if protocol.split == TEST:
+                text += _speed(parent, ablations)
     return text + _bc_baselines(rows) + _remarks(results)
 
 
@@ -109,6 +113,34 @@ def _cells(row: Row) -> list[str]:
         _minutes(row.done),
         seeds + (f", {failed} failed" if failed else ""),
     ]
+
+
+def _speed(parent: Row, ablations: Sequence[Row]) -> str:
+    """Table of the steps after which success stays, for the seeds that an ablation and its entry have."""
+    lines = []
+    for row in ablations:
+        steps, its = ({r.planned.seed: r.stays_at(*STAYS) for r in of.done} for of in (row, parent))
+        if seeds := sorted(steps.keys() & its.keys()):
+            lines.append(_speed_line(row, [steps[seed] for seed in seeds], [its[seed] for seed in seeds]))
+    if not lines:
+        return ""
+    head = _line(["entry", "steps", f"steps of `{parent.entry.name}`", "ratio of the means"])
+    text = (
+        f"Steps to the first of {STAYS[1]} saved policies in a row with at least {STAYS[0]:g}, for the\n"
+        "seeds that both have. A run without them counts with its whole budget, which is less than it\n"
+        "needs; the interval is that of the bootstrap over pairs of runs with the same seed."
+    )
+    return "\n".join(["", text, "", head, _line(["---", *["---:"] * 3]), *lines, ""])
+
+
+def _speed_line(row: Row, *steps: list[int | None]) -> str:
+    budget = row.protocol.steps
+    cells = [
+        ", ".join(f"> {short(budget)}" if s is None else short(s) for s in of_entry) for of_entry in steps
+    ]
+    first, second = ([budget if s is None else s for s in of_entry] for of_entry in steps)
+    bounds = ratio_interval(first, second) if len(first) > 1 else None
+    return _line([f"`{row.entry.name}`", *cells, _with_interval(sum(first) / sum(second), bounds)])
 
 
 def _demonstrations(row: Row) -> str:

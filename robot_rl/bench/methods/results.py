@@ -68,6 +68,12 @@ class Result:
         """Environment steps at the first evaluation with at least this success."""
         return next((point.step for point in self.curve if point.success >= success), None)
 
+    def stays_at(self, success: float, policies: int) -> int | None:
+        """Environment steps at the first of so many policies in a row with at least this success."""
+        reached = [point.success >= success for point in self.curve]
+        starts = (i for i in range(len(reached) - policies + 1) if all(reached[i : i + policies]))
+        return next((self.curve[i].step for i in starts), None)
+
 
 def read_result(planned: PlannedRun, results: Path) -> Result | None:
     """Read the result of a run, or None if it has none yet.

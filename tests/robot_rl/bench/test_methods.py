@@ -739,6 +739,18 @@ def test_a_variant_measured_on_test_states_without_its_entry_is_in_the_table(wor
     assert "Ablations" not in tested
 
 
+def test_ablations_on_test_states_are_compared_by_when_their_success_stays(workspace: Path) -> None:
+    (protocol,) = read_protocols(workspace / "protocol", "test")
+    for entry, success in ((0, [0.95, 0.8, 0.9, 0.9]), (1, [0.9, 0.92, 0.95, 0.7])):
+        planned = PlannedRun(protocol, protocol.entries[entry], 0)
+        write_result_files(workspace / "results", planned, success, every=protocol.save_every)
+    assert table(workspace) == 0
+    page = (workspace / "page.md").read_text()
+    assert "| entry | steps | steps of `good` | ratio of the means |" in page
+    assert "| `good-less` | 50 | > 200 | **0.250** |" in page
+    assert page.index("ratio of the means") < page.index("## Lift, validation states")
+
+
 def test_same_results_give_the_same_bytes(workspace: Path) -> None:
     table(workspace)
     files = [workspace / "page.md", workspace / "plots" / "lift.png"]

@@ -9,6 +9,7 @@ from robot_rl.evaluation.statistics import (
     iqm_interval,
     lowest_by_chance,
     mcnemar,
+    ratio_interval,
     rolling_success,
     wilson,
 )
@@ -112,6 +113,13 @@ def test_iqm_interval_is_repeatable_and_narrows_with_more_runs() -> None:
     assert iqm_interval([few]) == iqm_interval([few])
     (low, high), (inner_low, inner_high) = iqm_interval([few]), iqm_interval([many])
     assert low < inner_low < inner_high < high
+
+
+def test_ratio_interval_resamples_pairs() -> None:
+    """Runs that are twice as fast with each seed have no spread, however much the seeds differ."""
+    assert ratio_interval([10, 200, 3000], [20, 400, 6000]) == (0.5, 0.5)
+    assert ratio_interval([1, 3], [2, 2]) == (0.5, 1.5)
+    assert ratio_interval([1, 3], [2, 2], confidence=0.4) == (1.0, 1.0)
 
 
 def test_rolling_success_is_the_mean_over_each_window() -> None:
