@@ -17,8 +17,9 @@ from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
 
-DOUBT = 0.5
-"""Upper bound of the probability of success above which a step that is no sure success is doubtful."""
+DOUBT = 0.2
+"""Upper bound of the probability of success above which a step that is no sure success is doubtful: what is
+called a failure gets the value of a state that does not occur if it was a success."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,10 @@ class Branches:
                 "demo": torch.zeros_like(reward),
             }
             if self.trace is not None:
+                if first is not None:
+                    # Without the return so far, those that head for a doubtful success would have none.
+                    shorter = {**first, "weight": self.trace * first["weight"]}
+                    rows.append({name: value[~kept] for name, value in shorter.items()})
                 first = row = _expanded(first, row, self.trace**depth)
             rows.append({name: value[kept] for name, value in row.items()})
             going = torch.nonzero(kept & ~outcome.success).squeeze(1)

@@ -7,7 +7,7 @@ whether the imagined share of a batch rises or falls.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -72,6 +72,11 @@ class EpisodeTest:
     def is_finite(self) -> bool:
         """Whether all predictions were numbers."""
         return bool(self.error.isfinite().all() and self.success.isfinite().all())
+
+    def scaled(self, factor: Tensor) -> "EpisodeTest":
+        """The same test with a scale that is `factor` [S] times as fine."""
+        names = ("error", "persistence", "disagreement")
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,8 @@ def replay_in_model(
         last = torch.minimum(torch.arange(h), length[:, None] - 1)
         actions = actions.gather(1, last[..., None].expand_as(actions))
         whole = torch.where(succeeded, h, length)
-        prediction = model.step(now, actions, member[alive], whole)
+        prediction = model.step(now, actions, member[alive], length)
+        as_in_branch = model.step(now, actions, member[alive], whole)
         at = torch.arange(len(alive)), length - 1
         # An unknown end is neither an error nor a change.
         seen = window.seen[alive, part][at][:, None]
@@ -192,14 +198,14 @@ def replay_in_model(
                 "error": seen * (prediction.states[at] - real[at]) / model.scale,
                 "persistence": seen * (window.frames[alive, -1] - real[at]) / model.scale,
                 "disagreement": prediction.disagreement,
-                "success": prediction.success_low.amax(1),
-                "possible": prediction.success_high.amax(1),
+                "success": as_in_branch.success_low.amax(1),
+                "possible": as_in_branch.success_high.amax(1),
                 "succeeded": succeeded,
             }
         )
         if depth == 0:
-            judged = judge(prediction, threshold)
-            imagined = prediction.states, torch.minimum(judged.length, whole), judged.success
+            judged = judge(as_in_branch, threshold)
+            imagined = as_in_branch.states, torch.minimum(judged.length, whole), judged.success
             outcomes = imagined, (real, length, succeeded)
             gap, known = _backup_gap(returns, values, now, actions, outcomes, generator), ~judged.doubtful
         going = (length == h) & ~succeeded

@@ -43,6 +43,8 @@ _JUMPS = 0.1
 """Part of a new episode's chunks, those with the largest change of value, that count as key moments."""
 _UNTESTED = 0.99
 """Threshold of success before the first test."""
+_VALUE_UPDATES = 500
+"""Updates of a learned V before anything is imagined, since its values are whole targets."""
 _CALLS = 4
 """Most times that branches are imagined for one batch."""
 _STORED = 16
@@ -153,10 +155,12 @@ class Imagination:
             if not first:
                 self.model.fit(self.episodes[: self.learned], 0, config.first_updates)
                 tests = self._test(new)
-        self.pool = (self.pool + tests)[-config.pool :]
         self._key_rows += [self._key_moments(episode) for episode in new]
         updates = config.first_updates if first else config.fit_updates
         losses = self.model.fit(self.episodes, 0 if first else len(new), updates)
+        if first:
+            tests = [test.scaled(1 / self.model.scale) for test in tests]
+        self.pool = (self.pool + tests)[-config.pool :]
         self.learned = len(self.episodes)
         self._imagined, self._owed = {}, 0.0
         self._prepare_starts(len(new))
@@ -178,7 +182,7 @@ class Imagination:
     def _cross_test(self) -> list[EpisodeTest]:
         """Test each half of the episodes with a model that has learned from the other half.
 
-        A model that cannot be restored learns from the first half only and tests the second.
+        The tests are in the units of the states. A model that cannot be restored learns from the first half only and tests the second.
         """
         even, odd = slice(0, None, 2), slice(1, None, 2)
         unlearned = copy.deepcopy(self.model.checkpoint()) if self.model.resumable else None
@@ -190,7 +194,8 @@ class Imagination:
                 self.model.restore(unlearned)
             self.model.fit(self.episodes[learned], 0, self.config.first_updates)
             numbers = range(len(self.episodes))[tested]
-            tests |= zip(numbers, self._test(self.episodes[tested]), strict=True)
+            made = [test.scaled(self.model.scale) for test in self._test(self.episodes[tested])]
+            tests |= zip(numbers, made, strict=True)
         if unlearned is not None:
             # The model that is used gets its units and its linear part from all episodes.
             self.model.restore(unlearned)
@@ -257,7 +262,9 @@ class Imagination:
     def share(self) -> float:
         """Fraction of a batch that is imagined now."""
         # Before the critics' warm-up is over, the policy is the base, and values are those of new critics.
-        return self.gate.share if self.limits is not None and self.learner.warmed_up else 0.0
+        values = self._learned_values
+        ready = self.learner.warmed_up and (values is None or values.updates >= _VALUE_UPDATES)
+        return self.gate.share if self.limits is not None and ready else 0.0
 
     def rows_beside(self, real: int) -> int:
         """Imagined rows that a batch has besides so many real ones."""
@@ -297,12 +304,10 @@ class Imagination:
         stored = self._stored_samples(self._steps, rows) if self._learned_values else None
         made = self.branches.imagine(start, self.limits, self.generator, stored)
         count = len(made["reward"])
+        self.figures = {"imagined_chunks": count / len(rows)}
         if count:
-            self.figures = {
-                "imagined_chunks": count / len(rows),
-                "imagined_success": float((made["discount"] == 0).float().mean()),
-                "imagined_weight": float(made["weight"].mean()),
-            }
+            self.figures["imagined_success"] = float((made["discount"] == 0).float().mean())
+            self.figures["imagined_weight"] = float(made["weight"].mean())
         if self._imagined:
             made = {name: torch.cat([value, made[name]]) for name, value in self._imagined.items()}
         self._imagined = {name: value[-_STORED * self.config.branches :] for name, value in made.items()}
@@ -353,7 +358,9 @@ class Imagination:
         self.pool, self.limits = read_pool(state), read_limits(state)
         self.history, self._key_rows = state["history"], state["key_rows"]
         self._starts, self._imagined = state["starts"], dict(state["imagined"])
-        self.figures, self._owed = dict(state["figures"]), state["owed"]
+        self._owed = state["owed"]
+        # Checkpoints of earlier versions have none.
+        self.figures = dict(state.get("figures", {}))
         self.generator.set_state(state["generator"])
         if self.learned:
             self._steps = Steps(self.episodes[: self.learned], self.config.context_chunks)

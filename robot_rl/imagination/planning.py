@@ -3,8 +3,8 @@
     score = R + gamma^len V(s') + c   reward of the predicted chunk, and value of the state in which it ends
     score = Q(s, chunk)               where the model is uncertain of it, and while the gate does not pass
 
-V has another offset than Q, which is the mean of several critics and not the least of two; c makes the mean
-score of the chunks that the model knows that of their Q, so that both kinds can be compared.
+V has another offset than Q, since critics are combined in another way in targets; c makes the mean score of
+the chunks that the model knows that of their Q, so that both kinds can be compared.
 
 A saved policy has no model to plan with.
 """
@@ -53,7 +53,7 @@ class Planner:
         known = limits.uncertainty_of(prediction.disagreement) <= limits.uncertainty[0]
         known &= ~outcome.doubtful
         known, score = known.view_as(values), score.view_as(values)
-        offset = ((values - score) * known).sum(1) / known.sum(1).clamp(min=1)
+        offset = torch.where(known, values - score, 0.0).sum(1) / known.sum(1).clamp(min=1)
         return torch.where(known, score + offset[:, None], values)
 
     def _situation(self, obs: ObservationHistory, chunk: int) -> Situation:

@@ -93,6 +93,7 @@ class LearnedValues(nn.Module):
             self.net = nn.Sequential(trunk(state_size, _HIDDEN), nn.Linear(_HIDDEN[-1], 1))
         self.norm = StateNorm(state_size)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), _LR, fused=True)
+        self.updates = 0
 
     @torch.no_grad()
     def forward(self, frames: Tensor, generator: torch.Generator) -> Tensor:
@@ -104,6 +105,7 @@ class LearnedValues(nn.Module):
         target = self.learner.bootstrap_value(real, generator)
         loss = (self._value(real["next.state"]) - target).square().mean()
         gradient_step(self.optimizer, loss, list(self.net.parameters()), math.inf)
+        self.updates += 1
 
     @torch.no_grad()
     def complete(self, imagined: Batch) -> Batch:
@@ -113,12 +115,17 @@ class LearnedValues(nn.Module):
 
     def checkpoint(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
-        return {"networks": self.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {
+            "networks": self.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `checkpoint` returned."""
         self.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.updates = state["updates"]
 
     def _value(self, state: Tensor) -> Tensor:
         value: Tensor = self.net(self.norm(state))

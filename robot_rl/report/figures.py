@@ -17,6 +17,9 @@ COLORS = {"base": BASE, "tuned": TUNED}
 TITLES = {
     "learn/loss": "Loss",
     "learn/imagined_share": "Imagined share of a batch",
+    "learn/imagined_chunks": "Chunks of an imagined branch",
+    "learn/imagined_success": "Imagined chunks that succeed",
+    "learn/imagined_weight": "Weight of imagined chunks",
     "learn/grad": "Gradient norm",
     "learn/accuracy": "Accuracy",
     "learn/critic_loss": "Critic loss",

@@ -73,7 +73,7 @@ def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
     for parent, ablations in entries:
         if ablations:
             text += f"\nAblations of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
-            if protocol.split == TEST:
+            if protocol.split == TEST and parent.entry.collect is None:
                 text += _speed(parent, ablations)
     return text + _bc_baselines(rows) + _remarks(results)
 
@@ -127,8 +127,8 @@ def _speed(parent: Row, ablations: Sequence[Row]) -> str:
     head = _line(["entry", "steps", f"steps of `{parent.entry.name}`", "ratio of the means"])
     text = (
         f"Steps to the first of {STAYS[1]} saved policies in a row with at least {STAYS[0]:g}, for the\n"
-        "seeds that both have. A run without them counts with its whole budget, which is less than it\n"
-        "needs; the interval is that of the bootstrap over pairs of runs with the same seed."
+        "seeds that both have. A run without them counts with its whole budget (>). The interval is that of\n"
+        "the bootstrap over pairs of runs with the same seed."
     )
     return "\n".join(["", text, "", head, _line(["---", *["---:"] * 3]), *lines, ""])
 
