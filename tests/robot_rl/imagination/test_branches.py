@@ -32,7 +32,7 @@ def test_rewards_and_discounts_of_a_chunk() -> None:
 
 def test_the_first_sure_success_ends_a_chunk_and_what_is_unsure_is_neither() -> None:
     low = torch.tensor([[0.0, 0.9, 0.9], [0.0, 0.2, 0.3], [0.0, 0.0, 0.1]])
-    high = torch.tensor([[0.1, 1.0, 1.0], [0.1, 0.8, 0.9], [0.0, 0.1, 0.4]])
+    high = torch.tensor([[0.1, 1.0, 1.0], [0.1, 0.8, 0.9], [0.0, 0.1, 0.15]])
     outcome = judge(Prediction(torch.zeros(3, 3, 1), low, high, torch.zeros(3, 1)), 0.6)
     assert outcome.success.tolist() == [True, False, False]
     assert outcome.length.tolist() == [2, 3, 3]

@@ -184,7 +184,7 @@ def test_a_run_that_was_killed_in_a_refit_goes_on_exactly(tmp_path: Path) -> Non
 
 def test_a_model_whose_weights_are_no_numbers_begins_anew_at_the_next_refit(tmp_path: Path) -> None:
     options = replace(SMALL, refit_every=3, pool=6, first_updates=100, hidden=[32])
-    run = PointRun(tmp_path, steps=560, imagination=options)
+    run = PointRun(tmp_path, steps=640, imagination=options)
     imagination = run.imagination
     assert imagination
     refit = imagination.refit

@@ -91,18 +91,33 @@ def test_a_target_is_the_reward_of_one_chunk_and_the_value_of_its_last_state(tra
     linear = torch.nn.Linear(2, 1)
     linear.weight.data[:], linear.bias.data[:] = torch.tensor([[0.3, 0.1]]), 0.2
     values.net, values.norm = torch.nn.Sequential(linear), StateNorm(2)
-    part = imagination.sample(200)
+    for _ in range(20):
+        imagination.imagine()
+    part = imagination.sample(400)
     assert part
     rows = part.rows
     path = rows["state"][:, None] + STEP * rows["chunk"].cumsum(1)
     near = (path.norm(dim=-1) < RADIUS).float()
     success = near.any(1)
-    assert 0 < success.sum() < 200
+    assert 0 < success.sum() < 400
     value = path[:, -1] @ torch.tensor([0.3, 0.1]) + 0.2
     gamma = trained.method.config.gamma
     target = torch.where(success, gamma ** near.argmax(1), gamma**4 * value)
     assert torch.allclose(rows["reward"], target, atol=1e-5)
     assert (rows["discount"] == 0).all()
+
+
+def test_nothing_is_imagined_before_the_values_have_learned(trained: PointRun) -> None:
+    imagination = trained.imagination
+    assert imagination
+    values = imagination.values
+    assert isinstance(values, LearnedValues)
+    imagination.gate.share, made = 0.3, values.updates
+    assert 0 < made < 500, "a short run"
+    assert imagination.share == imagination.rows_beside(64) == 0
+    values.updates = 500
+    assert imagination.rows_beside(70) == 30
+    values.updates = made
 
 
 def test_bases_with_a_camera_or_behind_a_server_are_not_queried_at_predicted_states() -> None:
