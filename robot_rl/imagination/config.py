@@ -19,7 +19,7 @@ class ImaginationConfig:
     trace: float = 0.8
     """Weight of the return over one more chunk relative to that over one less (lambda), for `expansion`."""
     share: float = 0.5
-    """Largest fraction of a batch that is imagined, in [0, 0.9]; a batch has `method.batch_size` real rows."""
+    """Largest fraction of a batch that is imagined, in [0, 1); the gate raises it from 0 in steps of 0.05."""
     refit_every: int = 10
     """Episodes between two refits of the model."""
     fit_updates: int = 150
@@ -53,9 +53,9 @@ class ImaginationConfig:
                 raise ValueError(f"imagination.{name}={getattr(self, name)}: choose 2 or more episodes")
         if self.returns not in RETURNS:
             raise ValueError(f"imagination.returns={self.returns}: choose {' or '.join(RETURNS)}")
-        for name, most in (("share", 0.9), ("trace", 1.0)):
-            if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"imagination.{name}={getattr(self, name)}: choose it in [0, {most:g}]")
+        for name in ("share", "trace"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"imagination.{name}={getattr(self, name)}: choose it in [0, 1)")
         shares = (self.recent, self.key_moments, self.demonstrations)
         if min(shares) < 0 or sum(shares) > 1:
             raise ValueError(

@@ -182,7 +182,8 @@ class Imagination:
     def _cross_test(self) -> list[EpisodeTest]:
         """Test each half of the episodes with a model that has learned from the other half.
 
-        The tests are in the units of the states. A model that cannot be restored learns from the first half only and tests the second.
+        The tests are in the units of the states. A model that cannot be restored learns from the first half only
+        and tests the second.
         """
         even, odd = slice(0, None, 2), slice(1, None, 2)
         unlearned = copy.deepcopy(self.model.checkpoint()) if self.model.resumable else None
@@ -265,10 +266,6 @@ class Imagination:
         values = self._learned_values
         ready = self.learner.warmed_up and (values is None or values.updates >= _VALUE_UPDATES)
         return self.gate.share if self.limits is not None and ready else 0.0
-
-    def rows_beside(self, real: int) -> int:
-        """Imagined rows that a batch has besides so many real ones."""
-        return round(real * self.share / (1 - self.share))
 
     def learn_values(self, real: Batch) -> None:
         """Learn the values of states from a real batch, where the base cannot be queried for them."""

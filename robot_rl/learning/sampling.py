@@ -49,9 +49,10 @@ class MixedSampler:
         first, last = config.demo_ratios
         return first + min(step / max(config.demo_ratio_steps, 1), 1.0) * (last - first)
 
-    def sample(self, step: int) -> Batch:
-        """One batch of windows; prior data come last, demonstrations last."""
-        config, size = self.config, self.config.batch_size
+    def sample(self, step: int, rows: int | None = None) -> Batch:
+        """One batch of `rows` windows (None: `batch_size`); prior data come last, demonstrations last."""
+        config = self.config
+        size = config.batch_size if rows is None else rows
         n_demo = round(size * self.demo_fraction(step))
         parts = []
         n_human = self._human_part(n_demo)

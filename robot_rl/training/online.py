@@ -180,19 +180,19 @@ def _refit_elsewhere(imagination: Imagination, step: int) -> None:
 def sample_batch(
     sampler: MixedSampler, imagination: Imagination | None, step: int
 ) -> tuple[Batch, int | None]:
-    """A real batch followed by imagined rows, and how many rows the actor learns from (None: all)."""
-    real = sampler.sample(step)
-    if imagination is None:
-        return real, None
-    imagination.learn_values(real)
-    size = len(real["reward"])
-    count = imagination.rows_beside(size)
-    if not count or (imagined := imagination.sample(count)) is None:
+    """A batch whose last rows are imagined, and how many of its rows the actor learns from (None: all)."""
+    size = sampler.config.batch_size
+    count = int(imagination.share * size) if imagination else 0
+    imagined = imagination.sample(count) if imagination and count else None
+    real = sampler.sample(step, size - count if imagined else None)
+    if imagination:
+        imagination.learn_values(real)
+    if imagined is None:
         return real, None
     real["weight"] = torch.ones_like(real["reward"])
     rows = imagined.rows
     batch = {name: torch.cat([value, rows[name]]) for name, value in real.items() if name in rows}
-    return batch, None if imagined.for_actor else size
+    return batch, None if imagined.for_actor else size - count
 
 
 def train_online(
