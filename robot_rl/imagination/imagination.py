@@ -182,8 +182,8 @@ class Imagination:
     def _cross_test(self) -> list[EpisodeTest]:
         """Test each half of the episodes with a model that has learned from the other half.
 
-        The tests are in the units of the states. A model that cannot be restored learns from the first half only
-        and tests the second.
+        The tests are in the units of the states. A model that cannot be restored learns from the first half
+        only and tests the second.
         """
         even, odd = slice(0, None, 2), slice(1, None, 2)
         unlearned = copy.deepcopy(self.model.checkpoint()) if self.model.resumable else None
