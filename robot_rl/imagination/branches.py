@@ -18,8 +18,8 @@ from robot_rl.learning.learner import ChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
 
 DOUBT = 0.2
-"""Upper bound of the probability of success above which a step that is no sure success is doubtful: what is
-called a failure gets the value of a state that does not occur if it was a success."""
+"""Upper bound of the probability of success above which a step that is no sure success is doubtful. A success
+that is called a failure bootstraps from a state from which no episode goes on."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Branches:
             }
             if self.trace is not None:
                 if first is not None:
-                    # Without the return so far, those that head for a doubtful success would have none.
+                    # The return so far once more: else branches that end before a doubtful success count less.
                     shorter = {**first, "weight": self.trace * first["weight"]}
                     rows.append({name: value[~kept] for name, value in shorter.items()})
                 first = row = _expanded(first, row, self.trace**depth)

@@ -69,10 +69,12 @@ def test_branches_follow_the_dynamics_and_stop_at_success(tmp_path: Path) -> Non
 
 
 class Unsure(Oracle):
-    """Members disagree where x < 0.2."""
+    """Members disagree where x < `limit`."""
+
+    limit = 0.2
 
     def step(self, situation, chunk, member, length=None):  # type: ignore[no-untyped-def]
-        far = situation.frames[:, -1, :1] < 0.2
+        far = situation.frames[:, -1, :1] < self.limit
         made = super().step(situation, chunk, member, length)
         return replace(made, disagreement=torch.where(far, 2.0, 0.5).expand(-1, 2))
 
@@ -81,6 +83,18 @@ def test_a_branch_ends_before_the_chunk_of_which_the_model_is_unsure(tmp_path: P
     rows = branch(tmp_path, Unsure(), LIMITS)
     assert (rows["state"][:, 0] >= 0.2).all()
     assert torch.allclose(rows["weight"], torch.full_like(rows["weight"], 1 / 1.5))
+
+
+def test_a_branch_that_ends_early_gives_its_shorter_return_once_more(tmp_path: Path) -> None:
+    """Value expansion over two chunks, of which the second is not used: its weight goes to the first one."""
+    model = Unsure()
+    model.limit = 0.39
+    each, whole = (branch(tmp_path, model, LIMITS, trace) for trace in (None, 0.5))
+    assert len(each["reward"]) == 1
+    assert each["discount"] > 0
+    for name in ("reward", "discount", "next.state", "chunk"):
+        assert torch.equal(whole[name], each[name].repeat_interleave(2, 0))
+    assert torch.allclose(whole["weight"], each["weight"] * torch.tensor([1, 0.5]))
 
 
 def test_a_return_over_two_chunks_adds_up_from_the_first_state(tmp_path: Path) -> None:
