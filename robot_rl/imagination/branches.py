@@ -163,7 +163,7 @@ class Branches:
             }
             if self.trace is not None:
                 if first is not None:
-                    # The return so far once more: else branches that end before a doubtful success count less.
+                    # The return so far again: else branches that end before a doubtful success count less.
                     shorter = {**first, "weight": self.trace * first["weight"]}
                     rows.append({name: value[~kept] for name, value in shorter.items()})
                 first = row = _expanded(first, row, self.trace**depth)
