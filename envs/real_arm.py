@@ -185,7 +185,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         return obs, float(success), success, truncated, info
 
     def close(self) -> None:
-        """Leave the arm disarmed."""
+        """Leave the arm disarmed, or to the client that has taken it meanwhile."""
         self._steps = None
         self._disarm()
 
@@ -293,10 +293,14 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         return moment
 
     def _disarm(self) -> None:
-        """Release the lease, and disarm the arm if it is armed."""
+        """Release the lease, and disarm the arm unless another client has taken or disarmed it meanwhile."""
         self._client.release()
         if self._client.sample().mode in modes.ENABLED:
-            self._client.disarm()
+            try:
+                self._client.disarm()
+            except RequestRefused as refusal:
+                if refusal.code not in (Code.NO_LEASE, Code.MODE, Code.FAULT):
+                    raise
 
 
 def _camera_latency_ns(client: RobotClient, cameras: Sequence[str]) -> dict[str, int]:

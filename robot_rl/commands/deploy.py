@@ -387,7 +387,8 @@ def _report_end(config: Config, outcomes: DeploymentResults, how: str) -> None:
     if outcomes.episodes:
         print(f"  {Path(config.out)}")
     if how == "stopped":
-        print("stopped; the arm is at rest and disarmed", file=sys.stderr)
+        unless = f", unless {config.turns_with} has it" if config.turns_with else ""
+        print(f"stopped; the arm is at rest and disarmed{unless}", file=sys.stderr)
         raise KeyboardInterrupt
     if how != "done":
         print(f"robot-rl: {config.robot}: {how}", file=sys.stderr)

@@ -392,3 +392,19 @@ def test_actions_that_a_robot_does_not_take_are_refused(
         robot = msgspec.structs.replace(robot, gripper=None)
     with pytest.raises(ValueError, match=message[kind]):
         RobotAction(robot, given)
+
+
+def test_an_arm_that_another_client_has_taken_is_left_to_it(
+    env: RealArmEnv, bridge: Bridge, client: RobotClient
+) -> None:
+    env.reset(seed=0)
+    env.step(STILL)
+    client.release()
+    with bridge.client("operator") as other:
+        with other.lease("script"):
+            other.command("cartesian_delta", [0.0] * 6)
+            env.close()
+            newest = other.sample()
+            assert (newest.mode, newest.lease_holder) == (Mode.SCRIPT, "operator")
+        env.close()
+        assert other.sample().mode is Mode.IDLE

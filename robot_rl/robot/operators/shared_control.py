@@ -11,8 +11,8 @@ from robot_rl.envs.observation import Observation
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.hardware.client import RobotClient, insist_on_stop
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
-from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
+from robot_rl.hardware.protocol.messages import Code, Mode
 from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.operators.operator import Operator, OperatorInput, Outcome
@@ -102,7 +102,13 @@ class SharedRobot:
         return "it is the other client's turn" if self._turns and self._turns.is_others_turn() else ""
 
     def reset(self, number: int, seed: int) -> Observation:
-        obs, _ = self._env.reset(seed=number)
+        try:
+            obs, _ = self._env.reset(seed=number)
+        except RequestRefused as refusal:
+            # The program whose turn has ended may end, and disarm the arm before this one has its lease.
+            if not self._turns or refusal.code is not Code.MODE:
+                raise
+            obs, _ = self._env.reset(seed=number)
         if self._turns:
             self._turns.take()
         return obs
