@@ -176,7 +176,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._due += late if late > self._period else 0
         obs, ages = self._observe(self._client.state(self._max_age_ms * 1e-3))
         assert self._state is not None
-        success = self._judge(self._state)
+        success = not info["interrupted"] and self._judge(self._state)
         truncated = not success and (bool(info["interrupted"]) or self._steps >= self.horizon)
         if success or truncated:
             self._steps = None
@@ -187,7 +187,11 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
     def close(self) -> None:
         """Leave the arm disarmed, or to the client that has taken it meanwhile."""
         self._steps = None
-        self._disarm()
+        try:
+            self._disarm()
+        except RequestRefused as refusal:
+            if refusal.code not in _ENDS:
+                raise
 
     # ------------------------------------------------------------------------------------------
 
@@ -198,9 +202,11 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         info: dict[str, Any] = {"clipped": (), "refused": "", "interrupted": ""}
         try:
             if self._leased != self.commander:
+                # Again in the next step if the hold is refused: an arm that still moves is far from its goal.
+                self._leased = None
                 self._client.acquire(self.commander)
-                self._leased = self.commander
                 self._hold()
+                self._leased = self.commander
             if self._mode == "cartesian_delta":
                 ack = self._client.command("cartesian_delta", move, opening, obs_seq=self._state.seq)
                 applied: Sequence[float] = ack.applied
@@ -293,14 +299,17 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         return moment
 
     def _disarm(self) -> None:
-        """Release the lease, and disarm the arm unless another client has taken or disarmed it meanwhile."""
+        """Release the lease, and disarm the arm if it is armed.
+
+        Raises:
+            RequestRefused: if another client has taken it: an operator could disarm it under its hands.
+        """
         self._client.release()
-        if self._client.sample().mode in modes.ENABLED:
-            try:
-                self._client.disarm()
-            except RequestRefused as refusal:
-                if refusal.code not in (Code.NO_LEASE, Code.MODE, Code.FAULT):
-                    raise
+        newest = self._client.sample()
+        if newest.lease_holder:
+            raise RequestRefused(Code.BUSY, f"{newest.lease_holder} has taken the arm")
+        if newest.mode in modes.ENABLED:
+            self._client.disarm()
 
 
 def _camera_latency_ns(client: RobotClient, cameras: Sequence[str]) -> dict[str, int]:

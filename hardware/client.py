@@ -6,7 +6,14 @@ from contextlib import contextmanager, suppress
 from typing import Self
 
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
-from robot_rl.hardware.connection import Connection, NoAnswer, RequestRefused, RobotError, ServerChanged
+from robot_rl.hardware.connection import (
+    Connection,
+    NoAnswer,
+    NotAtHome,
+    RequestRefused,
+    RobotError,
+    ServerChanged,
+)
 from robot_rl.hardware.protocol.clock_sync import Estimate
 from robot_rl.hardware.protocol.endpoints import Address, parse
 from robot_rl.hardware.protocol.listener import Listener
@@ -352,7 +359,7 @@ class RobotClient:
 
         Raises:
             RequestRefused: if no path inside the workspace was found.
-            NoAnswer: if the arm was not at home within `timeout` [s].
+            NotAtHome: if the arm was not at home within `timeout` [s].
         """
         connection = self._connection
         end = connection.deadline(timeout)
@@ -367,7 +374,7 @@ class RobotClient:
                 if state.tm > begun and settled.update(state):
                     return state
                 connection.states.poll(self.lease_ms // 3)
-        raise NoAnswer(f"the arm was not at home after {timeout:g} s")
+        raise NotAtHome(f"the arm was not at home after {timeout:g} s")
 
     # ---- states ----------------------------------------------------------------------------------------
 

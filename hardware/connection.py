@@ -45,6 +45,10 @@ class NoAnswer(RobotError):
     """No answer within the time limit. It is unknown whether the request was carried out."""
 
 
+class NotAtHome(RobotError):
+    """The arm did not reach its home position in time."""
+
+
 class ServerChanged(RobotError):
     """The answer came from another server, or from this one after a restart: connect again."""
 

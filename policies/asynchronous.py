@@ -7,7 +7,7 @@ docs/asynchronous.md has the equations and where they come from.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -221,8 +221,8 @@ class AsyncRunner(ChunkRunner):
 
     One request at a time is open in each environment, made so that its chunk arrives when the executed part
     of the current one ends. If it does not, the current samples are used further, after another choice among
-    them, as far as they reach; then the arm is held, as it is after `replan`. The first chunk of an episode
-    is waited for: the arm is at rest; a chunk requested before a reset is not executed.
+    them, until fewer than h are left; then the arm is held, as it is after `replan`. The first chunk of an
+    episode is waited for: the arm is at rest; a chunk requested before a reset is not executed.
     """
 
     def __init__(
@@ -311,6 +311,13 @@ class AsyncRunner(ChunkRunner):
         noise = None if self._noise is None else self._noise[env_ids]
         action, base = self._chunk[env_ids, at], self._base_chunk[env_ids, at]
         return PolicyOutput(action, base, noise, position, base_samples)
+
+    def overrule(self, env_id: int, action: NDArray[np.float32]) -> None:
+        # A hold repeats what was executed: a gripper that a person has closed stays closed.
+        self._last[env_id] = action
+
+    def wait(self) -> None:
+        wait([episode.request.future for episode in self._episodes if episode.request])
 
     def executed(self, env_ids: NDArray[np.int64], action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Executed actions [B, A]: the chosen ones, or those that hold the arm."""

@@ -201,6 +201,12 @@ class ChunkRunner:
         """Control steps from a request to its chunk."""
         return 0
 
+    def overrule(self, env_id: int, action: NDArray[np.float32]) -> None:
+        """Say that an environment executes another action [A] than that of its last step."""
+
+    def wait(self) -> None:
+        """Wait for chunks that are being computed, if any are."""
+
     def executed(self, env_ids: NDArray[np.int64], action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Executed actions [B, A], given the corrected ones of the last `step`."""
         del env_ids

@@ -16,7 +16,7 @@ USER_ERROR = 2
 INTERRUPTED = 130
 _STDERR = 2
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_PATH_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+_PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
 class UserError(ValueError):

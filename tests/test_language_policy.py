@@ -91,6 +91,18 @@ def test_a_policy_is_measured_in_its_other_scene_and_with_swapped_words(
     assert len(error.splitlines()) == 1
 
 
+def test_rl_with_an_instruction_that_it_does_not_know_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("method.encoder=state", "method.demo_ratio=0", f"runs_dir={tmp_path}", "name=rl", *SMALL_RL)
+    other = ("task=language_pick_place", "accept=[task,env,state_layout,env_args]")
+    train = ["train", "method=residual_chunk", f"base={run}", *other, *TASK, *more]
+    assert main(train) == 2
+    error = capsys.readouterr().err
+    assert "was not trained on" in error
+    assert len(error.splitlines()) == 1
+
+
 @pytest.mark.full
 def test_rl_improves_it_in_one_instruction_of_one_scene(
     run: Path, robot_rl: RunCommand, tmp_path: Path

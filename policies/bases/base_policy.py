@@ -119,6 +119,10 @@ class BasePolicy(nn.Module, ABC):
         del obs
         raise ValueError(f"{type(self).__name__} gives no features of its observations")
 
+    def features_of_state(self, state: Tensor) -> Tensor:
+        """The first features [B, K] of a frame, those that depend on its state [B, S] alone."""
+        return state[:, :0]
+
     def sample_from_features(
         self,
         features: Tensor,

@@ -109,6 +109,9 @@ class GenerativePolicy(ImitationPolicy):
         x, target = self._interpolate(clean, noise, times)
         if self.config.max_prefix:
             committed = self._committed(batch)
+            # Executed before the chunk begins, also by a policy that is not imitated.
+            given = self.action_normalizer.normalize(batch["actions"].to(self.device))
+            clean = torch.where(committed, given, clean)
             obs = torch.cat([obs, self._condition(clean, committed)], -1)
             x = torch.where(committed, clean, x)
             mask = mask & ~committed

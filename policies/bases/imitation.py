@@ -128,6 +128,10 @@ class ImitationPolicy(BasePolicy):
         """Encoded observations [B, To * F], without gradients."""
         return self._encode(obs).flatten(1)
 
+    def features_of_state(self, state: Tensor) -> Tensor:
+        """The normalised state [B, S]."""
+        return self.state_normalizer.normalize(state.to(self.device), bound=OBSERVATION_BOUND)
+
     def loss(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
         """Behaviour-cloning loss, a scalar.
 
@@ -185,7 +189,7 @@ class ImitationPolicy(BasePolicy):
         """Encode observations as [B, To, F]: normalised, clamped state, then features of each image."""
         cameras = check_images(obs, self.spec)
         state = check_observation(obs, self.spec).to(self.device, torch.float32)
-        parts = [self.state_normalizer.normalize(state, bound=OBSERVATION_BOUND)]
+        parts = [self.features_of_state(state)]
         for encoder, images in zip(self.vision, cameras, strict=True):
             features = encoder(images.to(self.device).flatten(0, 1))
             parts.append(features.unflatten(0, state.shape[:2]))

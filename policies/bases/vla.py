@@ -123,6 +123,9 @@ class VLAPolicy(FlowPolicy):
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
         return TIME_SCALE * (1 - torch.rand(batch, generator=generator).pow(1 / NOISE_BIAS))
 
+    def features_of_state(self, state: Tensor) -> Tensor:
+        return state[:, :0]
+
     def _encode(self, obs: ObservationHistory) -> Tensor:
         """What the action token says of each observed step, float32 [B, To, F]."""
         images = check_images(obs, self.spec)

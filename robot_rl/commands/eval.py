@@ -232,7 +232,8 @@ class _Evaluation:
         for path, at in saved:
             count = config.episodes if at is saved[-1][1] else config.curve_episodes or config.episodes
             states = initial.states[:count]
-            networks, _ = load_networks(path, device)
+            with mistakes():
+                networks, _ = load_networks(path, device)
             how = {
                 **self.facts,
                 "fingerprint": fingerprint(networks),
@@ -240,7 +241,8 @@ class _Evaluation:
                 "states_sha256": initial.sha256,
             }
             target = record_path(out, at)
-            record = read_record(target)
+            with mistakes():
+                record = read_record(target)
             if {**record, **how} != record or len(record["success"]) != len(states):
                 begun = time.monotonic()
                 with progress(len(states), f"evaluate step {at.step}", "episodes") as show:

@@ -74,8 +74,16 @@ def write_record(
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read what `write_record` wrote; empty if there is no file."""
-    return json.loads(path.read_text()) if path.is_file() else {}
+    """Read what `write_record` wrote; empty if there is no file.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    try:
+        record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, and it is measured again") from error
+    return record
 
 
 def summary_of(record: Mapping[str, Any]) -> Summary:

@@ -169,7 +169,9 @@ class Actor:
             # The chunk was planned before the person moved the arm.
             self._policy.replan(0)
         proposed, fields = self._act(episode.obs)
-        step = shared.step(shared.action(proposed))
+        action = shared.action(proposed)
+        self._policy.runner.overrule(0, action)
+        step = shared.step(action)
         episode.obs, reward, terminated, episode.truncated, info = step
         source = "base" if shared.source == "policy" and not self._policy.active else shared.source
         self._outbox.add(

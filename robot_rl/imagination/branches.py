@@ -166,7 +166,12 @@ class Branches:
                     # The return so far again: else branches that end before a doubtful success count less.
                     shorter = {**first, "weight": self.trace * first["weight"]}
                     rows.append({name: value[~kept] for name, value in shorter.items()})
+                left = len(limits.uncertainty) - depth
                 first = row = _expanded(first, row, self.trace**depth)
+                # No return over more chunks follows that of a success: it has their weight too.
+                longer = sum(self.trace**more for more in range(left))
+                whole = torch.where(outcome.success, longer, 1.0)
+                row = {**row, "weight": whole * row["weight"]}
             rows.append({name: value[kept] for name, value in row.items()})
             going = torch.nonzero(kept & ~outcome.success).squeeze(1)
             if not len(going):

@@ -35,7 +35,7 @@ class ImaginationConfig:
     recent: float = 0.5
     """Share of branches that begin in the newest episodes."""
     key_moments: float = 0.25
-    """Share that begins shortly before failures, gripper commands and jumps of the value."""
+    """Share that begins shortly before the end of an episode, gripper commands and jumps of the value."""
     demonstrations: float = 0.15
     """Share that begins in demonstrations; the rest begins anywhere in the run."""
     planning: bool = False
@@ -87,8 +87,8 @@ class StateModelConfig(ImaginationConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_at_least_1("batch_size")
-        if not self.hidden:
-            raise ValueError("imagination.hidden=[]: give the width of one hidden layer or more")
+        if min(self.hidden, default=0) < 1:
+            raise ValueError(f"imagination.hidden={self.hidden}: give the widths of one hidden layer or more")
         if self.members < 2:
             raise ValueError(
                 f"imagination.members={self.members}: disagreement needs 2 networks or more; 5 is usual"

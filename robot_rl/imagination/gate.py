@@ -259,8 +259,8 @@ def _backup(
     return reward + discount * values(frames, generator)
 
 
-def calibrate(pool: Sequence[EpisodeTest], chunks: int) -> Limits:
-    """Thresholds from tested episodes."""
+def calibrate(pool: Sequence[EpisodeTest], chunks: int, before: Limits | None = None) -> Limits:
+    """Thresholds from tested episodes; if none of them failed, the threshold of success is that `before`."""
     depth = torch.cat([test.depth for test in pool])
     error = torch.cat([test.error for test in pool])[depth == 0].square().mean(0).sqrt().clamp(min=1e-6)
     limits = Limits(error, (), 1.0)
@@ -269,8 +269,10 @@ def calibrate(pool: Sequence[EpisodeTest], chunks: int) -> Limits:
     depths = [i for i in range(chunks) if (depth == i).any()]
     largest = tuple(float(uncertainty[depth == i].quantile(_QUANTILE)) for i in depths)
     scores = sorted((float(test.success.amax()) for test in pool if test.failed), reverse=True)
-    threshold = scores[int(MAX_FALSE_SUCCESS * len(scores))] if scores else _SUCCESS[1]
     low, high = _SUCCESS
+    threshold = before.success if before else high
+    if scores:
+        threshold = scores[int(MAX_FALSE_SUCCESS * len(scores))]
     return Limits(error, largest, min(max(threshold, low), high))
 
 

@@ -159,12 +159,14 @@ class Imagination:
         updates = config.first_updates if first else config.fit_updates
         losses = self.model.fit(self.episodes, 0 if first else len(new), updates)
         if first:
+            # The others are of a model that is not used.
+            tests = [test for test in tests if test.is_finite] or tests
             tests = [test.scaled(1 / self.model.scale) for test in tests]
         self.pool = (self.pool + tests)[-config.pool :]
         self.learned = len(self.episodes)
         self._imagined, self._owed = {}, 0.0
         self._prepare_starts(len(new))
-        self.limits = calibrate(self.pool, self.chunks)
+        self.limits = calibrate(self.pool, self.chunks, self.limits)
         record: dict[str, float | bool] = {**losses, "step": step, "episodes": self.learned}
         record["rebuilt"] = rebuilt
         if len(self.pool) >= config.pool:
@@ -240,11 +242,9 @@ class Imagination:
         self._starts = weights + left / count
 
     def _key_moments(self, episode: Episode) -> list[int]:
-        """Steps shortly before a failure, a gripper command or a jump of the value."""
+        """Steps shortly before the episode's end, a gripper command or a jump of the value."""
         h, length = self.chunk, len(episode)
-        found: set[int] = set()
-        if episode.failed:
-            found.update(range(max(0, length - 2 * h), length))
+        found = set(range(max(0, length - 2 * h), length))
         for dimension in self.returns.switch.dimensions:
             command = episode.actions[:, dimension] > 0
             for at in (torch.nonzero(command[1:] != command[:-1]).squeeze(1) + 1).tolist():
@@ -262,10 +262,16 @@ class Imagination:
     @property
     def share(self) -> float:
         """Fraction of a batch that is imagined now."""
-        # Before the critics' warm-up is over, the policy is the base, and values are those of new critics.
+        return self.gate.share if self.limits is not None and self.has_values else 0.0
+
+    @property
+    def has_values(self) -> bool:
+        """Whether values of predicted states mean anything.
+
+        Before the critics' warm-up is over, the policy is the base, and values are those of new critics.
+        """
         values = self._learned_values
-        ready = self.learner.warmed_up and (values is None or values.updates >= _VALUE_UPDATES)
-        return self.gate.share if self.limits is not None and ready else 0.0
+        return self.learner.warmed_up and (values is None or values.updates >= _VALUE_UPDATES)
 
     def learn_values(self, real: Batch) -> None:
         """Learn the values of states from a real batch, where the base cannot be queried for them."""

@@ -1,6 +1,6 @@
 """A world model for policies that act from images: it predicts the state and the frozen base's features.
 
-    x_t = [s_t, f_t]          state, and the base's features of the frame
+    x_t = [s_t, f_t]          state, and the base's features of the frame that depend on its images
     z_t = [s_t, P (f_t - c)]  P: the principal components of the first data, c its mean
     z_{t+1..t+h} = z_t + F_i(z_t, z_t - z_{t-1}, a_{t-h..t+h-1}, mask, m_t)       member i, as for states
     m_t = GRU(z_{t-Mh}, a, …, z_{t-h}, a; m_0 = W z_0)      memory: the M chunks before and the first frame

@@ -1,6 +1,6 @@
 """What the vectors that a world model predicts consist of: a state and, of images, the base's features."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,8 @@ class Layout:
     """A model's vector of one frame: the state and, if there are any, the features of this frame alone.
 
     The features that a base computes of an observation are those of its To frames, oldest first. A model
-    predicts those of the newest frame; the others are in the vectors before.
+    predicts those of the newest frame; the others are in the vectors before. Features that depend on the
+    state alone are not in the vectors, but computed from the state that they hold.
     """
 
     state: int
@@ -23,6 +24,8 @@ class Layout:
     """Frames To of which the base computes features; 0 for vectors without features."""
     copies: int = 1
     """Versions of the features that a replay stores."""
+    features_of_state: Callable[[Tensor], Tensor] = lambda state: state[:, :0]
+    """The first features [B, K] of a frame, from its state [B, S]."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -40,15 +43,18 @@ class Layout:
         """Vectors [B, V] of observations `state` [B, S], `features` [B, D]."""
         if not self.frames:
             return seen["state"]
-        features = seen[FEATURES].unflatten(1, (self.frames, -1))
-        return torch.cat([seen["state"], features[:, -1]], 1)
+        features = seen[FEATURES].unflatten(1, (self.frames, -1))[:, -1]
+        known = self.features_of_state(seen["state"]).shape[1]
+        return torch.cat([seen["state"], features[:, known:]], 1)
 
     def observation(self, frames: Tensor) -> dict[str, Tensor]:
         """The observation `state` [B, S], `features` [B, D] at the last of two frames [B, 2, V]."""
         state = frames[:, -1, : self.state]
         if not self.frames:
             return {"state": state}
-        return {"state": state, FEATURES: frames[:, -self.frames :, self.state :].flatten(1)}
+        states, others = frames[:, -self.frames :].split([self.state, frames.shape[-1] - self.state], 2)
+        known = self.features_of_state(states.flatten(0, 1)).unflatten(0, states.shape[:2])
+        return {"state": state, FEATURES: torch.cat([known, others], 2).flatten(1)}
 
     def stored(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A batch of predicted observations as a replay gives it, in which all versions are equal."""

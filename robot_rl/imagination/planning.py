@@ -38,7 +38,7 @@ class Planner:
     def __call__(self, obs: ObservationHistory, chunks: Tensor, values: Tensor) -> Tensor:
         imagination = self.imagination
         limits, generator = imagination.limits, imagination.generator
-        if limits is None or not imagination.gate.passes:
+        if limits is None or not (imagination.gate.passes and imagination.has_values):
             return values
         count, candidates = values.shape
         each = torch.arange(count).repeat_interleave(candidates)

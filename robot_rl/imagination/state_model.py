@@ -2,7 +2,7 @@
 
     s_{t+1..t+h} = s_t + f_i(s_t, s_t - s_{t-1}, a_{t-h..t-1}, a_{t..t+h-1}, mask)     member i
     L_i = mean over valid steps of |s - s_i|^2, over two consecutive chunks
-    P_i(step j succeeds | none before did) = sigmoid(g_i(s_{j-1}, s_j))
+    P_i(step j succeeds | none before did) = sigmoid(g_i(s_j))
 
 The networks predict no variance: a likelihood (PETS, arXiv 1805.12114) gives the least weight to contacts,
 which are hard to predict (arXiv 2203.09168) and decide about success. Targets are normalised next states, not
@@ -107,7 +107,7 @@ class StateModel(nn.Module):
         # Free motion is nearly linear in the actions; the networks learn the rest.
         self.linear = EnsembleLinear(count, inputs, h * size)
         self.change = EnsembleMLP(count, (inputs + h + context, *self.config.hidden, h * size))
-        self.classifier = EnsembleMLP(count, (2 * size, _CLASSIFIER_HIDDEN, 1))
+        self.classifier = EnsembleMLP(count, (size, _CLASSIFIER_HIDDEN, 1))
         self.register_buffer("step_scale", torch.ones(size))
 
     @property
@@ -127,7 +127,7 @@ class StateModel(nn.Module):
         if length is not None:
             mask = (steps < length[:, None]).float()
         means = self._predict(frames, situation.past, chunk, mask, seen)
-        logits = self._logits(torch.cat([frames[:, -1:].expand(self.members, -1, -1, -1), means], 2))
+        logits = self._logits(means)
         # An episode ends with its success, so a step's probability holds if none before it succeeded.
         success = 1 - (1 - logits.sigmoid() * mask).cumprod(2)
         ends = means[:, :, -1] if length is None else means[:, torch.arange(len(chunk)), length - 1]
@@ -177,9 +177,12 @@ class StateModel(nn.Module):
         self.linear.bias.copy_(solution[-1:].expand_as(self.linear.bias))
 
     def _logits(self, states: Tensor) -> Tensor:
-        """Logits [E, B, h] that the steps between h + 1 normalised states [E, B, h + 1, Z] succeed."""
-        pairs = torch.cat([states[:, :, :-1], states[:, :, 1:]], -1)
-        return self.classifier(pairs.flatten(1, 2)).view(pairs.shape[:3])
+        """Logits [E, B, h] that the steps to normalised states [E, B, h, Z] succeed.
+
+        Of the state alone: an episode ends with its first success, so that the data have no step from one
+        successful state to another, which a model that predicts too late a success meets.
+        """
+        return self.classifier(states.flatten(1, 2)).view(states.shape[:3])
 
     # ---- units ---------------------------------------------------------------------------------------
 
@@ -267,11 +270,9 @@ class StateModel(nn.Module):
 
     def _classifier_loss(self, windows: Windows, predicted: Tensor, valid: Tensor) -> Tensor:
         """Cross entropy of success on recorded and on predicted states, summed over the networks."""
-        real = torch.cat([windows.frames[..., -1:, :], windows.states], 2)
-        imagined = torch.cat([real[:, :, :1], predicted.detach()], 2)
         labels = windows.success.float()
-        total = torch.zeros((), device=real.device)
-        for states, judged in ((real, valid & windows.seen), (imagined, valid)):
+        total = torch.zeros((), device=predicted.device)
+        for states, judged in ((windows.states, valid & windows.seen), (predicted.detach(), valid)):
             loss = F.binary_cross_entropy_with_logits(self._logits(states), labels, reduction="none")
             total = total + _mean(loss, judged).sum()
         return total
@@ -289,8 +290,17 @@ class StateModel(nn.Module):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `checkpoint` returned."""
-        self.load_state_dict(state["networks"])
+        """Go on from what `checkpoint` returned.
+
+        Raises:
+            ValueError: if it has other networks, as checkpoints of earlier versions do.
+        """
+        try:
+            self.load_state_dict(state["networks"])
+        except RuntimeError as error:
+            raise ValueError(
+                "the saved world model has other networks than this version's: begin a new run"
+            ) from error
         self._optimizer.load_state_dict(state["optimizer"])
         self.fitted = state["fitted"]
         self._generator.set_state(state["generator"])

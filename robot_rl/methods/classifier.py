@@ -16,7 +16,7 @@ from robot_rl.learning.config import STATE_ALONE
 from robot_rl.learning.learner import Result
 from robot_rl.methods.method import DatasetContext, OfflineMethod
 from robot_rl.policies.classifier import SuccessClassifier
-from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policies.nets.encoder import ENCODERS, EncoderSpec
 
 _ROWS = 512
 """Frames per forward pass when measuring."""
@@ -54,6 +54,11 @@ class ClassifierConfig:
             raise ValueError(f"held_out={self.held_out:g}: choose a part between 0 and 1")
         if not 0 <= self.false_alarms < 1:
             raise ValueError(f"false_alarms={self.false_alarms:g}: choose a part of at least 0 and below 1")
+        kinds = (*ENCODERS, STATE_ALONE)
+        if self.encoder not in kinds:
+            raise ValueError(f"encoder={self.encoder}: choose one of {', '.join(kinds)}")
+        if self.batch_size < 2:
+            raise ValueError(f"batch_size={self.batch_size}: at least 2, a success and another frame")
         if self.success_steps < 1 or self.unclear_steps < 0:
             raise ValueError("success_steps is at least 1 and unclear_steps at least 0")
 
@@ -87,7 +92,7 @@ class Rates:
     found: int
     """Of those, episodes in which success is detected."""
     early: int
-    """Of those, episodes in which it is detected before the frames that show it: a reward too early."""
+    """Of those, episodes in which it is first detected before the frames that show it: a reward too early."""
 
 
 def label(success: NDArray[np.bool_], episodes: Sequence[slice], config: ClassifierConfig) -> tuple[Any, Any]:
@@ -228,8 +233,8 @@ class ClassifierLearner:
             others += int(frames.other[rows].sum())
             if (shown := frames.success[rows]).any():
                 successes += 1
-                found += bool((taken & shown).any())
-                early += bool((taken & ~shown).any())
+                found += bool(taken.any())
+                early += bool(taken.any() and not shown[taken.argmax()])
         low, high = binomtest(alarms, len(numbers)).proportion_ci(method="wilson")
         interval = float(low), float(high)
         return Rates(len(numbers), alarms, interval, others, false_frames, successes, found, early)
@@ -307,5 +312,6 @@ class ClassifierMethod(OfflineMethod):
         torch.manual_seed(context.seed)
         classifier = SuccessClassifier(encoder, config.hidden)
         if encoder.state_size:
-            classifier.encoder.norm.fit(obs["state"])
+            learned = [obs["state"][dataset.episodes[number]] for number in parts.learn]
+            classifier.encoder.norm.fit(np.concatenate(learned))
         return ClassifierLearner(config, classifier, frames, parts, context.device, context.seed)

@@ -48,7 +48,10 @@ def decode(frame: bytes) -> dict[str, Any]:
     """
     try:
         message = _convert(_decoder.decode(frame))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MessageError:
+        raise
+    # Also for a map as a key of another, and for an axis of an empty array that is too long.
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise MessageError(f"not a msgpack message: {error}") from None
     if not isinstance(message, dict) or not all(isinstance(name, str) for name in message):
         raise MessageError("a message is a map whose keys are names")

@@ -43,6 +43,10 @@ class OpenpiServer:
         self.state_range: StateRange | None = None
         self.feature_size = None
         where, instructions = connection.url, environment.get("instructions")
+        if not environment:
+            raise ValueError(
+                f"{where} does not describe its actions: it can only be the base of a run, base=remote"
+            )
         self._told = encode_instruction(instructions[0]) if instructions and config.prompt is None else None
         """An instruction, if the task's are sent as prompts."""
         observed = ObservationSpec.from_dict(environment["observation_spec"])

@@ -87,9 +87,7 @@ class RequestReader:
         found = self.array(name, shape)
         if found.dtype.kind != "f":
             raise MessageError(f"{name} has type {found.dtype}; send floats")
-        if not np.isfinite(found).all():
-            raise MessageError(f"{name} has a value that is not finite")
-        return found.astype(np.float32)
+        return _finite(name, found)
 
     def image(self, name: str, size: tuple[int, int]) -> NDArray[np.uint8]:
         """Images [B, To, H, W, 3] of a size [H, W]."""
@@ -128,7 +126,7 @@ class RequestReader:
         if shape is None:
             raise MessageError(f"{NOISE} cannot be given: {why_none}")
         rows, value = self.rows, self._request[NOISE]
-        if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not np.isfinite(value).all():
+        if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
             raise MessageError(f"{NOISE} is an array of finite floats")
         found, wanted = list(value.shape), f"[{rows}, N, {shape[0]}, {shape[1]}], N at most {MAX_SAMPLES}"
         if rows is None:
@@ -145,4 +143,13 @@ class RequestReader:
         if SAMPLES in self._request and self.samples != value.shape[1]:
             raise MessageError(f"{NOISE} is for {value.shape[1]} samples, {SAMPLES} is {self.samples}")
         self.samples = value.shape[1]
-        return value.astype(np.float32)
+        return _finite(NOISE, value)
+
+
+def _finite(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
+    """The values in single precision, in which a large double is infinite."""
+    with np.errstate(over="ignore"):
+        found = values.astype(np.float32)
+    if not np.isfinite(found).all():
+        raise MessageError(f"{name} has a value that is not finite")
+    return found

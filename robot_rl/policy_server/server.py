@@ -23,6 +23,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from robot_rl.errors import ServerLost
 from robot_rl.hardware.websocket_server import ServerThread, http_response
 from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode, encode
 from robot_rl.policy_server.inference import Inference
@@ -108,6 +109,7 @@ class PolicyServer(ServerThread):
             process_request=self._answer_http,
             compression=None,
             max_size=MAX_MESSAGE,
+            max_queue=1,
             ping_interval=_PING,
             ping_timeout=_PING,
             close_timeout=1.0,
@@ -211,6 +213,11 @@ class PolicyServer(ServerThread):
         try:
             replies = await loop.run_in_executor(self._worker, self._inference.infer, queries)
         except Exception as error:  # Told to each client by `_handle`.
+            if len(batch) > 1 and not isinstance(error, ServerLost):
+                # One of the requests may be the reason: the others are answered.
+                for waiting in batch:
+                    await self._answer_batch([waiting])
+                return
             for waiting in batch:
                 waiting.refuse(error)
             return

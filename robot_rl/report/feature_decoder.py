@@ -96,7 +96,8 @@ def example_frames(data: Path, base: BasePolicy) -> tuple[Tensor, Tensor]:
     count = len(observed["state"])
     rows = np.linspace(0, count - 1, min(count, _MOST_FRAMES)).round().astype(int)
     frames = {name: torch.from_numpy(observed[name][rows]) for name in names}
-    layout, vectors = Layout(spec.state_size, spec.obs_steps), []
+    layout = Layout(spec.state_size, spec.obs_steps, features_of_state=base.features_of_state)
+    vectors = []
     for part in torch.arange(len(rows)).split(_BATCH):
         # As at an episode's start, where the first frame is repeated.
         repeated = {

@@ -24,7 +24,7 @@ from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import connect_base
-from robot_rl.saved_policies.loading import base_of, load_networks
+from robot_rl.saved_policies.loading import base_of, check_instructions, load_networks
 
 
 @dataclass
@@ -101,6 +101,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
                 f"base policy {path} maps states of size {base.spec.state_size} to actions of size "
                 f"{base.spec.action_size}; task {task.name} has {observed.state_size} and {action_size}"
             )
+        check_instructions(base, task.name, envs.task.instructions)
         seen = _encoder_spec(method, base, cameras, envs, path)
     return envs, AgentContext(base, seen, envs.action_spec, source.seed, source.device)
 

@@ -4,6 +4,8 @@ import sys
 from functools import partial
 from itertools import accumulate
 
+import torch
+
 from robot_rl.data.replay import Replay
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.imagination.branches import Returns
@@ -62,7 +64,8 @@ def build_imagination(
     )
     encoder, spec = context.encoder, context.base.spec
     frames = spec.obs_steps if encoder.features else 0
-    layout = Layout(spec.state_size, frames, max(encoder.feature_copies, 1))
+    copies = max(encoder.feature_copies, 1)
+    layout = Layout(spec.state_size, frames, copies, context.base.features_of_state)
     samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk, layout)
     fields = method.replay_content.policy_fields
     build_model = partial(_build_world_model, config, context, envs, chunk, accept)
@@ -153,7 +156,8 @@ def _build_world_model(
     keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
     quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
     if isinstance(config, LatentModelConfig):
-        features = context.encoder.features // spec.obs_steps
+        known = context.base.features_of_state(torch.zeros(1, spec.state_size)).shape[1]
+        features = context.encoder.features // spec.obs_steps - known
         sizes = spec.state_size + features, spec.action_size
         latent = LatentShape(*sizes, chunk, quaternions, features, fingerprint(context.base))
         return LatentModel(config, latent, context.device, context.seed)

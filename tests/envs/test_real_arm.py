@@ -394,17 +394,61 @@ def test_actions_that_a_robot_does_not_take_are_refused(
         RobotAction(robot, given)
 
 
+@pytest.mark.parametrize("role", ["policy", "operator"])
 def test_an_arm_that_another_client_has_taken_is_left_to_it(
-    env: RealArmEnv, bridge: Bridge, client: RobotClient
+    role: str, plain: RobosuiteEnv, bridge: Bridge
 ) -> None:
-    env.reset(seed=0)
-    env.step(STILL)
-    client.release()
-    with bridge.client("operator") as other:
-        with other.lease("script"):
-            other.command("cartesian_delta", [0.0] * 6)
+    with (
+        bridge.client(role) as client,
+        RobotClient(bridge.address, "person", "operator", timeout=PATIENCE) as person,
+    ):
+        env = make(client, plain)
+        env.reset(seed=0)
+        env.step(STILL)
+        client.release()
+        with person.lease("human"):
+            person.command("cartesian_delta", [0.0] * 6)
             env.close()
-            newest = other.sample()
-            assert (newest.mode, newest.lease_holder) == (Mode.SCRIPT, "operator")
+            with pytest.raises(RequestRefused, match="person has taken the arm"):
+                env.reset(seed=1)
+            newest = person.sample()
+            assert (newest.mode, newest.lease_holder) == (Mode.HUMAN, "person")
         env.close()
-        assert other.sample().mode is Mode.IDLE
+        assert person.sample().mode is Mode.IDLE
+
+
+def test_an_interrupted_step_is_no_success(plain: RobosuiteEnv, client: RobotClient, bridge: Bridge) -> None:
+    env = RealArmEnv(
+        client, plain.describe(), prepare=client.reset_scene, judge=lambda _: True, max_age_ms=PATIENCE * 1e3
+    )
+    env.reset(seed=0)
+    with bridge.client("operator") as operator:
+        operator.acquire("human", preempt=True)
+        _, reward, terminated, truncated, info = env.step(STILL)
+        assert (terminated, truncated, reward, info["success"]) == (False, True, 0.0, False)
+        operator.release()
+    env.close()
+
+
+def test_a_person_takes_over_from_a_moving_arm(
+    scene: TaskDriver, plain: RobosuiteEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arm is behind its goal by more than a first command may be away: it brakes, then it follows."""
+    limits = msgspec.structs.replace(scene.spec.limits, first_linear=0.005, first_angular=0.05)
+    monkeypatch.setattr(scene, "_spec", msgspec.structs.replace(scene.spec, limits=limits))
+    bridge = Bridge(scene, tmp_path / "robot")
+    try:
+        with bridge.client() as client:
+            env = make(client, plain, horizon=1000)
+            env.reset(seed=0)
+            for _ in range(5):
+                env.step(np.array([0, 1, 0, 0, 0, 0, -1], np.float32))
+            env.commander = "human"
+            refused = [
+                env.step(np.array([0, -0.25, 0, 0, 0, 0, -1], np.float32))[4]["refused"] for _ in range(15)
+            ]
+            assert refused[0] == "jump"
+            assert refused[-1] == ""
+            env.close()
+    finally:
+        bridge.close()

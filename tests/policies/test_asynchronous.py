@@ -208,6 +208,16 @@ def test_after_a_takeover_the_arm_is_held_until_the_new_chunk_is_there() -> None
     assert actions.tolist() == [[106, 103], [107, 103]]
 
 
+def test_a_hold_repeats_the_gripper_that_a_person_has_commanded() -> None:
+    later = Later()
+    policy = asynchronous("naive", 2, 12, execute=4, submit=later)
+    play(policy, 2, begin=100)
+    policy.runner.overrule(0, np.array([0.5, -1], np.float32))
+    later.waiting.clear()
+    policy.replan(0)
+    assert play(policy, 3, begin=102).tolist() == [[0, -1]] * 3
+
+
 def test_environments_do_not_depend_on_each_other() -> None:
     policy = asynchronous("naive", 2, 10, 4, ActingPolicy(Counting(10, 4), 2))
     for c in range(3):

@@ -75,7 +75,8 @@ class Controller:
         obs |= self._env.asked
         times = []
         for _ in range(_WARM_UPS):
-            # After a reset, the decision computes a whole chunk.
+            # After a reset, the decision computes a whole chunk, and nothing else is computed meanwhile.
+            self._policy.runner.wait()
             self._policy.reset([0], [0])
             times.append(self._decide(obs)[1])
         delay = self._policy.runner.delay
@@ -198,7 +199,9 @@ class Controller:
             # The chunk was planned before the person moved the arm.
             self._policy.replan(0)
         proposed, self._decision_ms = self._decide(obs)
-        return shared.action(proposed)
+        action = shared.action(proposed)
+        self._policy.runner.overrule(0, action)
+        return action
 
     def _decide(self, obs: Observation) -> tuple[np.ndarray, float]:
         """Compute the action. Returns it and the time that it took, ms."""

@@ -38,7 +38,7 @@ _POLL_S: Final = 0.02
 _WAIT_S: Final = 0.2
 _MAX_OUTCOMES: Final = 8
 """Number of outcomes shown on the display."""
-_VERDICTS: Final[tuple[Mark, ...]] = ("stop", "discard", "failure", "success")
+_VERDICTS: Final[tuple[Verdict, ...]] = ("stop", "discard", "failure", "success")
 """Marks that are verdicts, by falling priority."""
 _ENDS: Final[tuple[Mark, ...]] = ("success", "failure", "discard")
 """Marks offered during an episode."""
@@ -175,15 +175,15 @@ class Person:
         self._display.program = replace(self._display.program, running=True, seconds=seconds, marks=_ENDS)
         sample = self._read()
         if sample is not None:
-            for mark in _VERDICTS:
-                if mark in sample.marks and not self._verdict:
-                    self._verdict = mark  # type: ignore[assignment]
+            # A stop counts after every other verdict: one of these may have ended nothing.
+            given = {self._verdict, *sample.marks}
+            self._verdict = next((verdict for verdict in _VERDICTS if verdict in given), "")
             self._disarmed |= "disarm" in sample.marks
         if self._stop_pending:
             self._stop_pending, self._verdict = False, "stop"
         if self._disarmed:
             # Including a disarm during the preparation of the scene.
-            self._verdict = self._verdict or "discard"
+            self._verdict = "stop" if self._verdict == "stop" else "discard"
         self.succeeded = self._verdict == "success"
         before, clutch = self._engagement.state, clutch_input(sample, now)
         state = self._engagement.step(sample, now)

@@ -109,14 +109,16 @@ class SharedRobot:
             if not self._turns or refusal.code is not Code.MODE:
                 raise
             obs, _ = self._env.reset(seed=number)
-        if self._turns:
-            self._turns.take()
         return obs
 
     def step(self, action: np.ndarray, state: ControlState) -> StepResult:
         # The person commands until the policy returns.
         self._env.commander = "human" if state in _INTERVENTION else "policy"
-        return self._env.step(action)
+        made = self._env.step(action)
+        if self._turns and not made[4]["refused"]:
+            # Not at the reset: the other client sees a turn only if this one has commanded the arm.
+            self._turns.take()
+        return made
 
     def halt(self) -> None:
         # Must not hide an earlier error. If it fails, the lease expires and the server holds the arm.
@@ -213,7 +215,8 @@ class SharedControl:
                         return self._env.reset(number, seed)
             except RobotError as error:
                 # A refusal, a late image, an arm that did not find home: the operator can help.
-                if not self._patient or isinstance(error, NoAnswer | ServerChanged):
+                in_fault = isinstance(error, RequestRefused) and error.code is Code.FAULT
+                if isinstance(error, NoAnswer | ServerChanged) or not (self._patient or in_fault):
                     raise
                 reason = str(error)
             except Stopped:

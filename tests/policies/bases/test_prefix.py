@@ -78,6 +78,22 @@ def test_a_chunk_continues_what_is_committed(trained: GenerativePolicy, length: 
     assert 0.2 < (free.mean(2) > 0).float().mean() < 0.8
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prefix_that_is_not_imitated_is_seen_as_it_was_executed(kind: str) -> None:
+    """As of a policy's steps before a takeover, which the mask leaves out."""
+    policy = make(kind)
+    policy.fit_normalizers(np.eye(STATE), np.array([[-1.0] * ACTION, [1.0] * ACTION]))
+    losses = []
+    for executed in (0.0, 0.9):
+        actions, mask = torch.full((1, H, ACTION), 0.3), torch.ones(1, H)
+        actions[:, :MOST], mask[:, :MOST] = executed, 0
+        batch = {**observations(1), "actions": actions, "mask": mask}
+        drawn = policy.draw(1, torch.Generator().manual_seed(0)) | {"prefix": torch.tensor([[MOST]])}
+        whole = {**batch, **drawn}
+        losses.append(float(policy.partial_loss(whole, policy.totals(whole)).detach()))
+    assert losses[0] != losses[1]
+
+
 def test_a_chunk_makes_up_for_what_its_prefix_lacks() -> None:
     """Small deviations count: the correction that a delayed chunk was too late for is among them."""
     rng = np.random.default_rng(0)

@@ -97,10 +97,29 @@ def test_a_branch_that_ends_early_gives_its_shorter_return_once_more(tmp_path: P
     assert torch.allclose(whole["weight"], each["weight"] * torch.tensor([1, 0.5]))
 
 
+class Succeeds(Oracle):
+    """Every first chunk succeeds from x > 0.2 on."""
+
+    def step(self, situation, chunk, member, length=None):  # type: ignore[no-untyped-def]
+        success = (situation.frames[:, -1, :1] > 0.2).float().expand(-1, CHUNK)
+        return replace(
+            super().step(situation, chunk, member, length), success_low=success, success_high=success
+        )
+
+
+def test_a_return_that_ends_with_a_success_weighs_as_much_as_those_over_more_chunks(tmp_path: Path) -> None:
+    each, whole = (branch(tmp_path, Succeeds(), LIMITS, trace) for trace in (None, 0.5))
+    ends = each["discount"][:3] == 0
+    assert ends.tolist() == [True, False, False]
+    assert torch.allclose(whole["weight"][:3], torch.where(ends, 1.5, 1.0) * each["weight"][:3])
+    assert len(whole["weight"]) == 5
+
+
 def test_a_return_over_two_chunks_adds_up_from_the_first_state(tmp_path: Path) -> None:
     each = branch(tmp_path, Oracle(), LIMITS)
     whole = branch(tmp_path, Oracle(), LIMITS, trace=0.5)
     going = each["discount"][:3] > 0
+    assert torch.allclose(whole["weight"][:3], each["weight"][:3])
     assert torch.equal(whole["state"][3:], each["state"][:3][going])
     assert torch.equal(whole["chunk"][3:], each["chunk"][:3][going])
     assert torch.equal(whole["next.state"], each["next.state"])

@@ -77,6 +77,15 @@ def test_thresholds_let_through_most_of_the_pool_and_two_percent_of_its_failures
     assert verdict.passed
 
 
+def test_without_a_failure_the_threshold_of_success_stays_as_it_was() -> None:
+    pool = [episode(failed=True, success=0.7)]
+    before = calibrate(pool, 2)
+    assert before.success == pytest.approx(0.7)
+    succeeded = [episode(failed=False, success=0.9)]
+    assert calibrate(succeeded, 2, before).success == before.success
+    assert calibrate(succeeded, 2).success == 0.99
+
+
 def test_an_error_that_the_threshold_keeps_out_fails_nobody() -> None:
     """Of a model that knows where it is wrong, only what is used counts."""
     pool = [episode(failed=i % 2 == 0, success=0.6, seed=i) for i in range(40)]

@@ -206,6 +206,42 @@ def test_a_model_whose_weights_are_no_numbers_begins_anew_at_the_next_refit(tmp_
     assert imagination.imagine() > 0
 
 
+def test_tests_of_a_model_that_is_not_used_do_not_count(tmp_path: Path) -> None:
+    """A half of the episodes of the first fit whose model has no numbers."""
+    run = PointRun(tmp_path, steps=500, imagination=SMALL, model=lambda _: Oracle())
+    imagination = run.imagination
+    assert imagination
+    cross_test = imagination._cross_test
+
+    def with_half_lost() -> list[EpisodeTest]:
+        made = cross_test()
+        return [replace(test, error=test.error * (torch.nan if i % 2 else 1)) for i, test in enumerate(made)]
+
+    imagination._cross_test = with_half_lost  # type: ignore[method-assign]
+    run.train()
+    assert imagination.history
+    assert imagination.pool
+    assert all(test.is_finite for test in imagination.pool)
+
+
+def test_branches_begin_at_key_moments(tmp_path: Path) -> None:
+    imagination = PointRun(tmp_path, imagination=SMALL, model=lambda _: Oracle()).imagination
+    assert imagination
+    imagination.values = lambda frames, generator: (frames[:, -1, 0] > 0.5).float()
+    moved = torch.arange(81)[:, None].expand(-1, 2) / 80
+    key = imagination._key_moments(Episode(moved, torch.zeros(80, 2), success=True))
+    # The last two chunks, and the jump of the value between steps 40 and 44.
+    assert set(range(80 - 2 * CHUNK, 80)) <= set(key)
+    assert 44 in key
+
+
+def test_a_model_of_another_version_is_refused() -> None:
+    model = StateModel(StateModelConfig(hidden=[8]), Shape(2, 2, CHUNK), torch.device("cpu"), 0)
+    other = StateModel(StateModelConfig(hidden=[9]), Shape(2, 2, CHUNK), torch.device("cpu"), 0)
+    with pytest.raises(ValueError, match="begin a new run"):
+        model.restore(other.checkpoint())
+
+
 class Broken(Oracle):
     """Exact until it is told to break."""
 

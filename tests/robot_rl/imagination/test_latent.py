@@ -37,14 +37,16 @@ def test_an_exact_prediction_gives_the_base_the_features_of_its_observation(fram
     torch.manual_seed(0)
     base = DiffusionPolicy(config, 3, 2, ["above"], (32, 32))
     observed = random_observations(base, 5)
+    base.fit_normalizers(torch.randn(50, 3), torch.rand(50, 2) * 2 - 1)
     features = base.features(observed)
-    layout = Layout(3, frames, copies=4)
+    layout = Layout(3, frames, 4, base.features_of_state)
     # The rows of a replay, of which the first version is of the images as they are.
     versions = torch.stack([features, torch.zeros_like(features)], 1)
     newest = layout.vectors({"state": observed["state"][:, -1], "features": versions})
     size = base.feature_size // frames
-    assert newest.shape == (5, 3 + size)
-    before = torch.cat([observed["state"][:, 0], features[:, :size]], 1)
+    # Features that are the normalised state are computed from the state that is predicted.
+    assert newest.shape == (5, size)
+    before = torch.cat([observed["state"][:, 0], features[:, 3:size]], 1)
     sampler = BaseSampler(base, 3, config.execute, layout)
     drawn = sampler(torch.stack([before, newest], 1), torch.Generator().manual_seed(1))
     expected = base.sample(observed, noise=drawn.noise, num_samples=3).actions[:, :, :2]

@@ -35,6 +35,7 @@ def planner(tmp_path: Path) -> Planner:
     imagination.values = lambda frames, generator: -frames[:, -1].norm(dim=-1)
     imagination.limits = Limits(torch.ones(2), (0.5,), 0.5)
     imagination.gate.passes = 1
+    run.learner.updates = run.method.config.critic_warmup + 1
     runner.starting = np.array([0])
     return Planner(imagination, run.replay, runner)
 
@@ -64,7 +65,11 @@ def test_before_the_gate_passes_candidates_keep_their_values(planner: Planner) -
     chunks = chunks_along((-1, 0), (1, 0))
     planner.imagination.gate.passes = 0
     assert torch.equal(planner(obs, chunks, values), values)
-    planner.imagination.gate.passes, planner.imagination.limits = 1, None
+    planner.imagination.gate.passes, limits, planner.imagination.limits = 1, planner.imagination.limits, None
+    assert torch.equal(planner(obs, chunks, values), values)
+    planner.imagination.limits = limits
+    assert not torch.equal(planner(obs, chunks, values), values)
+    planner.imagination.learner.updates = 0  # type: ignore[attr-defined]
     assert torch.equal(planner(obs, chunks, values), values)
 
 

@@ -32,6 +32,7 @@ def test_arrays_arrive_as_they_were_sent(dtype: str) -> None:
         ({b"shape": [-2]}, "does not fit"),
         ({b"shape": [2**40, 2**40]}, "does not fit"),
         ({b"shape": [2] + [1] * 40}, "does not fit"),
+        ({b"shape": [0, 2**64 - 1], b"data": b""}, "not a msgpack message"),
         ({b"dtype": "|O"}, "not accepted"),
         ({b"dtype": "<c8"}, "not accepted"),
         ({b"dtype": "f4,f4"}, "not accepted"),
@@ -47,7 +48,9 @@ def test_a_damaged_array_is_refused_in_one_line(change: dict[bytes, Any], words:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x81\x01\x02", b"\x91" * 5000])
+@pytest.mark.parametrize(
+    "frame", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x81\x01\x02", b"\x81\x80\x01", b"\x91" * 5000]
+)
 def test_what_is_no_map_of_names_is_refused(frame: bytes) -> None:
     with pytest.raises(MessageError):
         decode(frame)

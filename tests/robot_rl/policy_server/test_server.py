@@ -19,6 +19,7 @@ from robot_rl.policy_server import server as server_module
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.requests import Query
 from robot_rl.policy_server.server import Listen, PolicyServer
+from tests.hardware.processes import eventually
 from tests.robot_rl.policy_server.small_policies import ACTION, HORIZON, environment, flow, observation
 
 PATIENCE = 60.0
@@ -168,6 +169,27 @@ def test_requests_that_wait_are_answered_together_and_each_gets_its_own() -> Non
         assert answers == {number: number for number in range(8)}
         assert sum(slow.batches) == 8
         assert max(slow.batches) > 1
+
+
+def test_a_request_that_fails_costs_those_that_were_computed_with_it_nothing() -> None:
+    slow = Slow()
+    with serving(slow) as port:
+        answers: dict[int, str | int] = {}
+
+        def one(number: int) -> None:
+            with client(port) as connection:
+                connection.send(encode({"number": number}))
+                reply = connection.recv(PATIENCE)
+                answers[number] = reply if isinstance(reply, str) else decode(reply)["number"]
+
+        threads = [threading.Thread(target=one, args=(number,)) for number in (1, 13, 4)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: slow.checked == 3, "all are waiting")
+        slow.go.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert answers == {1: 1, 13: "the policy failed: RuntimeError: unlucky", 4: 4}
 
 
 def test_it_ends_while_a_request_is_answered() -> None:

@@ -19,7 +19,7 @@ from robot_rl.evaluation.videos import act_episode
 from robot_rl.factory import make_env, task_of
 from robot_rl.hardware.client import StaleState
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.connection import RequestRefused, RobotError
+from robot_rl.hardware.connection import NotAtHome, RequestRefused
 from robot_rl.hardware.protocol.messages import Mode, State
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
@@ -322,7 +322,7 @@ def test_after_a_fault_the_episodes_go_on_once_an_operator_has_acknowledged_it(
 def test_with_an_operator_an_episode_that_cannot_begin_is_tried_again(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reset_scene, failures = rig.client.reset_scene, iter([RobotError("the arm was not at home after 30 s")])
+    reset_scene, failures = rig.client.reset_scene, iter([NotAtHome("the arm was not at home after 30 s")])
 
     def fail_once(start: int) -> None:
         for failure in failures:
@@ -334,6 +334,31 @@ def test_with_an_operator_an_episode_that_cannot_begin_is_tried_again(
     controller = rig.controller(horizon=4, operator=NoOperator(), say=said.append)
     assert deploy(controller, rig.outcomes(controller, tmp_path), 1, 0) == "done"
     assert said == ["episode 0 cannot begin yet: the arm was not at home after 30 s"]
+
+
+def test_a_fault_at_the_reset_is_waited_for_too(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset_scene, hands = rig.client.reset_scene, iter(["a hand in the way"])
+
+    def stopped_once(start: int) -> None:
+        reset_scene(start)
+        for reason in hands:
+            rig.client.stop(reason)
+            rig.client.arm()
+
+    def acknowledge(line: str) -> None:
+        said.append(line)
+        rig.line.role = "operator"
+        rig.client.acknowledge("looked at it")
+        rig.line.role = "policy"
+
+    monkeypatch.setattr(rig.client, "reset_scene", stopped_once)
+    said: list[str] = []
+    controller = rig.controller(horizon=4, say=acknowledge)
+    assert deploy(controller, rig.outcomes(controller, tmp_path), 1, 0) == "done"
+    assert len(said) == 1
+    assert "a hand in the way" in said[0]
 
 
 def test_a_fault_that_nobody_acknowledges_lets_the_user_end_it(

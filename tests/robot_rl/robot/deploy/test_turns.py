@@ -11,7 +11,8 @@ from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RequestRefused
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.operators.shared_control import SharedRobot
-from tests.envs.test_real_arm import PATIENCE, Bridge, lift
+from robot_rl.robot.takeover import ControlState
+from tests.envs.test_real_arm import PATIENCE, STILL, Bridge, lift
 from tests.hardware.processes import Server, eventually
 
 
@@ -60,8 +61,11 @@ def test_a_reset_begins_again_if_the_other_program_ends_and_disarms_the_arm_mean
 
             env = RealArmEnv(mine, plain.describe(), prepare=prepare, max_age_ms=PATIENCE * 1e3)
             turns = Turns(mine, "operator", first=True)
-            SharedRobot(env, mine, mine, clock, turns).reset(7, 0)
+            shared = SharedRobot(env, mine, mine, clock, turns)
+            shared.reset(7, 0)
             assert resets == [7, 7]
+            assert not turns.is_others_turn(), "an episode without a command is no turn"
+            shared.step(STILL, ControlState.POLICY)
             assert turns.is_others_turn()
             with pytest.raises(RequestRefused):
                 SharedRobot(env, mine, mine, clock).reset(8, 0)

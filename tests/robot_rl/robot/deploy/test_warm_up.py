@@ -1,5 +1,7 @@
 """Before the first episode, a policy decides a few times with what it is going to be told."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +11,35 @@ from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.asynchronous import AsyncExecution, execute_asynchronously
+from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.robot.deploy.controller import Controller
 from tests.policies.bases.test_vla import CAMERAS, SIZE, TEXTS, small
+from tests.policies.test_asynchronous import Counting
+
+
+class Slow(Counting):
+    """Takes 0.5 s for a chunk, and longer for the first one."""
+
+    begun = 0
+
+    def sample(self, *args: Any, **options: Any) -> Chunk:
+        self.begun += 1
+        time.sleep(1.0 if self.begun == 1 else 0.5)
+        return super().sample(*args, **options)
+
+
+def test_the_next_chunk_that_is_requested_at_once_does_not_count() -> None:
+    env: Any = SimpleNamespace(observation_spec=ObservationSpec(("state",), (1,), (), None), asked={})
+    shared: Any = None
+    policy = ActingPolicy(Slow(12, 2), 1)
+    with ThreadPoolExecutor(1) as pool:
+        execute_asynchronously(policy, AsyncExecution("naive", 3, (False, True), submit=pool.submit))
+        controller = Controller(
+            env, policy, MonotonicClock(), 0.25, shared=shared, stop=bool, verdict=None, recording=None
+        )
+        # Three periods suffice for a chunk, not for two.
+        controller.warm_up()
 
 
 @pytest.mark.parametrize(("text", "known"), [(TEXTS[0], True), ("wash up", False)])

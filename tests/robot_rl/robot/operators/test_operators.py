@@ -197,6 +197,21 @@ def test_the_verdict_is_kept_until_the_next_episode(
     assert not person.succeeded
 
 
+@pytest.mark.parametrize(
+    ("mark", "verdict"), [("stop", "stop"), ("disarm", "discard"), ("failure", "failure")]
+)
+def test_a_success_that_ended_nothing_hides_no_later_mark(
+    mark: Mark, verdict: str, person: Person, device: FakeDevice, clock: SteppedClock
+) -> None:
+    """As on a robot that measures success itself."""
+    device.set(False, marks=("success",))
+    assert person.read(clock.now()).verdict == "success"
+    device.set(False, marks=(mark,))
+    assert person.read(clock.now()).verdict == verdict
+    device.set(False, marks=("success",))
+    assert person.read(clock.now()).verdict == verdict
+
+
 def test_disarming_discards_the_episode_and_the_next_waits_for_arming(
     person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
