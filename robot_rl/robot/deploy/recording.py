@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from robot_rl.envs.real_arm import Prepare
+from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Outcome
 
@@ -18,14 +20,20 @@ class EpisodeRecording:
     def after(self, prepare: Prepare) -> Prepare:
         """A preparation of episodes after which the recording of one begins.
 
-        It raises `RecorderError` if that cannot be recorded.
+        It raises `RobotError` if that cannot be recorded yet, as while a camera is silent, and `RecorderError`
+        if the recorder has ended.
         """
 
         def prepare_and_record(number: int) -> None:
             # An earlier attempt to begin, which the robot refused.
             self.end("discarded")
             prepare(number)
-            self._recorder.begin({**self._labels, "episode": str(number)})
+            try:
+                self._recorder.begin({**self._labels, "episode": str(number)})
+            except RecorderError as error:
+                if self._recorder.process.poll() is not None:
+                    raise
+                raise RobotError(str(error)) from error
             self._open = True
 
         return prepare_and_record

@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -397,6 +398,30 @@ def test_an_episode_that_could_not_be_recorded_is_in_the_results_and_ends_the_de
     assert [episode.steps for episode in outcomes.episodes] == [4, 4]
     assert recorder.begun == ["0", "1"]
     assert rig.mode() is Mode.IDLE
+
+
+class SilentCamera(RecorderProcess):
+    """A recorder to which a camera is silent at first."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.process = SimpleNamespace(poll=lambda: None)  # type: ignore[assignment]
+
+    def begin(self, labels: Mapping[str, str] | None = None) -> str:
+        self.begun += 1
+        if self.begun == 1:
+            raise RecorderError("no images from front: wait for them")
+        return ""
+
+    def end(self, outcome: str, labels: Mapping[str, str] | None = None) -> Any:
+        pass
+
+
+def test_with_an_operator_an_episode_waits_until_it_can_be_recorded(rig: Rig, tmp_path: Path) -> None:
+    said: list[str] = []
+    controller = rig.controller(horizon=4, recorder=SilentCamera(), operator=NoOperator(), say=said.append)
+    assert deploy(controller, rig.outcomes(controller, tmp_path), 1, 0) == "done"
+    assert said == ["episode 0 cannot begin yet: no images from front: wait for them"]
 
 
 class Planned(NoOperator):
