@@ -33,8 +33,8 @@ from robot_rl.hardware.spec import CommandMode, RobotSpec
 
 Prepare = Callable[[int], None]
 """Prepares an episode, given its number. The arm is disarmed and may be in any pose."""
-Judge = Callable[[State], bool]
-"""Returns whether the task is done."""
+Judge = Callable[[State, int], bool]
+"""Returns whether the task is done, given the state and when the episode began, ns on the server's clock."""
 
 # Refusals that end an episode: the lease was lost, or the arm is held or in fault.
 _ENDS = frozenset({Code.NO_LEASE, Code.MODE, Code.FAULT, Code.ROLE, Code.BUSY})
@@ -125,7 +125,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._episode = -1
         self._steps: int | None = None
         self._state: State | None = None
-        self._due = 0
+        self._began = self._due = 0
 
     def describe(self) -> dict[str, Any]:
         """Metadata for a dataset: the description of the environment, and the robot."""
@@ -153,7 +153,8 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             self._client.keep_states()
         # Requested, since a published state may be from before the scene was prepared.
         newest = self._client.sample()
-        obs, info = self._observe(newest, since=newest.t_sample)
+        self._began = newest.t_sample
+        obs, info = self._observe(newest, since=self._began)
         self._due = self._clock.now()
         return obs, {"success": False, **info}
 
@@ -176,7 +177,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._due += late if late > self._period else 0
         obs, ages = self._observe(self._client.state(self._max_age_ms * 1e-3))
         assert self._state is not None
-        success = not info["interrupted"] and self._judge(self._state)
+        success = not info["interrupted"] and self._judge(self._state, self._began)
         truncated = not success and (bool(info["interrupted"]) or self._steps >= self.horizon)
         if success or truncated:
             self._steps = None
@@ -326,7 +327,7 @@ def _sensor_judge(robot: RobotSpec) -> Judge:
     """
     if SUCCESS not in robot.sensors:
         raise ValueError(f"the robot {robot.name} has no sensor {SUCCESS!r}: give a judge")
-    return lambda state: bool(state.sensors[SUCCESS][0])
+    return lambda state, _: bool(state.sensors[SUCCESS][0])
 
 
 def _lookahead_ns(client: RobotClient, lookahead_ms: float) -> int:

@@ -354,8 +354,8 @@ def _judge(
     if person is None:
         return judge
     if judge is None:
-        return None if SUCCESS in robot.spec.sensors else lambda _: person.succeeded
-    return lambda state: person.succeeded or judge(state)
+        return None if SUCCESS in robot.spec.sensors else lambda *_: person.succeeded
+    return lambda state, since: person.succeeded or judge(state, since)
 
 
 def _scripted(

@@ -199,7 +199,7 @@ class _EnvironmentBuilder:
             classifier = self.resources.enter_context(
                 classifier_judge(config.success, robot, address, period, self.display.keys, False)
             )
-            return lambda state: bool(person and person.succeeded) or classifier(state)
+            return lambda state, since: bool(person and person.succeeded) or classifier(state, since)
         if SUCCESS in robot.spec.sensors:
             return None
         if person is None:
@@ -207,4 +207,4 @@ class _EnvironmentBuilder:
                 f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier "
                 "run, or let a person at a device mark it"
             )
-        return lambda _: person.succeeded
+        return lambda *_: person.succeeded

@@ -419,7 +419,7 @@ def test_an_arm_that_another_client_has_taken_is_left_to_it(
 
 def test_an_interrupted_step_is_no_success(plain: RobosuiteEnv, client: RobotClient, bridge: Bridge) -> None:
     env = RealArmEnv(
-        client, plain.describe(), prepare=client.reset_scene, judge=lambda _: True, max_age_ms=PATIENCE * 1e3
+        client, plain.describe(), prepare=client.reset_scene, judge=lambda *_: True, max_age_ms=PATIENCE * 1e3
     )
     env.reset(seed=0)
     with bridge.client("operator") as operator:

@@ -68,8 +68,8 @@ class ClassifierJudge:
         self._robot_state = RobotState(robot, self._observed) if classifier.spec.state_size else None
 
     @torch.no_grad()
-    def __call__(self, state: State) -> bool:
-        """Whether the newest images or state show success.
+    def __call__(self, state: State, since: int) -> bool:
+        """Whether the newest images or state show success; images from before `since` [ns] do not.
 
         Raises:
             RobotError: if there is no fresh image.
@@ -81,9 +81,13 @@ class ClassifierJudge:
         for camera in self._classifier.spec.cameras:
             assert self._frames is not None
             try:
-                image = self._frames.newest(camera).image
+                newest = self._frames.newest(camera)
             except StaleFrame as stale:
                 raise RobotError(f"the judge of success: {stale}") from stale
+            if newest.t_capture < since:
+                # Of the episode before, perhaps of its success.
+                return False
+            image = newest.image
             if image.shape != (*self._observed.image_size, 3):
                 raise RobotError(
                     f"camera {camera} gives images of {image.shape}, the classifier expects "

@@ -20,8 +20,8 @@ class EpisodeRecording:
     def after(self, prepare: Prepare) -> Prepare:
         """A preparation of episodes after which the recording of one begins.
 
-        It raises `RobotError` if that cannot be recorded yet, as while a camera is silent, and `RecorderError`
-        if the recorder has ended.
+        It raises `RobotError` if that cannot be recorded yet, as while a camera is silent, and
+        `RecorderError` if the recorder has ended.
         """
 
         def prepare_and_record(number: int) -> None:

@@ -49,8 +49,9 @@ class OperatorVerdict:
         self._pressed()
         self.failed = False
 
-    def __call__(self, _: State) -> bool:
+    def __call__(self, state: State, since: int) -> bool:
         """Whether the episode was marked as a success; the judge for `RealArmEnv`."""
+        del state, since
         keys = self._pressed()
         self.failed = "f" in keys
         return "s" in keys and not self.failed

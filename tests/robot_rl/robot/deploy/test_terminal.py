@@ -69,14 +69,14 @@ def test_a_verdict_is_of_its_own_episode(terminal: Terminal, keyboard: KeyReader
     terminal.press("xf")
     assert keyboard.key(10.0) == "x"
     verdict.begin()
-    assert not verdict(STATE)
+    assert not verdict(STATE, 0)
     assert not verdict.failed
     terminal.press("xS")
     assert keyboard.key(10.0) == "x"
-    assert verdict(STATE)
+    assert verdict(STATE, 0)
     terminal.press("xsf")
     assert keyboard.key(10.0) == "x"
-    assert not verdict(STATE)
+    assert not verdict(STATE, 0)
     assert verdict.failed
     verdict.begin()
     assert not verdict.failed
