@@ -42,6 +42,7 @@ class OpenpiServer:
         self._connection, self._config, self.environment = connection, config, environment
         self.state_range: StateRange | None = None
         self.feature_size = None
+        self.example_instruction: str | None = next(iter(environment.get("instructions", [])), None)
         where, instructions = connection.url, environment.get("instructions")
         if not environment:
             raise ValueError(

@@ -36,6 +36,7 @@ class _Metadata(msgspec.Struct):
     spec: BaseSpec | None = None
     state_range: StateRange | None = None
     feature_size: int | None = None
+    example_instruction: str | None = None
 
 
 class OwnServer:
@@ -65,6 +66,7 @@ class OwnServer:
         self.environment: Mapping[str, Any] = found.environment
         self._max_batch = found.max_batch
         self.state_range, self.feature_size = found.state_range, found.feature_size
+        self.example_instruction = found.example_instruction
         connection.identify(_fingerprint)
 
     def sample(

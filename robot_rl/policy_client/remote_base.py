@@ -41,6 +41,8 @@ class PolicyServerApi(Protocol):
     spec: BaseSpec
     environment: Mapping[str, Any]
     state_range: StateRange | None
+    example_instruction: str | None
+    """An instruction that the policy can be given, if that is known."""
 
     @property
     def feature_size(self) -> int | None: ...
@@ -96,7 +98,7 @@ class RemoteBase(BasePolicy):
 
     @property
     def example_instruction(self) -> str:
-        return str(next(iter(self.environment.get("instructions", [])), super().example_instruction))
+        return self._server.example_instruction or super().example_instruction
 
     @torch.no_grad()
     def sample(

@@ -100,6 +100,8 @@ class PolicyInference:
             "spec": self.base.spec.as_dict(),
             "feature_size": self.base.feature_size,
         }
+        if self.base.spec.instruction:
+            description["example_instruction"] = self.base.example_instruction
         if isinstance(self.base, ImitationPolicy):
             ranges = self.base.state_normalizer
             description["state_range"] = {

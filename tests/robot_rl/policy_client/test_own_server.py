@@ -89,8 +89,10 @@ def test_instructions_reach_the_served_policy() -> None:
         words=["go", "stay"],
     )
     policy = VLAPolicy(config, STATE, ACTION, (CAMERA,), SIZE).eval()
-    with served(policy, {**environment(CAMERA), "instructions": ["go"]}) as url:
+    # The task has an instruction that the policy's data have not.
+    with served(policy, {**environment(CAMERA), "instructions": ["wash up", "go"]}) as url:
         base = remote(url)
+        base.check_noise()
         obs = random_observations(base, 2)
         text = torch.from_numpy(np.stack([encode_instruction(word) for word in ("go", "stay")]))[:, None]
         noise = policy.draw_noise(1, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1, -1)
