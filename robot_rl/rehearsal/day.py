@@ -67,6 +67,11 @@ class Plan:
     seed: int = 0
     """Seed of everything random."""
 
+    def __post_init__(self) -> None:
+        for name in ("demonstrations", "trials", "episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: at least 1")
+
 
 class Day:
     """All stages in one folder. A stage that is done is skipped; one that was cut goes on where it can."""
@@ -136,8 +141,21 @@ class Day:
 
     def _demonstrate(self) -> None:
         plan, raw, data = self._plan, self._home / "demos.raw", self._home / "demos.zarr"
-        person = self._person(Habits("demonstrate", noise=plan.noise, skill=plan.skill))
-        left = plan.demonstrations - count_episodes(raw, "success")
+        for attempt in range(_ATTEMPTS):
+            left = plan.demonstrations - count_episodes(raw, "success")
+            # A server that was restarted ends the command, which is typed again.
+            codes = (0, INTERRUPTED) if attempt == _ATTEMPTS - 1 else (0, INTERRUPTED, 1)
+            if left <= 0 or self._teleoperate(left, raw, codes) != 1:
+                break
+        if (count := count_episodes(raw, "success")) < plan.demonstrations:
+            raise UserError(f"{raw} has {count} successful episodes, not {plan.demonstrations}: run it again")
+        self._dataset(raw, data)
+        self._terminal.run(["data", "validate", f"dataset={data}"])
+        self._terminal.run(["data", "view", f"dataset={data}"])
+
+    def _teleoperate(self, left: int, raw: Path, codes: tuple[int, ...]) -> int:
+        """Collect `left` successful demonstrations; returns the command's exit code, one of `codes`."""
+        person = self._person(Habits("demonstrate", noise=self._plan.noise, skill=self._plan.skill))
         leaving = False
 
         def meanwhile() -> None:
@@ -149,19 +167,17 @@ class Day:
                 leaving = True
                 self._process.send_signal(signal.SIGINT)
 
-        if left > 0:
-            device = ["device=web", "device.port=0", "speed=0.25"]
-            with person:
-                self._terminal.run(
-                    ["teleop", *device, f"address={self._address}", f"out={raw}"],
-                    codes=(0, INTERRUPTED),
-                    meanwhile=meanwhile,
-                )
-        if (count := count_episodes(raw, "success")) < plan.demonstrations:
-            raise UserError(f"{raw} has {count} successful episodes, not {plan.demonstrations}: run it again")
-        self._dataset(raw, data)
-        self._terminal.run(["data", "validate", f"dataset={data}"])
-        self._terminal.run(["data", "view", f"dataset={data}"])
+        command = [
+            "teleop",
+            "device=web",
+            "device.port=0",
+            "speed=0.25",
+            f"address={self._address}",
+            f"out={raw}",
+        ]
+        self._robot.wait()
+        with person:
+            return self._terminal.run(command, codes=codes, meanwhile=meanwhile)
 
     def _base(self) -> None:
         home = self._home

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,7 @@ from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.commands.rehearse import Config
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import UserError
+from robot_rl.errors import INTERRUPTED, UserError
 from robot_rl.rehearsal.day import Day
 from robot_rl.rehearsal.diary import Diary
 from robot_rl.rehearsal.workplace import ServedRobot, Terminal
@@ -62,11 +64,40 @@ def test_a_command_that_fails_ends_the_day_with_its_log(tmp_path: Path) -> None:
     assert terminal.find_page() == ""
 
 
+def test_teleoperation_that_ends_with_the_robot_is_typed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was restarted after 3 of 20 demonstrations."""
+    robot: Any = SimpleNamespace(wait=lambda: None)
+    day = ShortDay(tmp_path, robot, [])
+    recorded, left = iter([0, 3, 20]), []
+
+    def teleoperate(missing: int, raw: Path, codes: tuple[int, ...]) -> int:
+        assert 1 in codes
+        left.append(missing)
+        return 1 if len(left) == 1 else INTERRUPTED
+
+    commands: list[str] = []
+    monkeypatch.setattr("robot_rl.rehearsal.day.count_episodes", lambda raw, outcome: next(recorded))
+    monkeypatch.setattr(day, "_teleoperate", teleoperate)
+    monkeypatch.setattr(day, "_dataset", lambda raw, data: None)
+    monkeypatch.setattr(day._terminal, "run", lambda command: commands.append(command[1]))
+    day._demonstrate()
+    assert left == [20, 17]
+    assert commands == ["validate", "view"]
+
+
 def test_a_page_is_found_where_its_link_was_printed_last(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "logs", Diary(tmp_path / "diary.jsonl"), print)
     links = ["open http://127.0.0.1:1/#one", "noise", "open http://127.0.0.1:2/#two"]
     terminal.run(["\n".join(links)], program=["/bin/echo"])
     assert terminal.find_page() == "http://127.0.0.1:2/#two"
+
+
+@pytest.mark.parametrize("name", ["demonstrations", "trials", "episodes"])
+def test_a_day_without_episodes_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}=0: at least 1"):
+        compose(load_command("rehearse"), [f"{name}=0"])
 
 
 def test_a_task_without_a_camera_is_refused(tmp_path: Path) -> None:
