@@ -104,14 +104,11 @@ class GenerativePolicy(ImitationPolicy):
         (arXiv 2512.05964).
         """
         obs = self._encode(batch).flatten(1)
-        clean, mask = self._real_actions(batch)
+        committed = self._committed(batch) if self.config.max_prefix else None
+        clean, mask = self._real_actions(batch, committed)
         times, noise = batch["times"].to(self.device), batch["noise"].to(self.device)
         x, target = self._interpolate(clean, noise, times)
-        if self.config.max_prefix:
-            committed = self._committed(batch)
-            # Executed before the chunk begins, also by a policy that is not imitated.
-            given = self.action_normalizer.normalize(batch["actions"].to(self.device))
-            clean = torch.where(committed, given, clean)
+        if committed is not None:
             obs = torch.cat([obs, self._condition(clean, committed)], -1)
             x = torch.where(committed, clean, x)
             mask = mask & ~committed

@@ -207,14 +207,17 @@ class ImitationPolicy(BasePolicy):
             raise ValueError(f"noise has shape {tuple(noise.shape)}; this call needs {shape}, [B, N, H, A]")
         return noise.to(self.device, torch.float32)
 
-    def _real_actions(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _real_actions(
+        self, batch: Mapping[str, Tensor], given: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Normalised actions [B, H, A], 0 where padded, and the mask [B, H, 1] of real ones.
 
-        Networks see the padding too, so it must be constant.
+        Networks see the padding too, so it must be constant. Where `given` [B, H, 1] is set, actions are as
+        they were executed, also those that are not imitated.
         """
         mask = self._real_steps(batch)
         actions = self.action_normalizer.normalize(batch["actions"].to(self.device))
-        return torch.where(mask, actions, 0.0), mask
+        return torch.where(mask if given is None else mask | given, actions, 0.0), mask
 
     def _unnormalize(self, actions: Tensor) -> Tensor:
         """Predicted actions [..., A] in the environment's units, clamped to [-1, 1]."""

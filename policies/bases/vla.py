@@ -124,6 +124,7 @@ class VLAPolicy(FlowPolicy):
         return TIME_SCALE * (1 - torch.rand(batch, generator=generator).pow(1 / NOISE_BIAS))
 
     def features_of_state(self, state: Tensor) -> Tensor:
+        """None: state, images and words are mixed in one token."""
         return state[:, :0]
 
     def _encode(self, obs: ObservationHistory) -> Tensor:

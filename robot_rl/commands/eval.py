@@ -232,17 +232,16 @@ class _Evaluation:
         for path, at in saved:
             count = config.episodes if at is saved[-1][1] else config.curve_episodes or config.episodes
             states = initial.states[:count]
+            target = record_path(out, at)
             with mistakes():
                 networks, _ = load_networks(path, device)
+                record = read_record(target)
             how = {
                 **self.facts,
                 "fingerprint": fingerprint(networks),
                 "seed": config.seed,
                 "states_sha256": initial.sha256,
             }
-            target = record_path(out, at)
-            with mistakes():
-                record = read_record(target)
             if {**record, **how} != record or len(record["success"]) != len(states):
                 begun = time.monotonic()
                 with progress(len(states), f"evaluate step {at.step}", "episodes") as show:

@@ -179,8 +179,8 @@ class StateModel(nn.Module):
     def _logits(self, states: Tensor) -> Tensor:
         """Logits [E, B, h] that the steps to normalised states [E, B, h, Z] succeed.
 
-        Of the state alone: an episode ends with its first success, so that the data have no step from one
-        successful state to another, which a model that predicts too late a success meets.
+        They depend on the state alone. An episode ends with its first success, so that the data have no step
+        from one successful state to another, but a model that predicts a success too late has such steps.
         """
         return self.classifier(states.flatten(1, 2)).view(states.shape[:3])
 

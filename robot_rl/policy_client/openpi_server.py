@@ -42,13 +42,13 @@ class OpenpiServer:
         self._connection, self._config, self.environment = connection, config, environment
         self.state_range: StateRange | None = None
         self.feature_size = None
-        self.example_instruction: str | None = next(iter(environment.get("instructions", [])), None)
-        where, instructions = connection.url, environment.get("instructions")
+        where = connection.url
         if not environment:
             raise ValueError(
                 f"{where} does not describe its actions: it can only be the base of a run, base=remote"
             )
-        self._told = encode_instruction(instructions[0]) if instructions and config.prompt is None else None
+        self.example_instruction = first = next(iter(environment.get("instructions", [])), None)
+        self._told = encode_instruction(first) if first and config.prompt is None else None
         """An instruction, if the task's are sent as prompts."""
         observed = ObservationSpec.from_dict(environment["observation_spec"])
         self._action_spec = spec_from_list(environment["action_spec"])

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,21 @@ def bridge(scene: TaskDriver, tmp_path: Path) -> Iterator[Bridge]:
 def client(bridge: Bridge) -> Iterator[RobotClient]:
     with bridge.client() as client:
         yield client
+
+
+@contextmanager
+def limited(
+    scene: TaskDriver, directory: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any
+) -> Iterator[RobotClient]:
+    """A client of the scene with other limits."""
+    limits = msgspec.structs.replace(scene.spec.limits, **changed)
+    monkeypatch.setattr(scene, "_spec", msgspec.structs.replace(scene.spec, limits=limits))
+    bridge = Bridge(scene, directory / "robot")
+    try:
+        with bridge.client() as client:
+            yield client
+    finally:
+        bridge.close()
 
 
 def make(client: RobotClient, plain: RobosuiteEnv, **changed: Any) -> RealArmEnv:
@@ -233,42 +249,30 @@ def test_what_a_limit_leaves_of_an_action_is_what_was_applied(
     scene: TaskDriver, plain: RobosuiteEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     floor = float(scene.kinematics.forward(np.array(scene.spec.home)).position[2] - 0.04)
-    limits = msgspec.structs.replace(scene.spec.limits, workspace_lower=(-0.6, -1.0, floor))
-    monkeypatch.setattr(scene, "_spec", msgspec.structs.replace(scene.spec, limits=limits))
-    bridge = Bridge(scene, tmp_path / "robot")
-    try:
-        with bridge.client() as client:
-            env = make(client, plain)
-            env.reset(seed=0)
-            down = np.array([0.2, 0, -1, 0, 0, 0, -1], np.float32)
-            for _ in range(60):
-                *_, info = env.step(down)
-                if info["clipped"]:
-                    break
-            assert info["clipped"] == ("workspace_lower",)
-            assert info["applied_action"][0] == pytest.approx(0.2, abs=1e-3)
-            assert -1.0 < info["applied_action"][2] < 0.9
-            env.close()
-    finally:
-        bridge.close()
+    with limited(scene, tmp_path, monkeypatch, workspace_lower=(-0.6, -1.0, floor)) as client:
+        env = make(client, plain)
+        env.reset(seed=0)
+        down = np.array([0.2, 0, -1, 0, 0, 0, -1], np.float32)
+        for _ in range(60):
+            *_, info = env.step(down)
+            if info["clipped"]:
+                break
+        assert info["clipped"] == ("workspace_lower",)
+        assert info["applied_action"][0] == pytest.approx(0.2, abs=1e-3)
+        assert -1.0 < info["applied_action"][2] < 0.9
+        env.close()
 
 
 def test_an_episode_may_begin_with_a_long_action_though_a_first_command_has_to_be_short(
     scene: TaskDriver, plain: RobosuiteEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = msgspec.structs.replace(scene.spec.limits, first_linear=0.01, first_angular=0.05)
-    monkeypatch.setattr(scene, "_spec", msgspec.structs.replace(scene.spec, limits=limits))
-    bridge = Bridge(scene, tmp_path / "robot")
-    try:
-        with bridge.client() as client:
-            env = make(client, plain)
-            for number in range(2):
-                env.reset(seed=number)
-                *_, info = env.step(np.array([1, 0, 0, 0, 0, 0, -1], np.float32))
-                assert (info["refused"], info["clipped"]) == ("", ())
-            env.close()
-    finally:
-        bridge.close()
+    with limited(scene, tmp_path, monkeypatch, first_linear=0.01, first_angular=0.05) as client:
+        env = make(client, plain)
+        for number in range(2):
+            env.reset(seed=number)
+            *_, info = env.step(np.array([1, 0, 0, 0, 0, 0, -1], np.float32))
+            assert (info["refused"], info["clipped"]) == ("", ())
+        env.close()
 
 
 def test_actions_are_checked_before_anything_moves(env: RealArmEnv) -> None:
@@ -434,21 +438,15 @@ def test_a_person_takes_over_from_a_moving_arm(
     scene: TaskDriver, plain: RobosuiteEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The arm is behind its goal by more than a first command may be away: it brakes, then it follows."""
-    limits = msgspec.structs.replace(scene.spec.limits, first_linear=0.005, first_angular=0.05)
-    monkeypatch.setattr(scene, "_spec", msgspec.structs.replace(scene.spec, limits=limits))
-    bridge = Bridge(scene, tmp_path / "robot")
-    try:
-        with bridge.client() as client:
-            env = make(client, plain, horizon=1000)
-            env.reset(seed=0)
-            for _ in range(5):
-                env.step(np.array([0, 1, 0, 0, 0, 0, -1], np.float32))
-            env.commander = "human"
-            refused = [
-                env.step(np.array([0, -0.25, 0, 0, 0, 0, -1], np.float32))[4]["refused"] for _ in range(15)
-            ]
-            assert refused[0] == "jump"
-            assert refused[-1] == ""
-            env.close()
-    finally:
-        bridge.close()
+    with limited(scene, tmp_path, monkeypatch, first_linear=0.005, first_angular=0.05) as client:
+        env = make(client, plain, horizon=1000)
+        env.reset(seed=0)
+        for _ in range(5):
+            env.step(np.array([0, 1, 0, 0, 0, 0, -1], np.float32))
+        env.commander = "human"
+        refused = [
+            env.step(np.array([0, -0.25, 0, 0, 0, 0, -1], np.float32))[4]["refused"] for _ in range(15)
+        ]
+        assert refused[0] == "jump"
+        assert refused[-1] == ""
+        env.close()

@@ -10,7 +10,7 @@ import numpy as np
 from robot_rl.envs.observation import Observation, observation_space
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.hardware.clock import MS, Clock
-from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
+from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.robot.deploy.recording import EpisodeRecording
 from robot_rl.robot.deploy.results import EpisodeResult, StepTimes
@@ -168,10 +168,9 @@ class Controller:
             interrupted = str(error)
         seconds = (self._clock.now() - began) * 1e-9
         if interrupted or not ended:
-            # Disarm at once: an arm without a lease soon latches a fault. Refused if another client has
-            # the arm; the next episode reports that.
-            with suppress(RequestRefused):
-                self._env.close()
+            # Disarm at once: an arm without a lease soon latches a fault. If another client has the arm, the
+            # next episode reports that.
+            self._env.close()
         return EpisodeResult(
             number,
             success,

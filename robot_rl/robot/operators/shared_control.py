@@ -103,13 +103,12 @@ class SharedRobot:
 
     def reset(self, number: int, seed: int) -> Observation:
         try:
-            obs, _ = self._env.reset(seed=number)
+            return self._env.reset(seed=number)[0]
         except RequestRefused as refusal:
             # The program whose turn has ended may end, and disarm the arm before this one has its lease.
             if not self._turns or refusal.code is not Code.MODE:
                 raise
-            obs, _ = self._env.reset(seed=number)
-        return obs
+            return self._env.reset(seed=number)[0]
 
     def step(self, action: np.ndarray, state: ControlState) -> StepResult:
         # The person commands until the policy returns.
