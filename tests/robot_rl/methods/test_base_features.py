@@ -194,11 +194,12 @@ def test_a_resumed_run_that_imagines_features_equals_an_uninterrupted_one(
         robot_rl("train", *command("residual_chunk", seeing, seen, tmp_path, name, *more))
     straight = final_state(tmp_path / "straight")
     assert_same(straight, final_state(tmp_path / "resumed"))
-    model, size = straight["imagination"]["model"], STATE + FEATURES // 2
+    # The base's features begin with the state, which the model does not predict a second time.
+    model, images = straight["imagination"]["model"], FEATURES // 2 - STATE
     assert model["shape"]["features_of"] == straight["replay"]["features_of"]
-    assert model["networks"]["basis"].shape == (FEATURES // 2, 6)
+    assert model["networks"]["basis"].shape == (images, 6)
     # An episode's vectors are the state and the features of its newest frame.
-    assert straight["imagination"]["states"].shape[1] == size
+    assert straight["imagination"]["states"].shape[1] == STATE + images
     records = (tmp_path / "straight" / "imagination.jsonl").read_text().splitlines()
     assert "gap" in json.loads(records[-1])
     monkeypatch.setattr(feature_videos, "fit_decoder", partial(fit_decoder, updates=2))
