@@ -110,9 +110,19 @@ class AsyncTraining:
 
     def train(self) -> bool:
         """Train until all steps are done (True) or the run is stopped (False)."""
+        if self._step < self._intervals.total:
+            self._collect()
+        elif self._updater.is_behind(self._step):
+            self._saved = None
+            self._finish(replace=True)
+        if self._updater.lost:
+            raise self._updater.lost
+        return self._step >= self._intervals.total
+
+    def _collect(self) -> None:
+        """Learn from the actors' steps until all are done, the run is stopped or a server is lost."""
         intervals, run = self._intervals, self._run
-        if self._step >= intervals.total:
-            return True
+        self._updater.measure(intervals, self._step)
         with ExitStack() as closing:
             child = self._start_actor()
             if child:
@@ -129,13 +139,14 @@ class AsyncTraining:
                         break
                 if not self._config.lockstep:
                     self._learn(1)
-            if self._step >= intervals.total:
-                self._learn()
-                self._evaluate(self._step - 1)
-            self._save()
-        if self._updater.lost:
-            raise self._updater.lost
-        return self._step >= intervals.total
+            self._finish()
+
+    def _finish(self, *, replace: bool = False) -> None:
+        """Make the updates that are left after the run's last step, evaluate, and save a checkpoint."""
+        if self._step >= self._intervals.total:
+            self._learn()
+            self._updater.measure(self._intervals, self._step)
+        self._save(replace=replace)
 
     def _restart_if_dead(self, child: ActorProcess) -> None:
         """Restart a dead actor; saves a checkpoint if that is not possible."""
@@ -230,13 +241,9 @@ class AsyncTraining:
                 self._reported_drops = self._server.dropped
         if step >= intervals.total:
             return
-        self._evaluate(before)
+        updater.measure(intervals, step)
         if is_due(intervals.checkpoint_every, before, step):
             self._save()
-
-    def _evaluate(self, before: int) -> None:
-        if self._learner.warmed_up:
-            self._run.measure(self._intervals, self._updater.metrics, before, self._step)
 
     def _learn(self, limit: int | None = None) -> None:
         updates = self._updater.take_pending(limit)
@@ -267,7 +274,7 @@ class AsyncTraining:
             metrics |= stream.metrics()
         return metrics
 
-    def _save(self) -> None:
+    def _save(self, *, replace: bool = False) -> None:
         if self._step == self._saved:
             # That checkpoint is kept, and lacks the ends of episodes that were received since.
             return
@@ -281,7 +288,7 @@ class AsyncTraining:
             "version": self._publisher.version,
             "actors": actors,
         }
-        self._updater.save(self._step, more)
+        self._updater.save(self._step, more, replace=replace)
         self._saved = self._step
         for actor in self._server.actors:
             actor.checkpointed = actor.position[0]

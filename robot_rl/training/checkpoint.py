@@ -26,15 +26,20 @@ KEEP = 2
 
 
 def save_checkpoint(
-    directory: Path, step: int, state: dict[str, Any], extra: Callable[[Path], None] | None = None
+    directory: Path,
+    step: int,
+    state: dict[str, Any],
+    extra: Callable[[Path], None] | None = None,
+    *,
+    replace: bool = False,
 ) -> Path:
     """Write a checkpoint of `step`, and delete all but the newest `KEEP`.
 
-    An existing checkpoint of that step is kept, since a run is deterministic. `extra` writes further files
-    into the directory before it appears.
+    An existing checkpoint of that step is kept, since a run is deterministic, unless it is to be replaced.
+    `extra` writes further files into the directory before it appears.
     """
     final = directory / f"{step:08d}"
-    if final.exists():
+    if final.exists() and not replace:
         return final
     for leftover in directory.glob(".*-[0-9]*"):
         shutil.rmtree(leftover)

@@ -29,7 +29,7 @@ class Intervals:
     """0: no policies are saved besides those of the newest checkpoints."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """Context of a training loop: where it writes, and when it stops."""
 
@@ -48,6 +48,8 @@ class Run:
     """Writes the run's configuration and record, after its newest checkpoint was read."""
     is_main: bool = True
     """Whether this process writes; others of the same run only train."""
+    measured: int = 0
+    """Environment step up to which the policies were evaluated and saved."""
 
     @property
     def checkpoints(self) -> Path:
@@ -64,16 +66,18 @@ class Run:
             self.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
         return values
 
-    def measure(self, intervals: Intervals, metrics: Mapping[str, Tensor], before: int, step: int) -> None:
-        """Evaluate and save the policy if that is due between two steps of the run.
+    def measure(self, intervals: Intervals, metrics: Mapping[str, Tensor], step: int) -> None:
+        """Evaluate and save the policy if that has become due since the last call.
 
         Raises:
             NotFinite: if a metric of the last update is NaN or infinite.
+            ServerLost: if the policy needs a server that is gone; the next call evaluates again.
         """
         for action, every in ((self.evaluate, intervals.eval_every), (self.keep, intervals.save_every)):
-            if action and is_due(every, before, step):
+            if action and is_due(every, self.measured, step):
                 finite_metrics(metrics, step)
                 action(step)
+        self.measured = step
 
 
 class NotFinite(RuntimeError):
@@ -92,6 +96,8 @@ def restore_run(run: Run) -> dict[str, Any] | None:
         if found:
             state = load_checkpoint(found[-1])
             run.logger.load_state_dict(state["logger"])
+            # Checkpoints of earlier versions do not say it.
+            run.measured = state.get("measured", state["step"])
         if run.begin and run.is_main:
             run.begin()
     return state

@@ -27,18 +27,19 @@ class _Updater:
             self._run.log_learning(self.metrics, step)
             self.buffer.restart()
 
-    def save(self, step: int) -> None:
-        """Write a checkpoint."""
+    def save(self, step: int, *, replace: bool = False) -> None:
+        """Write a checkpoint, in place of one of the same step or not."""
         tree = {
             "step": step,
             "action": self.rollout.action,
             "metrics": self.metrics,
+            "measured": self._run.measured,
             "episodes": self.rollout.state_dict(),
             "rollout": self.buffer.state_dict(),
             "learner": self.learner.state_dict(),
             "logger": self._run.logger.state_dict(),
         }
-        save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy)
+        save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy, replace=replace)
 
     def begin_or_resume(self) -> int:
         """Continue from the newest checkpoint, or begin the first episodes; returns the environment step."""
@@ -64,13 +65,16 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
     rollout = TrainingRollout(envs, policy, run.logger, seed, learns_from_images=False)
     updater = _Updater(components, rollout, run)
     step = updater.begin_or_resume()
-    if step >= intervals.total:
+    # An evaluation can be left, after which a server was lost.
+    was_last = step >= intervals.total
+    if was_last and run.measured >= step:
         return True
 
     lost = None
     try:
         if not rollout.decided:
             updater.decide(step)
+        run.measure(intervals, updater.metrics, step)
         while step < intervals.total and not run.stop():
             before = step
             transition = rollout.step()
@@ -85,10 +89,10 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
                 run.progress.update(step, success=rollout.success)
             if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                 updater.save(step)
-            run.measure(intervals, updater.metrics, before, step)
+            run.measure(intervals, updater.metrics, step)
     except ServerLost as error:
         lost = saved_up_to_here(error)
-    updater.save(step)
+    updater.save(step, replace=was_last)
     if lost:
         raise lost
     return step >= intervals.total

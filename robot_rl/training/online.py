@@ -86,6 +86,26 @@ class Updater:
             self.lost = saved_up_to_here(error)
             self.pending += updates - made
 
+    def is_behind(self, step: int) -> bool:
+        """Whether a server was lost before the updates and evaluations of the run's last step."""
+        return self.pending >= 1 or self._run.measured < step
+
+    def measure(self, intervals: Intervals, step: int) -> None:
+        """Evaluate and save the policy if that is due, unless a server is lost, see `lost`.
+
+        Raises:
+            NotFinite: if a metric of the last update is NaN or infinite.
+        """
+        if self.lost:
+            return
+        if not self.learner.warmed_up:
+            self._run.measured = step
+            return
+        try:
+            self._run.measure(intervals, self.metrics, step)
+        except ServerLost as error:
+            self.lost = saved_up_to_here(error)
+
     def _refit(self, imagination: Imagination, step: int) -> None:
         if isinstance(imagination.model, RemoteModel):
             _refit_elsewhere(imagination, step)
@@ -134,8 +154,10 @@ class Updater:
         """Figures of the progress line besides success."""
         return {"imagined": self.imagination.share} if self.imagination else {}
 
-    def save(self, step: int, more: Mapping[str, Any]) -> None:
+    def save(self, step: int, more: Mapping[str, Any], *, replace: bool = False) -> None:
         """Write a checkpoint; `more` is the state of the loop.
+
+        `replace` one of the same step, after which updates were left.
 
         Raises:
             NotFinite: if a metric is NaN or infinite.
@@ -145,6 +167,7 @@ class Updater:
             "step": step,
             **more,
             "owed": self.pending,
+            "measured": self._run.measured,
             "metrics": self.metrics,
             "learner": self.learner.state_dict(),
             "replay": self.replay.state_dict(),
@@ -152,7 +175,7 @@ class Updater:
             "imagination": self.imagination and self.imagination.state_dict(),
             "logger": self._run.logger.state_dict(),
         }
-        save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy)
+        save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy, replace=replace)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint that `save` wrote."""
@@ -217,12 +240,20 @@ def train_online(
         policy.active = learner.warmed_up and step >= config.warmup_steps
         rollout.decide()
 
+    def settle() -> None:
+        if step >= intervals.total:
+            # After the decision, so that a longer run continues as if it had not paused here.
+            updater.update(updater.take_pending(), step)
+        updater.measure(intervals, step)
+
     step = _begin_or_resume(rollout, updater, run)
-    if step >= intervals.total:
+    was_last = step >= intervals.total
+    if was_last and not updater.is_behind(step):
         return True
     try:
         if not rollout.decided:
             decide()
+        settle()
         with ThreadPoolExecutor(1, "learner", torch.set_num_threads, (torch.get_num_threads(),)) as worker:
             while step < intervals.total and not run.stop() and not updater.lost:
                 if not learner.warmed_up and updater.pending >= _WARMUP_BURST:
@@ -245,16 +276,12 @@ def train_online(
                     updater.log(step)
                     run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
                     run.progress.update(step, success=rollout.success, **updater.progress)
-                if step >= intervals.total:
-                    # After the decision, so that a longer run continues as if it had not paused here.
-                    updater.update(updater.take_pending(), step)
-                if learner.warmed_up:
-                    run.measure(intervals, updater.metrics, before, step)
+                settle()
                 if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                     updater.save(step, _state_dict(rollout))
     except ServerLost as error:
         updater.lost = saved_up_to_here(error)
-    updater.save(step, _state_dict(rollout))
+    updater.save(step, _state_dict(rollout), replace=was_last)
     if updater.lost:
         raise updater.lost
     return step >= intervals.total

@@ -97,6 +97,12 @@ class WorkerTraining:
         """Train until all steps are done (True) or the run is stopped (False)."""
         run, updater, total = self._run, self._updater, self._intervals.total
         failed: UserError | None = None
+        was_last = self._step >= total
+        if was_last and not updater.is_behind(self._step):
+            return True
+        if was_last:
+            self._learn(None)
+        updater.measure(self._intervals, self._step)
         while self._step < total and not run.stop() and not updater.lost:
             before = self._step
             if updater.pending < 1:
@@ -109,7 +115,7 @@ class WorkerTraining:
                     self._take(*found)
             self._learn(_BURST if self._step < total else None)
             self._after(before)
-        self._save()
+        self._save(replace=was_last)
         if reason := failed or updater.lost:
             raise reason
         return self._step >= total
@@ -179,8 +185,7 @@ class WorkerTraining:
             run.logger.log(step, **self._metrics())
             success = float(np.mean(self._outcomes or [0.0]))
             run.progress.update(step, success=success, **updater.progress)
-        if updater.learner.warmed_up:
-            run.measure(intervals, updater.metrics, before, step)
+        updater.measure(intervals, step)
         if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
             self._save()
 
@@ -196,9 +201,10 @@ class WorkerTraining:
             "workers/dropped": self._dropped,
         }
 
-    def _save(self) -> None:
+    def _save(self, *, replace: bool = False) -> None:
         names = ("updates", "begun", "dropped", "outcomes")
-        self._updater.save(self._step, {name: getattr(self, f"_{name}") for name in names})
+        more = {name: getattr(self, f"_{name}") for name in names}
+        self._updater.save(self._step, more, replace=replace)
 
 
 def _job(method: OffPolicyMethod, components: OffPolicyComponents, source: Source) -> CollectorJob:

@@ -92,8 +92,11 @@ class TeleopSession:
             self._device_error = str(error)
             self._screen.say(f"{error}; the arm is held")
             return ""
-        for mark in sorted(sample.marks if sample else (), key=lambda mark: mark != "stop"):
-            self._handle_mark(mark)
+        marks = sample.marks if sample else ()
+        for mark in sorted(marks, key=lambda mark: mark != "stop"):
+            # Whoever stops the arm has to look at it before arming it again.
+            if not (mark == "arm" and "stop" in marks):
+                self._handle_mark(mark)
         state = self._state()
         if state is None:
             return ""

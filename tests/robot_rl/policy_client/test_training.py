@@ -1,6 +1,7 @@
 """Runs with `base=remote` learn what a run in one process learns, also if the server is lost meanwhile."""
 
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from robot_rl.report.figures import TITLES
 from robot_rl.runs import list_checkpoints
 from robot_rl.saved_policies.loading import load_networks
 from robot_rl.training.logger import read_metrics
+from robot_rl.training.periodic_evaluation import PeriodicEvaluation
 from robot_rl.training.rollout import TrainingRollout
 from tests.conftest import SMALL_RL, RunCommand
 from tests.robot_rl.policy_client.test_lost_servers import set_timeout
@@ -113,6 +115,51 @@ def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
         finally:
             server.close()
     assert_same(tmp_path / "local", tmp_path / "remote")
+
+
+@pytest.mark.parametrize(
+    ("method", "every"), [("expo", 16), pytest.param("residual_ppo", 12, marks=pytest.mark.full)]
+)
+def test_an_evaluation_in_which_the_server_is_lost_is_made_after_all(
+    method: str, every: int, tmp_path: Path, robot_rl: RunCommand, base_run: Path, demonstrations: Path
+) -> None:
+    """Once in the middle of a run, and once after its last step."""
+    evaluated = (f"eval_every={every}", "eval_episodes=1", f"save_every={every}")
+    common = (*METHODS[method], *evaluated, f"data={demonstrations}", f"runs_dir={tmp_path}", "log_every=12")
+    robot_rl("train", *common, f"base={base_run}", "name=local")
+    port = 0
+    # The first evaluation of the second session is the one that the first session lacks.
+    for lost in (1, 2, 0):
+        server, url = serve(base_run, port)
+        port = int(url.rsplit(":", 1)[1])
+        command = (*common, "base=remote", f"base.url={url}", "base.timeout=2", "name=remote")
+        with pytest.MonkeyPatch.context() as patch, closing(server):
+            patch.setattr(PeriodicEvaluation, "evaluate", without(server, lost))
+            with pytest.raises(ServerLost, match="saved up to here") if lost else nullcontext():
+                robot_rl("train", *command)
+    assert_same(tmp_path / "local", tmp_path / "remote")
+    for folder in ("evaluations", "policies"):
+        local, remote = ({path.name for path in (tmp_path / run / folder).iterdir()} for run in RUNS)
+        assert local == remote
+        assert len(local) == 2
+
+
+RUNS = ("local", "remote")
+EVALUATE = PeriodicEvaluation.evaluate
+
+
+def without(server: PolicyServer, number: int) -> Callable[..., Any]:
+    """`PeriodicEvaluation.evaluate`, which first closes the server at its call of this number."""
+    left = number
+
+    def evaluate(self: PeriodicEvaluation, *given: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            server.close()
+        return EVALUATE(self, *given)
+
+    return evaluate
 
 
 @pytest.mark.full

@@ -28,8 +28,8 @@ class Hand:
     name = "hand"
     controls = ()
 
-    def __init__(self, teleoperator: Teleoperator) -> None:
-        self._teleoperator = teleoperator
+    def __init__(self, teleoperator: Teleoperator, pressed: tuple[Mark, ...]) -> None:
+        self._teleoperator, self._pressed = teleoperator, pressed
         self._steps_after_stop = 0
 
     def __enter__(self) -> Self:
@@ -44,7 +44,7 @@ class Hand:
             self._steps_after_stop += 1
             marks = ("quit",) if self._steps_after_stop == 10 else ()
         elif state is ClutchState.ENGAGED:
-            self._steps_after_stop, marks = 1, ("stop",)
+            self._steps_after_stop, marks = 1, self._pressed
         else:
             pressed = state is ClutchState.RELEASED
         return self._sample(pressed, marks)
@@ -80,12 +80,13 @@ def robot(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unanswere
             robot.disarm()
 
 
-def run(robot: Unanswered, display: OperatorDisplay) -> Teleoperator:
-    """Teleoperate until the hand quits."""
+def run(robot: Unanswered, display: OperatorDisplay, pressed: tuple[Mark, ...] = ("stop",)) -> Teleoperator:
+    """Teleoperate until the hand quits; `pressed` are the keys with which it stops."""
     teleoperator = Teleoperator(robot.spec, Speed(0.1, 0.4))
     episodes = TeleopEpisodes(robot, None, 0, display.say)
     screen = TerminalScreen(display.say)
-    loop = TeleopSession(robot, Hand(teleoperator), teleoperator, episodes, screen, display, MonotonicClock())
+    hand = Hand(teleoperator, pressed)
+    loop = TeleopSession(robot, hand, teleoperator, episodes, screen, display, MonotonicClock())
     assert not loop.run(lambda: False)
     return teleoperator
 
@@ -95,6 +96,13 @@ def test_a_stop_that_is_not_answered_is_sent_again(robot: Unanswered) -> None:
     run(robot, OperatorDisplay(robot.spec.name))
     assert robot.stops == 2
     assert robot.sample().mode is Mode.FAULT
+
+
+def test_a_stop_is_not_acknowledged_by_an_arm_pressed_with_it(robot: Unanswered) -> None:
+    run(robot, OperatorDisplay(robot.spec.name), ("arm", "stop"))
+    state = robot.sample()
+    assert state.mode is Mode.FAULT
+    assert "operator at the hand" in state.fault
 
 
 def test_a_stop_that_is_never_answered_opens_the_clutch_and_is_said(robot: Unanswered) -> None:
