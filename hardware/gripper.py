@@ -4,14 +4,18 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from robot_rl.hardware.clock import MS, Clock
-from robot_rl.hardware.drivers.driver import Gripper
+from robot_rl.hardware.drivers.driver import DriverError, Gripper
 from robot_rl.hardware.protocol.messages import Gripped
 
 READ_PERIOD = 50 * MS
 """Interval between readings while idle, ns."""
 STOP_PERIOD = 50 * MS
 """Interval between stop calls while a movement continues, ns."""
+_TOLERANCE = 0.1
+"""How far a reading may be beyond the range of openings."""
 
 
 class GripperMailbox:
@@ -21,9 +25,13 @@ class GripperMailbox:
     readings continue if they can. No call except `close` waits for the gripper.
     """
 
-    def __init__(self, gripper: Gripper, clock: Clock) -> None:
+    def __init__(self, gripper: Gripper, clock: Clock, patience: float = 5.0) -> None:
+        """Create without starting; a call of the gripper that takes longer than `patience` [s] is a fault."""
         self._gripper = gripper
         self._clock = clock
+        self._patience = patience
+        self._calling: tuple[str, int] | None = None
+        """The call of the gripper's thread that is running, and when it began [ns]."""
         # Guards all fields below; the threads wait on it for work.
         self._changed = threading.Condition()
         self._goal: float | None = None
@@ -67,14 +75,21 @@ class GripperMailbox:
                 self._enders[-1].start()
 
     def latest(self) -> Gripped | None:
-        """The newest reading; None before the first."""
+        """The newest reading, with the goal of now; None before the first."""
         with self._changed:
-            return self._latest
+            if self._latest is None or self._goal is None:
+                return self._latest
+            # Some grippers cannot be read while they move: the goal would be known only afterwards.
+            return msgspec.structs.replace(self._latest, goal=self._goal)
 
     @property
     def fault(self) -> str:
         """Text of the latched fault, "" if none."""
         with self._changed:
+            if self._calling is not None:
+                what, begun = self._calling
+                if self._clock.now() - begun > self._patience * 1e9:
+                    self._latch(what, f"no answer for {self._patience:g} s")
             return self._fault
 
     def acknowledge(self) -> None:
@@ -82,11 +97,8 @@ class GripperMailbox:
         with self._changed:
             self._fault = ""
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Stop the gripper and end the thread. Safe to call twice.
-
-        Args:
-            timeout: time limit for a gripper call that is running, s.
+    def close(self) -> None:
+        """Stop the gripper and end the thread, after a call that is running. Safe to call twice.
 
         Raises:
             TimeoutError: if the call does not return; the thread ends with the process.
@@ -95,9 +107,9 @@ class GripperMailbox:
         with self._changed:
             self._closed = True
         if self._thread.ident is not None:
-            self._thread.join(timeout)
+            self._thread.join(self._patience)
         if self._thread.is_alive():
-            raise TimeoutError(f"the gripper has not answered for {timeout:g} s")
+            raise TimeoutError(f"the gripper has not answered for {self._patience:g} s")
 
     def _run(self) -> None:
         while True:
@@ -113,7 +125,7 @@ class GripperMailbox:
             if closed:
                 return
             if goal is not None:
-                self._attempt(f"move to {goal:.3f}", partial(self._gripper.move, goal))
+                self._call(f"move to {goal:.3f}", partial(self._gripper.move, goal))
                 with self._changed:
                     self._moving = False
                     enders, self._enders = self._enders, []
@@ -121,7 +133,7 @@ class GripperMailbox:
                 # Their last stop may still be under way, and would end the next movement.
                 for ender in enders:
                     ender.join()
-            self._attempt("read", self._read)
+            self._call("read", self._read)
 
     def _has_work(self) -> bool:
         return self._closed or self._halt or self._waiting is not None
@@ -140,9 +152,19 @@ class GripperMailbox:
         # Time before the call: the reading is never older than its time stamp.
         begun = self._clock.now()
         opening = self._gripper.read()
+        if not -_TOLERANCE <= opening <= 1 + _TOLERANCE:
+            raise DriverError(f"the opening is {opening}: it must be in 0 … 1")
         with self._changed:
             goal = opening if self._goal is None else self._goal
             self._latest = Gripped(opening=opening, t=begun, goal=goal)
+
+    def _call(self, what: str, call: Callable[[], None]) -> None:
+        """Make a call of this object's thread, which may hang."""
+        with self._changed:
+            self._calling = what, self._clock.now()
+        self._attempt(what, call)
+        with self._changed:
+            self._calling = None
 
     def _attempt(self, what: str, call: Callable[[], None]) -> None:
         try:
@@ -150,6 +172,10 @@ class GripperMailbox:
         # All exceptions: if the thread died, the gripper would silently ignore all goals.
         except Exception as error:
             with self._changed:
-                self._goal = self._waiting = None
-                if not self._fault:
-                    self._fault = f"{what}: {str(error) or type(error).__name__}"
+                self._latch(what, str(error) or type(error).__name__)
+
+    def _latch(self, what: str, why: str) -> None:
+        """Latch a fault and forget the goals; needs the lock."""
+        self._goal = self._waiting = None
+        if not self._fault:
+            self._fault = f"{what}: {why}"

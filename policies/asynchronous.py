@@ -312,6 +312,9 @@ class AsyncRunner(ChunkRunner):
         action, base = self._chunk[env_ids, at], self._base_chunk[env_ids, at]
         return PolicyOutput(action, base, noise, position, base_samples)
 
+    def is_held(self, env_id: int) -> bool:
+        return self._episodes[env_id].held
+
     def overrule(self, env_id: int, action: NDArray[np.float32]) -> None:
         # A hold repeats what was executed: a gripper that a person has closed stays closed.
         self._last[env_id] = action

@@ -201,6 +201,11 @@ class ChunkRunner:
         """Control steps from a request to its chunk."""
         return 0
 
+    def is_held(self, env_id: int) -> bool:
+        """Whether the last step holds the arm, because its actions are not computed yet."""
+        del env_id
+        return False
+
     def overrule(self, env_id: int, action: NDArray[np.float32]) -> None:
         """Say that an environment executes another action [A] than that of its last step."""
 

@@ -248,8 +248,8 @@ class ArmMotion(Generic[Target]):
         """
         if self._goal is None or self._goal.seq:
             path = self._planner.home(self._limiter.setpoint)
-            self._waypoints.clear()
             self._follow_home_path(path, now)
+        self._waypoints.clear()
 
     def _follow_home_path(self, path: list[Target], now: int) -> None:
         target, *self._home_path = path

@@ -1,5 +1,6 @@
 """Interface of teleoperation devices: time-stamped samples of the operator's input, and clutches."""
 
+import math
 from contextlib import ExitStack
 from typing import Final, Literal, Protocol, Self, runtime_checkable
 
@@ -19,6 +20,8 @@ LATE_MS: Final = 1000
 """Keys and buttons that waited longer than this, as in a suspended program, are discarded, except stop."""
 LAPSE_S: Final = 10
 """A toggle clutch opens by itself after this time without operator input."""
+_FUTURE: Final = 1 * MS
+"""How far a sample may be ahead of the clock, ns."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +40,19 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Requested opening, 0 to 1; None leaves the gripper unchanged."""
     marks: tuple[Mark, ...] = ()
     """Marks pressed since the previous sample; each is returned once."""
+
+
+def sample_fault(sample: Sample, now: int) -> str:
+    """Why a sample at time `now` [ns] must not move an arm, "" if it may."""
+    if sample.t > now + _FUTURE:
+        return f"a sample is from the future: {(sample.t - now) / MS:.0f} ms ahead, by another clock"
+    if not all(math.isfinite(value) and abs(value) <= 1 for value in sample.motion):
+        return f"the device says {sample.motion}: each must be in -1 to 1"
+    if sample.gripper is not None and not 0 <= sample.gripper <= 1:
+        return f"the device asks for a gripper opening of {sample.gripper}: it must be in 0 to 1"
+    if len(sample.motion) != (0 if sample.joints else 6):
+        return f"the device gives {len(sample.motion)} motions; it must give 6, or joints instead"
+    return ""
 
 
 class DeviceError(Exception):

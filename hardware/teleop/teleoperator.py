@@ -7,11 +7,10 @@ from typing import Final
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.spec import RobotSpec
-from robot_rl.hardware.teleop.device import Sample
+from robot_rl.hardware.teleop.device import Sample, sample_fault
 from robot_rl.hardware.teleop.engagement import ClutchState, Engagement
 from robot_rl.hardware.teleop.motion import CannotFollow, JointMotion, Motion, RateMotion, Speed, Target
 
-_FUTURE: Final = 1 * MS
 """A sample later than now by more than this was stamped by another clock, ns."""
 _MAX_STEP: Final = 0.1
 """Longest time that one step integrates, s; a late step does not catch up."""
@@ -106,21 +105,14 @@ class Teleoperator:
 
     def _invalid(self, sample: Sample, now: int) -> str:
         """Why this sample is invalid, "" if it is valid."""
+        if fault := sample_fault(sample, now):
+            return fault
         newest, self._newest = self._newest, max(self._newest, sample.t)
-        if sample.t > now + _FUTURE:
-            self._newest = newest
-            return f"a sample is from the future: {(sample.t - now) / MS:.0f} ms ahead, by another clock"
         if sample.t < newest:
             return f"a sample is older than the one before: by {(newest - sample.t) / MS:.0f} ms"
         for name, off in zip(self._spec.joints, sample.joints, strict=False):
             if not math.isfinite(off):
                 return f"the leader's {name} is {off}: check its motor and its calibration"
-        if not all(math.isfinite(value) and abs(value) <= 1 for value in sample.motion):
-            return f"the device says {sample.motion}: each must be in -1 to 1"
-        if sample.gripper is not None and not 0 <= sample.gripper <= 1:
-            return f"the device asks for a gripper opening of {sample.gripper}: it must be in 0 to 1"
-        if len(sample.motion) != (0 if sample.joints else 6):
-            return f"the device gives {len(sample.motion)} motions; it must give 6, or joints instead"
         return ""
 
 

@@ -93,12 +93,13 @@ class TerminalKeys:
             end = at + 1
             if text[at] == "\x1b" and text[end : end + 1] in ("", "[", "O"):
                 end += 1
-                while end < len(text) and not "@" <= text[end] <= "~":
+                # A space stops the arm: it is never taken for a part of a sequence.
+                while end < len(text) and text[end] != " " and not "@" <= text[end] <= "~":
                     end += 1
                 if end >= len(text):
                     self._unread = text[at:]
                     return
-                end += 1
+                end += text[end] != " "
             else:
                 yield text[at]
             at = end

@@ -86,7 +86,10 @@ def run(config: Config) -> None:
             with mistakes():
                 device = choose_device(config.device)
                 address = parse(config.learner)
-                outbox = Outbox(resources.enter_context(locked_spool(Path(config.spool), stop)))
+                spool = resources.enter_context(locked_spool(Path(config.spool), stop))
+                for path in spool.set_aside_damaged():
+                    _say(f"{path} lacks the end of its episode, and is not sent")
+                outbox = Outbox(spool)
                 keys = load_client_keys(Path(config.keys)) if config.keys else None
                 client = LearnerClient(address, keys, outbox, clock, config.name)
                 resources.callback(client.close)

@@ -5,7 +5,8 @@ For a simulated task served as a robot (`robot-rl robot task=…`), `task=…` m
 """
 
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.errors import UserError, mistakes
 from robot_rl.factory import make_env
+from robot_rl.hardware.recording.episode import DamagedEpisode
 from robot_rl.hardware.recording.raw import RawDataset
-from robot_rl.hardware.recording.records import OUTCOMES
+from robot_rl.hardware.recording.records import OUTCOMES, Header
 
 GROUPS = {"task": {"*": TaskConfig}}
 
@@ -43,7 +45,8 @@ class Config:
     outcomes: list[str] = field(default_factory=lambda: ["success", "failure"])
     """Episodes to use: success, failure, discarded, interrupted, recovered."""
     max_age_ms: float = 500.0
-    """Episodes with a longer gap in states, gripper readings or images are left out."""
+    """Episodes with a longer gap in states or images are left out, and those without a reading of the gripper
+    for longer than 5 s."""
     flag_age_ms: float = 250.0
     """Episodes with a longer gap are flagged; the last known value fills the gap."""
 
@@ -92,7 +95,7 @@ def derive_config(config: Config, raw: RawDataset, ended: ExitStack) -> DeriveCo
         env = make_env(task)
         environment, rate = env.describe(), float(task.control_freq)
         env.close()
-        if any(SCENE in episode.header.spec.sensors for episode in raw.episodes.values() if episode.begun):
+        if any(SCENE in header.spec.sensors for header in _headers(raw)):
             # Without cameras: states need no rendering.
             env = make_env(without_cameras(task), observe_all=True)
             ended.callback(env.close)
@@ -117,17 +120,25 @@ def derive_config(config: Config, raw: RawDataset, ended: ExitStack) -> DeriveCo
 
 def _served_task(raw: RawDataset) -> str | None:
     """Name of the task that was served as a robot; None for other robots."""
-    specs = [episode.header.spec for episode in raw.episodes.values() if episode.begun]
+    specs = (header.spec for header in _headers(raw))
     return next((spec.name for spec in specs if spec.driver == "robosuite"), None)
 
 
+def _headers(raw: RawDataset) -> Iterator[Header]:
+    """Headers of the episodes, without damaged ones, which are left out."""
+    for episode in raw.episodes.values():
+        with suppress(DamagedEpisode):
+            if episode.begun:
+                yield episode.header
+
+
 def _with_recorded_cameras(task: TaskConfig, chosen: list[str] | None, raw: RawDataset) -> TaskConfig:
-    """The task that was served, with the recorded cameras if it names none."""
-    header = next((episode.header for episode in raw.episodes.values() if episode.begun), None)
-    if task.cameras or header is None:
+    """The task that was served, with the chosen cameras, or the recorded ones if it names none."""
+    header = next(_headers(raw), None)
+    if header is None or (task.cameras and chosen is None):
         return task
     sizes = {camera.name: [camera.height, camera.width] for camera in header.spec.cameras}
     names = [name for name in (header.cameras if chosen is None else chosen) if name in sizes]
     if not names:
-        return task
+        return without_cameras(task)
     return replace(task, cameras=names, image_size=sizes[names[0]])

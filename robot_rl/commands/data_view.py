@@ -37,7 +37,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    path = Path(config.dataset)
+    path = Path(config.dataset).absolute()
     out = Path(config.out) if config.out else path.with_name(f"{path.stem}.html")
     with mistakes():
         if out.is_dir():
@@ -56,6 +56,8 @@ def run(config: Config) -> None:
 
 
 def _raw(path: Path, out: Path, config: Config) -> None:
+    if config.render:
+        raise UserError(f"render=true is for a dataset, and {path} holds recordings: leave it out")
     raw = RawDataset(path)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / path.name

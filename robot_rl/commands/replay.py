@@ -20,6 +20,7 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.robot.consent import ask_consent
 
 
 @dataclass
@@ -109,14 +110,9 @@ def _on_robot(config: Config, address: str, dataset: Dataset) -> None:
 
 def _ask(config: Config, name: str, seconds: float, approach: float) -> None:
     lasts = seconds / config.speed
-    print(
+    ask_consent(
         f"{name} will go to the start of episode {config.episode} within {approach:.1f} s, then follow it at "
-        f"{config.speed:g} of its speed for {lasts:.1f} s.\nKeep the space around it clear, and a hand "
-        "on the emergency stop. Ctrl-C brings the arm to rest.",
-        flush=True,
+        f"{config.speed:g} of its speed for {lasts:.1f} s.",
+        given=config.yes,
+        option="yes",
     )
-    if config.yes:
-        return
-    if not sys.stdin.isatty():
-        raise UserError("the arm moves only with the operator's consent: give yes=true")
-    input("Enter begins: ")

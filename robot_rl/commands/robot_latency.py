@@ -24,6 +24,7 @@ from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hardware.robot_file import load_robot, merged_latencies, with_latency
 from robot_rl.hardware.spec import Latency
+from robot_rl.robot.consent import ask_consent
 
 
 @dataclass
@@ -98,17 +99,12 @@ def _measure(config: Config, robot: RobotClient, keys: ClientKeys | None) -> Fig
 
 
 def _ask(config: Config, robot: RobotClient, axis: Axis, swing: Swing) -> None:
-    print(
+    ask_consent(
         f"{robot.spec.name} at {config.address} will swing {axis.name} by {swing.amplitude:.3f} {axis.unit} "
-        f"to either side of where it stands, for {swing.seconds:g} s.\nKeep the space around it clear, and a "
-        "hand on the emergency stop. Ctrl-C brings the arm to rest.",
-        flush=True,
+        f"to either side of where it stands, for {swing.seconds:g} s.",
+        given=config.go,
+        option="go",
     )
-    if config.go:
-        return
-    if not sys.stdin.isatty():
-        raise UserError("the arm moves only with the operator's consent: give go=true")
-    input("Enter begins: ")
 
 
 def _check_file(path: Path, name: str) -> None:

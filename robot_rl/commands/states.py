@@ -81,6 +81,8 @@ def _write_images(config: Config) -> None:
     """Save images of the beginnings of failures."""
     if config.data is None or config.out is None:
         raise UserError("give task=…, or data=… and out=… for images of a dataset's failures")
+    if config.count is not None or config.split != Config.split:
+        raise UserError("without task=… all failures of data=… are used: leave out count and split")
     with mistakes():
         episodes = write_cases(Dataset(Path(config.data)), Path(config.out))
     for case, episode in enumerate(episodes):

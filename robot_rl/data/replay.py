@@ -145,10 +145,10 @@ class Replay:
             self._weight[rows] = weight
             index = torch.from_numpy(rows).to(self.device)
             self.data["success"][index] = success
-            if success and self._human[rows].any():
-                helped = int(np.flatnonzero(self._human[rows])[-1])
-                good = self._human[rows] | (np.arange(len(rows)) > helped)
-                good &= self.data["source"][index].cpu().numpy() != SOURCES.index("handover")
+            # The row after the last step has no source of its own.
+            taken = np.isin(self.data["source"][index].cpu().numpy(), _TAKEN_OVER) & ~self._last[rows]
+            if success and taken.any():
+                good = self._human[rows] | (np.arange(len(rows)) > np.flatnonzero(taken)[-1])
                 self.data["success"][index] = torch.from_numpy(good).to(self.device)
             self._episode_start[stream] = count
 
@@ -165,8 +165,13 @@ class Replay:
         return {name: self.data[name][rows] for name in ("state", "action", "terminated", "last", *names)}
 
     def never_begin(self, stream: int, steps: NDArray[np.bool_]) -> None:
-        """Let no window begin at these of the stream's first steps [T]; windows may pass through them."""
-        self._weight[stream * self.rows + np.flatnonzero(steps)] = 0
+        """Let no window begin at these of the stream's first steps [T], and nothing imitate them.
+
+        Windows may pass through them.
+        """
+        rows = stream * self.rows + np.flatnonzero(steps)
+        self._weight[rows] = 0
+        self.data["success"][torch.from_numpy(rows).to(self.device)] = False
 
     def cut(self, stream: int) -> None:
         """End the interrupted episode of a stream: its newest row becomes its last observation."""
@@ -243,7 +248,9 @@ class Replay:
                 out[f"next.{name}"] = data[name][last]
         if chunk:
             out["chunk"] = self._executed(rows[:, :chunk], length, chunk)
-            out["chunk_mask"] = inside[:, :chunk].float()
+            # An unsuccessful step, as one in which the arm held, ends what may be imitated.
+            imitated = inside[:, :chunk] & data["success"][rows[:, :chunk]]
+            out["chunk_mask"] = imitated.cumprod(1).float()
         return out
 
     def held(self, name: str) -> NDArray[Any]:

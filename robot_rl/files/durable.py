@@ -98,11 +98,15 @@ def atomic_directory(final: Path) -> Iterator[Path]:
     if building.exists():
         shutil.rmtree(building)
     building.mkdir()
+    replaced = final.with_name(f".replaced-{final.name}")
     try:
         yield building
+        sync_tree(building)
         if final.exists():
-            shutil.rmtree(final)
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.replace(final, replaced)
         publish(building, final)
+        shutil.rmtree(replaced, ignore_errors=True)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise

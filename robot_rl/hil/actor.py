@@ -90,9 +90,11 @@ class Actor:
         self._client, self._outbox, self._clock, self._job = client, client.outbox, clock, job
         self._steps, self._stop, self._say = steps, stop, say
         self._shared = SharedControl(
-            env, operator, clock, stopping=lambda: self._stopping, say=say, idle=self._exchange
+            env, operator, policy, clock, stopping=lambda: self._stopping, say=say, idle=self._exchange
         )
         self._expected_weights = networks.state_dict()
+        self._unsent: dict[str, torch.Tensor] = {}
+        """Weights from before the first ones that were sent."""
         self._version, self._warm = 0, False
         self._late_ms = LATE_FRACTION * 1000 / job.task.control_freq
 
@@ -120,7 +122,10 @@ class Actor:
             ProtocolError: if they do not fit the policy.
         """
         tensors = unpack_tensors(weights.tensors, self._expected_weights)
-        self._networks.load_state_dict(tensors, strict=False)
+        for name in tensors.keys() - self._unsent.keys():
+            self._unsent[name] = self._expected_weights[name].clone()
+        # A learner that went back to an older checkpoint leaves out what it has not changed yet.
+        self._networks.load_state_dict({**self._unsent, **tensors}, strict=False)
         self._version, self._warm = weights.version, weights.warm
 
     @property
@@ -165,15 +170,15 @@ class Actor:
         episode.interrupted, episode.failed = shared.interrupted, shared.failed
         if episode.over:
             return
-        if shared.returns:
-            # The chunk was planned before the person moved the arm.
-            self._policy.replan(0)
         proposed, fields = self._act(episode.obs)
-        action = shared.action(proposed)
-        self._policy.runner.overrule(0, action)
-        step = shared.step(action)
+        step = shared.step(shared.action(proposed))
         episode.obs, reward, terminated, episode.truncated, info = step
-        source = "base" if shared.source == "policy" and not self._policy.active else shared.source
+        source = shared.source
+        if source == "policy" and not self._policy.active:
+            source = "base"
+        elif source == "human" and info.get("refused"):
+            # The arm held: the person wanted something else.
+            source = "handover"
         self._outbox.add(
             Step(
                 episode=episode.number,

@@ -24,6 +24,11 @@ def check_hil_config(config: HilConfig, method: Any) -> None:
             "method.windows=decisions learns from chunks that are executed whole, and a person may take over "
             "within one: leave it out with hil=on"
         )
+    if steps := getattr(method, "progressive_steps", 0):
+        raise ValueError(
+            f"method.progressive_steps={steps} counts the steps of one acting policy, and an actor may be "
+            "replaced: leave it out with hil=on"
+        )
     check_operator(config)
     if method.num_envs != config.actors:
         raise ValueError(

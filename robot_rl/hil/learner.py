@@ -25,7 +25,7 @@ from robot_rl.rollout import episode_seed
 from robot_rl.runs import write_text
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.context import Source
-from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
+from robot_rl.training.loop import Intervals, Run, check_reward, finite_metrics, is_due, restore_run
 from robot_rl.training.online import Updater
 
 _WAIT_MS: Final = 20
@@ -252,6 +252,8 @@ class AsyncTraining:
         self._publisher.count_updates(updates)
         warm = self._learner.warmed_up
         if actors := self._publisher.due(warm, self._server.connected):
+            # On a GPU, nothing has looked at them yet.
+            finite_metrics(self._updater.metrics, self._step)
             self._server.publish(self._publisher.next(warm, actors), actors)
 
     @property

@@ -93,7 +93,13 @@ def make_actor(
         say(line)
         display.say(line)
 
-    operator, env = _EnvironmentBuilder(job, envs, display, stop, show, resources).build()
+    def ended() -> bool:
+        # An operator may prepare the scene for minutes, in which the learner may die.
+        client.exchange()
+        client.check_connected()
+        return stop() or client.stopping
+
+    operator, env = _EnvironmentBuilder(job, envs, display, ended, show, resources).build()
     actor = Actor(
         env, operator, policy, networks, client, job, clock, steps=welcome.steps, stop=stop, say=show
     )

@@ -39,6 +39,8 @@ class SlurmLauncher(Launcher):
         try:
             asked = ["scontrol", "ping"]
             answer = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=_ANSWER)
+        except FileNotFoundError:
+            raise UserError("launcher=slurm needs SLURM's scontrol, which is not on the PATH here") from None
         except subprocess.TimeoutExpired:
             raise UserError(
                 f"SLURM's controller did not answer within {_ANSWER:g} s (scontrol ping)"

@@ -131,17 +131,21 @@ class Takeover:
         self.state = after
         return after
 
-    def action(self, proposed: Action, wanted: Action | None, now: int) -> Action:
+    def action(self, proposed: Action, wanted: Action | None, now: int, *, held: bool = False) -> Action:
         """Action [A] of this control step.
 
         Args:
             proposed: action of the policy [A].
-            wanted: action of the person [A], required while the person drives; NaN keeps the last command.
+            wanted: action of the person [A], required while the person drives; NaN keeps a gripper's last
+                command.
             now: the time given to `step`, ns.
+            held: whether the policy's actions are not there yet: they are scaled up from their first one on.
         """
+        if held and self.state is ControlState.RETURN:
+            self._since = now
         if self.state is ControlState.HUMAN:
             assert wanted is not None
-            action = np.where(np.isnan(wanted), self._last_action, wanted)
+            action = np.where(np.isnan(wanted) & self._gripper, self._last_action, wanted)
         elif self.state is ControlState.POLICY:
             action = proposed
         else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from robot_rl.hardware.clock import MS, MonotonicClock
+from robot_rl.hardware.clock import MS, MonotonicClock, SteppedClock
 from robot_rl.hardware.drivers.driver import DriverError
 from robot_rl.hardware.gripper import GripperMailbox
 
@@ -56,11 +56,11 @@ def gripper() -> SlowGripper:
 
 @pytest.fixture
 def mailbox(gripper: SlowGripper) -> Iterator[GripperMailbox]:
-    mailbox = GripperMailbox(gripper, MonotonicClock())
+    mailbox = GripperMailbox(gripper, MonotonicClock(), BOUND)
     mailbox.start()
     yield mailbox
     gripper.go_on.release(1000)
-    mailbox.close(BOUND)
+    mailbox.close()
     assert not any(thread.name == "gripper" for thread in threading.enumerate())
 
 
@@ -127,6 +127,8 @@ def test_a_reading_says_from_when_it_is_and_ages_while_the_gripper_moves(
     time.sleep(0.2)
     assert mailbox.latest() == old
     assert old is not None
+    # What it was told is known at once.
+    assert (old.opening, old.goal) == (0.25, 1.0)
     assert time.monotonic_ns() - old.t > 200 * MS
     gripper.go_on.release()
     _wait(lambda: (latest := mailbox.latest()) and latest.opening == 1.0)
@@ -228,6 +230,37 @@ def test_a_gripper_that_cannot_be_read_is_a_fault(mailbox: GripperMailbox, gripp
     _wait(lambda: mailbox.fault == "read: unplugged")
 
 
+@pytest.mark.parametrize("opening", [float("nan"), 7.0])
+def test_a_reading_that_is_no_opening_is_a_fault(
+    mailbox: GripperMailbox, gripper: SlowGripper, opening: float
+) -> None:
+    _wait(mailbox.latest)
+    gripper.opening = opening
+    _wait(lambda: mailbox.fault == f"read: the opening is {opening}: it must be in 0 … 1")
+    latest = mailbox.latest()
+    assert latest is not None
+    assert latest.opening == 0.25
+
+
+def test_a_gripper_that_hangs_is_a_fault(gripper: SlowGripper) -> None:
+    clock = SteppedClock()
+    mailbox = GripperMailbox(gripper, clock)
+    mailbox.start()
+    _begin(mailbox, gripper, 0.5)
+    clock.advance(5000 * MS)
+    assert mailbox.fault == ""
+    clock.advance(1)
+    assert mailbox.fault == "move to 0.500: no answer for 5 s"
+    # Acknowledging does not help while it hangs.
+    mailbox.acknowledge()
+    assert mailbox.fault == "move to 0.500: no answer for 5 s"
+    gripper.go_on.release()
+    _wait(lambda: (latest := mailbox.latest()) and latest.opening == 0.5)
+    mailbox.acknowledge()
+    assert mailbox.fault == ""
+    mailbox.close()
+
+
 def test_a_stop_that_fails_is_a_fault(mailbox: GripperMailbox, gripper: SlowGripper) -> None:
     gripper.breaks["stop"] = DriverError("jammed")
     mailbox.stop()
@@ -241,26 +274,26 @@ def test_what_is_no_opening_is_refused(mailbox: GripperMailbox, opening: float) 
 
 
 def test_closing_stops_what_moves_and_ends_the_thread(gripper: SlowGripper) -> None:
-    mailbox = GripperMailbox(gripper, MonotonicClock())
+    mailbox = GripperMailbox(gripper, MonotonicClock(), BOUND)
     mailbox.start()
     _begin(mailbox, gripper, 0.0)
-    mailbox.close(BOUND)
-    mailbox.close(BOUND)
+    mailbox.close()
+    mailbox.close()
     assert gripper.stops >= 1
     assert not any(thread.name == "gripper" for thread in threading.enumerate())
 
 
 def test_a_gripper_that_does_not_answer_does_not_keep_the_server_from_closing(gripper: SlowGripper) -> None:
     gripper.deaf = 10**6
-    mailbox = GripperMailbox(gripper, MonotonicClock())
+    mailbox = GripperMailbox(gripper, MonotonicClock(), 0.05)
     mailbox.start()
     _begin(mailbox, gripper, 0.0)
     with pytest.raises(TimeoutError, match="not answered"):
-        mailbox.close(0.05)
+        mailbox.close()
     gripper.go_on.release()
-    mailbox.close(BOUND)
+    _wait(lambda: not any(thread.name == "gripper" for thread in threading.enumerate()))
 
 
 def test_one_that_was_never_started_closes(gripper: SlowGripper) -> None:
-    GripperMailbox(gripper, MonotonicClock()).close()
+    GripperMailbox(gripper, MonotonicClock(), BOUND).close()
     assert gripper.moves == []

@@ -57,6 +57,12 @@ class ConvertRequest:
             raise ValueError(
                 f"{self.source} is a {NAMES[self.kind]}: make a dataset of it (out=x.zarr), and convert that"
             )
+        for name, given, kind in (
+            ("success", self.success, "lerobot"),
+            ("task", self.task, "robomimic"),
+        ):
+            if given is not None and self.kind != kind:
+                raise ValueError(f"{name}=… is for a {NAMES[kind]}, and {self.source} is none: leave it out")
         allowed = {"dataset": ("zarr", "video"), "robomimic": (), "lerobot": ("video", "image")}[self.target]
         if self.kind == "robomimic" and self.images == "video":
             raise ValueError("images=video: make a dataset of the file first, and convert that once more")
@@ -170,6 +176,10 @@ def _from_robomimic(request: ConvertRequest, building: Path, show: Show) -> Conv
 
     with RobomimicFile(request.source) as file:
         if file.own is not None:
+            if request.task is not None:
+                raise ValueError(
+                    f"task=…: {request.source} says itself in which task it was made; leave it out"
+                )
             made = import_own(file, building, show)
             return ConvertResult(made.episodes, made.steps)
         env = _env_for(request, file.environment)

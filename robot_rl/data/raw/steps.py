@@ -31,6 +31,8 @@ from robot_rl.hardware.protocol.messages import State
 AGE: Final = "age_ms."
 _BLOCK: Final = 32
 """Images in memory at a time."""
+_GRIPPER_MS: Final = 5000.0
+"""Least limit of the age of a gripper's reading: some cannot be read while they move."""
 _TYPES: Final[Mapping[str, Any]] = {"time": np.int64, "source": np.uint8}
 
 
@@ -54,7 +56,7 @@ class Steps:
             senses: makes observations.
             tracks: images of the cameras.
             rate: steps per second.
-            max_age_ms: largest age of any reading, ms.
+            max_age_ms: largest age of a reading, ms; that of the gripper may be 5 s.
 
         Raises:
             EpisodeSkipped: if the episode is too short.
@@ -97,7 +99,7 @@ class Steps:
             ages = [(t - track.times[number]) / MS for t, number in zip(times, chosen, strict=True)]
             arrays[AGE + track.camera] = np.array(ages, np.float32)
         for key, values in arrays.items():
-            if key.startswith(AGE) and values.max() > self._max_age:
+            if key.startswith(AGE) and values.max() > _limit(key, self._max_age):
                 raise EpisodeSkipped(f"no {key.removeprefix(AGE)} for {values.max():.0f} ms")
         ends = np.arange(len(times)) == len(times) - 1
         return {
@@ -125,7 +127,7 @@ class Steps:
             for key, values in episode.items()
             if key.startswith(AGE)
         }
-        return {name: round(age, 1) for name, age in ages.items() if age > longest_ms}
+        return {name: round(age, 1) for name, age in ages.items() if age > _limit(AGE + name, longest_ms)}
 
     def images(self) -> dict[str, Streamed]:
         """Images of each camera at the steps."""
@@ -176,6 +178,11 @@ class Steps:
             "applied_action": converter.action(state, goals[1], _closing(applied_opening)),
             "source": asked.actor,
         }
+
+
+def _limit(age: str, limit_ms: float) -> float:
+    """Largest value of an array of ages, ms."""
+    return max(limit_ms, _GRIPPER_MS) if age == AGE + "gripper" else limit_ms
 
 
 def mark_handovers(source: NDArray[np.uint8], rate: float) -> NDArray[np.uint8]:

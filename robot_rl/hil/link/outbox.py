@@ -15,7 +15,7 @@ from robot_rl.files.durable import make_folder, sync
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.protocol.large_messages import encode
 from robot_rl.hardware.recording.log import LogWriter, read_log
-from robot_rl.hil.link.messages import Ack, End, Step
+from robot_rl.hil.link.messages import Ack, End, Step, from_actor
 from robot_rl.runs import write_text
 
 _RUN: Final = "run.txt"
@@ -83,6 +83,23 @@ class Spool:
     def get(self, episode: int) -> list[bytes]:
         """Read the frames of an episode."""
         return [payload for _, payload in read_log(self._path(episode))]
+
+    def set_aside_damaged(self) -> list[Path]:
+        """Rename the files of episodes without their end, which the learner would wait for; returns them."""
+        return [self._set_aside(episode) for episode in self.episodes if not self._is_whole(episode)]
+
+    def _is_whole(self, episode: int) -> bool:
+        try:
+            frames = self.get(episode)
+            last = from_actor(frames[-1]) if frames else None
+        except ValueError:
+            return False
+        return isinstance(last, End) and (last.episode, last.index) == (episode, len(frames) - 1)
+
+    def _set_aside(self, episode: int) -> Path:
+        path = self._path(episode)
+        os.replace(path, damaged := path.with_suffix(".damaged"))
+        return damaged
 
     def drop(self, before: int) -> None:
         """Delete the episodes with a number less than `before`."""

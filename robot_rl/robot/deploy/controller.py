@@ -194,13 +194,8 @@ class Controller:
         shared.read()
         if shared.interrupted or shared.failed:
             raise _EndedByOperator
-        if shared.returns:
-            # The chunk was planned before the person moved the arm.
-            self._policy.replan(0)
         proposed, self._decision_ms = self._decide(obs)
-        action = shared.action(proposed)
-        self._policy.runner.overrule(0, action)
-        return action
+        return shared.action(proposed)
 
     def _decide(self, obs: Observation) -> tuple[np.ndarray, float]:
         """Compute the action. Returns it and the time that it took, ms."""

@@ -135,6 +135,7 @@ def make_controller(
     shared = SharedControl(
         SharedRobot(env, robot, stopper or robot, clock, turns),
         operator or NoOperator(),
+        policy,
         clock,
         stopping=stop,
         say=say,

@@ -15,7 +15,14 @@ from robot_rl.hardware.clock import Clock, MonotonicClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import Role
 from robot_rl.hardware.protocol.security import ClientKeys, may
-from robot_rl.hardware.teleop.device import Device, DeviceError, LatchingClutch, Mark, Sample
+from robot_rl.hardware.teleop.device import (
+    Device,
+    DeviceError,
+    LatchingClutch,
+    Mark,
+    Sample,
+    sample_fault,
+)
 from robot_rl.hardware.teleop.devices import DEVICES, make_device
 from robot_rl.hardware.teleop.engagement import ClutchInput, ClutchState, Engagement, clutch_input
 from robot_rl.hardware.teleop.motion import Speed
@@ -118,9 +125,14 @@ class Person:
         self._allowed = may_take_over(self._seed, number, self._fraction)
         marks = sample.marks if sample else ()
         stop, self._stop_pending = self._stop_pending or "stop" in marks, False
-        request: Literal["", "stop", "arm"] = "stop" if stop else "arm" if "arm" in marks else ""
+        # The last one counts.
+        asked = next((mark for mark in reversed(marks) if mark in ("arm", "disarm")), "")
+        request: Literal["", "stop", "arm"] = "stop" if stop else "arm" if asked == "arm" else ""
         self._disarmed = (self._disarmed or "disarm" in marks) and request != "arm"
-        if clutch_input(sample, self._clock.now()) not in (ClutchInput.PRESSED, ClutchInput.OPEN):
+        if clutch_input(self._usable(sample), self._clock.now()) not in (
+            ClutchInput.PRESSED,
+            ClutchInput.OPEN,
+        ):
             return Readiness(f"no samples from the {self._device.name}", request)
         return Readiness("the robot was disarmed: arm it" if self._disarmed else "", request)
 
@@ -185,6 +197,7 @@ class Person:
             # Including a disarm during the preparation of the scene.
             self._verdict = "stop" if self._verdict == "stop" else "discard"
         self.succeeded = self._verdict == "success"
+        sample = self._usable(sample)
         before, clutch = self._engagement.state, clutch_input(sample, now)
         state = self._engagement.step(sample, now)
         if state is ClutchState.LAPSED and before is not ClutchState.LAPSED:
@@ -215,6 +228,10 @@ class Person:
         except DeviceError as error:
             self.lost = error
             return None
+
+    def _usable(self, sample: Sample | None) -> Sample | None:
+        """The sample, unless it must not move an arm; its marks count all the same."""
+        return None if sample is None or sample_fault(sample, self._clock.now()) else sample
 
     def _release_clutch(self) -> None:
         """Disengage; the person must open the clutch and press it again."""

@@ -13,6 +13,7 @@ from robot_rl.hardware.client import RobotClient, insist_on_stop
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused, RobotError, ServerChanged
 from robot_rl.hardware.protocol.messages import Code, Mode
+from robot_rl.policies.acting import ActingPolicy
 from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.operators.operator import Operator, OperatorInput, Outcome
@@ -143,6 +144,7 @@ class SharedControl:
         self,
         env: SharedEnvironment,
         operator: Operator,
+        policy: ActingPolicy,
         clock: Clock,
         *,
         stopping: Callable[[], bool],
@@ -155,20 +157,19 @@ class SharedControl:
         Args:
             env: the arm.
             operator: who may take over.
+            policy: policy that acts otherwise; it replans when it returns.
             clock: clock of this machine, used between episodes.
             stopping: polled; True ends the waiting for an episode.
             say: shows a line to the user.
             idle: called while an episode cannot begin yet.
             patient: wait for whatever a robot refuses to begin; otherwise for a fault and for turns alone.
         """
-        self._env, self._operator, self._clock = env, operator, clock
+        self._env, self._operator, self._policy, self._clock = env, operator, policy, clock
         self._stopping, self._say, self._idle, self._patient = stopping, say, idle, patient
         self._takeover = Takeover(np.array([dim.kind == "gripper" for dim in env.action_spec]))
         self._input, self._now = OperatorInput(Cue.OPEN), 0
         self.interventions = 0
         """Takeovers of the current episode."""
-        self.returns = False
-        """Whether the policy returns in this step, so that it has to replan."""
 
     @property
     def state(self) -> ControlState:
@@ -200,7 +201,7 @@ class SharedControl:
             DeviceError: if the operator's device is lost.
         """
         self._takeover.reset()
-        self._input, self.interventions, self.returns = OperatorInput(Cue.OPEN), 0, False
+        self._input, self.interventions = OperatorInput(Cue.OPEN), 0
         reported = ""
         while not self._stopping():
             readiness = self._operator.begin(number)
@@ -236,15 +237,20 @@ class SharedControl:
         """
         self._input, self._now = self._operator.read(self._env.now()), self._env.now()
         before, state = self._takeover.state, self._takeover.step(self._input.cue, self._now)
-        self.returns = state is ControlState.RETURN and before is not ControlState.RETURN
+        if state is ControlState.RETURN and before is not ControlState.RETURN:
+            # The chunk was planned before the person moved the arm.
+            self._policy.replan(0)
         if self._input.verdict == "stop":
             self._stop()
         if not (self.interrupted or self.failed):
             self.interventions += state in _INTERVENTION and before not in _INTERVENTION
 
     def action(self, proposed: Action) -> Action:
-        """Action [A] of this step, given the policy's."""
-        return self._takeover.action(proposed, self._input.action, self._now)
+        """Action [A] of this step, given the one that the policy has just computed."""
+        runner = self._policy.runner
+        action = self._takeover.action(proposed, self._input.action, self._now, held=runner.is_held(0))
+        runner.overrule(0, action)
+        return action
 
     def step(self, action: np.ndarray) -> StepResult:
         """Make the control step."""

@@ -123,6 +123,11 @@ class TeleopEpisodes:
         return self._recording.failure if self._recording else ""
 
     @property
+    def open(self) -> bool:
+        """Whether an episode is being recorded."""
+        return self._recording is not None and self._recording.open
+
+    @property
     def line(self) -> str:
         """Status line of the recording."""
         return self._recording.line if self._recording else "nothing is recorded"

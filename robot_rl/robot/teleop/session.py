@@ -42,6 +42,8 @@ class TeleopSession:
         self._quit = False
         self._device_error = ""
         self._last_topic = ""
+        self._shown_fault = ""
+        """Fault of the arm that the operator has seen."""
 
     def run(self, stop: Callable[[], bool]) -> str:
         """Run until the operator quits or `stop` returns True; then the server holds the arm.
@@ -160,6 +162,10 @@ class TeleopSession:
     def _arm(self) -> None:
         state = self._robot.sample()
         if state.mode is Mode.FAULT:
+            if state.fault != self._shown_fault:
+                # The key was pressed before the fault was shown.
+                self._screen.say(f"arm: {state.fault}: look at it, then press a again")
+                return
             self._robot.acknowledge(
                 f"the operator at the {self._device.name} has looked at: {state.fault}"[:500]
             )
@@ -167,12 +173,16 @@ class TeleopSession:
         self._robot.arm()
 
     def _home(self) -> None:
-        if self._teleoperator.state is ClutchState.ENGAGED:
+        if self._episodes.open:
+            # Nobody commands these motions: a dataset would say that the arm is to stand still.
+            self._screen.say("home: end the episode first")
+        elif self._teleoperator.state is ClutchState.ENGAGED:
             self._commander.go_home()
         else:
             self._screen.say("home: engage the clutch first; releasing it stops the motion")
 
     def _report(self, state: State) -> None:
+        self._shown_fault = state.fault
         notice = self._device_error or self._commander.refused or self._teleoperator.notice
         # Only the part before a colon is printed once; changing details after it go to the status line.
         topic = notice.partition(":")[0]

@@ -84,6 +84,15 @@ def test_keys_of_several_bytes_mean_nothing() -> None:
     assert at(decoder, 1).marks == ("success",)
 
 
+def test_a_space_after_an_unfinished_sequence_stops() -> None:
+    decoder = KeyboardDecoder()
+    press(decoder, b"\x1bO", 0)
+    press(decoder, b" ", 1)
+    assert at(decoder, 2).marks == ("stop",)
+    press(decoder, b"\x1b[1 q", 3)
+    assert at(decoder, 4).marks == ("stop", "quit")
+
+
 def test_what_was_typed_while_the_program_was_stopped_does_nothing_but_stop() -> None:
     decoder = KeyboardDecoder()
     press(decoder, b"ci", 0)

@@ -71,6 +71,8 @@ class Motion:
     """What is commanded at t."""
     applied: Callable[[Sequence[float]], Sequence[float]] = lambda data: data
     gripper: Callable[[float], float | None] = lambda t: 0.0 if t > 1 else None
+    unread: Callable[[float], float] = lambda t: 0.004
+    """Age of the gripper's reading at t, s."""
     mode: Callable[[float], Mode] = lambda t: Mode.HUMAN
     refused: Callable[[float], Code | None] = lambda t: None
     lost: Callable[[str, float], bool] = lambda stream, t: False
@@ -151,7 +153,7 @@ def _state(motion: Motion, number: int, t: float, commands: list[Commanded]) -> 
     return _envelope(
         State, number, t, t_sample=now, q=joints(t), dq=(0.05, -0.2), position=position(t),
         quaternion=quaternion(t), mode=mode, goal_seq=followed[-1] if followed and mode in _COMMANDED else 0,
-        gripper=Gripped(opening=opening(t), t=now - 4_000_000, goal=0.25),
+        gripper=Gripped(opening=opening(t), t=now - round(motion.unread(t) * SECOND), goal=0.25),
         sensors={"cube": (t,) * 7, "success": (0.0,)},
     )  # fmt: skip
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.files.durable import make_folder, publish, write_file
+from robot_rl.files import durable
+from robot_rl.files.durable import atomic_directory, make_folder, publish, write_file
 from tests.disk import Disk
 
 
@@ -39,6 +40,29 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         write_file(path, "no bytes")  # type: ignore[arg-type]
     assert path.read_bytes() == b"before"
     assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "place"
+    with atomic_directory(place) as building:
+        (building / "a").write_bytes(b"before")
+
+    def full(path: Path) -> None:
+        raise OSError(f"{path}: the disk is full")
+
+    def again() -> None:
+        with atomic_directory(place) as building:
+            (building / "a").write_bytes(b"after")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "sync_tree", full)
+        with pytest.raises(OSError, match="full"):
+            again()
+    assert [path.name for path in tmp_path.iterdir()] == ["place"]
+    assert (place / "a").read_bytes() == b"before"
+    with atomic_directory(place) as building:
+        (building / "b").write_bytes(b"after")
+    assert [path.name for path in tmp_path.rglob("*")] == ["place", "b"]
 
 
 def test_the_disk_of_the_tests_tells_what_was_not_synced(disk: Disk, tmp_path: Path) -> None:

@@ -56,6 +56,26 @@ def test_only_the_persons_steps_are_imitated_before_a_second_intervention() -> N
     assert successes(replay, 12) == "..xx...xx..x"
 
 
+def test_the_policys_steps_before_a_hold_are_not_imitated_either() -> None:
+    """As when a person touches the device, but does not press the clutch."""
+    replay = Replay(100, 1, 1, FIELDS)
+    add_episode(replay, "pp--pp")
+    assert successes(replay, 6) == "....xx"
+
+
+def test_a_chunk_is_imitated_up_to_the_first_step_that_is_not() -> None:
+    replay = Replay(100, 1, 1, FIELDS)
+    add_episode(replay, "pphhh--pppppp")
+    batch = replay.sample(400, n_step=H, gamma=0.9, rng=np.random.default_rng(0), chunk=H)
+    masks = {int(s): m.int().tolist() for s, m in zip(batch["state"], batch["chunk_mask"], strict=True)}
+    assert masks[1] == [0, 0, 0, 0]
+    assert masks[2] == [1, 1, 1, 0]
+    assert masks[4] == [1, 0, 0, 0]
+    assert masks[7] == [1, 1, 1, 1]
+    # The episode ends.
+    assert masks[11] == [1, 1, 0, 0]
+
+
 @pytest.mark.parametrize(("success", "expected"), [(True, "xxxx"), (False, "....")])
 def test_success_counts_for_all_steps_without_interventions(success: bool, expected: str) -> None:
     replay = Replay(100, 1, 1, FIELDS)

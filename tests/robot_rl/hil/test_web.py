@@ -1,6 +1,7 @@
 """Interventions from the page in a browser."""
 
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,10 @@ from tests.robot_rl.robot.deploy.test_deploy import serving
 
 
 @contextmanager
-def training(demonstrations: Path, base: Path, folder: Path, *more: str) -> Iterator[tuple[Training, Page]]:
-    """Train on a served task, with the operator's page in control."""
+def training(
+    demonstrations: Path, base: Path, folder: Path, *more: str, code: int = 130
+) -> Iterator[tuple[Training, Page]]:
+    """Train on a served task, with the operator's page in control; `code` is the exit code."""
     with serving(folder, "task=lift", "states=seeds") as (address, _), launched() as chromium:
         run = Training(
             demonstrations,
@@ -34,7 +37,7 @@ def training(demonstrations: Path, base: Path, folder: Path, *more: str) -> Iter
             with opened(chromium, url) as page:
                 take(page)
                 yield run, page
-            assert run.end() == 130
+            assert run.end() == code
         finally:
             run.kill()
 
@@ -102,3 +105,17 @@ def test_an_episode_begins_when_the_operator_confirms(
             shows(page, "POLICY")
             press(page, "discard")
             until(page, lambda number=number: page.locator("#outcomes .discarded").count() > number)  # type: ignore[misc]
+
+
+@pytest.mark.full
+def test_an_actor_whose_learner_dies_while_the_scene_is_prepared_ends(
+    demonstrations: Path, base_run: Path, tmp_path: Path
+) -> None:
+    """Nobody can begin an episode from which nothing would be learned."""
+    with training(demonstrations, base_run, tmp_path, "hil.reset=operator", code=-signal.SIGKILL) as (run, _):
+        run.await_text("episode 0: prepare the scene")
+        actor = run.actor()
+        run.process.send_signal(signal.SIGKILL)
+        run.process.wait()
+        run.await_text("no connection to the learner")
+        eventually(lambda: not Path(f"/proc/{actor}").exists(), "the actor has ended")

@@ -96,6 +96,32 @@ def test_the_gripper_keeps_its_command_if_the_person_does_not_change_it() -> Non
     np.testing.assert_allclose(action, [0.1, 0.2, PROPOSED[2]])
 
 
+def test_the_policy_is_scaled_up_from_its_first_action_on() -> None:
+    """A chunk that is computed asynchronously comes later than the return."""
+    machine = Takeover(GRIPPER)
+    machine.step(Cue.DRIVING, 0)
+    machine.action(PROPOSED, WANTED, 0)
+    now, late, parts = 0, 20, []
+    while machine.state is not ControlState.POLICY:
+        now += TICK
+        state = machine.step(Cue.OPEN, now)
+        action = machine.action(PROPOSED, None, now, held=len(parts) < late)
+        if state is ControlState.RETURN:
+            parts.append(action[0] / PROPOSED[0])
+    ramp = RAMP_MS * MS // TICK
+    # The last step of the hold is the first one of the ramp, at 0.
+    np.testing.assert_allclose(parts, [0.0] * (late - 1) + [step / ramp for step in range(ramp)], atol=1e-6)
+
+
+def test_a_motion_that_is_no_number_is_not_taken_for_the_policys() -> None:
+    machine = Takeover(GRIPPER)
+    machine.step(Cue.OPEN, 0)
+    machine.action(PROPOSED, None, 0)
+    machine.step(Cue.DRIVING, TICK)
+    action = machine.action(PROPOSED, np.array([np.nan, 0.2, np.nan], np.float32), TICK)
+    np.testing.assert_array_equal(action, np.array([np.nan, 0.2, PROPOSED[2]], np.float32))
+
+
 @given(st.lists(st.sampled_from(OPERATOR_CUES), max_size=60))
 def test_invariants_hold_for_random_cues(cues: list[Cue]) -> None:
     steps = run(cues)

@@ -14,8 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from robot_rl.data.dataset import STEP_KEYS, TARGET
+from robot_rl.data.episode_notes import SOURCE
 from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.files import LeRobotFiles
 from robot_rl.data.writer import DatasetWriter, Streamed
@@ -34,6 +36,10 @@ _NAMED: Final = (
     layout.SUCCESS,
     *layout.BOOKKEEPING,
 )
+
+
+_OURS: Final = {_STATE, "time", INSTRUCTION, TARGET, SOURCE, *STEP_KEYS}
+"""Arrays of a dataset that mean something to this program."""
 
 
 def import_files(
@@ -57,6 +63,9 @@ def import_files(
     rows = files.episodes
     if not rows:
         raise ValueError(f"{files.path} has no episode")
+    told = layout.REWARD in files.features or layout.SUCCESS in files.features or files.own
+    if success is not None and told:
+        raise ValueError(f"success=…: {files.path} says itself which episodes succeeded; leave it out")
     reader = _Own(files, files.own) if files.own else _Foreign(files, success)
     writer = DatasetWriter(out, reader.environment, reader.collection, durable=False)
     for row in rows:
@@ -130,7 +139,12 @@ class _Foreign:
         skipped = [name for name, one in features.items() if one["dtype"] in ("string", "language")]
         self.lost = [f"{name} is text, and left out" for name in skipped]
         self._instructed = self._has_instructions()
-        self._more = [name for name in files.numbers if name not in _NAMED]
+        self._more = {name: _array_name(name) for name in files.numbers if name not in _NAMED}
+        """Other features, and the names of their arrays."""
+        for name, array in self._more.items():
+            if array in _OURS or list(self._more.values()).count(array) > 1:
+                self._more[name] = "lerobot." + name.replace("/", ".")
+                self.lost.append(f"{name} becomes {self._more[name]}: its own name means something else here")
         self._scales = self._action_scales()
         self.environment = self._describe()
         self.collection: dict[str, Any] = {
@@ -158,7 +172,7 @@ class _Foreign:
             "terminated": ends & won,
             "truncated": ends & (not won),
         }
-        arrays |= {_array_name(name): files.column(table, name) for name in self._more}
+        arrays |= {array: files.column(table, name) for name, array in self._more.items()}
         if self._instructed:
             arrays[INSTRUCTION] = _instruction(row)
         return arrays, won, int(row["episode_index"])
@@ -237,13 +251,15 @@ def _images(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Streamed:
 def _pictures(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Iterator[NDArray[np.uint8]]:
     for picture in files.table(row)[name].to_pylist():
         try:
-            image = np.asarray(Image.open(io.BytesIO(picture["bytes"])).convert("RGB"), np.uint8)
-        except (UnidentifiedImageError, TypeError, KeyError) as error:
+            # Other formats may start programs.
+            opened = Image.open(io.BytesIO(picture["bytes"]), formats=("PNG", "JPEG"))
+            size = opened.size[::-1]
+            image = np.asarray(opened.convert("RGB"), np.uint8) if size == files.size(name) else None
+        # A damaged PNG may raise any of these.
+        except (OSError, SyntaxError, ValueError, TypeError, KeyError, Image.DecompressionBombError) as error:
             raise ValueError(f"{files.path}: an image of {name} is damaged or not in the table") from error
-        if image.shape[:2] != files.size(name):
-            raise ValueError(
-                f"{files.path}: an image of {name} is {image.shape}, info.json says {files.size(name)}"
-            )
+        if image is None:
+            raise ValueError(f"{files.path}: an image of {name} is {size}, info.json says {files.size(name)}")
         yield image[None]
 
 

@@ -3,6 +3,7 @@
 The layout is that of lerobot 0.4 (`codebase_version` v3.0), whose own classes have read these files.
 """
 
+import io
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
@@ -372,6 +374,70 @@ def test_what_another_lacks_is_named_and_nothing_is_made(
     assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr"]) == 2
     assert re.search(answer, capsys.readouterr().err)
     assert [child.name for child in tmp_path.iterdir()] == ["other"]
+
+
+def columns(path: Path) -> tuple[Path, pa.Table]:
+    """The file of the steps, and its table."""
+    file = path / "data/chunk-000/file-000.parquet"
+    return file, pq.read_table(file)
+
+
+def test_a_feature_named_as_one_of_our_arrays_does_not_replace_it(
+    videos: Path, tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = foreign(videos, tmp_path / "other")
+    file, table = columns(path)
+    more = {"reward": 7.0, "observation.time": 8.0}
+    for name, value in more.items():
+        table = table.append_column(name, pa.array(np.full(table.num_rows, value, np.float32)))
+    pq.write_table(table, file)
+    feature = {"dtype": "float32", "shape": [1], "names": None}
+    edit_info(path, features=info(path)["features"] | dict.fromkeys(more, feature))
+    robot_rl("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
+    dataset = Dataset(tmp_path / "x.zarr")
+    assert dataset["reward"].max() == 1
+    assert (dataset["lerobot.reward"] == 7).all()
+    assert (dataset["lerobot.observation.time"] == 8).all()
+    assert "reward becomes lerobot.reward" in capsys.readouterr().err
+
+
+def png(size: tuple[int, int], form: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size).save(file, form)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        (png((32, 24))[:-30], "is damaged or not in the table"),
+        (png((32, 24))[:40], "is damaged or not in the table"),
+        # Pillow would start another program for some formats.
+        (png((32, 24), "EPS"), "is damaged or not in the table"),
+        (png((9, 9)), r"is \(9, 9\), info.json says"),
+    ],
+)
+def test_a_picture_that_is_none_is_named(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, answer: str
+) -> None:
+    path = foreign(pictures, tmp_path / "other")
+    file, table = columns(path)
+    name = next(name for name in table.column_names if name.startswith("observation.images."))
+    rows = table[name].to_pylist()
+    rows[0]["bytes"] = content
+    at, kind = table.column_names.index(name), table.schema.field(name).type
+    pq.write_table(table.set_column(at, name, pa.array(rows, kind)), file)
+    assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr"]) == 2
+    assert re.search(answer, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_the_outcome_that_files_tell_is_not_overridden(
+    videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], others: bool
+) -> None:
+    path = foreign(videos, tmp_path / "other") if others else videos
+    assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr", "success=true"]) == 2
+    assert "says itself which episodes succeeded; leave it out" in capsys.readouterr().err
 
 
 def test_faults_are_all_told(videos: Path, tmp_path: Path) -> None:

@@ -255,6 +255,7 @@ GONE = {
     "was followed and is missing": Motion(lost=lambda stream, t: stream == "command" and 0.5 < t < 1.0),
     "it has no measured state": Motion(lost=lambda stream, t: stream == "state"),
     "it is shorter than a step": Motion(seconds=0.04, image_rate=100.0),
+    "no gripper for": Motion(unread=lambda t: 5.1 if t > 1.5 else 0.0),
     "nobody commanded the arm": Motion(mode=lambda t: Mode.ARMED, refused=lambda t: Code.MODE),
 }
 
@@ -293,6 +294,14 @@ def test_a_short_gap_is_bridged_and_flagged(
     assert Dataset(tmp_path / "y.zarr").num_episodes == 1
 
 
+def test_a_gripper_is_not_read_while_it_moves(tmp_path: Path) -> None:
+    """As that of the Franka: its age is known, and no fault."""
+    dataset, _ = made(tmp_path, Motion(unread=lambda t: max(0.0, t - 0.5) if t < 1.4 else 0.0))
+    assert dataset["age_ms.gripper"].max() > 800
+    (note,) = notes_of(dataset)
+    assert not note["flagged"]
+
+
 def test_a_dataset_of_a_task_has_the_cameras_that_were_recorded(tmp_path: Path) -> None:
     cameras = ("agentview", "robot0_eye_in_hand")
     specs = tuple(CameraSpec(name=name, serial=name, width=32, height=24, rate=30.0) for name in cameras)
@@ -313,6 +322,8 @@ def test_a_dataset_of_a_task_has_the_cameras_that_were_recorded(tmp_path: Path) 
     assert seen(task, cameras=[])[:2] == ((), [])
     own = replace(task, cameras=["robot0_eye_in_hand"], image_size=[24, 32])
     assert seen(own) == (("robot0_eye_in_hand",), ["robot0_eye_in_hand"], [24, 32])
+    assert seen(own, cameras=["agentview"]) == (("agentview",), ["agentview"], [24, 32])
+    assert seen(own, cameras=[])[:2] == ((), [])
 
 
 def test_no_damaged_episode_gets_into_a_dataset(tmp_path: Path) -> None:

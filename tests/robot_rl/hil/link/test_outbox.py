@@ -83,6 +83,20 @@ def test_a_new_actor_sends_the_finished_episodes_of_the_dead_one(tmp_path: Path)
     assert new.unacknowledged == 2
 
 
+@pytest.mark.parametrize("left", [0, 10, -1])
+def test_an_episode_whose_file_lacks_its_end_is_set_aside(tmp_path: Path, left: int) -> None:
+    """The learner would wait for it for ever."""
+    box = Outbox(Spool(tmp_path))
+    for episode in range(2):
+        fill(box, episode, 3)
+    file = tmp_path / "00000000.log"
+    file.write_bytes(file.read_bytes()[:left])
+    spool = Spool(tmp_path)
+    assert spool.set_aside_damaged() == [tmp_path / "00000000.damaged"]
+    assert spool.set_aside_damaged() == []
+    assert Outbox(spool).episodes == (1,)
+
+
 def test_a_learner_resumed_from_a_checkpoint_is_sent_later_records_again(tmp_path: Path) -> None:
     box = Outbox(Spool(tmp_path))
     fill(box, 0, 2)

@@ -94,10 +94,11 @@ class Rig:
         )
         clock = self.bridge.clock
         robot = SharedRobot(env, self.client, self.client, clock)
-        shared = SharedControl(
-            robot, operator or NoOperator(), clock, stopping=stop, say=say, patient=operator is not None
-        )
         policy = acting_policy(networks or self.networks, 1)
+        patient = operator is not None
+        shared = SharedControl(
+            robot, operator or NoOperator(), policy, clock, stopping=stop, say=say, patient=patient
+        )
         return Controller(env, policy, clock, 0.05, shared=shared, stop=stop, recording=recording)
 
     def outcomes(self, controller: Controller, folder: Path) -> DeploymentResults:

@@ -226,6 +226,31 @@ def test_disarming_discards_the_episode_and_the_next_waits_for_arming(
     assert person.begin(1) == Readiness()
 
 
+@pytest.mark.parametrize(
+    ("motion", "ahead"),
+    [((float("nan"), *(0.0,) * 5), 0), ((2.0, *(0.0,) * 5), 0), ((0.5,), 0), ((0.5, *(0.0,) * 5), 2 * MS)],
+)
+def test_a_sample_that_must_not_move_an_arm_does_not(
+    person: Person, device: FakeDevice, clock: SteppedClock, motion: tuple[float, ...], ahead: int
+) -> None:
+    device.set(False)
+    person.read(clock.now())
+    device.sample = Sample(t=clock.now() + ahead, enable=True, motion=motion, marks=("stop",))
+    read = person.read(clock.now())
+    assert (read.cue, read.action, read.verdict) == (Cue.SILENT, None, "stop")
+    assert "no samples" in person.begin(1).blocked
+
+
+def test_of_arming_and_disarming_between_two_episodes_the_last_counts(
+    person: Person, device: FakeDevice
+) -> None:
+    device.set(False, marks=("arm", "disarm"))
+    found = person.begin(1)
+    assert (found.request, "disarmed" in found.blocked) == ("", True)
+    device.set(False, marks=("disarm", "arm"))
+    assert person.begin(1) == Readiness(request="arm")
+
+
 def test_a_stop_between_two_episodes_is_requested(person: Person, device: FakeDevice) -> None:
     device.set(False, marks=("stop",))
     assert person.begin(1).request == "stop"
