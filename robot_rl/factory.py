@@ -8,8 +8,11 @@ from typing import Any
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.process_vector import ProcessVectorEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.robot_task import NO_SIMULATION
 from robot_rl.envs.task import TaskConfig, render_of
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
+
+_NO_SIMULATION = "the task {task} is of a real robot, of which there is no simulation: `robot-rl deploy` measures a policy on it"
 
 
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:
@@ -18,6 +21,8 @@ def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteE
     `observe_all` also keeps raw observations that are not part of the task's state.
     """
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
+    if config.env == NO_SIMULATION:
+        raise ValueError(_NO_SIMULATION.format(task=config.name))
     return RobosuiteEnv(config, observe_all=observe_all)
 
 
@@ -39,7 +44,13 @@ def make_vector_env(
 
 
 def task_of(environment: Mapping[str, Any]) -> TaskConfig:
-    """The task of an environment description, as datasets and policies store it."""
+    """The task of an environment description, as datasets and policies store it.
+
+    Raises:
+        ValueError: if it is of a real robot.
+    """
+    if "env" not in environment:
+        raise ValueError(_NO_SIMULATION.format(task=environment["task"]))
     spec, robots = environment["observation_spec"], environment["robot"]
     return TaskConfig(
         name=environment["task"],

@@ -18,12 +18,13 @@ from robot_rl.cli.progress import ProgressReporter
 from robot_rl.cli.progress import progress as progress_bar
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
+from robot_rl.envs.robot_task import RobotTask, RobotTaskConfig
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import ServerLost, UserError, mistakes
 from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.factory import make_vector_env
-from robot_rl.hil.config import HilConfig
+from robot_rl.hil.config import SCRIPTED, HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_async
 from robot_rl.imagination.config import (
@@ -72,8 +73,8 @@ from robot_rl.workers.config import WorkersConfig, check_workers_config
 from robot_rl.workers.ray_vector import cluster_envs
 from robot_rl.workers.training import train_with_workers
 
-GROUPS = {
-    "task": {"*": TaskConfig},
+GROUPS: dict[str, dict[str, type]] = {
+    "task": {"robot": RobotTaskConfig, "*": TaskConfig},
     "method": {name: method.config_type for name, method in METHODS.items()},
     "hil": {"on": HilConfig},
     "imagination": {"state": StateModelConfig, "latent": LatentModelConfig, "remote": RemoteModelConfig},
@@ -93,7 +94,7 @@ Components = OfflineComponents | OnPolicyComponents | OffPolicyComponents
 @dataclass
 class Config:
     task: Any = None
-    """Task to learn."""
+    """Task to learn; `robot` for a real robot's, of which data=… says what is observed and done."""
     method: Any = None
     """Training method."""
     base: Any = None
@@ -258,9 +259,12 @@ def _check_same(directory: Path, content: Mapping[str, Any], processes: Processe
 
 def _source(config: Config, device: torch.device, processes: Processes, closing: ExitStack) -> Source:
     """What a run is made from besides its method."""
-    make_envs = _one_environment if config.hil else environments(config.workers, closing)
+    task, make_envs = config.task, _one_environment if config.hil else environments(config.workers, closing)
+    if isinstance(task, RobotTaskConfig):
+        robot = RobotTask(Dataset(Path(config.data)).environment)
+        task, make_envs = robot.task, lambda *_: robot
     return Source(
-        config.task,
+        task,
         config.base,
         config.data,
         config.seed,
@@ -366,6 +370,7 @@ def check_options(config: Config) -> None:
     _check_processes(config)
     if config.hil:
         check_hil_config(config.hil, config.method)
+    _check_robot_task(config)
     if config.imagination and not issubclass(METHODS[config.method.name], OffPolicyMethod):
         raise ValueError(
             f"method={config.method.name} does not learn from a replay: leave imagination out, or use "
@@ -396,6 +401,31 @@ def check_options(config: Config) -> None:
             f"{asked} counts environment steps, and method={config.method.name} takes none: "
             "leave it out, and measure the result with `robot-rl eval`"
         )
+
+
+def _check_robot_task(config: Config) -> None:
+    method = METHODS[config.method.name]
+    if not isinstance(config.task, RobotTaskConfig):
+        acts = not issubclass(method, OfflineMethod) or method.acts
+        recorded = Dataset(Path(config.data)).environment if config.data and acts else {"env": ""}
+        if "env" not in recorded and not config.accept:
+            raise ValueError(
+                f"dataset {config.data} is of the robot {recorded['robot']}, and task={config.task.name} is "
+                "simulated: add task=robot"
+            )
+        return
+    if not config.data:
+        raise ValueError("task=robot takes observations and actions from a dataset of the robot: add data=…")
+    if issubclass(method, OfflineMethod):
+        return
+    if not config.hil:
+        raise ValueError(
+            "task=robot has no simulation to act in: add hil=on hil.robot=… (docs/interventions.md)"
+        )
+    if config.hil.operator == SCRIPTED:
+        raise ValueError("hil.operator=scripted is an expert of simulated tasks: choose a device, or none")
+    if config.eval_every:
+        raise ValueError("eval_every evaluates in simulation, and task=robot has none: leave it out")
 
 
 def _check_processes(config: Config) -> None:
@@ -435,7 +465,7 @@ def resolved(config: Config) -> dict[str, Any]:
         del content["asynchronous"], content["delay"]
     if config.hil and config.hil.actors == 1:
         del content["hil"]["actors"]
-    if not content["task"]["randomize"]:
+    if not content["task"].get("randomize", True):
         del content["task"]["randomize"]
     if content["method"].get("windows") == STEPS:
         del content["method"]["windows"]

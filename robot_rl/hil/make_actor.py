@@ -11,6 +11,7 @@ import torch
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs.real_arm import Judge, RealArmEnv
 from robot_rl.envs.robot_state import SUCCESS
+from robot_rl.envs.robot_task import NO_SIMULATION, RobotTask
 from robot_rl.envs.task import without_cameras
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 from robot_rl.factory import make_env, make_vector_env
@@ -81,7 +82,11 @@ def make_actor(
     networks, meta = load_networks(folder, device)
     if not isinstance(networks, FinetunedPolicy):
         raise ValueError("the learner sends a base policy alone: update the older")
-    envs = make_vector_env(job.task, 1)
+    envs: RobosuiteVectorEnv | RobotTask
+    if job.task.env == NO_SIMULATION:
+        envs = RobotTask(meta["environment"])
+    else:
+        envs = make_vector_env(job.task, 1)
     resources.callback(envs.close)
     check_same_environment(meta["environment"], envs.describe(), "the learner's policy", tuple(job.accept))
     # The actor must not repeat the exploration noise of an earlier actor.
@@ -116,7 +121,7 @@ class _EnvironmentBuilder:
     """Creates operator and environment of a job; `resources` closes what is opened."""
 
     job: ActorJob
-    envs: RobosuiteVectorEnv
+    envs: RobosuiteVectorEnv | RobotTask
     display: OperatorDisplay
     stop: Callable[[], bool]
     say: Callable[[str], None]
@@ -129,6 +134,10 @@ class _EnvironmentBuilder:
             robot = self._robot_client(config.robot)
             env: SharedEnvironment = self._robot_environment(config.robot, robot, person)
             sim = self._mirror(robot).update if config.operator == SCRIPTED else None
+        elif isinstance(self.envs, RobotTask):
+            raise ValueError(
+                f"the task {self.job.task.name} is of a real robot: give its server, hil.robot=…"
+            )
         else:
             assert isinstance(self.envs, ThreadVectorEnv)
             simulated = self.envs.envs[0]

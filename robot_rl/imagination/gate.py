@@ -8,7 +8,7 @@ whether the imagined share of a batch rises or falls.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, stdev
+from statistics import NormalDist, mean, stdev
 from typing import Any
 
 import torch
@@ -268,12 +268,26 @@ def calibrate(pool: Sequence[EpisodeTest], chunks: int, before: Limits | None = 
     # Branches are not longer than the episodes of the pool.
     depths = [i for i in range(chunks) if (depth == i).any()]
     largest = tuple(float(uncertainty[depth == i].quantile(_QUANTILE)) for i in depths)
-    scores = sorted((float(test.success.amax()) for test in pool if test.failed), reverse=True)
+    scores = [float(test.success.amax()) for test in pool if test.failed]
     low, high = _SUCCESS
     threshold = before.success if before else high
     if scores:
-        threshold = scores[int(MAX_FALSE_SUCCESS * len(scores))]
+        threshold = _success_threshold(scores)
     return Limits(error, largest, min(max(threshold, low), high))
+
+
+def _success_threshold(scores: Sequence[float]) -> float:
+    """Quantile of the failed episodes' highest probabilities of success, for `MAX_FALSE_SUCCESS`.
+
+    A few episodes do not show it: their largest value is that of a single near miss. So it is at most that of
+    a normal distribution of their logits.
+    """
+    seen = sorted(scores, reverse=True)[int(MAX_FALSE_SUCCESS * len(scores))]
+    if len(scores) < 2:
+        return seen
+    logits = torch.tensor(scores).logit(1e-6)
+    fitted = logits.mean() + NormalDist().inv_cdf(1 - MAX_FALSE_SUCCESS) * logits.std()
+    return min(seen, float(fitted.sigmoid()))
 
 
 def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:

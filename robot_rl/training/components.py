@@ -18,8 +18,8 @@ from robot_rl.data.demonstrations import demonstration_rows, demonstrations_to_r
 from robot_rl.data.replay import Fields, Replay, SwitchCost
 from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.observation import IMAGE_PREFIX
+from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.factory import make_env
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
@@ -83,7 +83,7 @@ class OnPolicyComponents:
 class OffPolicyComponents:
     """Components of `train_online` and `train_async`."""
 
-    envs: RobosuiteVectorEnv
+    envs: RobosuiteVectorEnv | RobotTask
     agent: Agent
     replay: Replay
     sampler: MixedSampler
@@ -111,9 +111,9 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
     dataset = Dataset(Path(source.data))
     environment = dataset.environment
     if method.acts:
-        env = make_env(source.task)
-        environment = env.describe()
-        env.close()
+        envs = source.make_envs(source.task, 1)
+        environment = envs.describe()
+        envs.close()
         check_same_environment(dataset.environment, environment, f"dataset {source.data}", source.accept)
     # Instructions tell scenes apart, in which one policy can act.
     accept = (*source.accept, *(OF_A_SCENE if dataset.observation_spec.instruction else ()))
@@ -133,6 +133,7 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
 def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponents:
     """Build an on-policy run. Raises ValueError if task, base and method do not fit together."""
     envs, context = build_context(method, source)
+    assert isinstance(envs, RobosuiteVectorEnv)
     agent = _build_agent(method, context, source.execution)
     normalize_states(agent.networks.encoder, context.base)
     learner = method.build_learner(agent, context)
@@ -211,7 +212,7 @@ def _learns_from_images(content: ReplayContent, context: AgentContext) -> bool:
 def _load_demonstrations(
     method: OffPolicyMethod,
     source: Source,
-    envs: RobosuiteVectorEnv,
+    envs: RobosuiteVectorEnv | RobotTask,
     context: AgentContext,
     fields: Fields,
     switch: SwitchCost,

@@ -11,9 +11,10 @@ import torch
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.replay import SwitchCost
 from robot_rl.envs.action import ActionSpec
+from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.factory import make_env, make_vector_env
+from robot_rl.factory import make_vector_env
 from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.processes import Processes
 from robot_rl.methods.method import AgentContext, AgentMethod
@@ -46,7 +47,7 @@ class Source:
     device: torch.device
     accept: tuple[str, ...] = ()
     """Accepted differences between the recorded and the current environment."""
-    make_envs: Callable[[TaskConfig, int], RobosuiteVectorEnv] = make_vector_env
+    make_envs: Callable[[TaskConfig, int], RobosuiteVectorEnv | RobotTask] = make_vector_env
     """Makes so many environments of the task."""
     execution: AsyncOptions = SYNCHRONOUS
     """How the base's chunks are executed."""
@@ -56,7 +57,7 @@ class Source:
     """The processes that train a base policy together."""
 
 
-def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv, AgentContext]:
+def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv | RobotTask, AgentContext]:
     """Load the frozen base and build the environments.
 
     The base and what RL trains may have different inputs: the state, or state and images.
@@ -107,7 +108,11 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
 
 
 def _encoder_spec(
-    method: AgentMethod, base: BasePolicy, cameras: tuple[str, ...], envs: RobosuiteVectorEnv, path: str
+    method: AgentMethod,
+    base: BasePolicy,
+    cameras: tuple[str, ...],
+    envs: RobosuiteVectorEnv | RobotTask,
+    path: str,
 ) -> EncoderSpec:
     """What RL learns from. Raises ValueError if the base does not give it."""
     observed, encoder = envs.observation_spec, method.encoder
@@ -165,9 +170,9 @@ def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, An
 
 def _connect_base(source: Source) -> tuple[BasePolicy, Mapping[str, Any]]:
     assert isinstance(source.base, RemoteConfig)
-    env = make_env(source.task)
-    environment = env.describe()
-    env.close()
+    envs = source.make_envs(source.task, 1)
+    environment = envs.describe()
+    envs.close()
     base = connect_base(source.base, environment)
     if not base.spec.deterministic:
         print(
@@ -200,7 +205,7 @@ def switch_cost(action_spec: ActionSpec, penalty: float) -> SwitchCost:
 
 
 @contextmanager
-def close_on_error(envs: RobosuiteVectorEnv) -> Iterator[None]:
+def close_on_error(envs: RobosuiteVectorEnv | RobotTask) -> Iterator[None]:
     """Closes the environments when a ValueError leaves the block."""
     try:
         yield

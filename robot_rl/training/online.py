@@ -13,6 +13,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from robot_rl.data.replay import SOURCES, Batch
+from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import ServerLost, mistakes
 from robot_rl.files.durable import write_file
 from robot_rl.imagination.imagination import Imagination
@@ -228,6 +229,7 @@ def train_online(
     the critics. Before it only the base acts, and nothing is evaluated.
     """
     envs, policy, learner = components.envs, components.agent.policy, components.learner
+    assert isinstance(envs, RobosuiteVectorEnv)
     seen = components.learns_from_images
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True, learns_from_images=seen)
     updater = Updater(config, components, run)

@@ -7,6 +7,7 @@ from itertools import accumulate
 import torch
 
 from robot_rl.data.replay import Replay
+from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.imagination.branches import Returns
 from robot_rl.imagination.config import (
@@ -33,7 +34,7 @@ def build_imagination(
     method: OffPolicyMethod,
     learner: OnlineLearner,
     context: AgentContext,
-    envs: RobosuiteVectorEnv,
+    envs: RobosuiteVectorEnv | RobotTask,
     demos: Replay | None,
     accept: tuple[str, ...] = (),
 ) -> Imagination:
@@ -140,7 +141,7 @@ def _check_imagination(
 def _build_world_model(
     config: ImaginationConfig,
     context: AgentContext,
-    envs: RobosuiteVectorEnv,
+    envs: RobosuiteVectorEnv | RobotTask,
     chunk: int,
     accept: tuple[str, ...],
 ) -> WorldModel:

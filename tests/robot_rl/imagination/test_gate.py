@@ -77,6 +77,16 @@ def test_thresholds_let_through_most_of_the_pool_and_two_percent_of_its_failures
     assert verdict.passed
 
 
+def test_a_single_near_miss_does_not_set_the_threshold_of_success() -> None:
+    pool = [episode(failed=True, success=0.001 * (i + 1), seed=i) for i in range(11)]
+    near = [*pool, episode(failed=True, success=0.95)]
+    assert calibrate(pool, 2).success == 0.5
+    assert 0.5 < calibrate(near, 2).success < 0.9
+    # Where near misses are usual, they count.
+    usual = [episode(failed=True, success=0.9 + 0.005 * i, seed=i) for i in range(11)]
+    assert calibrate(usual, 2).success == pytest.approx(0.95, abs=0.01)
+
+
 def test_without_a_failure_the_threshold_of_success_stays_as_it_was() -> None:
     pool = [episode(failed=True, success=0.7)]
     before = calibrate(pool, 2)
