@@ -14,7 +14,7 @@ NO_SIMULATION: Final = "robot"
 
 @dataclass
 class RobotTaskConfig:
-    """A task of a real robot: observations, actions and rate are those of the dataset, data=…"""
+    """A task of a real robot: observations, actions and rate are those of the dataset."""
 
     name: str = "robot"
     """Short name of the task, used in paths and messages."""
@@ -34,13 +34,11 @@ class RobotTask:
         if "env" in environment:
             name = environment["task"]
             raise ValueError(
-                f"task=robot is for data of a real robot, and this is of task={name}: choose that"
+                f"task=robot is for data of a real robot, and these are of task={name}: choose it"
             )
         rate = environment["control_freq"]
         if rate != int(rate):
-            raise ValueError(
-                f"control_freq={rate:g}: a policy is trained at a whole number of steps per second"
-            )
+            raise ValueError(f"control_freq={rate:g}: it must be a whole number of steps per second")
         self._environment = environment
         self.observation_spec = seen = ObservationSpec.from_dict(environment["observation_spec"])
         self.action_spec = spec_from_list(environment["action_spec"])

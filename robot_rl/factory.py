@@ -12,7 +12,9 @@ from robot_rl.envs.robot_task import NO_SIMULATION
 from robot_rl.envs.task import TaskConfig, render_of
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 
-_NO_SIMULATION = "the task {task} is of a real robot, of which there is no simulation: `robot-rl deploy` measures a policy on it"
+_NO_SIMULATION = (
+    "the task {task} is of a real robot, and not simulated: `robot-rl deploy` measures a policy on the robot"
+)
 
 
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:

@@ -30,6 +30,9 @@ _MAY_CHANGE = {
     "hil.robot",
     "hil.robot_keys",
     "hil.ahead",
+    "base.url",
+    "base.timeout",
+    "base.certificate",
     "imagination.address",
     "imagination.keys",
     "imagination.timeout",
@@ -68,8 +71,19 @@ def check_run(directory: Path, resolved: Mapping[str, Any]) -> None:
             )
         if (record := directory / "run.json").is_file():
             _started(record)
+        _check_steps(directory, current)
     elif directory.is_dir() and any(directory.iterdir()):
         raise UserError(f"{directory} exists and is not a run (no config.yaml); choose another name=…")
+
+
+def _check_steps(directory: Path, current: Mapping[str, Any]) -> None:
+    """Raises UserError if a run has more steps than it is to have; the last ones are made together."""
+    newest, steps = list_checkpoints(directory / "checkpoints")[-1:], current.get("method.steps")
+    if newest and steps is not None and int(newest[0].name) >= steps + current.get("method.num_envs", 1):
+        raise UserError(
+            f"{directory} has made {int(newest[0].name)} steps, more than method.steps={steps}: give as "
+            "many or more, or another name=…"
+        )
 
 
 def open_run(directory: Path, resolved: Mapping[str, Any]) -> None:

@@ -167,6 +167,7 @@ def _folder(config: Config, split: Split, execution: AsyncOptions, trained: Asyn
     folder = Path(config.policy) / "eval" / (TEST if split == TEST else "")
     folder /= config.task.name if config.task else ""
     folder /= "swapped" if config.swapped else ""
+    folder /= Path(config.states).stem if config.states else ""
     if execution == trained:
         return folder
     return folder / (f"{execution.asynchronous}_delay{execution.delay}" if execution else "off")

@@ -143,6 +143,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_tracker(self.logger)
+        for name in ("log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: choose 1 or more steps")
         for name in ("eval_every", "save_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: it cannot be negative")
@@ -211,7 +214,10 @@ def run(config: Config) -> None:
             record(failed=str(error))
             raise
         # Before another signal would end the process at once.
-        env_steps = 0 if isinstance(method, OfflineMethod) else config.method.steps
+        env_steps = 0
+        if not isinstance(method, OfflineMethod):
+            # One that was stopped has made fewer than it is to make.
+            env_steps = min(int(list_checkpoints(directory / "checkpoints")[-1].name), config.method.steps)
         record(env_steps=env_steps, wall_seconds=logger.seconds, finished=finished)
     processes.close()
     _report_end(directory, method, finished=finished, shown=main)

@@ -8,6 +8,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+_REPLACED: Final = ".replaced-"
+"""Begin of the name of a folder that is being replaced."""
 
 
 def sync(path: Path) -> None:
@@ -87,6 +91,16 @@ def publish(building: Path, place: Path) -> None:
     sync(place.parent)
 
 
+def restore_replaced(folder: Path) -> None:
+    """Bring back what `atomic_directory` was about to replace in a folder when the process was killed."""
+    for replaced in folder.glob(f"{_REPLACED}*"):
+        final = replaced.with_name(replaced.name.removeprefix(_REPLACED))
+        if final.exists():
+            shutil.rmtree(replaced)
+        else:
+            os.replace(replaced, final)
+
+
 @contextmanager
 def atomic_directory(final: Path) -> Iterator[Path]:
     """A temporary folder to write into, which is renamed to `final` when the with block succeeds.
@@ -98,7 +112,7 @@ def atomic_directory(final: Path) -> Iterator[Path]:
     if building.exists():
         shutil.rmtree(building)
     building.mkdir()
-    replaced = final.with_name(f".replaced-{final.name}")
+    replaced = final.with_name(f"{_REPLACED}{final.name}")
     try:
         yield building
         sync_tree(building)

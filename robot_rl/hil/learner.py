@@ -247,9 +247,9 @@ class AsyncTraining:
 
     def _learn(self, limit: int | None = None) -> None:
         updates = self._updater.take_pending(limit)
-        self._updater.update(updates, self._step)
-        self._updates += updates
-        self._publisher.count_updates(updates)
+        made = self._updater.update(updates, self._step)
+        self._updates += made
+        self._publisher.count_updates(made)
         warm = self._learner.warmed_up
         if actors := self._publisher.due(warm, self._server.connected):
             # On a GPU, nothing has looked at them yet.

@@ -82,11 +82,8 @@ def make_actor(
     networks, meta = load_networks(folder, device)
     if not isinstance(networks, FinetunedPolicy):
         raise ValueError("the learner sends a base policy alone: update the older")
-    envs: RobosuiteVectorEnv | RobotTask
-    if job.task.env == NO_SIMULATION:
-        envs = RobotTask(meta["environment"])
-    else:
-        envs = make_vector_env(job.task, 1)
+    simulated = job.task.env != NO_SIMULATION
+    envs = make_vector_env(job.task, 1) if simulated else RobotTask(meta["environment"])
     resources.callback(envs.close)
     check_same_environment(meta["environment"], envs.describe(), "the learner's policy", tuple(job.accept))
     # The actor must not repeat the exploration noise of an earlier actor.

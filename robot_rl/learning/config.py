@@ -82,6 +82,13 @@ class OffPolicyConfig:
     """Capacity of the replay buffer in steps."""
 
     def __post_init__(self) -> None:
+        for name in ("num_envs", "batch_size", "num_critics", "critics_per_target", "actor_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"method.{name}={getattr(self, name)}: choose 1 or more")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"method.hidden={self.hidden}: give the width of one hidden layer or more")
+        if not 0 <= self.gamma < 1:
+            raise ValueError(f"method.gamma={self.gamma:g}: choose it in [0, 1)")
         for name in ("demo_ratio", "demo_ratio_end"):
             ratio = getattr(self, name)
             if ratio is not None and not 0 <= ratio < 1:
@@ -99,6 +106,11 @@ class OffPolicyConfig:
             raise ValueError(
                 f"method.warmup_steps={self.warmup_steps}: nothing is learned before the first step; "
                 "choose 1 or more"
+            )
+        if self.critic_warmup > 0 and self.warmup_steps <= self.num_envs:
+            raise ValueError(
+                f"method.warmup_steps={self.warmup_steps}: no step is complete yet when the critics' warm-up "
+                f"begins; choose more than method.num_envs={self.num_envs}"
             )
         if self.warmup_steps >= self.steps:
             raise ValueError(
@@ -126,7 +138,8 @@ class OffPolicyConfig:
         Success gives 1 and ends the episode; each step gives the offset minus a possible gripper penalty.
         """
         lowest, highest = self.reward_offset - self.gripper_penalty, 1 + self.reward_offset
-        return min(lowest / (1 - self.gamma), lowest, 0.0), max(highest, 0.0)
+        forever = 1 - self.gamma
+        return min(lowest / forever, lowest, 0.0), max(highest, self.reward_offset / forever, 0.0)
 
 
 @dataclass

@@ -27,7 +27,7 @@ from robot_rl.policies.nets.normalizer import Normalizer
 from robot_rl.policies.registry import LOADERS
 from robot_rl.policies.store import Record, read_weights, write_files
 from robot_rl.policy_client.config import RemoteConfig
-from robot_rl.policy_client.connection import PolicyConnection
+from robot_rl.policy_client.connection import PolicyConnection, PolicyLost
 from robot_rl.policy_client.lerobot_server import LEROBOT, LeRobotServer
 from robot_rl.policy_client.openpi_server import OpenpiServer
 from robot_rl.policy_client.own_server import SERVER, OwnServer, StateRange
@@ -195,7 +195,7 @@ def _load(directory: Path, record: Record) -> RemoteBase:
     connected = base.identity.clone()
     read_weights(directory, record, base)
     if spec != base.spec or not torch.equal(connected, base.identity):
-        raise ValueError(
+        raise PolicyLost(
             f"{config.url} serves another policy than {directory} was made with: serve that one, or change "
             "the url in its policy.json"
         )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from robot_rl.cli.progress import ProgressReporter
 from robot_rl.errors import ServerLost, mistakes
+from robot_rl.files.durable import restore_replaced
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import RunLogger
@@ -90,6 +91,8 @@ def restore_run(run: Run) -> dict[str, Any] | None:
     Raises:
         UserError: if the checkpoint is damaged or does not match metrics.csv; the run is not changed.
     """
+    if run.is_main:
+        restore_replaced(run.checkpoints)
     found = list_checkpoints(run.checkpoints)
     state = None
     with mistakes():
@@ -101,6 +104,16 @@ def restore_run(run: Run) -> dict[str, Any] | None:
         if run.begin and run.is_main:
             run.begin()
     return state
+
+
+def check_base(state: Mapping[str, Any], base: str) -> None:
+    """Raises ValueError if a checkpoint is of another base than that with this fingerprint."""
+    # Checkpoints of earlier versions do not say it.
+    if (began := state.get("base", base)) != base:
+        raise ValueError(
+            f"the run began with another base policy ({began}, now {base}): it was trained further, or "
+            "another one is served; use the one that the run began with, or begin a new run"
+        )
 
 
 def saved_up_to_here(error: ServerLost) -> ServerLost:

@@ -2,10 +2,19 @@
 
 from torch import Tensor
 
-from robot_rl.errors import ServerLost
+from robot_rl.errors import ServerLost, mistakes
+from robot_rl.policies.store import fingerprint
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OnPolicyComponents
-from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run, saved_up_to_here
+from robot_rl.training.loop import (
+    Intervals,
+    Run,
+    check_base,
+    check_reward,
+    is_due,
+    restore_run,
+    saved_up_to_here,
+)
 from robot_rl.training.rollout import TrainingRollout
 
 
@@ -17,6 +26,7 @@ class _Updater:
         self.metrics: dict[str, Tensor] = {}
         """Metrics of the last update."""
         self._device, self._run = components.agent.policy.base.device, run
+        self._base = fingerprint(components.agent.networks.base)
 
     def decide(self, step: int) -> None:
         """Choose the next action, then update if the buffer is full; `step` is the environment step."""
@@ -34,6 +44,7 @@ class _Updater:
             "action": self.rollout.action,
             "metrics": self.metrics,
             "measured": self._run.measured,
+            "base": self._base,
             "episodes": self.rollout.state_dict(),
             "rollout": self.buffer.state_dict(),
             "learner": self.learner.state_dict(),
@@ -46,6 +57,8 @@ class _Updater:
         if (state := restore_run(self._run)) is None:
             self.rollout.begin_episodes()
             return 0
+        with mistakes():
+            check_base(state, self._base)
         self.rollout.action, self.metrics = state["action"], state["metrics"]
         self.rollout.load_state_dict(state["episodes"])
         self.buffer.load_state_dict(state["rollout"])

@@ -22,12 +22,14 @@ from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.model_server.client import RemoteModel
 from robot_rl.policies.finetuned.candidates import CandidatesPolicy
+from robot_rl.policies.store import fingerprint
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.loop import (
     Intervals,
     NotFinite,
     Run,
+    check_base,
     check_reward,
     finite_metrics,
     is_due,
@@ -53,6 +55,8 @@ class Updater:
         self.lost: ServerLost | None = None
         """Why a server that the run needs cannot be used: the run saves a checkpoint, and ends with this."""
         self._run = run
+        # Before anything is loaded: some methods train the base too.
+        self._base = fingerprint(components.agent.networks.base)
 
     def schedule(self, steps: int, before: int) -> None:
         """Add the updates that are due for `steps` environment steps after step `before` of the run."""
@@ -68,8 +72,11 @@ class Updater:
         self.pending -= updates
         return updates
 
-    def update(self, updates: int, step: int) -> None:
+    def update(self, updates: int, step: int) -> int:
         """Make updates, at an environment step of the run; none without the run's servers, see `lost`.
+
+        Returns:
+            How many were made.
 
         Raises:
             NotFinite: if a metric is NaN or infinite.
@@ -86,6 +93,7 @@ class Updater:
         except ServerLost as error:
             self.lost = saved_up_to_here(error)
             self.pending += updates - made
+        return made
 
     def is_behind(self, step: int) -> bool:
         """Whether a server was lost before the updates and evaluations of the run's last step."""
@@ -169,6 +177,7 @@ class Updater:
             **more,
             "owed": self.pending,
             "measured": self._run.measured,
+            "base": self._base,
             "metrics": self.metrics,
             "learner": self.learner.state_dict(),
             "replay": self.replay.state_dict(),
@@ -183,10 +192,11 @@ class Updater:
         self.pending, self.metrics = state["owed"], state["metrics"]
         self.learner.load_state_dict(state["learner"])
         with mistakes():
+            check_base(state, self._base)
             self.replay.load_state_dict(state["replay"])
+            if self.imagination:
+                self.imagination.load_state_dict(state["imagination"])
         self.sampler.load_state_dict(state["batches"])
-        if self.imagination:
-            self.imagination.load_state_dict(state["imagination"])
 
 
 def _refit_elsewhere(imagination: Imagination, step: int) -> None:
@@ -264,7 +274,8 @@ def train_online(
                 before = step
                 updating = worker.submit(updater.update, updater.take_pending(), before)
                 try:
-                    transition = rollout.step()
+                    # What is stored does not depend on which thread is faster.
+                    transition = rollout.step(updating.result)
                 finally:
                     updating.result()
                 check_reward(transition.reward, before)

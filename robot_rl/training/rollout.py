@@ -1,6 +1,6 @@
 """The rollout of a training run: explores, begins and logs episodes, can be saved and restored."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -111,8 +111,10 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         """Whether the next call of `step` has an action, or a step to finish."""
         return self.action is not None or self._unfinished is not None
 
-    def step(self) -> VectorTransition:
+    def step(self, settled: Callable[[], None] = lambda: None) -> VectorTransition:
         """Execute the next action, and compute `last_rows`.
+
+        `settled` is called before the networks are used; it waits for an update in another thread.
 
         Raises:
             ServerLost: if the base's server is lost; the next call, also of a rollout that was saved and
@@ -126,6 +128,7 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         ended = np.flatnonzero(transition.done)
         last: dict[str, NDArray[Any]] = {}
         if len(ended):
+            settled()
             final = {key: value[ended] for key, value in transition.next_obs.items()}
             last = {**final, **self._last_outputs(final, ended, transition.terminated[ended])}
         self.last_rows, self._unfinished = (ended, last), None

@@ -174,9 +174,7 @@ class WorkerTraining:
     # ---- updates and checkpoints -------------------------------------------------------------------------
 
     def _learn(self, limit: int | None) -> None:
-        updates = self._updater.take_pending(limit)
-        self._updater.update(updates, self._step)
-        self._updates += updates
+        self._updates += self._updater.update(self._updater.take_pending(limit), self._step)
 
     def _after(self, before: int) -> None:
         intervals, run, updater, step = self._intervals, self._run, self._updater, self._step

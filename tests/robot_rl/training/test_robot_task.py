@@ -15,6 +15,8 @@ from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.data.recorded import Motion, record
 from tests.robot_rl.robot.deploy.test_deploy import serving
 
+ALONE = ("hil=on", "hil.operator=none", "method.num_envs=1")
+
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
