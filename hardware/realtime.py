@@ -19,6 +19,8 @@ COMMANDS: Final = 50
 """Priority of a policy's thread, below the control loop on the same machine."""
 CONTROL: Final = 60
 """Priority of the thread that moves the arm; the kernel's own interrupt threads have 50."""
+_ALLOWED: Final = 99
+"""Priority that a user needs the right to: the library of Franka arms takes the highest."""
 MESSAGES: Final = 70
 """Priority of the ZMQ I/O threads and the e-stop thread: they do little work and never wait for the arm."""
 ARM: Final = 80
@@ -46,7 +48,7 @@ def missing_rights() -> tuple[MissingRight, ...]:
         rights.append(
             MissingRight(
                 "no real-time priority: other programs delay the control loop",
-                f"as root: echo '@robot - rtprio {MESSAGES}' > /etc/security/limits.d/robot.conf, "
+                f"as root: echo '@robot - rtprio {_ALLOWED}' > /etc/security/limits.d/robot.conf, "
                 "usermod -aG robot <you>, log in again",
             )
         )

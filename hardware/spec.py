@@ -97,7 +97,7 @@ class RobotSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     sensors: dict[str, int] = {}
     """Other measurements of the driver (object poses, a success switch, ...) and their lengths."""
     calibration: dict[str, tuple[float, ...]] = {}
-    """Calibration values such as camera poses, by name."""
+    """Calibration values by name: frames of observations, see `envs/robot_state.py`."""
 
     @property
     def sha256(self) -> str:

@@ -52,7 +52,7 @@ class Config:
     cameras: list[str] = field(default_factory=list)
     """Cameras of a driver: `front` and `wrist` of a simulated arm, or one YAML file per camera."""
     lease_ms: int = CoreSettings.lease_ms
-    """ms without a command after which the arm is stopped; 10 to 1000."""
+    """ms without a command after which the arm is braked and held; 10 to 1000."""
 
     def __post_init__(self) -> None:
         if (self.driver is None) == (self.task is None):

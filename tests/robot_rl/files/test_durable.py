@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from robot_rl.files import durable
-from robot_rl.files.durable import atomic_directory, make_folder, publish, write_file
+from robot_rl.files.durable import atomic_directory, make_folder, publish, restore_replaced, write_file
 from tests.disk import Disk
 
 
@@ -63,6 +63,15 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pyt
     with atomic_directory(place) as building:
         (building / "b").write_bytes(b"after")
     assert [path.name for path in tmp_path.rglob("*")] == ["place", "b"]
+
+
+def test_a_folder_whose_replacement_was_interrupted_is_there_again(tmp_path: Path) -> None:
+    (tmp_path / ".replaced-a").mkdir()
+    (tmp_path / ".replaced-a" / "old").touch()
+    for name in (".replaced-b", "b"):
+        (tmp_path / name).mkdir()
+    restore_replaced(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "old"]
 
 
 def test_the_disk_of_the_tests_tells_what_was_not_synced(disk: Disk, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.commands.train import resolved
 from robot_rl.data.replay import SOURCES
+from robot_rl.errors import UserError
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import read_metrics
@@ -109,6 +110,29 @@ def test_resumed_rl_run_ends_like_an_uninterrupted_one(
     assert straight["episodes"]["begun"] > 4
     assert_same(straight, final_state(tmp_path / "resumed"))
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
+
+
+@pytest.mark.parametrize("method", ["residual", "residual_ppo"])
+def test_a_run_does_not_go_on_around_another_base_nor_with_fewer_steps(
+    method: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
+) -> None:
+    runs, base = tmp_path / "runs", tmp_path / "bases"
+    robot_rl("train", *bc(demonstrations, base, "b", 2))
+    small = ("method.rollout_steps=4", "method.num_envs=2", "method.hidden=[16,16]", "task.horizon=10")
+    of_method = {
+        "residual": residual(demonstrations, base / "b", runs, "r", 60),
+        "residual_ppo": ["method=residual_ppo", f"base={base / 'b'}", f"runs_dir={runs}", "name=r", *small],
+    }[method]
+    robot_rl("train", *of_method, "method.steps=60")
+    written = (runs / "r" / "config.yaml").read_bytes()
+    with pytest.raises(UserError, match=r"has made 6\d steps, more than method.steps=48"):
+        robot_rl("train", *of_method, "method.steps=48")
+    # The base is trained further.
+    robot_rl("train", *bc(demonstrations, base, "b", 4))
+    with pytest.raises(UserError, match="began with another base policy .*: it was trained further"):
+        robot_rl("train", *of_method, "method.steps=80")
+    assert final_state(runs / "r")["step"] == 60
+    assert (runs / "r" / "config.yaml").read_bytes().replace(b"80", b"60") == written
 
 
 def test_critics_warm_up_between_two_steps_and_a_stop_during_it_changes_nothing(

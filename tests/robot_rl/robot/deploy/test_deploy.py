@@ -391,7 +391,7 @@ def test_takeovers_are_recorded_and_become_data_and_cases(
     robot_rl("train", *rl, f"data={more}", f"runs_dir={tmp_path}", "method.steps=10")
     robot_rl("states", "task=lift", f"data={data}", f"out={tmp_path / 'cases.safetensors'}")
     robot_rl("eval", f"policy={tmp_path / 'bc'}", f"states={tmp_path / 'cases.safetensors'}", "num_envs=1")
-    episodes = (tmp_path / "bc" / "eval" / "episodes.csv").read_text().splitlines()
+    episodes = (tmp_path / "bc" / "eval" / "cases" / "episodes.csv").read_text().splitlines()
     failed = [e for e in record["episodes"] if e["interventions"] or not e["success"]]
     assert len(episodes) == 1 + len(failed)
 
